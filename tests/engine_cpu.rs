@@ -9,8 +9,8 @@ mod pulled;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use waymark::engine::{
-    Adapter, Backend, CpuBackend, Engine, EngineConfig, EngineError, Finish, Footprint, Generate, KvBudget, Origin,
+use waymark_engine::{
+    LoadedAdapter, Backend, CpuBackend, Engine, EngineConfig, EngineError, TurnFinish, Footprint, Generate, KvBudget, Origin,
     Session, SessionOptions,
 };
 use waymark_models::decoder::Decoder;
@@ -19,7 +19,7 @@ use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_models::weights::Weights;
-use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, Want};
+use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, LogitPositions};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/tests/fixtures/decoder")).join(name)
@@ -44,7 +44,7 @@ fn alone(decoder: &mut Decoder, ids: &[u32], tokens: usize, adapter: Option<Adap
     let mut done = 0;
     for _ in 0..tokens {
         let mut batch = ForwardBatch::new();
-        batch.push(&ids[done..], done, &table, adapter, Want::Last);
+        batch.push(&ids[done..], done, &table, adapter, LogitPositions::Last);
         decoder.forward(&batch, &mut cache, &mut logits).unwrap();
         done = ids.len();
         let best = logits.row(0).iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
@@ -66,7 +66,7 @@ async fn run(session: &mut Session, tokens: usize) {
     while let Some(step) = turn.next().await {
         step.unwrap();
     }
-    assert_eq!(turn.finish(), Some(Finish::Length));
+    assert_eq!(turn.finish(), Some(TurnFinish::Length));
 }
 
 fn prompt(family: u32, tokens: u32, vocab: u32) -> Vec<u32> {
@@ -74,7 +74,7 @@ fn prompt(family: u32, tokens: u32, vocab: u32) -> Vec<u32> {
 }
 
 /// Two turns with an observation between them; returns the session and what it should have become.
-async fn episode(engine: &Engine, prompt: Vec<u32>, adapter: Option<Adapter>) -> Session {
+async fn episode(engine: &Engine, prompt: Vec<u32>, adapter: Option<LoadedAdapter>) -> Session {
     let mut session = engine.session(SessionOptions { adapter, ..SessionOptions::default() });
     session.append(&prompt, Origin::Prompt, false);
     run(&mut session, 12).await;

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use waymark_models::decoder::{Clock, Decoder, KvCache, KvKind, Part};
+use waymark_models::decoder::{Decoder, KvCache, KvKind, StepClock, StepPhase};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
-use waymark_models::{AdapterSlot, Arithmetic, BLOCK, ForwardBatch, Logits, Want};
+use waymark_models::{AdapterSlot, Arithmetic, BLOCK, ForwardBatch, LogitPositions, Logits};
 
 const SEQUENCES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const PREFILL: usize = 512;
@@ -63,7 +63,7 @@ impl Bench {
             (0..tokens).map(|token| ((start + token) * 131 % self.decoder.config().vocab) as u32).collect();
         for sequence in 0..sequences {
             let table: Vec<u32> = (0..self.each).map(|block| (sequence * self.each + block) as u32).collect();
-            self.batch.push(&ids, start, &table, self.adapter, Want::Last);
+            self.batch.push(&ids, start, &table, self.adapter, LogitPositions::Last);
         }
         let begin = Instant::now();
         self.decoder.forward(&self.batch, &mut self.kv, &mut self.logits).expect("the step runs");
@@ -83,11 +83,11 @@ impl Bench {
     }
 }
 
-fn shares(before: &Clock, after: &Clock) -> String {
-    let spent = Part::ALL.map(|part| (after.spent(part) - before.spent(part)).as_secs_f64());
+fn shares(before: &StepClock, after: &StepClock) -> String {
+    let spent = StepPhase::ALL.map(|part| (after.spent(part) - before.spent(part)).as_secs_f64());
     let all: f64 = spent.iter().sum();
-    let share = |(part, spent): (Part, f64)| format!("{part:?} {:.1}%", 100.0 * spent / all).to_lowercase();
-    Part::ALL.into_iter().zip(spent).map(share).collect::<Vec<_>>().join(" · ")
+    let share = |(part, spent): (StepPhase, f64)| format!("{part:?} {:.1}%", 100.0 * spent / all).to_lowercase();
+    StepPhase::ALL.into_iter().zip(spent).map(share).collect::<Vec<_>>().join(" · ")
 }
 
 fn main() {

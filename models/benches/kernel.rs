@@ -8,10 +8,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use waymark_models::gradient::attention::Plan;
-use waymark_models::gradient::vocabulary::{self, Head};
+use waymark_models::gradient::attention::AttentionPlan;
+use waymark_models::gradient::vocabulary::{self, VocabularyHead};
 use waymark_models::gradient::{Pack, Score, Slope, outer};
-use waymark_models::kernel::attention::Heads;
+use waymark_models::kernel::attention::HeadLayout;
 use waymark_models::kernel::{Brain, GgmlKind, Packed, Team, gelu, matmul, rms_norm, silu_mul, softmax};
 
 fn main() {
@@ -119,7 +119,7 @@ fn gflops(products: usize, seconds: f64) -> f64 {
 
 /// Counts two products per visible pair of tokens forwards and five backwards.
 fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
-    let heads = Heads { query: 9, kv: 3, dim: 64 };
+    let heads = HeadLayout { query: 9, kv: 3, dim: 64 };
     let mut pack = Pack::new();
     let mut pairs = 0;
     for &(len, parent) in segments {
@@ -127,7 +127,7 @@ fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
         pairs += len * before + len * (len + 1) / 2;
         pack.push(&vec![0; len], parent);
     }
-    let plan = Plan::new(&pack, heads);
+    let plan = AttentionPlan::new(&pack, heads);
     let vectors = |heads: usize| -> Vec<f32> {
         (0..pack.tokens().len() * heads * 64).map(|at| (at * 7919 % 2003) as f32 / 1000.0 - 1.0).collect()
     };
@@ -150,7 +150,7 @@ fn vocabulary(team: &Team) {
     let (entries, width) = (49_152, 576);
     let weights = Packed::from_ggml(GgmlKind::Q4_1, &vec![0x11; entries * width / 32 * 20], entries, width).unwrap();
     let transposed = weights.transposed();
-    let head = Head { weights: &weights, transposed: &transposed };
+    let head = VocabularyHead { weights: &weights, transposed: &transposed };
     let (hidden, ids) = (vec![0.5; TARGETS * width], vec![7; TARGETS]);
     let products = TARGETS * entries * width;
     let seconds = best(|| drop(black_box(vocabulary::score(team, &weights, &hidden, &ids))));

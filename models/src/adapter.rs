@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::gradient::Module;
-use crate::kernel::lowrank::{Narrow, Wide};
+use crate::kernel::lowrank::{NarrowMatrix, WideMatrix};
 use crate::weights::decode;
 
 /// Sites in a layer: groups of projections that share their input, in the order of the computation.
@@ -70,20 +70,20 @@ const REFUSED_INITIALISATIONS: [&str; 5] = ["pissa", "olora", "corda", "loftq", 
 
 /// A loaded adapter.
 #[derive(Debug)]
-pub(crate) struct Adapter {
-    layers: Vec<[Option<Delta>; SITES]>,
+pub(crate) struct LoraAdapter {
+    layers: Vec<[Option<SiteUpdate>; SITES]>,
 }
 
 /// Low-rank update of one site.
 #[derive(Debug)]
-pub(crate) struct Delta {
+pub(crate) struct SiteUpdate {
     /// Stacked A matrices of the site's projections, shape (sum of ranks, in).
-    pub(crate) shrink: Narrow,
+    pub(crate) shrink: NarrowMatrix,
     /// B matrices of the site's projections.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<ProjectionUpdate>,
 }
 
-impl Delta {
+impl SiteUpdate {
     fn bytes(&self) -> usize {
         self.shrink.bytes() + self.parts.iter().map(|part| part.expand.bytes()).sum::<usize>()
     }
@@ -91,39 +91,39 @@ impl Delta {
 
 /// B matrix of one projection.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct ProjectionUpdate {
     /// Index of the projection within its site.
     pub(crate) projection: usize,
     /// First row of the projection's A matrix in `shrink`.
     pub(crate) first: usize,
     /// B matrix, scaled by [`AdapterFactors::scale`].
-    pub(crate) expand: Wide,
+    pub(crate) expand: WideMatrix,
 }
 
-impl Adapter {
+impl LoraAdapter {
     /// Loads an adapter for a decoder with configuration `config`.
     ///
     /// # Errors
     /// [`ModelError::Unsupported`] for a setting or tensor that would otherwise be ignored, [`ModelError::Corrupt`]
     /// for a tensor that is missing or has the wrong shape, and [`ModelError::Io`] for a file that cannot be read.
     pub(crate) fn load(dir: &Path, config: &DecoderConfig) -> Result<Self, ModelError> {
-        Ok(Self { layers: Factors::read(dir, config, |factors| factors.pack())? })
+        Ok(Self { layers: AdapterFactors::read(dir, config, |factors| factors.pack())? })
     }
 
     /// Size of the adapter's matrices, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.layers.iter().flatten().flatten().map(Delta::bytes).sum()
+        self.layers.iter().flatten().flatten().map(SiteUpdate::bytes).sum()
     }
 
     /// Update at `site` of layer `layer`. `None` if the adapter leaves the site unchanged.
-    pub(crate) fn delta(&self, layer: usize, site: Site) -> Option<&Delta> {
+    pub(crate) fn delta(&self, layer: usize, site: Site) -> Option<&SiteUpdate> {
         self.layers[layer][site as usize].as_ref()
     }
 }
 
 /// Low-rank update of one site as stored in the adapter's file.
 #[derive(Debug)]
-pub(crate) struct Factors {
+pub(crate) struct AdapterFactors {
     /// Number of columns of each A matrix.
     pub(crate) inn: usize,
     /// Number of rows of each A matrix.
@@ -136,7 +136,7 @@ pub(crate) struct Factors {
     pub(crate) parts: Vec<(usize, Vec<f32>)>,
 }
 
-impl Factors {
+impl AdapterFactors {
     /// Reads an adapter and collects the result of `keep` for every site, by layer.
     ///
     /// # Errors
@@ -146,9 +146,9 @@ impl Factors {
         config: &DecoderConfig,
         keep: impl Fn(Self) -> T,
     ) -> Result<Vec<[Option<T>; SITES]>, ModelError> {
-        let (file, bytes) = Source::open(dir)?;
+        let (file, bytes) = AdapterSource::open(dir)?;
         let tensors = file.tensors(&bytes)?;
-        let mut found = Pairs::new();
+        let mut found = TensorPairs::new();
         for (name, tensor) in tensors.iter() {
             let (key, side) = file.place(name, config.layers)?;
             found.entry(key).or_insert([None, None])[side] = Some(tensor);
@@ -162,30 +162,30 @@ impl Factors {
         Ok(layers)
     }
 
-    fn pack(self) -> Delta {
+    fn pack(self) -> SiteUpdate {
         let Self { inn, rank, scale, a, parts } = self;
-        let part = |(index, (projection, b)): (usize, (usize, Vec<f32>))| Part {
+        let part = |(index, (projection, b)): (usize, (usize, Vec<f32>))| ProjectionUpdate {
             projection,
             first: index * rank,
-            expand: Wide::new(&b, rank, scale),
+            expand: WideMatrix::new(&b, rank, scale),
         };
-        Delta { shrink: Narrow::new(&a, inn), parts: parts.into_iter().enumerate().map(part).collect() }
+        SiteUpdate { shrink: NarrowMatrix::new(&a, inn), parts: parts.into_iter().enumerate().map(part).collect() }
     }
 }
 
 /// Tensors by layer and target, A before B.
-type Pairs<'a> = BTreeMap<(usize, usize), [Option<TensorView<'a>>; 2]>;
+type TensorPairs<'a> = BTreeMap<(usize, usize), [Option<TensorView<'a>>; 2]>;
 
 /// Adapter directory being read; names the file in error messages.
-pub(crate) struct Source {
+pub(crate) struct AdapterSource {
     pub(crate) path: PathBuf,
-    pub(crate) settings: Settings,
+    pub(crate) settings: AdapterSettings,
 }
 
-impl Source {
+impl AdapterSource {
     /// Reads the settings of the adapter in `dir` and the bytes of its tensors.
     pub(crate) fn open(dir: &Path) -> Result<(Self, Vec<u8>), ModelError> {
-        let settings = Settings::read(dir.join("adapter_config.json"))?;
+        let settings = AdapterSettings::read(dir.join("adapter_config.json"))?;
         let path = dir.join("adapter_model.safetensors");
         let bytes = fs::read(&path).map_err(ModelError::io("read", &path))?;
         Ok((Self { path, settings }, bytes))
@@ -225,12 +225,12 @@ impl Source {
 
     fn factors(
         &self,
-        found: &Pairs<'_>,
+        found: &TensorPairs<'_>,
         layer: usize,
         site: Site,
         config: &DecoderConfig,
-    ) -> Result<Option<Factors>, ModelError> {
-        let Settings { rank, scale } = self.settings;
+    ) -> Result<Option<AdapterFactors>, ModelError> {
+        let AdapterSettings { rank, scale } = self.settings;
         let mut stacked = Vec::new();
         let mut parts = Vec::new();
         let mut width = 0;
@@ -243,7 +243,7 @@ impl Source {
             stacked.extend(self.values(&format!("{name} lora_A"), a.as_ref(), &[rank, inn])?);
             parts.push((projection, self.values(&format!("{name} lora_B"), b.as_ref(), &[out, rank])?));
         }
-        Ok((!parts.is_empty()).then_some(Factors { inn: width, rank, scale, a: stacked, parts }))
+        Ok((!parts.is_empty()).then_some(AdapterFactors { inn: width, rank, scale, a: stacked, parts }))
     }
 
     /// Values of a tensor, after checking that the tensor exists, has the expected shape and holds only finite
@@ -271,13 +271,13 @@ impl Source {
 }
 
 /// Settings read from `adapter_config.json`.
-pub(crate) struct Settings {
+pub(crate) struct AdapterSettings {
     pub(crate) rank: usize,
     /// Factor applied to `B A x`.
     pub(crate) scale: f32,
 }
 
-impl Settings {
+impl AdapterSettings {
     fn read(path: PathBuf) -> Result<Self, ModelError> {
         let text = fs::read_to_string(&path).map_err(ModelError::io("read", &path))?;
         let json: Value = serde_json::from_str(&text)

@@ -11,7 +11,7 @@ pub struct AdapterSlot(pub u32);
 
 /// Selects the new positions of a row that get logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
+pub enum LogitPositions {
     /// No position: a prefill chunk that is not the last one.
     Nothing,
     /// Last position only, as decoding needs.
@@ -22,7 +22,7 @@ pub enum Want {
 
 /// One sequence's share of a step.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct BatchRow {
     /// New tokens, as a range of [`ForwardBatch::tokens`].
     pub tokens: Range<usize>,
     /// Number of tokens that are in the KV cache already; the first new token has this position.
@@ -32,7 +32,7 @@ pub struct Row {
     /// Adapter applied to the row. `None` runs the base model.
     pub adapter: Option<AdapterSlot>,
     /// Positions that get logits.
-    pub want: Want,
+    pub want: LogitPositions,
 }
 
 /// A ragged batch: each row has its own number of new tokens. Reusable from step to step without allocating.
@@ -40,7 +40,7 @@ pub struct Row {
 pub struct ForwardBatch {
     tokens: Vec<u32>,
     tables: Vec<u32>,
-    rows: Vec<Row>,
+    rows: Vec<BatchRow>,
 }
 
 impl ForwardBatch {
@@ -57,13 +57,20 @@ impl ForwardBatch {
     }
 
     /// Adds a row of new `tokens` that follow the `start` cached ones; `table` holds the KV blocks of both.
-    pub fn push(&mut self, tokens: &[u32], start: usize, table: &[u32], adapter: Option<AdapterSlot>, want: Want) {
+    pub fn push(
+        &mut self,
+        tokens: &[u32],
+        start: usize,
+        table: &[u32],
+        adapter: Option<AdapterSlot>,
+        want: LogitPositions,
+    ) {
         debug_assert!(table.len() * BLOCK >= start + tokens.len(), "block table too short");
         let first = self.tokens.len();
         let table_first = self.tables.len();
         self.tokens.extend_from_slice(tokens);
         self.tables.extend_from_slice(table);
-        self.rows.push(Row {
+        self.rows.push(BatchRow {
             tokens: first..self.tokens.len(),
             start,
             table: table_first..self.tables.len(),
@@ -73,7 +80,7 @@ impl ForwardBatch {
     }
 
     /// Rows, in the order they were added.
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[BatchRow] {
         &self.rows
     }
 
@@ -83,12 +90,12 @@ impl ForwardBatch {
     }
 
     /// New tokens of one row.
-    pub fn row_tokens(&self, row: &Row) -> &[u32] {
+    pub fn row_tokens(&self, row: &BatchRow) -> &[u32] {
         &self.tokens[row.tokens.clone()]
     }
 
     /// Block table of one row.
-    pub fn table(&self, row: &Row) -> &[u32] {
+    pub fn table(&self, row: &BatchRow) -> &[u32] {
         &self.tables[row.table.clone()]
     }
 
@@ -97,9 +104,9 @@ impl ForwardBatch {
         self.rows
             .iter()
             .map(|row| match row.want {
-                Want::Nothing => 0,
-                Want::Last => 1,
-                Want::All => row.tokens.len(),
+                LogitPositions::Nothing => 0,
+                LogitPositions::Last => 1,
+                LogitPositions::All => row.tokens.len(),
             })
             .sum()
     }

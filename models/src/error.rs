@@ -51,7 +51,7 @@ pub enum ModelError {
     Input(String),
     /// A GPU refused an operation or was lost.
     #[error("{0}")]
-    Card(String),
+    Gpu(String),
 }
 
 impl ModelError {

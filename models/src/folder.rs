@@ -15,13 +15,13 @@ use crate::ModelError;
 /// `.<name>.old`, and the next [`begin`](Self::begin) restores it.
 #[derive(Debug)]
 #[must_use = "nothing has the name before `finish`"]
-pub struct Draft {
+pub struct FolderDraft {
     path: PathBuf,
     part: PathBuf,
     old: PathBuf,
 }
 
-impl Draft {
+impl FolderDraft {
     /// Creates an empty part for the folder `path`. Removes the unfinished part of a killed process, and restores
     /// the old folder if such a process left it moved aside.
     ///
@@ -29,8 +29,8 @@ impl Draft {
     /// [`ModelError::Io`] when a file operation fails.
     pub fn begin(path: &Path) -> Result<Self, ModelError> {
         restore(path)?;
-        let part = beside(path, ".part");
-        let old = beside(path, ".old");
+        let part = sibling(path, ".part");
+        let old = sibling(path, ".old");
         remove(&part)?;
         fs::create_dir_all(&part).map_err(ModelError::io("create", &part))?;
         Ok(Self { path: path.to_owned(), part, old })
@@ -58,7 +58,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for FolderDraft {
     /// Removes the part if it was not published.
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.part));
@@ -70,7 +70,7 @@ impl Drop for Draft {
 /// # Errors
 /// [`ModelError::Io`] when a file operation fails.
 fn restore(path: &Path) -> Result<(), ModelError> {
-    let old = beside(path, ".old");
+    let old = sibling(path, ".old");
     if old.is_dir() && !path.exists() {
         fs::rename(&old, path).map_err(ModelError::io("move back", &old))?;
     }
@@ -116,7 +116,7 @@ fn sync(path: &Path) -> Result<(), ModelError> {
 }
 
 /// Hidden sibling of a folder: `.<name><end>`.
-fn beside(dir: &Path, end: &str) -> PathBuf {
+fn sibling(dir: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(dir.file_name().unwrap_or_default());
     name.push(end);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     fn put(path: &Path, content: &str) {
-        let draft = Draft::begin(path).unwrap();
+        let draft = FolderDraft::begin(path).unwrap();
         fs::write(draft.part().join("a"), content).unwrap();
         draft.finish().unwrap();
     }
@@ -160,7 +160,7 @@ mod tests {
         fs::rename(&path, temp.path().join(".x.old")).unwrap();
         fs::create_dir(temp.path().join(".x.part")).unwrap();
         fs::write(temp.path().join(".x.part/torn"), "").unwrap();
-        let draft = Draft::begin(&path).unwrap();
+        let draft = FolderDraft::begin(&path).unwrap();
         assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "before");
         assert_eq!(names(draft.part()), [""; 0]);
         drop(draft);
@@ -175,7 +175,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("x");
         put(&path, "before");
-        let draft = Draft::begin(&path).unwrap();
+        let draft = FolderDraft::begin(&path).unwrap();
         // The first rename succeeds, the second has nothing to rename.
         fs::remove_dir(&draft.part).unwrap();
         let error = swap(&draft.part, &path, &draft.old).unwrap_err();

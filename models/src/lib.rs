@@ -22,6 +22,6 @@ pub mod sampler;
 pub mod tokenizer;
 pub mod weights;
 
-pub use batch::{AdapterSlot, BLOCK, ForwardBatch, Logits, Row, Want};
+pub use batch::{AdapterSlot, BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits};
 pub use error::ModelError;
 pub use kernel::arithmetic::Arithmetic;

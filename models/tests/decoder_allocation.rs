@@ -6,7 +6,7 @@ mod fixture;
 
 use counting::counted;
 use fixture::{decoder_in, path, table};
-use waymark_models::{Arithmetic, ForwardBatch, Logits, Want};
+use waymark_models::{Arithmetic, ForwardBatch, LogitPositions, Logits};
 
 #[test]
 fn warm_steps_do_not_allocate() {
@@ -30,7 +30,7 @@ fn measure(arithmetic: Arithmetic) {
             for (row, table) in tables.iter().enumerate() {
                 // Decoding rows and prefill chunks, with and without an adapter.
                 let tokens = if row % 3 == 0 { &prompt[..] } else { &prompt[..1] };
-                batch.push(tokens, position, table, (row % 2 == 0).then_some(slot), Want::Last);
+                batch.push(tokens, position, table, (row % 2 == 0).then_some(slot), LogitPositions::Last);
             }
             decoder.forward(&batch, &mut kv, &mut logits).unwrap();
         }

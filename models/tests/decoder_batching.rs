@@ -6,7 +6,7 @@ mod fixture;
 use fixture::{decoder, decoder_in, path, step, table, whole};
 use proptest::prelude::*;
 use waymark_models::decoder::{Decoder, KvCache};
-use waymark_models::{AdapterSlot, Arithmetic, BLOCK, ForwardBatch, Logits, ModelError, Want};
+use waymark_models::{AdapterSlot, Arithmetic, BLOCK, ForwardBatch, LogitPositions, Logits, ModelError};
 
 /// Blocks in the pool of these tests.
 const BLOCKS: usize = 64;
@@ -53,7 +53,13 @@ fn mixed(
             }
             let length = sequence.chunks.get(number - sequence.enters).copied().unwrap_or(1).min(left);
             let adapter = sequence.adapted.then_some(slot);
-            batch.push(&sequence.tokens[done[index]..][..length], done[index], &tables[index], adapter, Want::All);
+            batch.push(
+                &sequence.tokens[done[index]..][..length],
+                done[index],
+                &tables[index],
+                adapter,
+                LogitPositions::All,
+            );
             done[index] += length;
             members.extend(std::iter::repeat_n(index, length));
         }
@@ -119,13 +125,13 @@ fn unwanted_logits_are_not_computed() {
     let tokens: Vec<u32> = (0..30).collect();
     let all = whole(&mut decoder, &tokens, None);
     let mut batch = ForwardBatch::new();
-    batch.push(&tokens, 0, &table(0, 30), None, Want::Last);
-    batch.push(&tokens, 0, &table(8, 30), None, Want::Nothing);
-    batch.push(&tokens[..9], 0, &table(16, 9), None, Want::Last);
+    batch.push(&tokens, 0, &table(0, 30), None, LogitPositions::Last);
+    batch.push(&tokens, 0, &table(8, 30), None, LogitPositions::Nothing);
+    batch.push(&tokens[..9], 0, &table(16, 9), None, LogitPositions::Last);
     let logits = step(&mut decoder, &batch, &mut kv);
     assert_eq!(logits, [all[29].clone(), all[8].clone()]);
     batch.clear();
-    batch.push(&tokens[..3], 0, &table(0, 3), None, Want::Nothing);
+    batch.push(&tokens[..3], 0, &table(0, 3), None, LogitPositions::Nothing);
     assert!(step(&mut decoder, &batch, &mut kv).is_empty());
 }
 
@@ -136,11 +142,11 @@ fn blocks_shared_as_a_prefix_serve_both_sequences() {
     let prefix: Vec<u32> = (100..132).collect();
     let (left, right) = ([prefix.clone(), vec![1, 2, 3]].concat(), [prefix.clone(), vec![9; 20]].concat());
     let mut batch = ForwardBatch::new();
-    batch.push(&prefix, 0, &[5, 6], None, Want::Nothing);
+    batch.push(&prefix, 0, &[5, 6], None, LogitPositions::Nothing);
     step(&mut decoder, &batch, &mut kv);
     batch.clear();
-    batch.push(&left[32..], 32, &[5, 6, 0], None, Want::All);
-    batch.push(&right[32..], 32, &[5, 6, 1, 2], None, Want::All);
+    batch.push(&left[32..], 32, &[5, 6, 0], None, LogitPositions::All);
+    batch.push(&right[32..], 32, &[5, 6, 1, 2], None, LogitPositions::All);
     let logits = step(&mut decoder, &batch, &mut kv);
     assert_eq!(logits[..3], whole(&mut decoder, &left, None)[32..]);
     assert_eq!(logits[3..], whole(&mut decoder, &right, None)[32..]);
@@ -154,11 +160,11 @@ fn what_does_not_exist_is_refused_by_name() {
     let long = vec![1; 129];
     let row = |tokens: &[u32], start: usize, table: &[u32], adapter: Option<AdapterSlot>| {
         let mut batch = ForwardBatch::new();
-        batch.push(tokens, start, table, adapter, Want::Last);
+        batch.push(tokens, start, table, adapter, LogitPositions::Last);
         batch
     };
     let mut collision = row(&[1], 0, &[4], None);
-    collision.push(&[2], 0, &[4], None, Want::Last);
+    collision.push(&[2], 0, &[4], None, LogitPositions::Last);
     for (batch, needle) in [
         (row(&[256], 0, &[0], None), "token 256"),
         (row(&[1], 0, &[8], None), "block 8"),

@@ -6,7 +6,7 @@ mod pulled;
 
 use fixture::{Tensors, decoder, difference, path, step, table, whole};
 use waymark_models::decoder::KvKind;
-use waymark_models::{BLOCK, ForwardBatch, Want};
+use waymark_models::{BLOCK, ForwardBatch, LogitPositions};
 
 const TOLERANCE: f32 = 1e-3;
 /// Every which logit the fixture keeps.
@@ -48,7 +48,7 @@ fn smollm2_continues_as_transformers_does() {
         let mut batch = ForwardBatch::new();
         for (index, sequence) in sequences.iter().enumerate() {
             let table = table((index * each) as u32, each * BLOCK);
-            batch.push(&sequence[done[index]..], done[index], &table, None, Want::Last);
+            batch.push(&sequence[done[index]..], done[index], &table, None, LogitPositions::Last);
             done[index] = sequence.len();
         }
         for (sequence, logits) in sequences.iter_mut().zip(step(&mut decoder, &batch, &mut kv)) {
@@ -71,7 +71,7 @@ fn half_precision_keys_and_values_stay_close() {
         let tokens = expected.integers(&format!("{case}.tokens"));
         let table = table(0, tokens.len());
         let mut batch = ForwardBatch::new();
-        batch.push(&tokens, 0, &table, None, Want::Last);
+        batch.push(&tokens, 0, &table, None, LogitPositions::Last);
         let logits = [KvKind::F32, KvKind::F16].map(|kind| {
             let mut kv = decoder.kv_cache_of(kind, table.len());
             step(&mut decoder, &batch, &mut kv).concat()

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use fixture::path;
 use reference::{Reference, fixed, slopes};
-use waymark_models::gradient::{Learner, Likeliest, Lora, Module, Objective, Pack, Pull, Score, Slope, Tune};
+use waymark_models::gradient::{
+    DistillationTerm, Learner, Likeliest, Lora, Module, Objective, Pack, Score, Slope, Tune,
+};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
@@ -168,9 +170,9 @@ impl Objective for Drawn {
     }
 
     /// Every fourth target is drawn to nothing.
-    fn pull(&self, target: usize) -> Option<Pull<'_>> {
+    fn pull(&self, target: usize) -> Option<DistillationTerm<'_>> {
         let weight = Self::weight(target);
-        (target % 4 != 3).then(|| Pull { towards: &self.towards[target], weight })
+        (target % 4 != 3).then(|| DistillationTerm { towards: &self.towards[target], weight })
     }
 
     fn apart(&mut self, target: usize, nats: f64) {
@@ -181,7 +183,7 @@ impl Objective for Drawn {
 /// What `drawn` adds to the loss, by the definition.
 fn divergence(drawn: &Drawn, rows: &[Vec<f64>]) -> f64 {
     let pulled = rows.iter().enumerate().filter_map(|(target, row)| Some((drawn.pull(target)?, row)));
-    let terms = pulled.map(|(Pull { towards, weight }, row)| {
+    let terms = pulled.map(|(DistillationTerm { towards, weight }, row)| {
         let total: f64 = towards.ids().iter().map(|&id| row[id as usize].exp()).sum();
         let pairs = towards.ids().iter().zip(towards.probabilities());
         let term = |(&id, &p): (&u32, &f32)| f64::from(p) * (f64::from(p).ln() - row[id as usize] + total.ln());

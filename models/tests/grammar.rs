@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
-use waymark_models::grammar::{GrammarError, Json, Vocabulary, Writer};
+use waymark_models::grammar::{GrammarError, GrammarWriter, Json, Vocabulary};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
 const EOS: u32 = 257;
@@ -16,7 +16,7 @@ fn vocabulary() -> Vocabulary {
 }
 
 /// Takes the text if it is allowed, token by token; where it is not, how much was.
-fn write(writer: &mut Writer, text: &str) -> Result<(), String> {
+fn write(writer: &mut GrammarWriter, text: &str) -> Result<(), String> {
     for (at, id) in Tokenizer::bytes().encode(text, Specials::Literal).unwrap().into_iter().enumerate() {
         if !writer.allowed().unwrap().allows(id) {
             return Err(text[..at].to_owned());
@@ -27,7 +27,7 @@ fn write(writer: &mut Writer, text: &str) -> Result<(), String> {
 }
 
 /// Whether the text can end here, and cannot go on.
-fn ends(writer: &mut Writer) -> bool {
+fn ends(writer: &mut GrammarWriter) -> bool {
     let mask = writer.allowed().unwrap();
     mask.allows(EOS) && (0..EOS).all(|id| !mask.allows(id))
 }

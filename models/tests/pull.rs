@@ -14,7 +14,7 @@ use hub::Hub;
 use sha2::{Digest, Sha256};
 use waymark_models::catalog::Catalog;
 use waymark_models::checkpoint::Checkpoint;
-use waymark_models::pull::{Prefer, Progress, PullError, PullOptions, pull_with, recognise, verify};
+use waymark_models::pull::{Prefer, Progress, PullError, PullOptions, pull_with, recognize, verify};
 
 const CONTENT: &[u8] = b"not really weights, but enough of them to be cut in two";
 
@@ -120,7 +120,7 @@ fn a_changed_file_is_noticed_and_pulled_again() {
 fn a_file_of_the_catalog_is_recognised_wherever_it_lies() {
     let bench = Bench::new(CONTENT);
     let path = bench.folder.path().join("another.name");
-    let name = || recognise(&path, &bench.options.catalog).unwrap().map(|entry| entry.name.as_str());
+    let name = || recognize(&path, &bench.options.catalog).unwrap().map(|entry| entry.name.as_str());
     fs::write(&path, CONTENT).unwrap();
     assert_eq!(name(), Some("little"));
     for other in [CONTENT.to_ascii_uppercase(), [CONTENT, b"."].concat()] {
@@ -130,7 +130,7 @@ fn a_file_of_the_catalog_is_recognised_wherever_it_lies() {
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     assert_eq!(name(), None, "a folder is no file");
-    let missing = recognise(&path.join("x"), &bench.options.catalog).unwrap_err();
+    let missing = recognize(&path.join("x"), &bench.options.catalog).unwrap_err();
     assert!(matches!(missing, PullError::Io { .. }), "{missing}");
 }
 

@@ -1,18 +1,18 @@
 //! Chat templates: render messages to the text format that a model was trained on, and keep template text apart
 //! from message contents.
 
-mod clock;
+mod bounded_output;
+mod content_marks;
+mod date;
 mod environment;
-mod mark;
-mod sheet;
 mod tool;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use bounded_output::BoundedOutput;
 use minijinja::{Environment, Value, context};
-use sheet::Sheet;
-use tool::{Mark, Said};
+use tool::{Mark, TemplateInput};
 
 use crate::ModelError;
 pub use tool::{Tool, ToolCall};
@@ -37,7 +37,7 @@ impl Message {
 
 /// A span of a rendered conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
+pub struct TextSegment {
     /// Text of the span.
     pub text: String,
     /// If `true`, the template wrote the text and its control tokens are real. If `false`, the text is message
@@ -93,17 +93,17 @@ impl ChatTemplate {
     /// # Errors
     /// [`ModelError::Template`] when the template refuses the messages.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ModelError> {
-        self.render_at(clock::now(), Said { messages, tools: &[] }, add_generation_prompt, &str::to_owned)
+        self.render_at(date::now(), TemplateInput { messages, tools: &[] }, add_generation_prompt, &str::to_owned)
     }
 
     fn render_at(
         &self,
         now: u64,
-        said: Said<'_>,
+        input: TemplateInput<'_>,
         add_generation_prompt: bool,
         mark: Mark<'_>,
     ) -> Result<String, ModelError> {
-        if let Some(message) = said.messages.iter().find(|message| !is_name(&message.role)) {
+        if let Some(message) = input.messages.iter().find(|message| !is_name(&message.role)) {
             // Templates write the role verbatim, so it must not be able to spell a control token.
             return Err(ModelError::Template(format!(
                 "{:?} is not a role: expected letters, digits, `_` or `-`",
@@ -112,7 +112,7 @@ impl ChatTemplate {
         }
         let template = self.environment.get_template(NAME).map_err(|error| template_error(&error))?;
         let bytes = Cell::new(0_usize);
-        let (messages, tools) = said.values(&|text| {
+        let (messages, tools) = input.values(&|text| {
             let marked = mark(text);
             bytes.set(bytes.get().saturating_add(marked.len()));
             marked
@@ -123,11 +123,11 @@ impl ChatTemplate {
             add_generation_prompt => add_generation_prompt,
             bos_token => self.bos.as_str(),
             eos_token => self.eos.as_str(),
-            strftime_now => Value::from_function(move |format: String| clock::strftime(&format, now)),
+            strftime_now => Value::from_function(move |format: String| date::strftime(&format, now)),
         };
         // Templates are untrusted, and minijinja 3.0.5 panics on some (`''[::-1]`). A panic counts as a refusal;
         // all state it could leave inconsistent belongs to this rendering and is dropped with it.
-        let mut sheet = Sheet::for_bytes(bytes.get());
+        let mut sheet = BoundedOutput::for_bytes(bytes.get());
         let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(values, &mut sheet).map(drop)));
         let rendered = rendered.map_err(|_| ModelError::Template("the template engine panicked".to_owned()))?;
         if sheet.is_full() {
@@ -152,7 +152,7 @@ impl ChatTemplate {
         &self,
         messages: &[Message],
         add_generation_prompt: bool,
-    ) -> Result<Vec<Segment>, ModelError> {
+    ) -> Result<Vec<TextSegment>, ModelError> {
         self.render_segments_with_tools(messages, &[], add_generation_prompt)
     }
 
@@ -166,13 +166,13 @@ impl ChatTemplate {
         messages: &[Message],
         tools: &[Tool],
         add_generation_prompt: bool,
-    ) -> Result<Vec<Segment>, ModelError> {
+    ) -> Result<Vec<TextSegment>, ModelError> {
         // All renderings share one time because their outputs are compared.
-        let now = clock::now();
-        let said = Said { messages, tools };
-        let render = |mark: Mark<'_>| self.render_at(now, said, add_generation_prompt, mark);
+        let now = date::now();
+        let input = TemplateInput { messages, tools };
+        let render = |mark: Mark<'_>| self.render_at(now, input, add_generation_prompt, mark);
         let plain = render(&str::to_owned)?;
-        let marks = mark::Marks::avoiding(said);
+        let marks = content_marks::ContentMarks::avoiding(input);
         let marked = render(&|text| marks.around(text))?;
         if let Some(segments) = marks.split(&marked).filter(|segments| joined(segments) == plain) {
             return Ok(segments);
@@ -192,7 +192,7 @@ fn is_name(role: &str) -> bool {
     !role.is_empty() && role.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
 }
 
-fn joined(segments: &[Segment]) -> String {
+fn joined(segments: &[TextSegment]) -> String {
     segments.iter().map(|segment| segment.text.as_str()).collect()
 }
 

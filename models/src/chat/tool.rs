@@ -31,12 +31,12 @@ pub(super) type Mark<'a> = &'a dyn Fn(&str) -> String;
 
 /// All untrusted input of a template.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Said<'a> {
+pub(super) struct TemplateInput<'a> {
     pub(super) messages: &'a [Message],
     pub(super) tools: &'a [Tool],
 }
 
-impl Said<'_> {
+impl TemplateInput<'_> {
     /// Messages and tools as template values, with `mark` applied to every text: also to names and schema keys,
     /// because templates write them verbatim.
     pub(super) fn values(&self, mark: Mark<'_>) -> (Value, Value) {

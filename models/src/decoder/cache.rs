@@ -6,7 +6,7 @@ use std::hint::black_box;
 use half::f16;
 
 use crate::batch::BLOCK;
-use crate::kernel::attention::Heads;
+use crate::kernel::attention::HeadLayout;
 use crate::kernel::lanes::Stored;
 
 /// Storage precision of keys and values. Computation is in `f32` in both cases.
@@ -35,7 +35,7 @@ impl KvKind {
 /// Every layer has its own pool. A block stores, head by head, transposed keys followed by values (see
 /// [`HeadLayout::block_len`]), in the order that the attention kernel reads them.
 pub struct KvCache {
-    heads: Heads,
+    heads: HeadLayout,
     kind: KvKind,
     layers: Vec<Pool>,
     blocks: usize,
@@ -67,7 +67,7 @@ const LINE: usize = 16;
 
 /// Destination of one token's keys and values.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct TokenSlot {
     /// Position in the sequence.
     pub(crate) position: usize,
     /// Index of the block in the pool.
@@ -88,7 +88,7 @@ impl Pool {
 }
 
 impl KvCache {
-    pub(crate) fn new(kind: KvKind, heads: Heads, layers: usize, blocks: usize) -> Self {
+    pub(crate) fn new(kind: KvKind, heads: HeadLayout, layers: usize, blocks: usize) -> Self {
         let layers = (0..layers).map(|_| Pool::new(blocks * heads.block_len() * kind.size())).collect();
         Self { heads, kind, layers, blocks, writers: vec![(0, 0); blocks], step: 0, touched: 0 }
     }
@@ -120,7 +120,7 @@ impl KvCache {
         self.kind
     }
 
-    pub(crate) fn heads(&self) -> Heads {
+    pub(crate) fn heads(&self) -> HeadLayout {
         self.heads
     }
 
@@ -150,7 +150,7 @@ impl KvCache {
     }
 }
 
-impl Place {
+impl TokenSlot {
     /// Writes one token's keys and values, all heads end to end, into its block, which begins at `to`.
     ///
     /// # Safety
@@ -191,7 +191,7 @@ impl fmt::Debug for KvCache {
 mod tests {
     use super::*;
 
-    const HEADS: Heads = Heads { query: 4, kv: 2, dim: 16 };
+    const HEADS: HeadLayout = HeadLayout { query: 4, kv: 2, dim: 16 };
 
     #[test]
     fn a_block_takes_memory_once_and_reserved_ones_have_theirs() {

@@ -14,14 +14,14 @@ use crate::{Arithmetic, ModelError};
 /// values and keys differently), each matrix is multiplied separately and the outputs follow one another. Matrices
 /// also stay separate in `bf16`, where each is rounded by itself.
 #[derive(Debug)]
-pub(crate) struct Fused {
+pub(crate) struct FusedProjections {
     parts: Vec<Matrix>,
     widths: Vec<usize>,
 }
 
 /// Location of one projection's columns inside a fused output.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Columns {
+pub(crate) struct OutputColumns {
     /// Index of the first value of the first row.
     pub(crate) start: usize,
     /// Distance from one row to the next, in values.
@@ -30,7 +30,7 @@ pub(crate) struct Columns {
     pub(crate) width: usize,
 }
 
-impl Columns {
+impl OutputColumns {
     /// All columns of a matrix with rows of `width` values.
     pub(crate) fn all(width: usize) -> Self {
         Self { start: 0, stride: width, width }
@@ -43,7 +43,7 @@ impl Columns {
     }
 }
 
-impl Fused {
+impl FusedProjections {
     /// Loads the named matrices, each of shape (width, `inn`).
     pub(crate) fn load(
         weights: &Weights,
@@ -84,12 +84,12 @@ impl Fused {
     }
 
     /// Location of projection `index` in the output of `m` rows.
-    pub(crate) fn columns(&self, index: usize, m: usize) -> Columns {
+    pub(crate) fn columns(&self, index: usize, m: usize) -> OutputColumns {
         let before: usize = self.widths[..index].iter().sum();
         let width = self.widths[index];
         match self.parts.len() {
-            1 => Columns { start: before, stride: self.width(), width },
-            _ => Columns { start: before * m, stride: width, width },
+            1 => OutputColumns { start: before, stride: self.width(), width },
+            _ => OutputColumns { start: before * m, stride: width, width },
         }
     }
 }

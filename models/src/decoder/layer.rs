@@ -1,7 +1,7 @@
 //! Weights of one decoder layer.
 
 use super::DecoderConfig;
-use super::fused::Fused;
+use super::fused::FusedProjections;
 use super::tensor::{matrix, vector};
 use crate::kernel::arithmetic::Matrix;
 use crate::weights::Weights;
@@ -9,11 +9,11 @@ use crate::{Arithmetic, ModelError};
 
 /// Attention and feed-forward weights of one layer.
 #[derive(Debug)]
-pub(crate) struct Layer {
+pub(crate) struct DecoderLayer {
     /// Norm before attention.
     pub(crate) attention_norm: Vec<f32>,
     /// Query, key and value projections.
-    pub(crate) qkv: Fused,
+    pub(crate) qkv: FusedProjections,
     /// Biases of queries, keys and values, end to end (Qwen2). `None` if there are none.
     pub(crate) bias: Option<Vec<f32>>,
     /// Per-head norms of queries and keys (Qwen3). `None` if there are none.
@@ -23,12 +23,12 @@ pub(crate) struct Layer {
     /// Norm before the feed-forward block.
     pub(crate) ffn_norm: Vec<f32>,
     /// Gate and up projections.
-    pub(crate) gate_up: Fused,
+    pub(crate) gate_up: FusedProjections,
     /// Down projection.
     pub(crate) down: Matrix,
 }
 
-impl Layer {
+impl DecoderLayer {
     /// Loads layer `index` by the tensor names of Hugging Face checkpoints.
     pub(crate) fn load(
         weights: &Weights,
@@ -36,7 +36,7 @@ impl Layer {
         arithmetic: Arithmetic,
         index: usize,
     ) -> Result<Self, ModelError> {
-        let fused = |named: &[(String, usize)]| Fused::load(weights, arithmetic, named, config.hidden);
+        let fused = |named: &[(String, usize)]| FusedProjections::load(weights, arithmetic, named, config.hidden);
         let name = |rest: &str| format!("model.layers.{index}.{rest}.weight");
         let hidden = config.hidden;
         let ffn = config.ffn;

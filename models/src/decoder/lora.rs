@@ -1,22 +1,22 @@
 //! Application of LoRA adapters in a mixed batch: each group of tokens gets its own adapter.
 
-use crate::adapter::{Adapter, Delta, Part, Site};
+use crate::adapter::{LoraAdapter, ProjectionUpdate, Site, SiteUpdate};
 use crate::batch::{AdapterSlot, ForwardBatch};
 use crate::kernel::Team;
-use crate::kernel::lowrank::Rows;
+use crate::kernel::lowrank::RowSelection;
 use crate::kernel::team::Base;
 use std::ops::Range;
 
-use super::fused::Columns;
+use super::fused::OutputColumns;
 
 /// Loaded adapters by slot. A freed slot is reused.
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
-    slots: Vec<Option<Adapter>>,
+pub(crate) struct AdapterSlots {
+    slots: Vec<Option<LoraAdapter>>,
 }
 
-impl Slots {
-    pub(crate) fn insert(&mut self, adapter: Adapter) -> AdapterSlot {
+impl AdapterSlots {
+    pub(crate) fn insert(&mut self, adapter: LoraAdapter) -> AdapterSlot {
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if free == self.slots.len() {
             self.slots.push(None);
@@ -33,17 +33,17 @@ impl Slots {
 
     /// Size of the loaded adapters, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.iter().flatten().map(Adapter::bytes).sum()
+        self.slots.iter().flatten().map(LoraAdapter::bytes).sum()
     }
 
-    pub(crate) fn get(&self, slot: AdapterSlot) -> Option<&Adapter> {
+    pub(crate) fn get(&self, slot: AdapterSlot) -> Option<&LoraAdapter> {
         self.slots.get(slot.0 as usize)?.as_ref()
     }
 }
 
 /// Tokens of a step grouped by adapter, with working memory for one group.
 #[derive(Debug, Default)]
-pub(crate) struct Groups {
+pub(crate) struct AdapterGroups {
     /// Rows with an adapter, sorted by slot.
     rows: Vec<(AdapterSlot, usize)>,
     /// Tokens of these rows, group by group.
@@ -53,7 +53,7 @@ pub(crate) struct Groups {
     small: Vec<f32>,
 }
 
-impl Groups {
+impl AdapterGroups {
     /// Groups the tokens of a batch by adapter. Tokens without an adapter belong to no group.
     pub(crate) fn plan(&mut self, batch: &ForwardBatch) {
         self.rows.clear();
@@ -76,18 +76,18 @@ impl Groups {
     pub(crate) fn add(
         &mut self,
         team: &Team,
-        slots: &Slots,
+        slots: &AdapterSlots,
         (layer, site): (usize, Site),
         x: &[f32],
         y: &mut [f32],
-        columns: &(dyn Fn(usize) -> Columns + Sync),
+        columns: &(dyn Fn(usize) -> OutputColumns + Sync),
     ) {
         let Self { tokens, spans, small, .. } = self;
         for (slot, span) in spans.iter() {
             let Some(delta) = slots.get(*slot).and_then(|adapter| adapter.delta(layer, site)) else { continue };
             let tokens = &tokens[span.clone()];
             small.resize(tokens.len() * delta.shrink.padded(), 0.0);
-            delta.shrink.product(team, Rows { data: x, indices: tokens }, small);
+            delta.shrink.product(team, RowSelection { data: x, indices: tokens }, small);
             expand(team, delta, tokens, small, y, columns);
         }
     }
@@ -96,16 +96,16 @@ impl Groups {
 /// Applies the B matrices of a site to some tokens; `small` holds the outputs of the A matrices.
 fn expand(
     team: &Team,
-    delta: &Delta,
+    delta: &SiteUpdate,
     tokens: &[usize],
     small: &[f32],
     y: &mut [f32],
-    columns: &(dyn Fn(usize) -> Columns + Sync),
+    columns: &(dyn Fn(usize) -> OutputColumns + Sync),
 ) {
     let stride = delta.shrink.padded();
     let base = Base(y.as_mut_ptr());
     let len = y.len();
-    let units = |part: &Part| part.expand.units(tokens.len());
+    let units = |part: &ProjectionUpdate| part.expand.units(tokens.len());
     team.each(delta.parts.iter().map(units).sum(), &|item| {
         let mut unit = item;
         // An item below the total number of units belongs to exactly one projection.

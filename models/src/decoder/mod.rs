@@ -4,32 +4,32 @@
 //! in attention, and in two passes over tokens per layer. Activation memory is reused from step to step.
 
 mod cache;
-mod clock;
 mod config;
 mod fused;
 mod layer;
 mod lora;
 mod rotation;
 mod step;
+mod step_clock;
 pub(crate) mod tensor;
 
 use std::path::Path;
 use std::sync::Arc;
 
 pub use cache::{KvCache, KvKind};
-pub use clock::{Clock, Part};
 pub use config::{DecoderConfig, RopeScaling};
+pub use step_clock::{StepClock, StepPhase};
 
-use crate::adapter::Adapter;
+use crate::adapter::LoraAdapter;
 use crate::batch::{AdapterSlot, ForwardBatch, Logits};
-use crate::kernel::attention::{Attention, Heads};
+use crate::kernel::attention::{Attention, HeadLayout};
 use crate::kernel::rope::Rope;
 use crate::kernel::{Packed, Team};
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
-use layer::Layer;
-use lora::Slots;
-use step::Scratch;
+use layer::DecoderLayer;
+use lora::AdapterSlots;
+use step::StepScratch;
 use tensor::{matrix, vector};
 
 /// A loaded decoder: weights, adapters, and the working memory of a step.
@@ -39,15 +39,15 @@ pub struct Decoder {
     arithmetic: Arithmetic,
     team: Arc<Team>,
     embedding: Packed,
-    layers: Vec<Layer>,
+    layers: Vec<DecoderLayer>,
     norm: Vec<f32>,
     /// Output projection. `None` if the embedding matrix serves as output projection.
     head: Option<Packed>,
-    slots: Slots,
+    slots: AdapterSlots,
     rope: Rope,
     attention: Attention,
-    scratch: Scratch,
-    clock: Clock,
+    scratch: StepScratch,
+    clock: StepClock,
 }
 
 impl Decoder {
@@ -70,8 +70,8 @@ impl Decoder {
         config.check()?;
         let vocab = config.vocab;
         let hidden = config.hidden;
-        let heads = Heads { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
-        let layer = |index| Layer::load(weights, &config, arithmetic, index);
+        let heads = HeadLayout { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
+        let layer = |index| DecoderLayer::load(weights, &config, arithmetic, index);
         let layers = (0..config.layers).map(layer).collect::<Result<_, _>>()?;
         Ok(Self {
             embedding: matrix(weights, "model.embed_tokens.weight", vocab, hidden)?,
@@ -81,11 +81,11 @@ impl Decoder {
                 true => None,
                 false => Some(matrix(weights, "lm_head.weight", vocab, hidden)?),
             },
-            slots: Slots::default(),
+            slots: AdapterSlots::default(),
             rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),
             attention: Attention::new(heads, team.threads()),
-            scratch: Scratch::default(),
-            clock: Clock::new(),
+            scratch: StepScratch::default(),
+            clock: StepClock::new(),
             config,
             arithmetic,
             team,
@@ -134,7 +134,7 @@ impl Decoder {
 
     /// Size of the base model's matrices, in bytes.
     pub fn weight_bytes(&self) -> usize {
-        let layers: usize = self.layers.iter().map(Layer::bytes).sum();
+        let layers: usize = self.layers.iter().map(DecoderLayer::bytes).sum();
         layers + self.embedding.bytes() + self.head.as_ref().map_or(0, Packed::bytes)
     }
 
@@ -149,7 +149,7 @@ impl Decoder {
     /// [`ModelError::Unsupported`] for a setting that is not implemented (DoRA, trained biases, saved modules, …);
     /// [`ModelError::Corrupt`] and [`ModelError::Io`] for a damaged or missing file.
     pub fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, ModelError> {
-        Ok(self.slots.insert(Adapter::load(dir, &self.config)?))
+        Ok(self.slots.insert(LoraAdapter::load(dir, &self.config)?))
     }
 
     /// Frees an adapter's slot; an empty slot is ignored. The caller must discard keys and values cached with the
@@ -184,11 +184,11 @@ impl Decoder {
     }
 
     /// Time per phase over all steps so far.
-    pub fn clock(&self) -> &Clock {
+    pub fn clock(&self) -> &StepClock {
         &self.clock
     }
 
-    fn heads(&self) -> Heads {
-        Heads { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim }
+    fn heads(&self) -> HeadLayout {
+        HeadLayout { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim }
     }
 }

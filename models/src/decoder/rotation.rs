@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::cache::Place;
-use super::fused::Columns;
-use super::layer::Layer;
-use crate::kernel::attention::Heads;
+use super::cache::TokenSlot;
+use super::fused::OutputColumns;
+use super::layer::DecoderLayer;
+use crate::kernel::attention::HeadLayout;
 use crate::kernel::lanes::Stored;
 use crate::kernel::rope::Rope;
 use crate::kernel::team::{Base, share};
@@ -17,17 +17,17 @@ const GRAIN: usize = 4;
 /// Parameters of the work between projection and attention: bias, norm per head and rotation, after which keys and
 /// values enter the cache.
 pub(super) struct Rotation<'a> {
-    pub(super) layer: &'a Layer,
+    pub(super) layer: &'a DecoderLayer,
     pub(super) rope: &'a Rope,
     /// Locations of queries, keys and values in the projection output.
-    pub(super) columns: [Columns; 3],
-    pub(super) heads: Heads,
+    pub(super) columns: [OutputColumns; 3],
+    pub(super) heads: HeadLayout,
     pub(super) eps: f32,
 }
 
 impl Rotation<'_> {
     /// Prepares all tokens. Afterwards the queries are in `qkv`, and the keys and values in `cache`.
-    pub(super) fn run<S: Stored>(&self, team: &Team, places: &[Place], qkv: &mut [f32], cache: &mut [S]) {
+    pub(super) fn run<S: Stored>(&self, team: &Team, places: &[TokenSlot], qkv: &mut [f32], cache: &mut [S]) {
         let shares = (places.len() / GRAIN).clamp(1, team.threads());
         let len = (qkv.len(), cache.len());
         let qkv = Base(qkv.as_mut_ptr());
@@ -65,7 +65,7 @@ impl Rotation<'_> {
         for (side, heads) in [q, k].into_iter().enumerate() {
             for head in heads.chunks_exact_mut(self.heads.dim) {
                 if let Some(norms) = &self.layer.head_norms {
-                    normalise_head(head, &norms[side], self.eps);
+                    normalize_head(head, &norms[side], self.eps);
                 }
                 self.rope.rotate(head, position);
             }
@@ -74,7 +74,7 @@ impl Rotation<'_> {
 }
 
 /// Applies the RMS norm to one head in place.
-fn normalise_head(head: &mut [f32], weight: &[f32], eps: f32) {
+fn normalize_head(head: &mut [f32], weight: &[f32], eps: f32) {
     let squares: f32 = head.iter().map(|x| x * x).sum();
     let scale = 1.0 / (squares / head.len() as f32 + eps).sqrt();
     head.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);

@@ -1,14 +1,14 @@
 //! Phases of one decoder step.
 
 use super::Decoder;
-use super::cache::{KvCache, LayerMut, Place};
-use super::clock::Part;
-use super::fused::Columns;
-use super::lora::Groups;
+use super::cache::{KvCache, LayerMut, TokenSlot};
+use super::fused::OutputColumns;
+use super::lora::AdapterGroups;
 use super::rotation::Rotation;
+use super::step_clock::StepPhase;
 use crate::ModelError;
 use crate::adapter::Site;
-use crate::batch::{BLOCK, ForwardBatch, Logits, Row, Want};
+use crate::batch::{BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits};
 use crate::kernel::attention::Queries;
 use crate::kernel::lanes::Stored;
 use crate::kernel::{Team, matmul, rms_norm, silu_mul};
@@ -19,9 +19,9 @@ const GRAIN: usize = 4;
 /// Activations of a step, kept so that the next step of the same size allocates nothing. Matrices have shape
 /// (tokens, width).
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
-    places: Vec<Place>,
-    groups: Groups,
+pub(super) struct StepScratch {
+    places: Vec<TokenSlot>,
+    groups: AdapterGroups,
     /// Residual stream.
     stream: Vec<f32>,
     /// Normalized residual stream.
@@ -50,7 +50,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn check_row(&self, row: &Row, table: &[u32], kv: &mut KvCache) -> Result<(), String> {
+    fn check_row(&self, row: &BatchRow, table: &[u32], kv: &mut KvCache) -> Result<(), String> {
         let end = row.start + row.tokens.len();
         if row.tokens.is_empty() {
             return Err("no tokens".to_owned());
@@ -82,7 +82,7 @@ impl Decoder {
         for row in batch.rows() {
             let table = batch.table(row);
             let places = (row.start..row.start + row.tokens.len())
-                .map(|position| Place { position, block: table[position / BLOCK] as usize });
+                .map(|position| TokenSlot { position, block: table[position / BLOCK] as usize });
             scratch.places.extend(places);
             self.rope.reserve(row.start + row.tokens.len());
         }
@@ -98,7 +98,7 @@ impl Decoder {
         for (row, &token) in scratch.stream.chunks_exact_mut(config.hidden).zip(batch.tokens()) {
             self.embedding.row_f32(token as usize, row);
         }
-        self.clock.lap(Part::Begin);
+        self.clock.lap(StepPhase::Begin);
     }
 
     /// Computes the attention of one layer and adds it to the residual stream.
@@ -106,13 +106,13 @@ impl Decoder {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
         let tokens = scratch.places.len();
-        normalise(team, &scratch.stream, &layer.attention_norm, config.rms_eps, &mut scratch.normed);
-        clock.lap(Part::Norm);
+        normalize(team, &scratch.stream, &layer.attention_norm, config.rms_eps, &mut scratch.normed);
+        clock.lap(StepPhase::Norm);
         layer.qkv.product(team, &scratch.normed, tokens, &mut scratch.qkv);
-        clock.lap(Part::Qkv);
+        clock.lap(StepPhase::Qkv);
         let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, tokens));
         scratch.groups.add(team, slots, (index, Site::Qkv), &scratch.normed, &mut scratch.qkv, &|part| columns[part]);
-        clock.lap(Part::Adapters);
+        clock.lap(StepPhase::Adapters);
         match kv.layer_mut(index) {
             LayerMut::F32(cache) => self.look(index, batch, cache),
             LayerMut::F16(cache) => self.look(index, batch, cache),
@@ -120,10 +120,10 @@ impl Decoder {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
         layer.o.matmul_add(team, &scratch.attended, tokens, &mut scratch.stream);
-        clock.lap(Part::Output);
-        let whole = Columns::all(config.hidden);
+        clock.lap(StepPhase::Output);
+        let whole = OutputColumns::all(config.hidden);
         scratch.groups.add(team, slots, (index, Site::O), &scratch.attended, &mut scratch.stream, &|_| whole);
-        clock.lap(Part::Adapters);
+        clock.lap(StepPhase::Adapters);
     }
 
     /// Stores the new keys and values in the layer's cache and computes attention over the whole cache.
@@ -134,10 +134,10 @@ impl Decoder {
         let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, scratch.places.len()));
         let rotation = Rotation { layer, rope, columns, heads, eps: config.rms_eps };
         rotation.run(team, &scratch.places, &mut scratch.qkv, cache);
-        clock.lap(Part::Rotate);
+        clock.lap(StepPhase::Rotate);
         let queries = Queries { data: &scratch.qkv[columns[0].start..], stride: columns[0].stride };
         attention.run(team, batch, cache, queries, &mut scratch.attended);
-        clock.lap(Part::Attention);
+        clock.lap(StepPhase::Attention);
     }
 
     /// Computes the feed-forward block of one layer, `down(silu(gate(x)) · up(x))`, and adds it to the residual
@@ -146,15 +146,15 @@ impl Decoder {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
         let tokens = scratch.places.len();
-        normalise(team, &scratch.stream, &layer.ffn_norm, config.rms_eps, &mut scratch.normed);
-        clock.lap(Part::Norm);
+        normalize(team, &scratch.stream, &layer.ffn_norm, config.rms_eps, &mut scratch.normed);
+        clock.lap(StepPhase::Norm);
         layer.gate_up.product(team, &scratch.normed, tokens, &mut scratch.gate_up);
-        clock.lap(Part::GateUp);
+        clock.lap(StepPhase::GateUp);
         let columns = [0, 1].map(|part| layer.gate_up.columns(part, tokens));
         scratch
             .groups
             .add(team, slots, (index, Site::GateUp), &scratch.normed, &mut scratch.gate_up, &|part| columns[part]);
-        clock.lap(Part::Adapters);
+        clock.lap(StepPhase::Adapters);
         let gate_up = &scratch.gate_up;
         team.rows(&mut scratch.activated, config.ffn, GRAIN, &|first, share| {
             for (token, gate) in share.chunks_exact_mut(config.ffn).enumerate() {
@@ -162,12 +162,12 @@ impl Decoder {
                 silu_mul(gate, &gate_up[columns[1].row(first + token)]);
             }
         });
-        clock.lap(Part::Activation);
+        clock.lap(StepPhase::Activation);
         layer.down.matmul_add(team, &scratch.activated, tokens, &mut scratch.stream);
-        clock.lap(Part::Down);
-        let whole = Columns::all(config.hidden);
+        clock.lap(StepPhase::Down);
+        let whole = OutputColumns::all(config.hidden);
         scratch.groups.add(team, slots, (index, Site::Down), &scratch.activated, &mut scratch.stream, &|_| whole);
-        clock.lap(Part::Adapters);
+        clock.lap(StepPhase::Adapters);
     }
 
     /// Computes final norm and vocabulary projection for the requested positions.
@@ -175,21 +175,21 @@ impl Decoder {
         let Self { config, team, scratch, clock, .. } = self;
         let rows = logits.rows();
         let wanted = batch.rows().iter().flat_map(|row| match row.want {
-            Want::Nothing => row.tokens.end..row.tokens.end,
-            Want::Last => row.tokens.end - 1..row.tokens.end,
-            Want::All => row.tokens.clone(),
+            LogitPositions::Nothing => row.tokens.end..row.tokens.end,
+            LogitPositions::Last => row.tokens.end - 1..row.tokens.end,
+            LogitPositions::All => row.tokens.clone(),
         });
         for (token, to) in wanted.zip(scratch.normed.chunks_exact_mut(config.hidden)) {
             rms_norm(&scratch.stream[token * config.hidden..][..config.hidden], &self.norm, config.rms_eps, to);
         }
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         matmul(team, &scratch.normed[..rows * config.hidden], rows, head, logits.as_mut_slice());
-        clock.lap(Part::Head);
+        clock.lap(StepPhase::Head);
     }
 }
 
 /// Applies the RMS norm to every row.
-fn normalise(team: &Team, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+fn normalize(team: &Team, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let width = weight.len();
     team.rows(out, width, GRAIN, &|first, share| rms_norm(&x[first * width..][..share.len()], weight, eps, share));
 }

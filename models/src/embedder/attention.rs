@@ -30,7 +30,7 @@ pub(super) fn attend(team: &Team, heads: usize, head: usize, sequences: &[Vec<u3
         let at = item % heads * head;
         let rows = starts[sequence]..starts[sequence] + sequences[sequence].len();
         assert!(rows.end * width <= len, "attention rows");
-        let one = Head { qkv: &qkv[rows.start * 3 * width..rows.end * 3 * width], width, at, head };
+        let one = AttentionHead { qkv: &qkv[rows.start * 3 * width..rows.end * 3 * width], width, at, head };
         one.attend(|row, values| {
             // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
             let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
@@ -40,7 +40,7 @@ pub(super) fn attend(team: &Team, heads: usize, head: usize, sequences: &[Vec<u3
 }
 
 /// One attention head of one sequence.
-struct Head<'a> {
+struct AttentionHead<'a> {
     /// Rows of the sequence.
     qkv: &'a [f32],
     width: usize,
@@ -49,7 +49,7 @@ struct Head<'a> {
     head: usize,
 }
 
-impl Head<'_> {
+impl AttentionHead<'_> {
     fn attend(&self, mut write: impl FnMut(usize, &[f32])) {
         let count = self.qkv.len() / (3 * self.width);
         let panels = count.div_ceil(PANEL);

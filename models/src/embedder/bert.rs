@@ -18,11 +18,11 @@ pub(super) struct Bert {
     /// Position embeddings plus the embedding of token type 0, which all pieces share.
     positions: Vec<f32>,
     norm: Norm,
-    layers: Vec<Layer>,
+    layers: Vec<EncoderLayer>,
 }
 
 #[derive(Debug)]
-struct Layer {
+struct EncoderLayer {
     /// Query, key and value projections, stacked.
     qkv: Linear,
     attended: Linear,
@@ -47,7 +47,7 @@ struct Norm {
 
 /// Activations of one pass, reused by the next.
 #[derive(Debug, Default)]
-pub(super) struct Buffers {
+pub(super) struct EncoderBuffers {
     /// Shape (pieces, hidden).
     hidden: Vec<f32>,
     /// Shape (pieces, 3 · hidden).
@@ -58,7 +58,7 @@ pub(super) struct Buffers {
     inner: Vec<f32>,
 }
 
-impl Buffers {
+impl EncoderBuffers {
     /// Output of the last layer in the last pass, shape (pieces, hidden).
     pub(super) fn hidden(&self) -> &[f32] {
         &self.hidden
@@ -87,7 +87,7 @@ impl Bert {
 
     /// Runs the encoder and leaves the result in [`EncoderBuffers::hidden`], row by row. All IDs must lie within
     /// the vocabulary, and no sequence may be longer than the position table.
-    pub(super) fn forward(&self, team: &Team, sequences: &[Vec<u32>], buffers: &mut Buffers) {
+    pub(super) fn forward(&self, team: &Team, sequences: &[Vec<u32>], buffers: &mut EncoderBuffers) {
         let pieces = sequences.iter().map(Vec::len).sum::<usize>();
         let width = self.config.hidden;
         buffers.hidden.resize(pieces * width, 0.0);
@@ -111,9 +111,9 @@ impl Bert {
     }
 }
 
-impl Layer {
-    fn forward(&self, team: &Team, config: &Config, sequences: &[Vec<u32>], buffers: &mut Buffers) {
-        let Buffers { hidden, qkv, attended, inner } = buffers;
+impl EncoderLayer {
+    fn forward(&self, team: &Team, config: &Config, sequences: &[Vec<u32>], buffers: &mut EncoderBuffers) {
+        let EncoderBuffers { hidden, qkv, attended, inner } = buffers;
         let rows = hidden.len() / config.hidden;
         let biased = |bias: &[f32], first: usize, piece: &mut [f32]| add(piece, &bias[first..first + piece.len()]);
         matmul_map(team, hidden, rows, &self.qkv.weight, qkv, &|first, piece| biased(&self.qkv.bias, first, piece));
@@ -150,12 +150,12 @@ struct Tensors<'a> {
 }
 
 impl Tensors<'_> {
-    fn layer(&self, index: usize, config: &Config) -> Result<Layer, ModelError> {
+    fn layer(&self, index: usize, config: &Config) -> Result<EncoderLayer, ModelError> {
         let name = |part: &str| format!("encoder.layer.{index}.{part}");
         let hidden = config.hidden;
         let ffn = config.ffn;
         let projections = ["query", "key", "value"].map(|part| name(&format!("attention.self.{part}")));
-        Ok(Layer {
+        Ok(EncoderLayer {
             qkv: self.linear(&projections, hidden, hidden)?,
             attended: self.linear(&[name("attention.output.dense")], hidden, hidden)?,
             attended_norm: self.norm(&name("attention.output.LayerNorm"), hidden)?,

@@ -82,7 +82,7 @@ struct PoolingFile {
 }
 
 #[derive(Deserialize)]
-struct Module {
+struct ModuleEntry {
     /// Python class path, such as `sentence_transformers.models.Pooling`.
     #[serde(rename = "type")]
     class: String,
@@ -147,7 +147,7 @@ fn check_modules(dir: &Path) -> Result<(), ModelError> {
     if !path.exists() {
         return Ok(());
     }
-    let modules: Vec<Module> = parse(&path)?;
+    let modules: Vec<ModuleEntry> = parse(&path)?;
     let known = |class: &str| matches!(class.rsplit('.').next(), Some("Transformer" | "Pooling" | "Normalize"));
     match modules.into_iter().find(|module| !known(&module.class)) {
         Some(module) => {

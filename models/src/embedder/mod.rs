@@ -16,7 +16,7 @@ use crate::ModelError;
 use crate::kernel::{Team, dot, scale};
 use crate::tokenizer;
 use crate::weights::Map;
-use bert::{Bert, Buffers};
+use bert::{Bert, EncoderBuffers};
 use config::Config;
 
 /// Maximum number of word pieces per pass: enough to amortize reading the weights, and few enough to keep the
@@ -36,7 +36,7 @@ pub struct Embedder {
     /// Held by the caller whose pass is next. Waiting for the buffers happens under this lock, so that a long
     /// batch, which asks for them again at once, cannot overtake waiting callers.
     next: Mutex<()>,
-    buffers: Mutex<Buffers>,
+    buffers: Mutex<EncoderBuffers>,
 }
 
 impl Embedder {
@@ -85,7 +85,7 @@ impl Embedder {
     /// # Errors
     /// [`ModelError::Tokenizer`] when a text cannot be split into word pieces.
     pub fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
-        let sequences = self.tokenise(texts)?;
+        let sequences = self.tokenize(texts)?;
         let mut embeddings = Vec::with_capacity(texts.len());
         let mut rest = &sequences[..];
         while !rest.is_empty() {
@@ -111,12 +111,12 @@ impl Embedder {
     }
 
     /// Locks the buffers, after earlier callers have had their pass.
-    fn turn(&self) -> MutexGuard<'_, Buffers> {
+    fn turn(&self) -> MutexGuard<'_, EncoderBuffers> {
         let _next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tokenise(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, ModelError> {
+    fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, ModelError> {
         let mut sequences: Vec<Result<Vec<u32>, ModelError>> = Vec::new();
         sequences.resize_with(texts.len(), || Ok(Vec::new()));
         self.team.rows(&mut sequences, 1, 4, &|first, share| {

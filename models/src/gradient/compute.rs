@@ -27,7 +27,7 @@ pub(crate) trait Compute: fmt::Debug + Send {
     fn set_limit(&mut self, limit: Option<usize>);
 
     /// Returns `true` if the passes run on a GPU.
-    fn on_card(&self) -> bool;
+    fn on_gpu(&self) -> bool;
 
     /// Implements [`Learner::bytes`](super::Learner::bytes).
     fn bytes(&self, tokens: usize) -> usize;

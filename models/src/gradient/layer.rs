@@ -1,11 +1,11 @@
 //! One decoder layer, forward and backward.
 
 use super::Module;
-use super::attention::Plan;
+use super::attention::AttentionPlan;
 use super::norm::Vector;
-use super::projection::{Learning, Output, Projection, Rows};
-use super::rotation::{Turn, bias};
-use super::tape::{Kept, Scratch};
+use super::projection::{GradientBuffers, Output, PassRows, Projection};
+use super::rotation::{HeadRotation, bias};
+use super::tape::{LayerActivations, PassScratch};
 use crate::decoder::DecoderConfig;
 use crate::kernel::derivative::silu_mul_back;
 use crate::kernel::rope::Rope;
@@ -17,7 +17,7 @@ const GRAIN: usize = 8;
 
 /// Weights of a layer, with their trained parts.
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(super) struct TrainableLayer {
     pub(super) attention_norm: Vector,
     /// Projections, indexed by [`Module`].
     pub(super) projections: [Projection; Module::COUNT],
@@ -29,16 +29,16 @@ pub(super) struct Layer {
 }
 
 /// Parameters shared by all layers of one pass.
-pub(super) struct Pass<'a> {
+pub(super) struct LayerPass<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) rope: &'a Rope,
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a AttentionPlan,
     /// Position of each token in its sequence.
     pub(super) positions: &'a [usize],
-    pub(super) rows: Rows<'a>,
+    pub(super) rows: PassRows<'a>,
 }
 
-impl Layer {
+impl TrainableLayer {
     /// Updates the weights with changed values.
     pub(super) fn repack(&mut self, values: &[f32]) {
         let mut scratch = Vec::new();
@@ -62,8 +62,8 @@ impl Layer {
         &self.projections[module as usize]
     }
 
-    fn turn(&self, side: usize, width: usize) -> Turn<'_> {
-        Turn {
+    fn turn(&self, side: usize, width: usize) -> HeadRotation<'_> {
+        HeadRotation {
             bias: self.biases.as_ref().map(|biases| &biases[side]),
             norm: self.head_norms.as_ref().map(|norms| &norms[side]),
             width,
@@ -71,9 +71,9 @@ impl Layer {
     }
 
     /// Passes `scratch.stream` through the layer, in place. `kept` must have the layer's size.
-    pub(super) fn forward(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
+    pub(super) fn forward(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         self.ascend(pass, kept, scratch);
-        let Scratch { stream, activated, .. } = scratch;
+        let PassScratch { stream, activated, .. } = scratch;
         activate(pass, kept, activated);
         let small = &mut kept.small[Module::DownProj as usize];
         self.at(Module::DownProj).forward(pass.rows, activated, small, Output::Add(stream));
@@ -81,7 +81,7 @@ impl Layer {
 
     /// Recomputes the activations of the forward pass from the layer's input in `scratch.stream`. Leaves an
     /// intermediate value in `scratch.stream`.
-    pub(super) fn forward_again(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
+    pub(super) fn forward_again(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         self.ascend(pass, kept, scratch);
         let down = self.at(Module::DownProj);
         if down.rank() > 0 {
@@ -91,11 +91,11 @@ impl Layer {
     }
 
     /// Runs the forward pass up to the gate and up projections.
-    fn ascend(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
+    fn ascend(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         let config = pass.config;
         let rows = pass.rows;
-        let Scratch { stream, normed, .. } = scratch;
-        self.attention_norm.normalise(rows.team, stream, config.rms_eps, normed);
+        let PassScratch { stream, normed, .. } = scratch;
+        self.attention_norm.normalize(rows.team, stream, config.rms_eps, normed);
         for (module, y) in [(Module::QProj, &mut kept.q), (Module::KProj, &mut kept.k), (Module::VProj, &mut kept.v)] {
             self.at(module).forward(rows, normed, &mut kept.small[module as usize], Output::Set(y));
         }
@@ -111,7 +111,7 @@ impl Layer {
             Output::Add(stream),
         );
         kept.middle.copy_from_slice(stream);
-        self.ffn_norm.normalise(rows.team, stream, config.rms_eps, normed);
+        self.ffn_norm.normalize(rows.team, stream, config.rms_eps, normed);
         for (module, y) in [(Module::GateProj, &mut kept.gate), (Module::UpProj, &mut kept.up)] {
             self.at(module).forward(rows, normed, &mut kept.small[module as usize], Output::Set(y));
         }
@@ -122,10 +122,10 @@ impl Layer {
     /// unfinished.
     pub(super) fn backward(
         &self,
-        pass: &Pass<'_>,
+        pass: &LayerPass<'_>,
         input: &[f32],
-        kept: &mut Kept,
-        scratch: &mut Scratch,
+        kept: &mut LayerActivations,
+        scratch: &mut PassScratch,
         gradients: &mut [f32],
         further: bool,
     ) {
@@ -134,11 +134,17 @@ impl Layer {
     }
 
     /// Computes the feed-forward part of the backward pass.
-    fn feed_back(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch, gradients: &mut [f32]) {
+    fn feed_back(
+        &self,
+        pass: &LayerPass<'_>,
+        kept: &mut LayerActivations,
+        scratch: &mut PassScratch,
+        gradients: &mut [f32],
+    ) {
         let config = pass.config;
         let rows = pass.rows;
-        let Scratch { stream, normed, dnormed, activated, dactivated, dsmall, .. } = scratch;
-        let mut learning = Learning { gradients, small: dsmall };
+        let PassScratch { stream, normed, dnormed, activated, dactivated, dsmall, .. } = scratch;
+        let mut learning = GradientBuffers { gradients, small: dsmall };
         let down = self.at(Module::DownProj);
         if down.learns() {
             activate(pass, kept, activated);
@@ -148,7 +154,7 @@ impl Layer {
         gate_back(pass, kept, dactivated);
         let [gate, up] = [Module::GateProj, Module::UpProj].map(|module| self.at(module));
         if gate.learns() || up.learns() {
-            self.ffn_norm.normalise(rows.team, &kept.middle, config.rms_eps, normed);
+            self.ffn_norm.normalize(rows.team, &kept.middle, config.rms_eps, normed);
         }
         let small = |module: Module| &kept.small[module as usize];
         gate.backward(rows, &kept.gate, normed, small(Module::GateProj), Output::Set(dnormed), &mut learning);
@@ -159,17 +165,17 @@ impl Layer {
     /// Computes the attention part of the backward pass.
     fn attend_back(
         &self,
-        pass: &Pass<'_>,
+        pass: &LayerPass<'_>,
         input: &[f32],
-        kept: &Kept,
-        scratch: &mut Scratch,
+        kept: &LayerActivations,
+        scratch: &mut PassScratch,
         gradients: &mut [f32],
         further: bool,
     ) {
         let config = pass.config;
         let rows = pass.rows;
-        let Scratch { stream, normed, dnormed, dattended, dq, dk, dv, draw, dsmall, .. } = scratch;
-        let mut learning = Learning { gradients, small: dsmall };
+        let PassScratch { stream, normed, dnormed, dattended, dq, dk, dv, draw, dsmall, .. } = scratch;
+        let mut learning = GradientBuffers { gradients, small: dsmall };
         let small = |module: Module| &kept.small[module as usize];
         let o = self.at(Module::OProj);
         o.backward(rows, stream, &kept.attended, small(Module::OProj), Output::Set(dattended), &mut learning);
@@ -181,7 +187,7 @@ impl Layer {
         }
         let sides = [(Module::QProj, dq), (Module::KProj, dk), (Module::VProj, dv)];
         if sides.iter().any(|(module, _)| self.at(*module).learns()) {
-            self.attention_norm.normalise(rows.team, input, config.rms_eps, normed);
+            self.attention_norm.normalize(rows.team, input, config.rms_eps, normed);
         }
         for (index, (module, dy)) in sides.into_iter().enumerate() {
             let into = match index {
@@ -198,7 +204,7 @@ impl Layer {
 }
 
 /// Computes `silu(gate) · up` of every token.
-fn activate(pass: &Pass<'_>, kept: &Kept, activated: &mut [f32]) {
+fn activate(pass: &LayerPass<'_>, kept: &LayerActivations, activated: &mut [f32]) {
     pass.rows.team.rows(activated, pass.config.ffn, GRAIN, &|first, share| {
         let range = first * pass.config.ffn..first * pass.config.ffn + share.len();
         share.copy_from_slice(&kept.gate[range.clone()]);
@@ -207,7 +213,7 @@ fn activate(pass: &Pass<'_>, kept: &Kept, activated: &mut [f32]) {
 }
 
 /// Replaces the gate and up activations by their gradients.
-fn gate_back(pass: &Pass<'_>, kept: &mut Kept, dactivated: &[f32]) {
+fn gate_back(pass: &LayerPass<'_>, kept: &mut LayerActivations, dactivated: &[f32]) {
     assert_eq!(kept.up.len(), dactivated.len(), "a gradient for each value");
     assert_eq!(kept.gate.len(), kept.up.len(), "a gate for each value");
     let up = Base(kept.up.as_mut_ptr());

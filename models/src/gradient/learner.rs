@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::cpu_passes::CpuPasses;
 use super::parameter::Table;
-use super::processor::Processor;
 use super::{Compute, Likeliest, Objective, Pack, Parameter, Score, Tune};
 use crate::decoder::DecoderConfig;
 use crate::kernel::Team;
@@ -48,7 +48,7 @@ impl Learner {
         tune: &Tune,
         arithmetic: Arithmetic,
     ) -> Result<Self, ModelError> {
-        let (processor, table) = Processor::load(weights, team, tune, arithmetic)?;
+        let (processor, table) = CpuPasses::load(weights, team, tune, arithmetic)?;
         Ok(Self::over(Box::new(processor), weights.config().clone(), tune, table))
     }
 
@@ -109,8 +109,8 @@ impl Learner {
     }
 
     /// Returns `true` if the passes run on a GPU.
-    pub fn on_card(&self) -> bool {
-        self.compute.on_card()
+    pub fn on_gpu(&self) -> bool {
+        self.compute.on_gpu()
     }
 
     /// Limits the memory of a pass, in bytes as counted by [`bytes_of`](Self::bytes_of). As many layers as fit keep

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::begin::Beginning;
-use super::layer::Layer;
-use super::network::{Embedding, Network};
+use super::initial_values::InitialPairs;
+use super::layer::TrainableLayer;
+use super::network::{EmbeddingMatrix, Network};
 use super::norm::Vector;
 use super::parameter::Table;
-use super::projection::{Delta, Learnt, Projection};
+use super::projection::{Projection, ProjectionAdapter, TrainedPart};
 use super::unembedding::Unembedding;
 use super::{Module, Tune};
 use crate::decoder::DecoderConfig;
@@ -21,7 +21,7 @@ pub(super) struct Loader<'a> {
     config: &'a DecoderConfig,
     tune: &'a Tune,
     arithmetic: Arithmetic,
-    beginning: Beginning,
+    beginning: InitialPairs,
     table: Table,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Loader<'a> {
     /// Creates a loader.
     ///
     /// # Errors
-    /// [`ModelError::Input`] for an adapter that does not fit the decoder, see [`Lora::check`], and for an
+    /// [`ModelError::Input`] for an adapter that does not fit the decoder, see `Lora::check`, and for an
     /// arithmetic that would round trained weights.
     pub(super) fn new(weights: &'a Weights, tune: &'a Tune, arithmetic: Arithmetic) -> Result<Self, ModelError> {
         let mut seed = 0;
@@ -42,7 +42,7 @@ impl<'a> Loader<'a> {
             lora.check(weights.config())?;
             seed = lora.seed;
         }
-        let beginning = Beginning::new(seed);
+        let beginning = InitialPairs::new(seed);
         let table = Table::default();
         Ok(Self { weights, config: weights.config(), tune, arithmetic, beginning, table })
     }
@@ -65,7 +65,7 @@ impl<'a> Loader<'a> {
         Ok((Network { embedding, layers, norm, head }, self.table))
     }
 
-    fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
+    fn layer(&mut self, index: usize) -> Result<TrainableLayer, ModelError> {
         let config = self.config;
         let name = |rest: &str| format!("model.layers.{index}.{rest}");
         let attention_norm = self.vector(&name("input_layernorm.weight"), config.hidden)?;
@@ -87,7 +87,7 @@ impl<'a> Loader<'a> {
             head_norms = Some([norm("q")?, norm("k")?]);
         }
         let ffn_norm = self.vector(&name("post_attention_layernorm.weight"), config.hidden)?;
-        Ok(Layer { attention_norm, projections, biases, head_norms, ffn_norm })
+        Ok(TrainableLayer { attention_norm, projections, biases, head_norms, ffn_norm })
     }
 
     fn projection(&mut self, layer: usize, module: Module) -> Result<Projection, ModelError> {
@@ -95,12 +95,12 @@ impl<'a> Loader<'a> {
         let name = format!("model.layers.{layer}.{}.weight", module.path());
         let view = view(self.weights, &name, &[out, inn])?;
         let learnt = match (self.learn_whole(&name, &view)?, self.tune) {
-            (Some(range), _) => Learnt::Weight(range),
+            (Some(range), _) => TrainedPart::Weight(range),
             (None, Tune::Lora(lora)) if lora.targets.contains(&module) => {
                 let pair = self.beginning.pair(&mut self.table, lora, layer, module, [out, inn]);
-                Learnt::Adapter(Box::new(Delta::new(lora.rank, lora.scale(), pair)))
+                TrainedPart::Adapter(Box::new(ProjectionAdapter::new(lora.rank, lora.scale(), pair)))
             }
-            (None, _) => Learnt::Nothing,
+            (None, _) => TrainedPart::Nothing,
         };
         Ok(Projection::new(pack(&view)?, learnt, self.arithmetic))
     }
@@ -113,9 +113,9 @@ impl<'a> Loader<'a> {
     }
 
     /// Loads an embedding matrix.
-    fn embedding(&mut self, name: &str, out: usize, inn: usize) -> Result<Embedding, ModelError> {
+    fn embedding(&mut self, name: &str, out: usize, inn: usize) -> Result<EmbeddingMatrix, ModelError> {
         let view = view(self.weights, name, &[out, inn])?;
-        Ok(Embedding { learnt: self.learn_whole(name, &view)?, rows: pack(&view)? })
+        Ok(EmbeddingMatrix { learnt: self.learn_whole(name, &view)?, rows: pack(&view)? })
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Vector, ModelError> {

@@ -1,25 +1,25 @@
 //! Memory accounting of passes, and the memory limit.
 
-use super::attention::Plan;
-use super::processor::Processor;
-use super::tape::{Kept, STEPS, Scratch, Size, Tape};
+use super::attention::AttentionPlan;
+use super::cpu_passes::CpuPasses;
+use super::tape::{LayerActivations, PassScratch, PassSize, STEPS, Tape};
 use super::{Pack, vocabulary};
 use crate::ModelError;
 
 const MIB: f64 = (1 << 20) as f64;
 
-impl Processor {
+impl CpuPasses {
     /// Memory of passes over up to `tokens` tokens; see [`Learner::bytes`](super::Learner::bytes).
     pub(super) fn most(&self, tokens: usize) -> usize {
         let size = self.size(tokens, tokens);
-        let room = Plan::most_room(tokens, self.heads());
+        let room = AttentionPlan::most_room(tokens, self.heads());
         self.learning(&self.fitted(size, room), room)
     }
 
     /// Memory of a pass; see [`Learner::bytes_of`](super::Learner::bytes_of).
     pub(super) fn needed(&self, pack: &Pack) -> usize {
         let size = self.size(pack.tokens().len(), pack.targets().len());
-        let room = Plan::new(pack, self.heads()).room();
+        let room = AttentionPlan::new(pack, self.heads()).room();
         self.learning(&self.fitted(size, room), room)
     }
 
@@ -27,12 +27,12 @@ impl Processor {
     ///
     /// # Errors
     /// [`ModelError::Input`] when the pass exceeds the limit.
-    pub(super) fn ready(&mut self, pack: &Pack, plan: &Plan) -> Result<usize, ModelError> {
+    pub(super) fn ready(&mut self, pack: &Pack, plan: &AttentionPlan) -> Result<usize, ModelError> {
         let size = self.fitted(self.size(pack.tokens().len(), pack.targets().len()), plan.room());
         self.afford(self.learning(&size, plan.room()), &size)?;
-        let Size { ranks, tokens, targets, whole, exact, .. } = size;
+        let PassSize { ranks, tokens, targets, whole, exact, .. } = size;
         let Self { config, tape, scratch, .. } = self;
-        let size = Size { config, ranks, tokens, targets, whole, exact };
+        let size = PassSize { config, ranks, tokens, targets, whole, exact };
         for step in STEPS {
             tape.fit(&size, step);
             scratch.fit(&size, true, step);
@@ -48,16 +48,16 @@ impl Processor {
         let size = self.size(pack.tokens().len(), pack.targets().len());
         let need = self.scoring(&size);
         self.afford(need, &size)?;
-        let Size { ranks, tokens, targets, whole, exact, .. } = size;
+        let PassSize { ranks, tokens, targets, whole, exact, .. } = size;
         let Self { config, tape, scratch, limit, .. } = self;
-        let size = Size { config, ranks, tokens, targets, whole, exact };
+        let size = PassSize { config, ranks, tokens, targets, whole, exact };
         // Buffers left by learning are of no use for scoring.
         let left = size_of::<f32>() * (tape.held() + scratch.held());
         if limit.is_some_and(|limit| need + left > limit) {
-            (*tape, *scratch) = (Tape::default(), Scratch::default());
+            (*tape, *scratch) = (Tape::default(), PassScratch::default());
         }
         if tape.kept.is_empty() {
-            tape.kept.push(Kept::default());
+            tape.kept.push(LayerActivations::default());
         }
         for step in STEPS {
             tape.kept[0].fit(&size, step);
@@ -67,14 +67,14 @@ impl Processor {
     }
 
     /// Size of a pass in which all layers keep their activations.
-    fn size(&self, tokens: usize, targets: usize) -> Size<'_> {
+    fn size(&self, tokens: usize, targets: usize) -> PassSize<'_> {
         let ranks = self.network.ranks();
         let whole = self.config.layers - 1;
-        Size { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
+        PassSize { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
     }
 
     /// Size of a pass in which as many layers keep their activations as the limit allows, possibly none.
-    fn fitted<'a>(&self, mut size: Size<'a>, room: usize) -> Size<'a> {
+    fn fitted<'a>(&self, mut size: PassSize<'a>, room: usize) -> PassSize<'a> {
         while size.whole > 0 && self.limit.is_some_and(|limit| self.learning(&size, room) > limit) {
             size.whole -= 1;
         }
@@ -82,13 +82,14 @@ impl Processor {
     }
 
     /// Number of bytes while learning; attention works in `room` values.
-    fn learning(&self, size: &Size<'_>, room: usize) -> usize {
-        self.resting() + size_of::<f32>() * (Tape::len(size) + Scratch::len(size, true) + room + self.ending(size))
+    fn learning(&self, size: &PassSize<'_>, room: usize) -> usize {
+        self.resting() + size_of::<f32>() * (Tape::len(size) + PassScratch::len(size, true) + room + self.ending(size))
     }
 
     /// Number of bytes while scoring.
-    fn scoring(&self, size: &Size<'_>) -> usize {
-        self.resting() + size_of::<f32>() * (Kept::len(size) + Scratch::len(size, false) + self.ending(size))
+    fn scoring(&self, size: &PassSize<'_>) -> usize {
+        self.resting()
+            + size_of::<f32>() * (LayerActivations::len(size) + PassScratch::len(size, false) + self.ending(size))
     }
 
     /// Number of bytes between passes.
@@ -97,11 +98,11 @@ impl Processor {
     }
 
     /// Number of values in the working memory of the vocabulary projection.
-    fn ending(&self, size: &Size<'_>) -> usize {
+    fn ending(&self, size: &PassSize<'_>) -> usize {
         vocabulary::room(self.config.vocab, self.config.hidden, size.targets)
     }
 
-    fn afford(&self, need: usize, size: &Size<'_>) -> Result<(), ModelError> {
+    fn afford(&self, need: usize, size: &PassSize<'_>) -> Result<(), ModelError> {
         match self.limit {
             Some(limit) if need > limit => Err(ModelError::Input(format!(
                 "a pass over {} tokens with {} targets needs {:.2} MiB of memory, the limit is {:.2} MiB; raise the limit \
@@ -129,13 +130,13 @@ mod tests {
     use crate::kernel::Team;
     use crate::weights::Weights;
 
-    fn learner(name: &str, tune: &Tune) -> Processor {
+    fn learner(name: &str, tune: &Tune) -> CpuPasses {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/decoder"));
         let weights = Weights::open(&folder.join(name)).unwrap();
-        Processor::load(&weights, Arc::new(Team::new(2)), tune, Arithmetic::F32).unwrap().0
+        CpuPasses::load(&weights, Arc::new(Team::new(2)), tune, Arithmetic::F32).unwrap().0
     }
 
-    fn learn(learner: &mut Processor, pack: &Pack) -> Result<(), ModelError> {
+    fn learn(learner: &mut CpuPasses, pack: &Pack) -> Result<(), ModelError> {
         let mut gradients = vec![0.0; learner.values];
         learner.learn(pack, &mut slope, &mut gradients)
     }
@@ -154,10 +155,10 @@ mod tests {
     }
 
     /// What there is after learning from `pack`, with what the pass gave back already.
-    fn found(learner: &mut Processor, pack: &Pack) -> usize {
+    fn found(learner: &mut CpuPasses, pack: &Pack) -> usize {
         learn(learner, pack).unwrap();
         let config = &learner.config;
-        let passing = Plan::new(pack, learner.heads()).room()
+        let passing = AttentionPlan::new(pack, learner.heads()).room()
             + vocabulary::room(config.vocab, config.hidden, pack.targets().len());
         let held = learner.tape.held() + learner.scratch.held();
         learner.network.bytes() + size_of::<f32>() * (2 * learner.values + held + passing)

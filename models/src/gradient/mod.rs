@@ -10,9 +10,11 @@
 //! The passes in this module run on the CPU. The GPU learner ([`cuda::learner`](crate::cuda::learner)) implements
 //! the same [`Learner`] with weights in `bf16` and an adapter in `f32`.
 
+mod all_weights;
 pub mod attention;
-mod begin;
 mod compute;
+mod cpu_passes;
+mod initial_values;
 mod layer;
 mod learner;
 mod likeliest;
@@ -25,21 +27,19 @@ pub mod outer;
 mod pack;
 mod parameter;
 mod peft;
-mod processor;
 mod projection;
 mod rotation;
 mod tape;
 mod tune;
 mod unembedding;
 pub mod vocabulary;
-mod whole;
 
-pub(crate) use begin::{Pairs, adapter};
 pub(crate) use compute::Compute;
+pub(crate) use initial_values::{Pairs, adapter};
 pub use learner::Learner;
 pub use likeliest::Likeliest;
-pub use objective::{Objective, Pull, Score, Slope};
-pub use pack::{Pack, Segment, Target};
+pub use objective::{DistillationTerm, Objective, Score, Slope};
+pub use pack::{Pack, PackSegment, PackTarget};
 pub use parameter::Parameter;
 pub use peft::Precision;
 pub use tune::{Lora, Module, Tune};

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::layer::{Layer, Pass};
+use super::layer::{LayerPass, TrainableLayer};
 use super::norm::Vector;
-use super::tape::{Kept, Scratch, Tape};
+use super::tape::{LayerActivations, PassScratch, Tape};
 use super::unembedding::Unembedding;
 use super::vocabulary;
 use super::{Likeliest, Module, Objective, Pack, Score};
@@ -14,15 +14,15 @@ use crate::kernel::{Packed, Team, add};
 #[derive(Debug)]
 pub(super) struct Network {
     /// Embedding matrix. `None` if it is the vocabulary projection.
-    pub(super) embedding: Option<Embedding>,
-    pub(super) layers: Vec<Layer>,
+    pub(super) embedding: Option<EmbeddingMatrix>,
+    pub(super) layers: Vec<TrainableLayer>,
     pub(super) norm: Vector,
     pub(super) head: Unembedding,
 }
 
 /// An embedding matrix separate from the vocabulary projection.
 #[derive(Debug)]
-pub(super) struct Embedding {
+pub(super) struct EmbeddingMatrix {
     /// Packed rows, shape (vocab, hidden).
     pub(super) rows: Packed,
     pub(super) learnt: Option<Range<usize>>,
@@ -34,24 +34,30 @@ impl Network {
         team.rows(&mut self.layers, 1, 1, &|_, layers| layers.iter_mut().for_each(|layer| layer.repack(values)));
         self.norm.repack(values);
         self.head.repack(values);
-        if let Some(Embedding { rows, learnt: Some(range) }) = &mut self.embedding {
+        if let Some(EmbeddingMatrix { rows, learnt: Some(range) }) = &mut self.embedding {
             *rows = Packed::from_f32(&values[range.clone()], rows.out(), rows.inn());
         }
     }
 
     /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let layers: usize = self.layers.iter().map(Layer::bytes).sum();
+        let layers: usize = self.layers.iter().map(TrainableLayer::bytes).sum();
         layers + self.head.bytes() + self.embedding.as_ref().map_or(0, |embedding| embedding.rows.bytes())
     }
 
     /// Adapter rank of each module; 0 without an adapter.
     pub(super) fn ranks(&self) -> [usize; Module::COUNT] {
-        self.layers.first().map_or([0; Module::COUNT], Layer::ranks)
+        self.layers.first().map_or([0; Module::COUNT], TrainableLayer::ranks)
     }
 
     /// Scores of all targets. `kept` and `scratch` must have their size.
-    pub(super) fn score(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<Score> {
+    pub(super) fn score(
+        &self,
+        pass: &LayerPass<'_>,
+        pack: &Pack,
+        kept: &mut LayerActivations,
+        scratch: &mut PassScratch,
+    ) -> Vec<Score> {
         let tokens = self.forward(pass, pack, kept, scratch);
         vocabulary::score(pass.rows.team, self.head.weight(), &scratch.hidden, &tokens)
     }
@@ -59,25 +65,37 @@ impl Network {
     /// The `count` most probable tokens at all targets. `kept` and `scratch` must have their size.
     pub(super) fn likeliest(
         &self,
-        pass: &Pass<'_>,
+        pass: &LayerPass<'_>,
         pack: &Pack,
         count: usize,
-        kept: &mut Kept,
-        scratch: &mut Scratch,
+        kept: &mut LayerActivations,
+        scratch: &mut PassScratch,
     ) -> Vec<Likeliest> {
         self.forward(pass, pack, kept, scratch);
         vocabulary::likeliest(pass.rows.team, self.head.weight(), &scratch.hidden, count)
     }
 
     /// Hidden states that predict the targets. `kept` and `scratch` must have their size.
-    pub(super) fn states(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<Vec<f32>> {
+    pub(super) fn states(
+        &self,
+        pass: &LayerPass<'_>,
+        pack: &Pack,
+        kept: &mut LayerActivations,
+        scratch: &mut PassScratch,
+    ) -> Vec<Vec<f32>> {
         self.forward(pass, pack, kept, scratch);
         scratch.hidden.chunks_exact(pass.config.hidden).map(<[f32]>::to_vec).collect()
     }
 
     /// Runs the forward pass, leaves the hidden states that predict a target in `scratch`, and returns the targets'
     /// tokens.
-    fn forward(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<u32> {
+    fn forward(
+        &self,
+        pass: &LayerPass<'_>,
+        pack: &Pack,
+        kept: &mut LayerActivations,
+        scratch: &mut PassScratch,
+    ) -> Vec<u32> {
         self.begin(pass, pack, scratch);
         self.layers.iter().for_each(|layer| layer.forward(pass, kept, scratch));
         self.finish(pass, pack, scratch)
@@ -87,10 +105,10 @@ impl Network {
     /// them. `tape` and `scratch` must have their size.
     pub(super) fn learn(
         &self,
-        pass: &Pass<'_>,
+        pass: &LayerPass<'_>,
         pack: &Pack,
         (tape, whole): (&mut Tape, usize),
-        scratch: &mut Scratch,
+        scratch: &mut PassScratch,
         objective: &mut dyn Objective,
         gradients: &mut [f32],
     ) {
@@ -131,7 +149,7 @@ impl Network {
     }
 
     /// Looks up the embeddings of the tokens.
-    fn begin(&self, pass: &Pass<'_>, pack: &Pack, scratch: &mut Scratch) {
+    fn begin(&self, pass: &LayerPass<'_>, pack: &Pack, scratch: &mut PassScratch) {
         let rows = self.embedding.as_ref().map_or(self.head.weight(), |embedding| &embedding.rows);
         for (row, &token) in scratch.stream.chunks_exact_mut(pass.config.hidden).zip(pack.tokens()) {
             rows.row_f32(token as usize, row);
@@ -139,28 +157,28 @@ impl Network {
     }
 
     /// Applies the final norm to the rows that predict a target, and returns the targets' tokens.
-    fn finish(&self, pass: &Pass<'_>, pack: &Pack, scratch: &mut Scratch) -> Vec<u32> {
+    fn finish(&self, pass: &LayerPass<'_>, pack: &Pack, scratch: &mut PassScratch) -> Vec<u32> {
         let hidden = pass.config.hidden;
         for (target, last) in pack.targets().iter().zip(scratch.last.chunks_exact_mut(hidden)) {
             last.copy_from_slice(&scratch.stream[target.at * hidden..][..hidden]);
         }
-        self.norm.normalise(pass.rows.team, &scratch.last, pass.config.rms_eps, &mut scratch.hidden);
+        self.norm.normalize(pass.rows.team, &scratch.last, pass.config.rms_eps, &mut scratch.hidden);
         pack.targets().iter().map(|target| target.token).collect()
     }
 
     /// Computes the loss and its gradient with respect to the residual stream, which replaces the stream.
     fn end_back(
         &self,
-        pass: &Pass<'_>,
+        pass: &LayerPass<'_>,
         pack: &Pack,
         tokens: &[u32],
-        scratch: &mut Scratch,
+        scratch: &mut PassScratch,
         objective: &mut dyn Objective,
         gradients: &mut [f32],
     ) {
         let config = pass.config;
         let team = pass.rows.team;
-        let Scratch { stream, hidden, dhidden, last, dlast, .. } = scratch;
+        let PassScratch { stream, hidden, dhidden, last, dlast, .. } = scratch;
         let learnt = self.head.range().map(|range| &mut gradients[range]);
         vocabulary::learn(team, self.head.head(), hidden, tokens, objective, dhidden, learnt);
         dlast.fill(0.0);

@@ -34,7 +34,7 @@ impl Vector {
     }
 
     /// Applies the RMS norm to every row of `x`.
-    pub(super) fn normalise(&self, team: &Team, x: &[f32], eps: f32, out: &mut [f32]) {
+    pub(super) fn normalize(&self, team: &Team, x: &[f32], eps: f32, out: &mut [f32]) {
         let width = self.values.len();
         team.rows(out, width, GRAIN, &|first, share| {
             rms_norm(&x[first * width..][..share.len()], &self.values, eps, share);

@@ -23,7 +23,7 @@ pub struct Slope {
 /// Distillation term of a target: adds `weight · KL(towards ‖ q)` to the loss, where q is the model's distribution
 /// restricted to the tokens of `towards`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pull<'a> {
+pub struct DistillationTerm<'a> {
     /// Target distribution, whose tokens must lie in the vocabulary.
     pub towards: &'a Likeliest,
     /// Weight of the term in the loss.
@@ -39,7 +39,7 @@ pub trait Objective {
 
     /// Distillation term of target `target`, requested after its slope. `None` adds nothing. Not supported on a
     /// GPU.
-    fn pull(&self, _target: usize) -> Option<Pull<'_>> {
+    fn pull(&self, _target: usize) -> Option<DistillationTerm<'_>> {
         None
     }
 

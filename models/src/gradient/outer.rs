@@ -44,7 +44,7 @@ fn add_with(isa: Isa, team: &Team, rows: usize, dy: &[f32], x: &[f32], scale: f3
             let input = unit % across * inputs;
             let outputs = OUTPUTS.min(out - output);
             let width = inputs.min(inn - input);
-            block.sum(isa, Columns::new(dy, out, output, outputs), Columns::new(x, inn, input, width));
+            block.sum(isa, ColumnRange::new(dy, out, output, outputs), ColumnRange::new(x, inn, input, width));
             for (row, sums) in block.sums.chunks_exact(block.stride).take(outputs).enumerate() {
                 // SAFETY: inside `grad`, as asserted; units are disjoint blocks of it.
                 let to = unsafe { std::slice::from_raw_parts_mut(grad.at((output + row) * inn + input), width) };
@@ -56,14 +56,14 @@ fn add_with(isa: Isa, team: &Team, rows: usize, dy: &[f32], x: &[f32], scale: f3
 
 /// A range of columns of a matrix.
 #[derive(Clone, Copy)]
-struct Columns<'a> {
+struct ColumnRange<'a> {
     data: &'a [f32],
     stride: usize,
     first: usize,
     count: usize,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> ColumnRange<'a> {
     fn new(data: &'a [f32], stride: usize, first: usize, count: usize) -> Self {
         Self { data, stride, first, count }
     }
@@ -92,7 +92,7 @@ impl Block {
     }
 
     /// Computes `sums = dyᵀ · x`.
-    fn sum(&mut self, isa: Isa, dy: Columns<'_>, x: Columns<'_>) {
+    fn sum(&mut self, isa: Isa, dy: ColumnRange<'_>, x: ColumnRange<'_>) {
         self.stride = x.count.next_multiple_of(LANES);
         let rows = x.data.len() / x.stride;
         for from in (0..rows).step_by(ROWS) {

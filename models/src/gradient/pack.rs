@@ -9,13 +9,13 @@ use std::ops::Range;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pack {
     tokens: Vec<u32>,
-    segments: Vec<Segment>,
-    targets: Vec<Target>,
+    segments: Vec<PackSegment>,
+    targets: Vec<PackTarget>,
 }
 
 /// Consecutive tokens of one sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
+pub struct PackSegment {
     /// Tokens of the segment, as a range of [`Pack::tokens`].
     pub tokens: Range<usize>,
     /// Index of the earlier segment that this one continues. `None` begins a sequence.
@@ -26,7 +26,7 @@ pub struct Segment {
 
 /// A token whose probability enters the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
+pub struct PackTarget {
     /// Index in [`Pack::tokens`] of the token before the target in its sequence, from which the target is
     /// predicted.
     pub at: usize,
@@ -59,7 +59,7 @@ impl Pack {
         });
         let first = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
-        self.segments.push(Segment { tokens: first..self.tokens.len(), parent, start });
+        self.segments.push(PackSegment { tokens: first..self.tokens.len(), parent, start });
         self.segments.len() - 1
     }
 
@@ -70,14 +70,14 @@ impl Pack {
     /// If there is no such token, or no token before it.
     pub fn target(&mut self, segment: usize, index: usize) {
         assert!(segment < self.segments.len(), "segment {segment} of a pack of {}", self.segments.len());
-        let Segment { tokens, parent, .. } = &self.segments[segment];
+        let PackSegment { tokens, parent, .. } = &self.segments[segment];
         assert!(index < tokens.len(), "token {index} of segment {segment}, which has {}", tokens.len());
         let at = match (index, parent) {
             (0, Some(parent)) => self.segments[*parent].tokens.end - 1,
             (0, None) => panic!("segment {segment} begins a sequence: nothing predicts its first token"),
             _ => tokens.start + index - 1,
         };
-        self.targets.push(Target { at, token: self.tokens[tokens.start + index] });
+        self.targets.push(PackTarget { at, token: self.tokens[tokens.start + index] });
     }
 
     /// All tokens, segment by segment.
@@ -86,17 +86,17 @@ impl Pack {
     }
 
     /// Segments, in the order they were added.
-    pub fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[PackSegment] {
         &self.segments
     }
 
     /// Targets, in the order they were added.
-    pub fn targets(&self) -> &[Target] {
+    pub fn targets(&self) -> &[PackTarget] {
         &self.targets
     }
 }
 
-impl Segment {
+impl PackSegment {
     /// Position after the segment's last token.
     pub fn end(&self) -> usize {
         self.start + self.tokens.len()
@@ -116,7 +116,7 @@ mod tests {
         pack.target(one, 0);
         pack.target(one, 1);
         pack.target(two, 0);
-        assert_eq!(pack.segments()[two], Segment { tokens: 5..6, parent: Some(prompt), start: 3 });
+        assert_eq!(pack.segments()[two], PackSegment { tokens: 5..6, parent: Some(prompt), start: 3 });
         let targets: Vec<_> = pack.targets().iter().map(|target| (target.at, target.token)).collect();
         assert_eq!(targets, [(2, 8), (3, 9), (2, 3)]);
         pack.clear();

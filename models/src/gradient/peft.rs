@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::{Learner, Lora, Parameter, Tune};
 use crate::ModelError;
-use crate::adapter::Source;
-use crate::folder::Draft;
+use crate::adapter::AdapterSource;
+use crate::folder::FolderDraft;
 
 /// Settings file of an adapter.
 const CONFIG: &str = "adapter_config.json";
@@ -53,7 +53,7 @@ impl Learner {
     pub fn save_adapter_as(&self, dir: &Path, base: &str, precision: Precision) -> Result<(), ModelError> {
         let config = format!("{:#}\n", config(self.lora()?, base));
         let tensors = self.tensors(precision)?;
-        let draft = Draft::begin(dir)?;
+        let draft = FolderDraft::begin(dir)?;
         // Checked after `begin`, which may have restored the directory from a crash.
         let readme = own(dir)?;
         for (name, bytes) in [(CONFIG, config.as_bytes()), (TENSORS, tensors.as_slice())] {
@@ -93,7 +93,7 @@ impl Learner {
     /// [`ModelError::Input`] when the adapters differ in these, and the errors of loading an adapter for serving.
     pub fn load_adapter(&mut self, dir: &Path) -> Result<(), ModelError> {
         let lora = self.lora()?;
-        let (file, bytes) = Source::open(dir)?;
+        let (file, bytes) = AdapterSource::open(dir)?;
         let rank = file.settings.rank;
         let scale = file.settings.scale;
         if rank != lora.rank || (scale - lora.scale()).abs() > 1e-6 * scale.abs() {

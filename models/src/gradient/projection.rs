@@ -14,21 +14,21 @@ pub(super) struct Projection {
     weight: Matrix,
     /// Transposed weight, which propagates gradients back to the input.
     transposed: Matrix,
-    learnt: Learnt,
+    learnt: TrainedPart,
 }
 
 /// Trained part of a projection.
 #[derive(Debug)]
-pub(super) enum Learnt {
+pub(super) enum TrainedPart {
     Nothing,
-    Adapter(Box<Delta>),
+    Adapter(Box<ProjectionAdapter>),
     /// The weight itself, with its range among the values.
     Weight(Range<usize>),
 }
 
 /// LoRA adapter of one projection.
 #[derive(Debug)]
-pub(super) struct Delta {
+pub(super) struct ProjectionAdapter {
     rank: usize,
     scale: f32,
     /// Range of A, shape (rank, in), among the values; `b` is the range of B, shape (out, rank).
@@ -42,7 +42,7 @@ pub(super) struct Delta {
 
 /// Parameters shared by the matrix multiplications of a pass.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(super) struct PassRows<'a> {
     pub(super) team: &'a Team,
     /// Number of rows of all activations: one per token.
     pub(super) count: usize,
@@ -60,7 +60,7 @@ pub(super) enum Output<'a> {
 
 /// Buffers for the gradients of a backward pass.
 #[derive(Debug)]
-pub(super) struct Learning<'a> {
+pub(super) struct GradientBuffers<'a> {
     /// Flat gradients of all trained values.
     pub(super) gradients: &'a mut [f32],
     /// Gradients inside adapters, with room for (rows, rank).
@@ -84,7 +84,7 @@ impl<'a> Output<'a> {
     }
 }
 
-impl Delta {
+impl ProjectionAdapter {
     pub(super) fn new(rank: usize, scale: f32, [a, b]: [Range<usize>; 2]) -> Self {
         let empty = || [Packed::from_f32(&[], 0, 0), Packed::from_f32(&[], 0, 0)];
         Self { rank, scale, a, b, shrink: empty(), expand: empty() }
@@ -105,7 +105,7 @@ impl Delta {
 
 impl Projection {
     /// Creates a projection. A trained weight must use `f32` arithmetic, which the loader ensures.
-    pub(super) fn new(weight: Packed, learnt: Learnt, arithmetic: Arithmetic) -> Self {
+    pub(super) fn new(weight: Packed, learnt: TrainedPart, arithmetic: Arithmetic) -> Self {
         let [weight, transposed] = arithmetic.pair(weight);
         Self { weight, transposed, learnt }
     }
@@ -115,9 +115,9 @@ impl Projection {
         let out = self.weight.out();
         let inn = self.weight.inn();
         match &mut self.learnt {
-            Learnt::Nothing => {}
-            Learnt::Adapter(delta) => delta.repack(values, scratch),
-            Learnt::Weight(range) => {
+            TrainedPart::Nothing => {}
+            TrainedPart::Adapter(delta) => delta.repack(values, scratch),
+            TrainedPart::Weight(range) => {
                 let values = &values[range.clone()];
                 self.weight = Matrix::Exact(Packed::from_f32(values, out, inn));
                 self.transposed = Matrix::Exact(Packed::from_f32_transposed(values, inn, out));
@@ -127,13 +127,13 @@ impl Projection {
 
     /// Returns `true` if the backward pass needs the input.
     pub(super) fn learns(&self) -> bool {
-        !matches!(self.learnt, Learnt::Nothing)
+        !matches!(self.learnt, TrainedPart::Nothing)
     }
 
     /// Rank of the adapter; 0 without one.
     pub(super) fn rank(&self) -> usize {
         match &self.learnt {
-            Learnt::Adapter(delta) => delta.rank,
+            TrainedPart::Adapter(delta) => delta.rank,
             _ => 0,
         }
     }
@@ -141,7 +141,7 @@ impl Projection {
     /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let delta = match &self.learnt {
-            Learnt::Adapter(delta) => delta.shrink.iter().chain(&delta.expand).map(Packed::bytes).sum(),
+            TrainedPart::Adapter(delta) => delta.shrink.iter().chain(&delta.expand).map(Packed::bytes).sum(),
             _ => 0,
         };
         self.weight.bytes() + self.transposed.bytes() + delta
@@ -149,18 +149,18 @@ impl Projection {
 
     /// Applies the projection to `x` (rows, in). `small`, of shape (rows, rank), stores `A x` for
     /// [`backward`](Self::backward).
-    pub(super) fn forward(&self, rows: Rows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
-        let Rows { team, count, adapted } = rows;
+    pub(super) fn forward(&self, rows: PassRows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
+        let PassRows { team, count, adapted } = rows;
         let Some(y) = into.product(team, &self.weight, x, count) else { return };
         self.shrink(rows, x, small);
-        if let (Learnt::Adapter(delta), true) = (&self.learnt, adapted) {
+        if let (TrainedPart::Adapter(delta), true) = (&self.learnt, adapted) {
             matmul_add(team, small, count, &delta.expand[0], y);
         }
     }
 
     /// Computes `A x` alone, if an adapter takes part.
-    pub(super) fn shrink(&self, rows: Rows<'_>, x: &[f32], small: &mut [f32]) {
-        if let (Learnt::Adapter(delta), true) = (&self.learnt, rows.adapted) {
+    pub(super) fn shrink(&self, rows: PassRows<'_>, x: &[f32], small: &mut [f32]) {
+        if let (TrainedPart::Adapter(delta), true) = (&self.learnt, rows.adapted) {
             matmul(rows.team, x, rows.count, &delta.shrink[0], small);
         }
     }
@@ -171,20 +171,20 @@ impl Projection {
     /// With y = W x + s B A x: dx = Wᵀ dy + Aᵀ dh with dh = s Bᵀ dy, dA = Σ dh xᵀ, dB = s Σ dy (A x)ᵀ.
     pub(super) fn backward(
         &self,
-        rows: Rows<'_>,
+        rows: PassRows<'_>,
         dy: &[f32],
         x: &[f32],
         small: &[f32],
         into: Output<'_>,
-        learning: &mut Learning<'_>,
+        learning: &mut GradientBuffers<'_>,
     ) {
-        let Rows { team, count, .. } = rows;
+        let PassRows { team, count, .. } = rows;
         let dx = into.product(team, &self.transposed, dy, count);
-        let Learning { gradients, small: dsmall } = learning;
+        let GradientBuffers { gradients, small: dsmall } = learning;
         match &self.learnt {
-            Learnt::Nothing => {}
-            Learnt::Weight(range) => outer::add(team, count, dy, x, 1.0, &mut gradients[range.clone()]),
-            Learnt::Adapter(delta) => {
+            TrainedPart::Nothing => {}
+            TrainedPart::Weight(range) => outer::add(team, count, dy, x, 1.0, &mut gradients[range.clone()]),
+            TrainedPart::Adapter(delta) => {
                 let dsmall = &mut dsmall[..count * delta.rank];
                 matmul(team, dy, count, &delta.expand[1], dsmall);
                 outer::add(team, count, dy, small, delta.scale, &mut gradients[delta.b.clone()]);

@@ -1,6 +1,6 @@
 //! Work between a projection and attention: bias, norm per head and rotation, forward and backward.
 
-use super::layer::Pass;
+use super::layer::LayerPass;
 use super::norm::Vector;
 use crate::kernel::add_bias;
 use crate::kernel::derivative::{rms_norm_back, rms_weight_back};
@@ -9,21 +9,21 @@ use crate::kernel::derivative::{rms_norm_back, rms_weight_back};
 const GRAIN: usize = 8;
 
 /// Transformation of queries or keys between projection and attention.
-pub(super) struct Turn<'a> {
+pub(super) struct HeadRotation<'a> {
     pub(super) bias: Option<&'a Vector>,
     pub(super) norm: Option<&'a Vector>,
     /// Total width of all heads.
     pub(super) width: usize,
 }
 
-impl Turn<'_> {
+impl HeadRotation<'_> {
     /// Transforms the projection's output to attention's input, in place. `raw` receives the input of the norm.
-    pub(super) fn forward(&self, pass: &Pass<'_>, x: &mut [f32], raw: &mut [f32]) {
+    pub(super) fn forward(&self, pass: &LayerPass<'_>, x: &mut [f32], raw: &mut [f32]) {
         let dim = pass.config.head_dim;
         bias(pass, self.bias, self.width, x);
         if let Some(norm) = self.norm {
             raw.copy_from_slice(x);
-            norm.normalise(pass.rows.team, raw, pass.config.rms_eps, x);
+            norm.normalize(pass.rows.team, raw, pass.config.rms_eps, x);
         }
         pass.rows.team.rows(x, self.width, GRAIN, &|first, share| {
             for (token, heads) in share.chunks_exact_mut(self.width).enumerate() {
@@ -36,7 +36,7 @@ impl Turn<'_> {
     /// Transforms the gradient of attention's input to that of the projection's output, in place.
     pub(super) fn backward(
         &self,
-        pass: &Pass<'_>,
+        pass: &LayerPass<'_>,
         raw: &[f32],
         dx: &mut [f32],
         draw: &mut [f32],
@@ -70,7 +70,7 @@ impl Turn<'_> {
 }
 
 /// Adds a bias to every row.
-pub(super) fn bias(pass: &Pass<'_>, bias: Option<&Vector>, width: usize, x: &mut [f32]) {
+pub(super) fn bias(pass: &LayerPass<'_>, bias: Option<&Vector>, width: usize, x: &mut [f32]) {
     if let Some(bias) = bias {
         pass.rows.team.rows(x, width, GRAIN, &|_, share| add_bias(share, &bias.values));
     }

@@ -6,7 +6,7 @@ use crate::decoder::DecoderConfig;
 
 /// Quantities that determine the memory of a pass.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Size<'a> {
+pub(super) struct PassSize<'a> {
     pub(super) config: &'a DecoderConfig,
     /// Adapter rank of each module; 0 without an adapter.
     pub(super) ranks: [usize; Module::COUNT],
@@ -24,13 +24,13 @@ pub(super) struct Tape {
     /// Input of each layer.
     pub(super) inputs: Vec<Vec<f32>>,
     /// Activations of the first layers, followed by those of the current layer.
-    pub(super) kept: Vec<Kept>,
+    pub(super) kept: Vec<LayerActivations>,
 }
 
 /// Activations of a layer that are cheap to keep and costly to recompute. Norms and the activated gate are
 /// recomputed.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct LayerActivations {
     /// Queries and keys after rotation, and values.
     pub(super) q: Vec<f32>,
     pub(super) k: Vec<f32>,
@@ -51,7 +51,7 @@ pub(super) struct Kept {
 
 /// Working memory that every layer reuses.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct PassScratch {
     /// Normalized stream, or its gradient.
     pub(super) normed: Vec<f32>,
     pub(super) dnormed: Vec<f32>,
@@ -76,7 +76,7 @@ pub(super) struct Scratch {
     pub(super) dlast: Vec<f32>,
 }
 
-impl Size<'_> {
+impl PassSize<'_> {
     /// Returns `true` if any layer recomputes its activations. The kept layers do not, nor does the last layer,
     /// whose activations are still in memory.
     pub(super) fn again(&self) -> bool {
@@ -103,7 +103,7 @@ impl Size<'_> {
 }
 
 /// A step in resizing a buffer.
-pub(super) type Fit = fn(&Size<'_>, &mut Vec<f32>, usize);
+pub(super) type Fit = fn(&PassSize<'_>, &mut Vec<f32>, usize);
 
 /// Steps that resize the buffers. All buffers shrink before any grows: otherwise two passes that each keep to a
 /// limit could exceed it together.
@@ -112,19 +112,19 @@ pub(super) const STEPS: [Fit; 2] =
 
 impl Tape {
     /// Applies one of [`STEPS`] for a forward pass that is followed by a backward pass.
-    pub(super) fn fit(&mut self, size: &Size<'_>, step: Fit) {
+    pub(super) fn fit(&mut self, size: &PassSize<'_>, step: Fit) {
         let layers = size.config.layers;
         let stream = size.tokens * size.config.hidden;
         self.inputs.resize_with(layers, Vec::new);
         self.inputs.iter_mut().for_each(|input| step(size, input, stream));
-        self.kept.resize_with(layers.min(size.whole + 1), Kept::default);
+        self.kept.resize_with(layers.min(size.whole + 1), LayerActivations::default);
         self.kept.iter_mut().for_each(|kept| kept.fit(size, step));
     }
 
     /// Number of values after resizing.
-    pub(super) fn len(size: &Size<'_>) -> usize {
+    pub(super) fn len(size: &PassSize<'_>) -> usize {
         let layers = size.config.layers;
-        layers * size.tokens * size.config.hidden + layers.min(size.whole + 1) * Kept::len(size)
+        layers * size.tokens * size.config.hidden + layers.min(size.whole + 1) * LayerActivations::len(size)
     }
 
     /// Capacity in values.
@@ -134,16 +134,16 @@ impl Tape {
     }
 }
 
-impl Kept {
+impl LayerActivations {
     const BUFFERS: usize = 10 + Module::COUNT;
 
     /// Applies one of [`STEPS`].
-    pub(super) fn fit(&mut self, size: &Size<'_>, step: Fit) {
+    pub(super) fn fit(&mut self, size: &PassSize<'_>, step: Fit) {
         size.apply(step, self.buffers(), Self::lens(size));
     }
 
     /// Total number of values.
-    pub(super) fn len(size: &Size<'_>) -> usize {
+    pub(super) fn len(size: &PassSize<'_>) -> usize {
         Self::lens(size).into_iter().sum()
     }
 
@@ -154,7 +154,7 @@ impl Kept {
     }
 
     /// Length of each buffer, in the order of [`buffers`](Self::buffers).
-    fn lens(size: &Size<'_>) -> [usize; Self::BUFFERS] {
+    fn lens(size: &PassSize<'_>) -> [usize; Self::BUFFERS] {
         let config = size.config;
         let q = config.q_width();
         let kv = config.kv_width();
@@ -165,9 +165,9 @@ impl Kept {
     }
 }
 
-impl Scratch {
+impl PassScratch {
     /// Applies one of [`STEPS`] for a forward pass and, if `back`, for a backward pass.
-    pub(super) fn fit(&mut self, size: &Size<'_>, back: bool, step: Fit) {
+    pub(super) fn fit(&mut self, size: &PassSize<'_>, back: bool, step: Fit) {
         size.apply(step, self.forward(), Self::forward_lens(size));
         if back {
             size.apply(step, self.backward(), Self::backward_lens(size));
@@ -175,7 +175,7 @@ impl Scratch {
     }
 
     /// Number of values for a forward pass and, if `back`, for a backward pass.
-    pub(super) fn len(size: &Size<'_>, back: bool) -> usize {
+    pub(super) fn len(size: &PassSize<'_>, back: bool) -> usize {
         let forward: usize = Self::forward_lens(size).into_iter().sum();
         let backward: usize = Self::backward_lens(size).into_iter().sum();
         if back { forward + backward } else { forward }
@@ -190,7 +190,7 @@ impl Scratch {
         [&mut self.stream, &mut self.normed, &mut self.activated, &mut self.hidden, &mut self.last]
     }
 
-    fn forward_lens(size: &Size<'_>) -> [usize; 5] {
+    fn forward_lens(size: &PassSize<'_>) -> [usize; 5] {
         let stream = size.tokens * size.config.hidden;
         let last = size.targets * size.config.hidden;
         [stream, stream, size.tokens * size.config.ffn, last, last]
@@ -201,8 +201,8 @@ impl Scratch {
         [dnormed, dactivated, dattended, dq, dk, dv, draw, dsmall, dstream, dhidden, dlast]
     }
 
-    fn backward_lens(size: &Size<'_>) -> [usize; 11] {
-        let Size { config, tokens, targets, .. } = *size;
+    fn backward_lens(size: &PassSize<'_>) -> [usize; 11] {
+        let PassSize { config, tokens, targets, .. } = *size;
         let hidden = config.hidden;
         let q = tokens * config.q_width();
         let kv = tokens * config.kv_width();

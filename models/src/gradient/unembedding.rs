@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::vocabulary::Head;
+use super::vocabulary::VocabularyHead;
 use crate::kernel::Packed;
 
 /// Projection to the vocabulary, always in `f32` because log-probabilities are computed here.
@@ -34,8 +34,8 @@ impl Unembedding {
     }
 
     /// View for the vocabulary part of a loss.
-    pub(super) fn head(&self) -> Head<'_> {
-        Head { weights: &self.weight, transposed: &self.transposed }
+    pub(super) fn head(&self) -> VocabularyHead<'_> {
+        VocabularyHead { weights: &self.weight, transposed: &self.transposed }
     }
 
     pub(super) fn weight(&self) -> &Packed {

@@ -1,6 +1,6 @@
 //! Constrained decoding: token masks that hold output to JSON or to a JSON schema.
 //!
-//! A [`Vocabulary`] holds the tokens and is built once per model. It compiles a [`JsonShape`] into a [`Grammar`],
+//! A [`Vocabulary`] holds the tokens and is built once per model. It compiles a [`Json`] into a [`Grammar`],
 //! which can constrain any number of outputs. Each output has a [`GrammarWriter`], which returns the allowed next
 //! tokens. Parsing is done by llguidance; this module limits how much work a schema may cause.
 
@@ -10,7 +10,7 @@ mod writer;
 
 pub use json::Json;
 pub use vocabulary::Vocabulary;
-pub use writer::{Grammar, Writer};
+pub use writer::{Grammar, GrammarWriter};
 
 /// Error in constraining output to a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

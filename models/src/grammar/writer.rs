@@ -29,23 +29,23 @@ impl Grammar {
     }
 
     /// Starts an output.
-    pub fn begin(&self) -> Writer {
+    pub fn begin(&self) -> GrammarWriter {
         // llguidance catches its own panics, and the prototype is only cloned, so a poisoned lock holds a valid
         // value.
-        Writer(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
+        GrammarWriter(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
     }
 }
 
 /// State of one output that follows a grammar.
-pub struct Writer(Matcher);
+pub struct GrammarWriter(Matcher);
 
-impl fmt::Debug for Writer {
+impl fmt::Debug for GrammarWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Writer")
     }
 }
 
-impl Writer {
+impl GrammarWriter {
     /// Tokens that may come next. Includes the end tokens once the output is complete.
     ///
     /// # Errors

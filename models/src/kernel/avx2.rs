@@ -3,20 +3,20 @@
 use std::arch::x86_64::*;
 
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
-use super::matmul::{Kernel, Source};
+use super::matmul::{PanelSource, TileKernel};
 
 pub(super) struct Avx2;
 
 /// Number of outputs per vector.
 const LANES: usize = 8;
 
-impl Kernel for Avx2 {
+impl TileKernel for Avx2 {
     /// Twelve accumulators, 2 weights and 2 activations use all 16 registers.
     const TILE: usize = 6;
 
     const FUSED: bool = false;
 
-    unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
+    unsafe fn tile(source: PanelSource, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
         // SAFETY: the caller's guarantees are passed on; a half of a panel starts two vectors into each of its
         // rows.
         unsafe {
@@ -39,8 +39,8 @@ impl Kernel for Avx2 {
 }
 
 /// Unpacks the weights into the scratch and returns the scratch.
-unsafe fn unpack(source: Source) -> *const f32 {
-    let Source { form, from, k, scratch, .. } = source;
+unsafe fn unpack(source: PanelSource) -> *const f32 {
+    let PanelSource { form, from, k, scratch, .. } = source;
     // SAFETY: the source matches the contract of its fields.
     unsafe {
         match form {

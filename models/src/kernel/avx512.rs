@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
-use super::matmul::{Kernel, Source};
+use super::matmul::{PanelSource, TileKernel};
 use super::prefetch::prefetch_line;
 
 pub(super) struct Avx512;
@@ -22,12 +22,12 @@ fn ahead(at: *const u8) {
     prefetch_line(at.wrapping_add(AHEAD));
 }
 
-impl Kernel for Avx512 {
+impl TileKernel for Avx512 {
     /// Uses 24 accumulators, which leave 8 registers for weights and activations in flight.
     const TILE: usize = 12;
     const FUSED: bool = true;
 
-    unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
+    unsafe fn tile(source: PanelSource, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
         use Bits::{Eight, Five, Four};
         // SAFETY: the caller's guarantees are passed on.
         unsafe {
@@ -50,8 +50,8 @@ impl Kernel for Avx512 {
 /// Computes all tiles of a panel.
 ///
 /// # Safety
-/// The same as for [`Kernel::tile`].
-unsafe fn tile_rows<W: Walk>(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
+/// The same as for [`TileKernel::tile`].
+unsafe fn tile_rows<W: PanelWalk>(source: PanelSource, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
     // SAFETY: the caller's guarantees are passed on.
     unsafe {
         match rows {
@@ -72,7 +72,7 @@ unsafe fn tile_rows<W: Walk>(source: Source, rows: usize, x: *const f32, stride:
 }
 
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<W: Walk, const R: usize>(source: Source, x: *const f32, stride: usize, acc: *mut f32) {
+unsafe fn tile<W: PanelWalk, const R: usize>(source: PanelSource, x: *const f32, stride: usize, acc: *mut f32) {
     // SAFETY: `acc` has R rows of a panel, `x` R rows of k values `stride` apart, the scratch k rows of a panel.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); 2]; R];
@@ -98,7 +98,7 @@ unsafe fn tile<W: Walk, const R: usize>(source: Source, x: *const f32, stride: u
 }
 
 /// A storage form of weights: calls `take(k, outputs 0 to 15, outputs 16 to 31)` for every input index in order.
-trait Walk {
+trait PanelWalk {
     /// Walks through a panel.
     ///
     /// # Safety
@@ -109,7 +109,7 @@ trait Walk {
 
 struct Floats;
 
-impl Walk for Floats {
+impl PanelWalk for Floats {
     #[inline(always)]
     unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
         let from = from.cast::<f32>();
@@ -139,7 +139,7 @@ impl<const BRAIN: bool> Halves<BRAIN> {
     }
 }
 
-impl<const BRAIN: bool> Walk for Halves<BRAIN> {
+impl<const BRAIN: bool> PanelWalk for Halves<BRAIN> {
     #[inline(always)]
     unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
         for k in 0..k {
@@ -165,7 +165,7 @@ impl Bytes {
     }
 }
 
-impl Walk for Bytes {
+impl PanelWalk for Bytes {
     #[inline(always)]
     unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
         for block in 0..k / BLOCK {
@@ -221,7 +221,7 @@ impl<const MIN: bool, const HIGH: bool> Nibbles<MIN, HIGH> {
     }
 }
 
-impl<const MIN: bool, const HIGH: bool> Walk for Nibbles<MIN, HIGH> {
+impl<const MIN: bool, const HIGH: bool> PanelWalk for Nibbles<MIN, HIGH> {
     #[inline(always)]
     unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
         // SAFETY: the parts of a block have the offsets of `layout`.

@@ -64,7 +64,7 @@ pub(crate) fn multiply(
         assert!(left.from.len() > (rows - 1) * left.row + (inner - 1) * left.step, "left block");
         assert!(right.from.len() >= (inner - 1) * right.stride + columns, "right block");
     }
-    let task = Task { extent, left, right, to: to.as_mut_ptr(), stride, add: sum == Sum::Add };
+    let task = BlockTask { extent, left, right, to: to.as_mut_ptr(), stride, add: sum == Sum::Add };
     // SAFETY: `isa` names instructions that the CPU has; the operands cover the elements of the formula, as
     // asserted.
     unsafe {
@@ -79,7 +79,7 @@ pub(crate) fn multiply(
 }
 
 #[derive(Clone, Copy)]
-struct Task<'a> {
+struct BlockTask<'a> {
     extent: Extent,
     left: Left<'a>,
     right: Right<'a>,
@@ -98,7 +98,7 @@ macro_rules! tile {
     };
 }
 
-impl Task<'_> {
+impl BlockTask<'_> {
     /// Computes all tiles.
     ///
     /// # Safety
@@ -175,16 +175,16 @@ impl Task<'_> {
 mod x86 {
     use std::arch::x86_64::{__m256, __m512};
 
-    use super::Task;
+    use super::BlockTask;
 
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn avx512(task: Task<'_>) {
+    pub(super) unsafe fn avx512(task: BlockTask<'_>) {
         // SAFETY: guaranteed by the caller.
         unsafe { task.run::<__m512>() }
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn avx2(task: Task<'_>) {
+    pub(super) unsafe fn avx2(task: BlockTask<'_>) {
         // SAFETY: guaranteed by the caller.
         unsafe { task.run::<[__m256; 2]>() }
     }

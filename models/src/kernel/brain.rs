@@ -13,10 +13,10 @@ use std::fmt;
 
 use half::bf16;
 
-use super::dot::{CHUNK, Dot, Pairs, Plain, Way};
-use super::finish::{Finish, Target};
+use super::brain_dot::{BrainPairs, CHUNK, Dot, DotMethod, PlainFloats};
 use super::layout::PANEL;
-use super::packed::{Line, Packed};
+use super::matmul_output::{Finish, MatmulOutput};
+use super::packed::{CacheLine, Packed};
 use super::team::{Base, Team, share};
 
 /// Number of activation rows per unit of work: rounded, they stay in the second-level cache from panel to panel.
@@ -29,7 +29,7 @@ const ROWS: usize = 96;
 pub struct Brain {
     out: usize,
     inn: usize,
-    lines: Box<[Line]>,
+    lines: Box<[CacheLine]>,
 }
 
 impl Brain {
@@ -38,7 +38,7 @@ impl Brain {
         let mut brain = Self::empty(w.out(), w.inn());
         let len = brain.panel_len();
         let mut row = vec![0.0; w.inn()];
-        let words = bytemuck::cast_slice_mut::<Line, u32>(&mut brain.lines);
+        let words = bytemuck::cast_slice_mut::<CacheLine, u32>(&mut brain.lines);
         for out in 0..w.out() {
             w.row_f32(out, &mut row);
             let panel = &mut words[out / PANEL * len..][..len];
@@ -54,7 +54,7 @@ impl Brain {
         let mut brain = Self::empty(w.inn(), w.out());
         let len = brain.panel_len();
         let mut rows = [vec![0.0; w.inn()], vec![0.0; w.inn()]];
-        let words = bytemuck::cast_slice_mut::<Line, u32>(&mut brain.lines);
+        let words = bytemuck::cast_slice_mut::<CacheLine, u32>(&mut brain.lines);
         for (index, even) in (0..w.out()).step_by(2).enumerate() {
             w.row_f32(even, &mut rows[0]);
             match even + 1 < w.out() {
@@ -70,7 +70,7 @@ impl Brain {
 
     fn empty(out: usize, inn: usize) -> Self {
         let words = out.div_ceil(PANEL) * inn.div_ceil(2) * PANEL;
-        Self { out, inn, lines: vec![Line([0; 64]); words / 16].into() }
+        Self { out, inn, lines: vec![CacheLine([0; 64]); words / 16].into() }
     }
 
     /// Number of outputs: rows of W.
@@ -93,7 +93,7 @@ impl Brain {
     /// # Panics
     /// If a slice does not have its shape.
     pub fn matmul(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
-        product(Way::best(), team, x, m, self, y, Finish::Set);
+        product(DotMethod::best(), team, x, m, self, y, Finish::Set);
     }
 
     /// Computes `y += x · Wᵀ`. Each product is summed completely before it is added.
@@ -101,7 +101,7 @@ impl Brain {
     /// # Panics
     /// If a slice does not have its shape.
     pub fn matmul_add(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
-        product(Way::best(), team, x, m, self, y, Finish::Add);
+        product(DotMethod::best(), team, x, m, self, y, Finish::Add);
     }
 
     /// Number of `u32` values of a panel.
@@ -122,24 +122,24 @@ fn pair(even: f32, odd: f32) -> u32 {
     even | odd << 16
 }
 
-pub(super) fn product(way: Way, team: &Team, x: &[f32], m: usize, w: &Brain, y: &mut [f32], finish: Finish<'_>) {
+pub(super) fn product(way: DotMethod, team: &Team, x: &[f32], m: usize, w: &Brain, y: &mut [f32], finish: Finish<'_>) {
     assert_eq!(x.len(), m * w.inn, "activations of shape ({m}, {})", w.inn);
     assert_eq!(y.len(), m * w.out, "result of shape ({m}, {})", w.out);
-    let task = Task { x, m, w, target: Target { y: Base(y.as_mut_ptr()), out: w.out, finish } };
+    let task = BrainTask { x, m, w, target: MatmulOutput { y: Base(y.as_mut_ptr()), out: w.out, finish } };
     match way {
-        Way::Pairs(has) => task.run(team, &|| Pairs::new(has)),
-        Way::Plain => task.run(team, &Plain::new),
+        DotMethod::BrainPairs(has) => task.run(team, &|| BrainPairs::new(has)),
+        DotMethod::PlainFloats => task.run(team, &PlainFloats::new),
     }
 }
 
-struct Task<'a> {
+struct BrainTask<'a> {
     x: &'a [f32],
     m: usize,
     w: &'a Brain,
-    target: Target<'a>,
+    target: MatmulOutput<'a>,
 }
 
-impl Task<'_> {
+impl BrainTask<'_> {
     /// Computes the whole result in units of one panel of outputs times up to [`ROWS`] rows. A thread visits all
     /// panels before it moves on to other rows, so it rounds those rows once.
     fn run<D: Dot>(&self, team: &Team, dot: &(dyn Fn() -> D + Sync)) {
@@ -147,11 +147,11 @@ impl Task<'_> {
         let groups = self.m.div_ceil(ROWS);
         let pairs = self.w.inn.div_ceil(2);
         // Room for the rounded rows of a whole group.
-        let lines = (self.m.div_ceil(groups.max(1)) * pairs * size_of::<D::Pair>()).div_ceil(size_of::<Line>());
+        let lines = (self.m.div_ceil(groups.max(1)) * pairs * size_of::<D::Pair>()).div_ceil(size_of::<CacheLine>());
         team.sweep(groups * panels, &|claims| {
             let mut dot = dot();
             let mut memory = team.memory(claims.worker(), lines);
-            let rounded = bytemuck::cast_slice_mut::<Line, D::Pair>(&mut memory);
+            let rounded = bytemuck::cast_slice_mut::<CacheLine, D::Pair>(&mut memory);
             let mut sums = [0.0; ROWS * PANEL];
             let mut current = None;
             for unit in claims {

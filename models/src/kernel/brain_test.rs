@@ -5,8 +5,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::brain::{Brain, product};
-use super::dot::Way;
-use super::finish::Finish;
+use super::brain_dot::DotMethod;
+use super::matmul_output::Finish;
 use super::{Packed, Team};
 
 fn noise(seed: u64, count: usize) -> Vec<f32> {
@@ -21,7 +21,7 @@ fn near(value: f32) -> f64 {
 /// Both orientations of the weights (out, in): `dot(row, output)` of the rounded values, and a bound for its rounding. A
 /// sum of `n` terms in any order is off by at most `n · 2⁻²⁴ · Σ|term|` to first order (Higham 2002, §4.2); the
 /// instruction may round a product before it adds it, which at most doubles that.
-fn check(way: Way, m: usize, out: usize, inn: usize, threads: usize) {
+fn check(way: DotMethod, m: usize, out: usize, inn: usize, threads: usize) {
     let (w, x, before) = (noise(1, out * inn), noise(2, m * inn), noise(3, m * out));
     let packed = Packed::from_f32(&w, out, inn);
     let turned = Packed::from_f32_transposed(&w, inn, out);
@@ -46,7 +46,7 @@ fn check(way: Way, m: usize, out: usize, inn: usize, threads: usize) {
 
 #[test]
 fn odd_shapes_agree_with_the_rounded_values() {
-    for way in Way::available() {
+    for way in DotMethod::available() {
         for (m, out, inn) in [(1, 1, 1), (2, 33, 31), (5, 64, 2), (13, 70, 417), (100, 5, 777), (97, 32, 385)] {
             check(way, m, out, inn, 1 + m % 3);
         }
@@ -62,7 +62,7 @@ fn rounding_is_to_the_nearest_and_to_even_between() {
     let values = [1.0 + half, 1.0 + 3.0 * half, 1.0 + half * 1.01, -1.0 - half, 0.0, 3.0e38, 1.0e-30];
     let team = Team::new(1);
     let one = Brain::of(&Packed::from_f32(&[1.0], 1, 1));
-    for way in Way::available() {
+    for way in DotMethod::available() {
         let mut y = [0.0; 7];
         product(way, &team, &values, values.len(), &one, &mut y, Finish::Set);
         let expected = values.map(|value| bf16::from_f32(value).to_f32());
@@ -76,7 +76,7 @@ fn a_row_depends_neither_on_its_batch_nor_on_threads() {
     let (out, inn, m) = (70, 577, 203);
     let x = noise(1, m * inn);
     let brain = Brain::of(&Packed::from_f32(&noise(2, out * inn), out, inn));
-    for way in Way::available() {
+    for way in DotMethod::available() {
         let run = |team: &Team, x: &[f32]| {
             let m = x.len() / inn;
             let mut y = vec![0.0; m * out];

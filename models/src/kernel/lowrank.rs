@@ -18,7 +18,7 @@ const COLUMNS: usize = 16 * LANES;
 
 /// A matrix of shape (out, in) with few outputs. Lanes are outputs, so each sixteen outputs read one contiguous
 /// range.
-pub(crate) struct Narrow {
+pub(crate) struct NarrowMatrix {
     inn: usize,
     out: usize,
     /// Values, shape (out / 16, in, 16), with zeros after the last output.
@@ -26,7 +26,7 @@ pub(crate) struct Narrow {
 }
 
 /// A matrix of shape (out, in) with few inputs, stored transposed.
-pub(crate) struct Wide {
+pub(crate) struct WideMatrix {
     inn: usize,
     out: usize,
     /// Values, shape (in, out rounded up to 16).
@@ -35,14 +35,14 @@ pub(crate) struct Wide {
 
 /// A selection of rows of an activation matrix.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct RowSelection<'a> {
     /// All rows, end to end.
     pub(crate) data: &'a [f32],
     /// Indices of the selected rows.
     pub(crate) indices: &'a [usize],
 }
 
-impl Narrow {
+impl NarrowMatrix {
     /// Creates a matrix from rows of `inn` values each.
     pub(crate) fn new(rows: &[f32], inn: usize) -> Self {
         let out = rows.len() / inn;
@@ -66,11 +66,11 @@ impl Narrow {
     }
 
     /// Computes `y[i] = A · x[indices[i]]`; y has shape (indices, [`padded`](Self::padded)).
-    pub(crate) fn product(&self, team: &Team, x: Rows<'_>, y: &mut [f32]) {
+    pub(crate) fn product(&self, team: &Team, x: RowSelection<'_>, y: &mut [f32]) {
         self.product_with(Isa::best(), team, x, y);
     }
 
-    fn product_with(&self, isa: Isa, team: &Team, x: Rows<'_>, y: &mut [f32]) {
+    fn product_with(&self, isa: Isa, team: &Team, x: RowSelection<'_>, y: &mut [f32]) {
         assert_eq!(y.len(), x.indices.len() * self.padded(), "result of shape (rows, padded)");
         let most = x.indices.iter().max().map_or(0, |&row| row + 1);
         assert!(x.data.len() >= most * self.inn, "activations of every row");
@@ -100,7 +100,7 @@ impl Narrow {
     /// The CPU must support the instruction set of `L`; rows and vector must exist; nothing else may write to their
     /// place in `y`.
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(&self, x: Rows<'_>, rows: Range<usize>, vector: usize, y: &Base<f32>) {
+    unsafe fn unit<L: Lanes>(&self, x: RowSelection<'_>, rows: Range<usize>, vector: usize, y: &Base<f32>) {
         let mut row = rows.start;
         while row < rows.end {
             // SAFETY: guaranteed by the caller, and `row + R <= rows.end`.
@@ -115,7 +115,13 @@ impl Narrow {
     }
 
     #[inline(always)]
-    unsafe fn rows<L: Lanes, const R: usize>(&self, x: Rows<'_>, row: usize, vector: usize, y: &Base<f32>) -> usize {
+    unsafe fn rows<L: Lanes, const R: usize>(
+        &self,
+        x: RowSelection<'_>,
+        row: usize,
+        vector: usize,
+        y: &Base<f32>,
+    ) -> usize {
         // SAFETY: the requirements of `unit`.
         unsafe {
             let from: [*const f32; R] = std::array::from_fn(|r| x.data.as_ptr().add(x.indices[row + r] * self.inn));
@@ -135,7 +141,7 @@ impl Narrow {
     }
 }
 
-impl Wide {
+impl WideMatrix {
     /// Creates a matrix from `out` rows of `inn` values each, multiplied by `scale`.
     pub(crate) fn new(rows: &[f32], inn: usize, scale: f32) -> Self {
         let out = rows.len() / inn;
@@ -198,7 +204,7 @@ impl Wide {
         let columns = column..(column + COLUMNS).min(self.out);
         // Rows beyond the last repeat it; their results are not used.
         let places = std::array::from_fn(|r| place(first + r.min(count - 1)));
-        let part = Part { x: &x[first * stride..], stride, count, places, columns };
+        let part = WideUnit { x: &x[first * stride..], stride, count, places, columns };
         // SAFETY: guaranteed by the caller; `isa` names instructions that the CPU has.
         unsafe {
             match isa {
@@ -216,7 +222,7 @@ impl Wide {
     /// # Safety
     /// The CPU must support the instruction set of `L`; the unit's places must lie inside `y`.
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(&self, part: &Part<'_>, y: &Base<f32>) {
+    unsafe fn unit<L: Lanes>(&self, part: &WideUnit<'_>, y: &Base<f32>) {
         let mut row = 0;
         while row < part.count {
             // SAFETY: guaranteed by the caller, and `row + R <= count`.
@@ -230,7 +236,7 @@ impl Wide {
     }
 
     #[inline(always)]
-    unsafe fn rows<L: Lanes, const R: usize>(&self, part: &Part<'_>, row: usize, y: &Base<f32>) -> usize {
+    unsafe fn rows<L: Lanes, const R: usize>(&self, part: &WideUnit<'_>, row: usize, y: &Base<f32>) -> usize {
         let mut column = part.columns.start;
         while column < part.columns.end {
             let left = part.columns.end - column;
@@ -249,7 +255,7 @@ impl Wide {
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize, const C: usize>(
         &self,
-        part: &Part<'_>,
+        part: &WideUnit<'_>,
         row: usize,
         column: usize,
         y: &Base<f32>,
@@ -286,7 +292,7 @@ impl Wide {
 }
 
 /// Operands of one unit of a multiplication with a [`WideMatrix`].
-struct Part<'a> {
+struct WideUnit<'a> {
     x: &'a [f32],
     stride: usize,
     count: usize,
@@ -301,37 +307,49 @@ mod x86 {
     use super::*;
 
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn narrow_avx512(a: &Narrow, x: Rows<'_>, rows: Range<usize>, vector: usize, y: &Base<f32>) {
+    pub(super) unsafe fn narrow_avx512(
+        a: &NarrowMatrix,
+        x: RowSelection<'_>,
+        rows: Range<usize>,
+        vector: usize,
+        y: &Base<f32>,
+    ) {
         // SAFETY: the caller's promise.
         unsafe { a.unit::<__m512>(x, rows, vector, y) }
     }
 
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn narrow_avx2(a: &Narrow, x: Rows<'_>, rows: Range<usize>, vector: usize, y: &Base<f32>) {
+    pub(super) unsafe fn narrow_avx2(
+        a: &NarrowMatrix,
+        x: RowSelection<'_>,
+        rows: Range<usize>,
+        vector: usize,
+        y: &Base<f32>,
+    ) {
         // SAFETY: the caller's promise.
         unsafe { a.unit::<[__m256; 2]>(x, rows, vector, y) }
     }
 
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn wide_avx512(b: &Wide, part: &Part<'_>, y: &Base<f32>) {
+    pub(super) unsafe fn wide_avx512(b: &WideMatrix, part: &WideUnit<'_>, y: &Base<f32>) {
         // SAFETY: the caller's promise.
         unsafe { b.unit::<__m512>(part, y) }
     }
 
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn wide_avx2(b: &Wide, part: &Part<'_>, y: &Base<f32>) {
+    pub(super) unsafe fn wide_avx2(b: &WideMatrix, part: &WideUnit<'_>, y: &Base<f32>) {
         // SAFETY: the caller's promise.
         unsafe { b.unit::<[__m256; 2]>(part, y) }
     }
 }
 
-impl fmt::Debug for Narrow {
+impl fmt::Debug for NarrowMatrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Narrow").field("out", &self.out).field("inn", &self.inn).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Wide {
+impl fmt::Debug for WideMatrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wide").field("out", &self.out).field("inn", &self.inn).finish_non_exhaustive()
     }
@@ -352,11 +370,11 @@ mod tests {
             let (a, b, x) = (values(rank * long, 0.3), values(rank * long, 0.7), values(50 * long, 0.11));
             let indices: Vec<usize> = (0..rows).map(|row| row * 7 % 50).collect();
             for isa in Isa::available() {
-                let narrow = Narrow::new(&a, long);
+                let narrow = NarrowMatrix::new(&a, long);
                 let padded = narrow.padded();
                 let mut small = vec![f32::NAN; rows * padded];
-                narrow.product_with(isa, &team, Rows { data: &x, indices: &indices }, &mut small);
-                let wide = Wide::new(&b, rank, 0.5);
+                narrow.product_with(isa, &team, RowSelection { data: &x, indices: &indices }, &mut small);
+                let wide = WideMatrix::new(&b, rank, 0.5);
                 let mut y = vec![1.0; 50 * long];
                 let base = Base(y.as_mut_ptr());
                 for unit in 0..wide.units(rows) {

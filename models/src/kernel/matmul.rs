@@ -11,9 +11,9 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::finish::{Finish, Target};
 use super::isa::Isa;
 use super::layout::{BLOCK, Form, PANEL};
+use super::matmul_output::{Finish, MatmulOutput};
 use super::packed::Packed;
 use super::portable::Portable;
 use super::prefetch::prefetch;
@@ -29,7 +29,7 @@ const CHUNK: usize = 192;
 
 /// Part of a panel, with instructions for the kernel.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Source {
+pub(super) struct PanelSource {
     pub(super) form: Form,
     /// First byte of the first input index, aligned to 64 except in F32.
     pub(super) from: *const u8,
@@ -43,7 +43,7 @@ pub(super) struct Source {
 }
 
 /// Kernels of one instruction set.
-pub(super) trait Kernel {
+pub(super) trait TileKernel {
     /// Maximum number of rows that [`tile`](Self::tile) processes at once.
     const TILE: usize;
 
@@ -57,7 +57,7 @@ pub(super) trait Kernel {
     /// # Safety
     /// The CPU must support the instruction set, `source` must match the contract of its fields, and `x` and `acc`
     /// must cover the elements of the formula.
-    unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32);
+    unsafe fn tile(source: PanelSource, rows: usize, x: *const f32, stride: usize, acc: *mut f32);
 }
 
 /// Computes `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out), both row-major. Overwrites y.
@@ -96,8 +96,8 @@ pub fn matmul_map(
 pub(super) fn product(isa: Isa, team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32], finish: Finish<'_>) {
     assert_eq!(x.len(), m * w.inn(), "activations of shape ({m}, {})", w.inn());
     assert_eq!(y.len(), m * w.out(), "result of shape ({m}, {})", w.out());
-    let target = Target { y: Base(y.as_mut_ptr()), out: w.out(), finish };
-    let task = Task { x, m, w, target };
+    let target = MatmulOutput { y: Base(y.as_mut_ptr()), out: w.out(), finish };
+    let task = MatmulTask { x, m, w, target };
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => task.run::<Avx512>(team),
@@ -107,29 +107,29 @@ pub(super) fn product(isa: Isa, team: &Team, x: &[f32], m: usize, w: &Packed, y:
     }
 }
 
-struct Task<'a> {
+struct MatmulTask<'a> {
     x: &'a [f32],
     m: usize,
     w: &'a Packed,
-    target: Target<'a>,
+    target: MatmulOutput<'a>,
 }
 
 #[repr(align(64))]
-struct Scratch {
+struct UnitScratch {
     /// Written before it is read, and too large to clear in every region.
     weights: MaybeUninit<[f32; CHUNK * PANEL]>,
     sums: [f32; ROWS * PANEL],
 }
 
-impl Task<'_> {
-    fn run<K: Kernel>(&self, team: &Team) {
+impl MatmulTask<'_> {
+    fn run<K: TileKernel>(&self, team: &Team) {
         let panels = self.w.panels();
         let groups = self.m.div_ceil(ROWS);
         let units = groups * panels;
         // A thread's own share is contiguous: reading panel after panel was measured to give 1.5 times the memory
         // throughput.
         team.sweep(units, &|claims| {
-            let mut scratch = Scratch { weights: MaybeUninit::uninit(), sums: [0.0; ROWS * PANEL] };
+            let mut scratch = UnitScratch { weights: MaybeUninit::uninit(), sums: [0.0; ROWS * PANEL] };
             for unit in claims {
                 self.unit::<K>(share(self.m, unit / panels, groups), unit % panels, &mut scratch);
             }
@@ -137,7 +137,7 @@ impl Task<'_> {
     }
 
     /// Computes at most [`ROWS`] rows times the outputs of one panel.
-    fn unit<K: Kernel>(&self, range: Range<usize>, panel: usize, scratch: &mut Scratch) {
+    fn unit<K: TileKernel>(&self, range: Range<usize>, panel: usize, scratch: &mut UnitScratch) {
         let first = range.start;
         let rows = range.len();
         let inn = self.w.inn();
@@ -160,7 +160,7 @@ impl Task<'_> {
 }
 
 /// Number of input indices unpacked at once, for units of `rows` rows.
-fn chunk_len<K: Kernel>(rows: usize, inn: usize) -> usize {
+fn chunk_len<K: TileKernel>(rows: usize, inn: usize) -> usize {
     match rows {
         // Needs no scratch, and the sums stay in registers throughout.
         _ if K::FUSED && rows <= K::TILE => inn,
@@ -171,14 +171,14 @@ fn chunk_len<K: Kernel>(rows: usize, inn: usize) -> usize {
 }
 
 /// Adds the products with `k` input indices of a panel to the sums. `x` starts at the first row's first index.
-fn chunk_product<K: Kernel>(
+fn chunk_product<K: TileKernel>(
     form: Form,
     chunk: &[u8],
     k: usize,
     x: &[f32],
     stride: usize,
     rows: usize,
-    scratch: &mut Scratch,
+    scratch: &mut UnitScratch,
 ) {
     debug_assert!(chunk.as_ptr().addr().is_multiple_of(64) && x.len() == (rows - 1) * stride + k);
     if !K::FUSED {
@@ -186,7 +186,7 @@ fn chunk_product<K: Kernel>(
     }
     let tiles = rows.div_ceil(K::TILE);
     let scratch_weights = scratch.weights.as_mut_ptr().cast();
-    let mut source = Source { form, from: chunk.as_ptr(), k, scratch: scratch_weights, keep: tiles > 1 };
+    let mut source = PanelSource { form, from: chunk.as_ptr(), k, scratch: scratch_weights, keep: tiles > 1 };
     for tile in 0..tiles {
         let from = rows * tile / tiles;
         let to = rows * (tile + 1) / tiles;
@@ -200,7 +200,7 @@ fn chunk_product<K: Kernel>(
         // Plain floats also go through the scratch, which never leaves the first-level cache: a tenth more GFLOP/s
         // were measured.
         if K::FUSED || form != Form::F32 {
-            source = Source { form: Form::F32, from: scratch_weights.cast(), keep: false, ..source };
+            source = PanelSource { form: Form::F32, from: scratch_weights.cast(), keep: false, ..source };
         }
     }
 }

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::finish::Finish;
 use super::isa::Isa;
 use super::matmul::product;
+use super::matmul_output::Finish;
 use super::{GgmlKind, Packed, Team};
 
 const KINDS: [GgmlKind; 8] = [

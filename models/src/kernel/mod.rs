@@ -25,13 +25,13 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod block;
-mod claims;
-mod dot;
-mod finish;
+mod brain_dot;
 pub(crate) mod isa;
+mod item_claims;
 pub(crate) mod lanes;
 pub(crate) mod layout;
 pub(crate) mod lowrank;
+mod matmul_output;
 pub(crate) mod panel;
 mod portable;
 mod prefetch;

@@ -15,13 +15,13 @@ pub struct Packed {
     out: usize,
     inn: usize,
     form: Form,
-    lines: Box<[Line]>,
+    lines: Box<[CacheLine]>,
 }
 
 /// A cache line as unit of memory, so that every panel and every block part is aligned to one.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-pub(super) struct Line(pub(super) [u8; 64]);
+pub(super) struct CacheLine(pub(super) [u8; 64]);
 
 impl Packed {
     /// Packs `f32` weights, row-major (out, in), without loss.
@@ -43,7 +43,7 @@ impl Packed {
         if w.is_empty() {
             return packed;
         }
-        let values = bytemuck::cast_slice_mut::<Line, f32>(&mut packed.lines);
+        let values = bytemuck::cast_slice_mut::<CacheLine, f32>(&mut packed.lines);
         for (panel, to) in values.chunks_exact_mut(inn * PANEL).enumerate() {
             let first = panel * PANEL;
             let width = PANEL.min(out - first);
@@ -102,7 +102,7 @@ impl Packed {
 
     fn empty(out: usize, inn: usize, form: Form) -> Self {
         let bytes = out.div_ceil(PANEL) * form.panel_bytes(inn);
-        Self { out, inn, form, lines: vec![Line([0; 64]); bytes.div_ceil(64)].into() }
+        Self { out, inn, form, lines: vec![CacheLine([0; 64]); bytes.div_ceil(64)].into() }
     }
 
     fn from_values(bytes: &[u8], out: usize, inn: usize, form: Form) -> Self {
@@ -112,7 +112,7 @@ impl Packed {
             return packed;
         }
         let panel_bytes = form.panel_bytes(inn);
-        let data = bytemuck::cast_slice_mut::<Line, u8>(&mut packed.lines);
+        let data = bytemuck::cast_slice_mut::<CacheLine, u8>(&mut packed.lines);
         for (row, values) in bytes.chunks_exact(inn * size).enumerate() {
             let panel = &mut data[row / PANEL * panel_bytes..][..panel_bytes];
             for (value, to) in values.chunks_exact(size).zip(panel.chunks_exact_mut(PANEL * size)) {
@@ -128,7 +128,7 @@ impl Packed {
             return packed;
         }
         let panel_bytes = packed.form.panel_bytes(inn);
-        let data = bytemuck::cast_slice_mut::<Line, u8>(&mut packed.lines);
+        let data = bytemuck::cast_slice_mut::<CacheLine, u8>(&mut packed.lines);
         for (row, blocks) in bytes.chunks_exact(inn / BLOCK * block.ggml_bytes()).enumerate() {
             let panel = &mut data[row / PANEL * panel_bytes..][..panel_bytes];
             for (from, to) in blocks.chunks_exact(block.ggml_bytes()).zip(panel.chunks_exact_mut(block.bytes())) {
@@ -183,7 +183,7 @@ impl Packed {
     pub fn transposed(&self) -> Self {
         let mut packed = Self::empty(self.inn, self.out, Form::F32);
         let panel_len = self.out * PANEL;
-        let data = bytemuck::cast_slice_mut::<Line, f32>(&mut packed.lines);
+        let data = bytemuck::cast_slice_mut::<CacheLine, f32>(&mut packed.lines);
         let mut row = vec![0.0; self.inn];
         for out in 0..self.out {
             self.row_f32(out, &mut row);

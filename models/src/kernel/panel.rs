@@ -5,7 +5,7 @@ use std::ptr;
 use super::isa::Isa;
 use super::layout::Form;
 pub(crate) use super::layout::PANEL;
-use super::matmul::{Kernel, Source};
+use super::matmul::{PanelSource, TileKernel};
 use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
@@ -25,12 +25,12 @@ pub(crate) fn panel_product(x: &[f32], stride: usize, panel: &[f32], sums: &mut 
     }
 }
 
-fn run<K: Kernel>(x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32]) {
+fn run<K: TileKernel>(x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32]) {
     let k = panel.len() / PANEL;
     let rows = sums.len() / PANEL;
     assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
     assert!(rows == 0 || x.len() >= (rows - 1) * stride + k, "rows of activations");
-    let source = Source { form: Form::F32, from: panel.as_ptr().cast(), k, scratch: ptr::null_mut(), keep: false };
+    let source = PanelSource { form: Form::F32, from: panel.as_ptr().cast(), k, scratch: ptr::null_mut(), keep: false };
     for (tile, sums) in sums.chunks_mut(K::TILE * PANEL).enumerate() {
         let x = &x[tile * K::TILE * stride..];
         // SAFETY: the CPU supports K; the panel is plain floats; x and the sums cover the rows, as asserted.

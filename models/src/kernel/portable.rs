@@ -1,16 +1,16 @@
 //! Kernels in plain loops, for CPUs without one of the explicitly supported instruction sets.
 
 use super::layout::{BLOCK, BlockForm, Form, PANEL, bhalf_at, half_at};
-use super::matmul::{Kernel, Source};
+use super::matmul::{PanelSource, TileKernel};
 
 pub(super) struct Portable;
 
-impl Kernel for Portable {
+impl TileKernel for Portable {
     const TILE: usize = 4;
 
     const FUSED: bool = false;
 
-    unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
+    unsafe fn tile(source: PanelSource, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
         let k = source.k;
         // SAFETY: the source matches the contract of its fields, and the caller guarantees the other pointers.
         let (x, w, acc) = unsafe {
@@ -35,7 +35,7 @@ impl Kernel for Portable {
 }
 
 /// Unpacks the weights into the scratch and returns the scratch.
-unsafe fn unpack(source: Source) -> *const f32 {
+unsafe fn unpack(source: PanelSource) -> *const f32 {
     let bytes = source.form.panel_bytes(source.k);
     // SAFETY: the source matches the contract of its fields.
     let (from, into) = unsafe {

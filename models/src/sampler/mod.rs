@@ -17,7 +17,7 @@ pub use mask::TokenMask;
 pub use params::SamplingParams;
 pub use pick::Pick;
 
-use distribution::{Summary, argmax, highest, top};
+use distribution::{LogitSummary, argmax, highest, top};
 use penalty::Penalty;
 use shortlist::Shortlist;
 
@@ -102,7 +102,7 @@ impl Sampler {
         allow: Option<&[u32]>,
         mask: Option<&TokenMask>,
     ) -> Result<Sampled, SampleError> {
-        let summary = Summary::of(logits)?;
+        let summary = LogitSummary::of(logits)?;
         let id = if self.params.adjusts() || mask.is_some() {
             let mut adjusted = std::mem::take(&mut self.adjusted);
             adjusted.clear();

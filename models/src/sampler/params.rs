@@ -58,10 +58,10 @@ impl SamplingParams {
 
     /// Returns `true` if logits are changed before a token is chosen.
     pub(super) fn adjusts(&self) -> bool {
-        self.penalises() || !self.logit_bias.is_empty()
+        self.penalizes() || !self.logit_bias.is_empty()
     }
 
-    pub(super) fn penalises(&self) -> bool {
+    pub(super) fn penalizes(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 

@@ -12,7 +12,7 @@ pub(super) struct Penalty {
 impl Penalty {
     /// Applies the penalties for `history` and then the bias, in place. Ignores IDs outside the vocabulary.
     pub(super) fn apply(&mut self, params: &SamplingParams, history: &[u32], logits: &mut [f32]) {
-        if params.penalises() {
+        if params.penalizes() {
             self.counts.resize(logits.len(), 0);
             for &id in history {
                 if let Some(count) = self.counts.get_mut(id as usize) {
@@ -24,7 +24,7 @@ impl Penalty {
                 // The first visit clears the count, so that each token is penalized once.
                 let occurrences = std::mem::take(count);
                 if occurrences > 0 {
-                    penalise(params, occurrences, &mut logits[id as usize]);
+                    penalize(params, occurrences, &mut logits[id as usize]);
                 }
             }
         }
@@ -36,7 +36,7 @@ impl Penalty {
     }
 }
 
-fn penalise(params: &SamplingParams, occurrences: u32, logit: &mut f32) {
+fn penalize(params: &SamplingParams, occurrences: u32, logit: &mut f32) {
     if *logit > 0.0 {
         *logit /= params.repetition_penalty;
     } else {

@@ -73,7 +73,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::super::Tokenizer;
     use super::*;
-    use crate::chat::Segment;
+    use crate::chat::TextSegment;
 
     #[test]
     fn control_tokens_are_parsed_only_when_asked() {
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_control_token_spread_over_segments_stays_text() {
         let tokenizer = Tokenizer::bytes();
-        let segment = |text: &str, trusted| Segment { text: text.to_owned(), trusted };
+        let segment = |text: &str, trusted| TextSegment { text: text.to_owned(), trusted };
         let ids = tokenizer
             .encode_segments(&[
                 segment("<|im_start|>user\n<|im_", true),

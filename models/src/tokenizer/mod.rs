@@ -17,7 +17,7 @@ pub use detokenizer::Detokenizer;
 pub use table::TokenBytes;
 
 use crate::ModelError;
-use crate::chat::Segment;
+use crate::chat::TextSegment;
 use crate::weights::Gguf;
 use byte::ByteTokenizer;
 use fast::FastTokenizer;
@@ -35,12 +35,12 @@ pub enum Specials {
 /// A tokenizer with the raw bytes of each of its tokens.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    kind: Kind,
+    kind: TokenizerKind,
     table: Arc<TokenBytes>,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum TokenizerKind {
     Bytes(ByteTokenizer),
     Fast(Arc<FastTokenizer>),
 }
@@ -75,14 +75,14 @@ impl Tokenizer {
     /// Creates the byte tokenizer of the mock backend: one token per byte value (id = byte), then `<|im_start|>`
     /// (256), `<|im_end|>` (257) and `<|endoftext|>` (258).
     pub fn bytes() -> Self {
-        Self { kind: Kind::Bytes(ByteTokenizer), table: Arc::new(ByteTokenizer::table()) }
+        Self { kind: TokenizerKind::Bytes(ByteTokenizer), table: Arc::new(ByteTokenizer::table()) }
     }
 
     /// Wraps a library tokenizer. The error describes the defect of the vocabulary.
     fn from_fast(inner: tokenizers::Tokenizer) -> Result<Self, String> {
         let fast = FastTokenizer::new(inner);
         let table = Arc::new(fast.table()?);
-        Ok(Self { kind: Kind::Fast(Arc::new(fast)), table })
+        Ok(Self { kind: TokenizerKind::Fast(Arc::new(fast)), table })
     }
 
     /// Encodes a text. Adds no tokens: a leading BOS, where a model needs one, is written by the chat template.
@@ -91,8 +91,8 @@ impl Tokenizer {
     /// [`ModelError::Tokenizer`] when the vocabulary cannot express the text.
     pub fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, ModelError> {
         match &self.kind {
-            Kind::Bytes(bytes) => Ok(bytes.encode(text, specials)),
-            Kind::Fast(fast) => fast.encode(text, specials, &self.table),
+            TokenizerKind::Bytes(bytes) => Ok(bytes.encode(text, specials)),
+            TokenizerKind::Fast(fast) => fast.encode(text, specials, &self.table),
         }
     }
 
@@ -102,7 +102,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The same as for [`encode`](Self::encode).
-    pub fn encode_segments(&self, segments: &[Segment]) -> Result<Vec<u32>, ModelError> {
+    pub fn encode_segments(&self, segments: &[TextSegment]) -> Result<Vec<u32>, ModelError> {
         let mut ids = Vec::new();
         let mut text = String::new();
         for segment in segments {
@@ -127,8 +127,8 @@ impl Tokenizer {
 
     fn split_control(&self, text: &str) -> Vec<Piece> {
         match &self.kind {
-            Kind::Bytes(bytes) => bytes.split_control(text),
-            Kind::Fast(fast) => fast.split_control(text),
+            TokenizerKind::Bytes(bytes) => bytes.split_control(text),
+            TokenizerKind::Fast(fast) => fast.split_control(text),
         }
     }
 
@@ -151,16 +151,16 @@ impl Tokenizer {
     /// ID of a token by its name in the vocabulary, such as `<|im_end|>`.
     pub fn id(&self, token: &str) -> Option<u32> {
         match &self.kind {
-            Kind::Bytes(bytes) => bytes.id(token),
-            Kind::Fast(fast) => fast.id(token),
+            TokenizerKind::Bytes(bytes) => bytes.id(token),
+            TokenizerKind::Fast(fast) => fast.id(token),
         }
     }
 
     /// Name of a token in the vocabulary. For ordinary tokens of a byte-level vocabulary, the name is not the text.
     pub fn name(&self, id: u32) -> Option<String> {
         match &self.kind {
-            Kind::Bytes(bytes) => bytes.name(id),
-            Kind::Fast(fast) => fast.name(id),
+            TokenizerKind::Bytes(bytes) => bytes.name(id),
+            TokenizerKind::Fast(fast) => fast.name(id),
         }
     }
 

@@ -3,10 +3,10 @@
 
 mod gguf;
 mod hf;
-mod map;
-mod memory;
-mod random;
-mod view;
+mod mapped_file;
+mod memory_weights;
+mod random_checkpoint;
+mod tensor_view;
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 
 pub use gguf::Gguf;
 pub use hf::Safetensors;
-pub(crate) use map::Map;
-pub use random::write_random;
-pub use view::TensorView;
-pub(crate) use view::{GgmlKind, decode};
+pub(crate) use mapped_file::Map;
+pub use random_checkpoint::write_random;
+pub use tensor_view::TensorView;
+pub(crate) use tensor_view::{GgmlKind, decode};
 
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
@@ -25,16 +25,16 @@ use crate::decoder::DecoderConfig;
 /// Weights and configuration of a decoder.
 #[derive(Debug)]
 pub struct Weights {
-    source: Source,
+    source: WeightsSource,
     config: DecoderConfig,
     id: [u8; 16],
 }
 
 #[derive(Debug)]
-enum Source {
+enum WeightsSource {
     Gguf(Gguf),
     Safetensors(Safetensors),
-    Memory(memory::Memory),
+    Memory(memory_weights::MemoryWeights),
 }
 
 impl Weights {
@@ -49,7 +49,7 @@ impl Weights {
                 let gguf = Gguf::open(&file)?;
                 let config = gguf.config()?;
                 gguf.identify(&mut hash);
-                (Source::Gguf(gguf), config)
+                (WeightsSource::Gguf(gguf), config)
             }
             None => {
                 let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
@@ -59,7 +59,7 @@ impl Weights {
                 let config = hf::read_config(&file, &bytes, &tensors)?;
                 tensors.identify(&mut hash);
                 hash.update(&bytes);
-                (Source::Safetensors(tensors), config)
+                (WeightsSource::Safetensors(tensors), config)
             }
         };
         let mut id = [0; 16];
@@ -91,26 +91,26 @@ impl Weights {
     /// [`ModelError::Tensor`] when there is none.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
         match &self.source {
-            Source::Gguf(gguf) => gguf.tensor(name),
-            Source::Safetensors(tensors) => tensors.tensor(name),
-            Source::Memory(tensors) => tensors.tensor(name),
+            WeightsSource::Gguf(gguf) => gguf.tensor(name),
+            WeightsSource::Safetensors(tensors) => tensors.tensor(name),
+            WeightsSource::Memory(tensors) => tensors.tensor(name),
         }
     }
 
     /// Returns `true` if there is a tensor with this name.
     pub fn has(&self, name: &str) -> bool {
         match &self.source {
-            Source::Gguf(gguf) => gguf.has(name),
-            Source::Safetensors(tensors) => tensors.has(name),
-            Source::Memory(tensors) => tensors.has(name),
+            WeightsSource::Gguf(gguf) => gguf.has(name),
+            WeightsSource::Safetensors(tensors) => tensors.has(name),
+            WeightsSource::Memory(tensors) => tensors.has(name),
         }
     }
 
     /// GGUF file behind the weights, with its metadata. `None` for other sources.
     pub fn gguf(&self) -> Option<&Gguf> {
         match &self.source {
-            Source::Gguf(gguf) => Some(gguf),
-            Source::Safetensors(_) | Source::Memory(_) => None,
+            WeightsSource::Gguf(gguf) => Some(gguf),
+            WeightsSource::Safetensors(_) | WeightsSource::Memory(_) => None,
         }
     }
 }

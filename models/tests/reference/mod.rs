@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use waymark_models::decoder::DecoderConfig;
-use waymark_models::gradient::{Learner, Pack, Score, Slope, Target};
+use waymark_models::gradient::{Learner, Pack, PackTarget, Score, Slope};
 use waymark_models::kernel::rope::Rope;
 use waymark_models::weights::Weights;
 
@@ -65,7 +65,7 @@ impl Reference {
 
     /// Log-probability and entropy of every target.
     pub fn scores(&self, pack: &Pack) -> Vec<(f64, f64)> {
-        let score = |(row, target): (Vec<f64>, &Target)| {
+        let score = |(row, target): (Vec<f64>, &PackTarget)| {
             (row[target.token as usize], -row.iter().map(|l| l.exp() * l).sum::<f64>())
         };
         self.rows(pack).into_iter().zip(pack.targets()).map(score).collect()

@@ -1,10 +1,10 @@
-//! The policy of the demo: one that this project trained, in the program itself so that it works from anywhere.
+//! Policy of the demo, trained by this project and embedded in the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use waymark_models::folder::Draft;
+use waymark_models::folder::FolderDraft;
 
 macro_rules! file {
     ($name:literal) => {
@@ -12,14 +12,14 @@ macro_rules! file {
     };
 }
 
-/// Its files: a PEFT adapter and what it is served by.
+/// Files of the policy: a PEFT adapter and its `policy.toml`.
 const FILES: [(&str, &[u8]); 3] =
     [file!("policy.toml"), file!("adapter_config.json"), file!("adapter_model.safetensors")];
 
-/// Where the policy lies, below `cache`; written where it is missing.
+/// Returns the directory of the policy below `cache`; writes its files if they are missing.
 ///
 /// # Errors
-/// When the folder cannot be written.
+/// If the folder cannot be written.
 pub(super) fn unpack(cache: &Path) -> anyhow::Result<PathBuf> {
     let mut contents = blake3::Hasher::new();
     for (name, bytes) in FILES {
@@ -32,7 +32,7 @@ pub(super) fn unpack(cache: &Path) -> anyhow::Result<PathBuf> {
         return Ok(dir);
     }
     fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
-    let draft = Draft::begin(&dir)?;
+    let draft = FolderDraft::begin(&dir)?;
     for (name, bytes) in FILES {
         let path = draft.part().join(name);
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
@@ -45,14 +45,14 @@ pub(super) fn unpack(cache: &Path) -> anyhow::Result<PathBuf> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::agent::Policy;
+    use waymark_agent::Policy;
 
     #[test]
     fn the_policy_in_the_program_is_unpacked_once() {
         let cache = tempfile::tempdir().unwrap();
         let dir = unpack(&cache.path().join("new")).unwrap();
         let policy = Policy::open(&dir).unwrap();
-        assert_eq!(policy.base.as_deref(), Some(crate::config::DEFAULT_MODEL));
+        assert_eq!(policy.base.as_deref(), Some(waymark_runtime::config::DEFAULT_MODEL));
         assert_eq!(policy.adapter_dir.as_deref(), Some(dir.as_path()));
         assert_eq!(policy.retrieval.ranking, Some(waymark_index::Ranking::Fused), "it searches as it was taught to");
         let written = fs::metadata(dir.join("policy.toml")).unwrap().modified().unwrap();

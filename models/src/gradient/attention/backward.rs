@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::PoisonError;
 
 use super::forest::{Forest, tiles};
-use super::{Part, Pass, Plan, TILE, on_lanes};
-use crate::kernel::attention::Heads;
+use super::{AttentionPass, AttentionPlan, SegmentPart, TILE, on_lanes};
+use crate::kernel::attention::HeadLayout;
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::{LANES, Lanes};
@@ -22,8 +22,8 @@ const UNITS: usize = 16;
 
 /// A run of consecutive key tiles.
 #[derive(Debug)]
-pub(super) struct Run {
-    parts: Vec<Part>,
+pub(super) struct TileRun {
+    parts: Vec<SegmentPart>,
     /// Queries from the first to the last that attends to any key of the run.
     queries: Range<usize>,
     /// Start of the run's sums in the memory for partial sums, in tokens of all heads.
@@ -31,11 +31,12 @@ pub(super) struct Run {
 }
 
 /// Splits the key tiles, in the order of the pack, into runs of about equal work.
-pub(super) fn runs(forest: &Forest, parts: Vec<Part>, heads: Heads) -> Vec<Run> {
-    let work =
-        |part: &Part| -> usize { forest.queries(part).iter().map(|range| range.len() * part.tokens.len()).sum() };
+pub(super) fn runs(forest: &Forest, parts: Vec<SegmentPart>, heads: HeadLayout) -> Vec<TileRun> {
+    let work = |part: &SegmentPart| -> usize {
+        forest.queries(part).iter().map(|range| range.len() * part.tokens.len()).sum()
+    };
     let share = (parts.iter().map(work).sum::<usize>() / UNITS.div_ceil(heads.kv)).max(1);
-    let (mut runs, mut done): (Vec<Run>, _) = (Vec::new(), 0);
+    let (mut runs, mut done): (Vec<TileRun>, _) = (Vec::new(), 0);
     let mut number = None;
     for part in parts {
         let queries = forest.queries(&part);
@@ -49,7 +50,7 @@ pub(super) fn runs(forest: &Forest, parts: Vec<Part>, heads: Heads) -> Vec<Run> 
             }
             last => {
                 let start = last.map_or(0, |run| run.start + run.queries.len());
-                runs.push(Run { queries: part.tokens.start..end, parts: vec![part], start });
+                runs.push(TileRun { queries: part.tokens.start..end, parts: vec![part], start });
                 number = Some(next);
             }
         }
@@ -58,7 +59,7 @@ pub(super) fn runs(forest: &Forest, parts: Vec<Part>, heads: Heads) -> Vec<Run> 
 }
 
 /// Size of the memory for partial sums, in tokens of all heads.
-pub(super) fn partial(runs: &[Run]) -> usize {
+pub(super) fn partial(runs: &[TileRun]) -> usize {
     runs.last().map_or(0, |run| run.start + run.queries.len())
 }
 
@@ -68,8 +69,14 @@ pub(super) fn most_runs(tokens: usize, kv: usize) -> usize {
     (UNITS.div_ceil(kv) + 1).min(tokens)
 }
 
-pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradients: [&mut [f32]; 3]) {
-    let Heads { query, kv, dim } = plan.heads;
+pub(super) fn run(
+    plan: &AttentionPlan,
+    team: &Team,
+    pass: AttentionPass<'_>,
+    dout: &[f32],
+    gradients: [&mut [f32]; 3],
+) {
+    let HeadLayout { query, kv, dim } = plan.heads;
     let [dq, dk, dv] = gradients;
     let mut offsets = vec![0.0; plan.tokens * query];
     team.rows(&mut offsets, 1, 1, &|first, offsets| {
@@ -85,7 +92,7 @@ pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradie
     let to_dk = Base(dk.as_mut_ptr());
     let to_dv = Base(dv.as_mut_ptr());
     team.sweep(plan.runs.len() * kv, &|claims| {
-        let mut tile = Tile::new(plan, pass, dout, &offsets);
+        let mut tile = KeyTile::new(plan, pass, dout, &offsets);
         for item in claims {
             let run = &plan.runs[item / kv];
             let head = item % kv;
@@ -124,9 +131,9 @@ pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradie
 }
 
 /// Up to `TILE` keys of one head, with the buffers for the queries that attend to them.
-struct Tile<'a> {
-    plan: &'a Plan,
-    pass: Pass<'a>,
+struct KeyTile<'a> {
+    plan: &'a AttentionPlan,
+    pass: AttentionPass<'a>,
     dout: &'a [f32],
     /// `dout · out`, shape (tokens, heads).
     offsets: &'a [f32],
@@ -144,8 +151,8 @@ struct Tile<'a> {
     dv: Vec<f32>,
 }
 
-impl<'a> Tile<'a> {
-    fn new(plan: &'a Plan, pass: Pass<'a>, dout: &'a [f32], offsets: &'a [f32]) -> Self {
+impl<'a> KeyTile<'a> {
+    fn new(plan: &'a AttentionPlan, pass: AttentionPass<'a>, dout: &'a [f32], offsets: &'a [f32]) -> Self {
         let [keys, keys_across, values_across, dk, dv] = std::array::from_fn(|_| vec![0.0; TILE * plan.heads.dim]);
         let [weights, slopes] = std::array::from_fn(|_| vec![0.0; TILE * TILE]);
         Self { plan, pass, dout, offsets, keys, keys_across, values_across, weights, slopes, dk, dv }
@@ -158,8 +165,8 @@ impl<'a> Tile<'a> {
 
     /// Computes dk and dv of the keys of `part`, and adds their contribution to the sums for dq, which begin at
     /// token `first`.
-    fn learn(&mut self, part: &Part, head: usize, first: usize, sums: &mut [f32]) {
-        let Heads { kv, dim, .. } = self.plan.heads;
+    fn learn(&mut self, part: &SegmentPart, head: usize, first: usize, sums: &mut [f32]) {
+        let HeadLayout { kv, dim, .. } = self.plan.heads;
         let factor = 1.0 / (dim as f32).sqrt();
         self.keys_across.fill(0.0);
         self.values_across.fill(0.0);
@@ -189,8 +196,8 @@ impl<'a> Tile<'a> {
 
     /// Computes the softmax weights of some queries of one query head and their gradients, and adds their
     /// contribution to dk and dv.
-    fn look(&mut self, part: &Part, queries: &Range<usize>, head: usize) {
-        let (isa, Heads { query, dim, .. }) = (self.plan.isa, self.plan.heads);
+    fn look(&mut self, part: &SegmentPart, queries: &Range<usize>, head: usize) {
+        let (isa, HeadLayout { query, dim, .. }) = (self.plan.isa, self.plan.heads);
         let width = query * dim;
         let first = (queries.start * query + head) * dim;
         let own = &self.pass.q[first..];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Part, TILE};
+use super::{SegmentPart, TILE};
 use crate::gradient::Pack;
 
 /// Segments of a pack as ranges of tokens.
@@ -40,14 +40,14 @@ impl Forest {
     }
 
     /// Tokens of a segment in tiles of at most `TILE`.
-    pub(super) fn parts(&self, segment: usize) -> impl Iterator<Item = Part> {
+    pub(super) fn parts(&self, segment: usize) -> impl Iterator<Item = SegmentPart> {
         let all = self.nodes[segment].tokens.clone();
-        all.clone().step_by(TILE).map(move |first| Part { segment, tokens: first..(first + TILE).min(all.end) })
+        all.clone().step_by(TILE).map(move |first| SegmentPart { segment, tokens: first..(first + TILE).min(all.end) })
     }
 
     /// Keys visible to the last query of `part`, in ascending order. The other queries see only those up to
     /// themselves.
-    pub(super) fn keys(&self, part: &Part) -> Vec<Range<usize>> {
+    pub(super) fn keys(&self, part: &SegmentPart) -> Vec<Range<usize>> {
         let node = &self.nodes[part.segment];
         let mut keys = node.before.clone();
         join(&mut keys, node.tokens.start..part.tokens.end);
@@ -56,7 +56,7 @@ impl Forest {
 
     /// Queries that see the first key of `part`, in ascending order. They see each further key unless it follows
     /// them.
-    pub(super) fn queries(&self, part: &Part) -> Vec<Range<usize>> {
+    pub(super) fn queries(&self, part: &SegmentPart) -> Vec<Range<usize>> {
         let node = &self.nodes[part.segment];
         let mut queries: Vec<_> = std::iter::once(part.tokens.start..node.tokens.end).collect();
         node.behind.iter().for_each(|range| join(&mut queries, range.clone()));
@@ -64,7 +64,7 @@ impl Forest {
     }
 
     /// Number of keys visible to the last query of `part`.
-    pub(super) fn seen(&self, part: &Part) -> usize {
+    pub(super) fn seen(&self, part: &SegmentPart) -> usize {
         self.keys(part).iter().map(Range::len).sum()
     }
 }

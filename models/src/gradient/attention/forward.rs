@@ -7,20 +7,20 @@
 use std::ops::Range;
 
 use super::forest::tiles;
-use super::{Part, Plan, TILE, on_lanes};
-use crate::kernel::attention::Heads;
+use super::{AttentionPlan, SegmentPart, TILE, on_lanes};
+use crate::kernel::attention::HeadLayout;
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::{LANES, Lanes};
 use crate::kernel::team::{Base, Team};
 
-pub(super) fn run(plan: &Plan, team: &Team, qkv: (&[f32], &[f32], &[f32]), out: &mut [f32], lse: &mut [f32]) {
+pub(super) fn run(plan: &AttentionPlan, team: &Team, qkv: (&[f32], &[f32], &[f32]), out: &mut [f32], lse: &mut [f32]) {
     let heads = plan.heads;
     let width = plan.heads.query * plan.heads.dim;
     let out = Base(out.as_mut_ptr());
     let lse = Base(lse.as_mut_ptr());
     team.sweep(plan.queries.len() * heads.kv, &|claims| {
-        let mut tile = Tile::new(plan);
+        let mut tile = QueryTile::new(plan);
         for item in claims {
             let part = &plan.queries[item / heads.kv];
             let head = item % heads.kv;
@@ -45,8 +45,8 @@ pub(super) fn run(plan: &Plan, team: &Team, qkv: (&[f32], &[f32], &[f32]), out: 
 }
 
 /// Up to `TILE` queries of every head in a group, with the buffers for their keys.
-struct Tile<'a> {
-    plan: &'a Plan,
+struct QueryTile<'a> {
+    plan: &'a AttentionPlan,
     members: Vec<Member>,
     /// Scores, shape (keys, `TILE`).
     scores: Vec<f32>,
@@ -64,16 +64,16 @@ struct Member {
     totals: [f32; TILE],
 }
 
-impl<'a> Tile<'a> {
-    fn new(plan: &'a Plan) -> Self {
+impl<'a> QueryTile<'a> {
+    fn new(plan: &'a AttentionPlan) -> Self {
         let vectors = || vec![0.0; TILE * plan.heads.dim];
         let member = || Member { queries: vectors(), sums: vectors(), largest: [0.0; TILE], totals: [0.0; TILE] };
         let members = std::iter::repeat_with(member).take(plan.heads.group()).collect();
         Self { plan, members, scores: vec![0.0; TILE * TILE], values: vectors() }
     }
 
-    fn attend(&mut self, part: &Part, head: usize, (q, k, v): (&[f32], &[f32], &[f32])) {
-        let Heads { query, kv, dim } = self.plan.heads;
+    fn attend(&mut self, part: &SegmentPart, head: usize, (q, k, v): (&[f32], &[f32], &[f32])) {
+        let HeadLayout { query, kv, dim } = self.plan.heads;
         for (member, state) in self.members.iter_mut().enumerate() {
             let at = part.tokens.start * query * dim + (head * query / kv + member) * dim;
             state.begin(part.tokens.len(), dim, &q[at..], query * dim);

@@ -14,11 +14,11 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::Pack;
-use crate::kernel::attention::Heads;
+use crate::kernel::attention::HeadLayout;
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
 use crate::kernel::team::Team;
-use backward::Run;
+use backward::TileRun;
 use forest::Forest;
 
 /// Number of queries and of keys in a tile of scores, chosen to fit a core's caches together with the vectors
@@ -28,29 +28,29 @@ const TILE: usize = 64;
 /// Visibility of tokens in one pack and the division of the attention work, for one shape of heads. The division
 /// depends only on the pack and the heads, so results are reproducible to the last bit.
 #[derive(Debug)]
-pub struct Plan {
-    heads: Heads,
+pub struct AttentionPlan {
+    heads: HeadLayout,
     isa: Isa,
     tokens: usize,
     forest: Forest,
     /// Tiles of queries, those with the most work first.
-    queries: Vec<Part>,
+    queries: Vec<SegmentPart>,
     /// Runs of key tiles.
-    runs: Vec<Run>,
+    runs: Vec<TileRun>,
     /// Partial gradients of queries per run, reused from layer to layer.
     partial: Mutex<Vec<f32>>,
 }
 
 /// Up to `TILE` consecutive tokens of a segment.
 #[derive(Debug, Clone)]
-struct Part {
+struct SegmentPart {
     segment: usize,
     tokens: Range<usize>,
 }
 
 /// Inputs and results of a forward pass that the backward pass reads.
 #[derive(Debug, Clone, Copy)]
-struct Pass<'a> {
+struct AttentionPass<'a> {
     /// Queries, shape (tokens, heads · dim).
     q: &'a [f32],
     /// Keys, shape (tokens, kv heads · dim).
@@ -63,14 +63,14 @@ struct Pass<'a> {
     lse: &'a [f32],
 }
 
-impl Plan {
+impl AttentionPlan {
     /// Plans the attention of `pack`. The plan serves all layers.
     ///
     /// # Panics
     /// If the width of a head is not a multiple of 16, or the number of query heads is not a multiple of the number
     /// of key and value heads.
-    pub fn new(pack: &Pack, heads: Heads) -> Self {
-        let Heads { query, kv, dim } = heads;
+    pub fn new(pack: &Pack, heads: HeadLayout) -> Self {
+        let HeadLayout { query, kv, dim } = heads;
         assert!(dim > 0 && dim.is_multiple_of(LANES), "heads of {dim} values: it must be a multiple of {LANES}");
         assert!(query > 0 && kv > 0 && query.is_multiple_of(kv), "{query} query heads for {kv} key and value heads");
         let forest = Forest::new(pack);
@@ -89,7 +89,7 @@ impl Plan {
     /// # Panics
     /// If a slice does not have its shape.
     pub fn forward(&self, team: &Team, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32], lse: &mut [f32]) {
-        self.check(Pass { q, k, v, out, lse });
+        self.check(AttentionPass { q, k, v, out, lse });
         forward::run(self, team, (q, k, v), out, lse);
     }
 
@@ -112,26 +112,26 @@ impl Plan {
         dk: &mut [f32],
         dv: &mut [f32],
     ) {
-        let pass = Pass { q, k, v, out, lse };
+        let pass = AttentionPass { q, k, v, out, lse };
         self.check(pass);
-        self.check(Pass { q: dq, k: dk, v: dv, out: dout, lse });
+        self.check(AttentionPass { q: dq, k: dk, v: dv, out: dout, lse });
         backward::run(self, team, pass, dout, [dq, dk, dv]);
     }
 
     /// Number of values in the working memory of [`backward`](Self::backward): partial query gradients and `D`.
     pub(crate) fn room(&self) -> usize {
-        let Heads { query, dim, .. } = self.heads;
+        let HeadLayout { query, dim, .. } = self.heads;
         backward::partial(&self.runs) * query * dim + self.tokens * query
     }
 
     /// Upper bound of [`room`](Self::room) for packs of `tokens` tokens.
-    pub(crate) fn most_room(tokens: usize, heads: Heads) -> usize {
-        let Heads { query, kv, dim } = heads;
+    pub(crate) fn most_room(tokens: usize, heads: HeadLayout) -> usize {
+        let HeadLayout { query, kv, dim } = heads;
         backward::most_runs(tokens, kv) * tokens * query * dim + tokens * query
     }
 
-    fn check(&self, pass: Pass<'_>) {
-        let Heads { query, kv, dim } = self.heads;
+    fn check(&self, pass: AttentionPass<'_>) {
+        let HeadLayout { query, kv, dim } = self.heads;
         assert!([pass.q.len(), pass.out.len()] == [self.tokens * query * dim; 2], "queries and outputs");
         assert!([pass.k.len(), pass.v.len()] == [self.tokens * kv * dim; 2], "keys and values");
         assert!(pass.lse.len() == self.tokens * query, "denominators");

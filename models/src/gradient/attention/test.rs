@@ -32,8 +32,8 @@ fn seen(pack: &Pack) -> Vec<Vec<usize>> {
 }
 
 /// Attention and its gradients in `f64`, by the definition: out, lse, dq, dk, dv.
-fn definition(pack: &Pack, heads: Heads, q: &[f64], k: &[f64], v: &[f64], dout: &[f64]) -> [Vec<f64>; 5] {
-    let Heads { query, kv, dim } = heads;
+fn definition(pack: &Pack, heads: HeadLayout, q: &[f64], k: &[f64], v: &[f64], dout: &[f64]) -> [Vec<f64>; 5] {
+    let HeadLayout { query, kv, dim } = heads;
     let (mut out, mut lse) = (vec![0.0; q.len()], vec![0.0; q.len() / dim]);
     let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]);
     let scale = 1.0 / (dim as f64).sqrt();
@@ -67,13 +67,13 @@ fn definition(pack: &Pack, heads: Heads, q: &[f64], k: &[f64], v: &[f64], dout: 
 
 struct Case {
     pack: Pack,
-    heads: Heads,
+    heads: HeadLayout,
     /// q, k, v and dout.
     inputs: [Vec<f32>; 4],
 }
 
 impl Case {
-    fn new(segments: &[(usize, Option<usize>)], heads: Heads, seed: u64) -> Self {
+    fn new(segments: &[(usize, Option<usize>)], heads: HeadLayout, seed: u64) -> Self {
         let pack = forest(segments);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut values = |count: usize, size: f32| -> Vec<f32> {
@@ -90,7 +90,7 @@ impl Case {
     /// out, lse, dq, dk, dv as the kernels compute them.
     fn run(&self, isa: Isa, threads: usize) -> [Vec<f32>; 5] {
         let team = Team::new(threads);
-        let plan = Plan { isa, ..Plan::new(&self.pack, self.heads) };
+        let plan = AttentionPlan { isa, ..AttentionPlan::new(&self.pack, self.heads) };
         let [q, k, v, dout] = &self.inputs;
         let nan = |like: &[f32]| vec![f32::NAN; like.len()];
         let (mut out, mut lse) = (nan(q), vec![f32::NAN; q.len() / self.heads.dim]);
@@ -122,7 +122,7 @@ fn agrees_with_the_definition() {
     let shapes = [(3, 1, 64), (9, 3, 64), (14, 2, 64), (4, 4, 32), (4, 2, 128), (5, 1, 48), (2, 1, 16)];
     for (query, kv, dim) in shapes {
         for (seed, segments) in FORESTS.into_iter().enumerate() {
-            let case = Case::new(segments, Heads { query, kv, dim }, seed as u64);
+            let case = Case::new(segments, HeadLayout { query, kv, dim }, seed as u64);
             let [q, k, v, dout] = case.wide();
             let expected = definition(&case.pack, case.heads, &q, &k, &v, &dout);
             for isa in Isa::available() {
@@ -144,7 +144,7 @@ fn agrees_with_the_definition() {
 
 #[test]
 fn the_definition_agrees_with_finite_differences() {
-    let case = Case::new(&[(4, None), (3, Some(0)), (2, Some(0))], Heads { query: 2, kv: 1, dim: 16 }, 7);
+    let case = Case::new(&[(4, None), (3, Some(0)), (2, Some(0))], HeadLayout { query: 2, kv: 1, dim: 16 }, 7);
     let [q, k, v, dout] = case.wide();
     let inputs = [q, k, v];
     let loss = |inputs: &[Vec<f64>; 3]| -> f64 {

@@ -2,7 +2,7 @@
 //! some targets.
 
 use super::distribution::{Slopes, differentiate};
-use super::{ROWS, Row};
+use super::{ROWS, TargetRow};
 use crate::kernel::Packed;
 use crate::kernel::add;
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
@@ -31,7 +31,7 @@ pub(super) fn run(
     isa: Isa,
     team: &Team,
     transposed: &Packed,
-    (rows, logits): (&[Row], &[f32]),
+    (rows, logits): (&[TargetRow], &[f32]),
     hidden: &[f32],
     dhidden: &mut [f32],
     grad: Option<&mut [f32]>,
@@ -46,7 +46,7 @@ pub(super) fn run(
     let mut partial = vec![0.0; shares * rows.len() * padded];
     let sums = Base(partial.as_mut_ptr());
     let grad = grad.map(|grad| Base(grad.as_mut_ptr()));
-    let task = Task { isa, transposed, rows, logits, hidden: aligned(hidden, width) };
+    let task = BackwardTask { isa, transposed, rows, logits, hidden: aligned(hidden, width) };
     debug_assert_eq!(partial.len() + task.hidden.len(), room(vocabulary, width, rows.len()), "room");
     let len = rows.len() * padded;
     team.sweep(shares, &|claims| {
@@ -89,17 +89,17 @@ fn aligned(rows: &[f32], width: usize) -> Vec<f32> {
     to
 }
 
-struct Task<'a> {
+struct BackwardTask<'a> {
     isa: Isa,
     /// Transposed projection, shape (hidden, vocabulary).
     transposed: &'a Packed,
-    rows: &'a [Row],
+    rows: &'a [TargetRow],
     logits: &'a [f32],
     /// Hidden states, shape (rows, hidden rounded up to 16).
     hidden: Vec<f32>,
 }
 
-impl Task<'_> {
+impl BackwardTask<'_> {
     /// Writes the slopes of `count` logits of each row, shape (rows, `STRIDE`).
     fn slopes(&self, first: usize, count: usize, to: &mut [f32]) {
         let vocabulary = self.transposed.inn();
@@ -107,10 +107,10 @@ impl Task<'_> {
             let logits = &self.logits[index * vocabulary + first..][..count];
             let a = -row.slope.logprob - row.slope.entropy * row.score.entropy;
             let b = -row.slope.entropy;
-            let slopes = Slopes { normaliser: row.normaliser, a, b };
+            let slopes = Slopes { normalizer: row.normalizer, a, b };
             differentiate(self.isa, logits, slopes, &mut to[..count / LANES * LANES]);
             for (to, logit) in to[..count].iter_mut().zip(logits).skip(count / LANES * LANES) {
-                let log = logit - row.normaliser;
+                let log = logit - row.normalizer;
                 *to = log.exp() * (a + b * log);
             }
             if (first..first + count).contains(&row.id) {

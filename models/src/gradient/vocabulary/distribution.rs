@@ -9,7 +9,7 @@ const SPAN: usize = 1024;
 
 /// Logarithm of the softmax denominator, `ln Σ exp x`, and entropy `ln Z - Σ exp(x - max) · (x - max) / Z` with `Z
 /// = Σ exp(x - max)`, in nats. Logits must be finite.
-pub(super) fn normalise(isa: Isa, logits: &[f32]) -> (f64, f64) {
+pub(super) fn normalize(isa: Isa, logits: &[f32]) -> (f64, f64) {
     let mut sums = Sums::default();
     // SAFETY: `isa` names instructions that the CPU has.
     unsafe { on_lanes!(isa, sum(logits: &[f32] = logits, sums: &mut Sums = &mut sums)) };
@@ -64,7 +64,7 @@ unsafe fn sum<L: Lanes>(logits: &[f32], sums: &mut Sums) {
 /// Coefficients of one row: the slope of a logit is `p · (a + b · ln p)`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slopes {
-    pub(super) normaliser: f32,
+    pub(super) normalizer: f32,
     pub(super) a: f32,
     pub(super) b: f32,
 }
@@ -84,7 +84,7 @@ unsafe fn slope<L: Lanes>(logits: &[f32], slopes: Slopes, to: &mut [f32]) {
     for (logits, to) in logits.chunks_exact(LANES).zip(to.chunks_exact_mut(LANES)) {
         // SAFETY: whole vectors, and the instruction set of `L` is available.
         unsafe {
-            let log = L::load(logits.as_ptr()).add(L::splat(-slopes.normaliser));
+            let log = L::load(logits.as_ptr()).add(L::splat(-slopes.normalizer));
             let factor = log.fma(L::splat(slopes.b), L::splat(slopes.a));
             log.exp().mul(factor).store(to.as_mut_ptr());
         }

@@ -21,7 +21,7 @@ const ROWS: usize = 96;
 
 /// Packed vocabulary projection.
 #[derive(Debug, Clone, Copy)]
-pub struct Head<'a> {
+pub struct VocabularyHead<'a> {
     /// Weights, shape (vocabulary, hidden).
     pub weights: &'a Packed,
     /// Transposed weights; see [`Packed::transposed`].
@@ -75,7 +75,7 @@ pub fn likeliest(team: &Team, weights: &Packed, hidden: &[f32], count: usize) ->
 /// size.
 pub fn learn(
     team: &Team,
-    head: Head<'_>,
+    head: VocabularyHead<'_>,
     hidden: &[f32],
     ids: &[u32],
     objective: &mut dyn Objective,
@@ -89,7 +89,7 @@ pub fn learn(
 fn learn_with(
     isa: Isa,
     team: &Team,
-    head: Head<'_>,
+    head: VocabularyHead<'_>,
     hidden: &[f32],
     ids: &[u32],
     objective: &mut dyn Objective,
@@ -144,25 +144,25 @@ pub(super) fn room(vocabulary: usize, width: usize, targets: usize) -> usize {
 
 /// Logit statistics and slopes of one target.
 #[derive(Debug, Default)]
-struct Row {
+struct TargetRow {
     id: usize,
     score: Score,
     /// Logarithm of the softmax denominator.
-    normaliser: f32,
+    normalizer: f32,
     slope: Slope,
     /// Additional slopes of a distillation term, by ID. Empty if there is no term.
     drawn: Vec<(usize, f32)>,
 }
 
 /// Computes the logits of some targets and their statistics.
-fn rows(isa: Isa, team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32], logits: &mut [f32]) -> Vec<Row> {
+fn rows(isa: Isa, team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32], logits: &mut [f32]) -> Vec<TargetRow> {
     matmul(team, hidden, ids.len(), weights, logits);
-    let mut rows: Vec<_> = ids.iter().map(|&id| Row { id: id as usize, ..Row::default() }).collect();
+    let mut rows: Vec<_> = ids.iter().map(|&id| TargetRow { id: id as usize, ..TargetRow::default() }).collect();
     team.rows(&mut rows, 1, 1, &|first, rows| {
         for (row, logits) in rows.iter_mut().zip(logits[first * weights.out()..].chunks_exact(weights.out())) {
-            let (normaliser, entropy) = distribution::normalise(isa, logits);
-            row.normaliser = normaliser as f32;
-            row.score.logprob = (f64::from(logits[row.id]) - normaliser) as f32;
+            let (normalizer, entropy) = distribution::normalize(isa, logits);
+            row.normalizer = normalizer as f32;
+            row.score.logprob = (f64::from(logits[row.id]) - normalizer) as f32;
             row.score.entropy = entropy as f32;
         }
     });

@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::gradient::Pull;
+use crate::gradient::DistillationTerm;
 
 /// Fixed slopes, and what every target but each third is drawn to.
 struct Drawn<'a> {
@@ -28,7 +28,7 @@ impl<'a> Drawn<'a> {
 
     /// Tokens with what they are drawn to and what the model says of them, where a target is drawn to anything.
     fn pairs(&self, target: usize, logs: &[f64]) -> Vec<(usize, f64, f64)> {
-        let Some(Pull { towards, .. }) = self.pull(target) else { return Vec::new() };
+        let Some(DistillationTerm { towards, .. }) = self.pull(target) else { return Vec::new() };
         let total: f64 = towards.ids().iter().map(|&id| logs[id as usize].exp()).sum();
         let pair = |(&id, &p): (&u32, &f32)| (id as usize, f64::from(p), logs[id as usize].exp() / total);
         towards.ids().iter().zip(towards.probabilities()).map(pair).collect()
@@ -45,9 +45,9 @@ impl Objective for Drawn<'_> {
         self.case.slopes[target]
     }
 
-    fn pull(&self, target: usize) -> Option<Pull<'_>> {
+    fn pull(&self, target: usize) -> Option<DistillationTerm<'_>> {
         let weight = Self::weight(target);
-        (target % 3 != 1).then(|| Pull { towards: &self.towards[target], weight })
+        (target % 3 != 1).then(|| DistillationTerm { towards: &self.towards[target], weight })
     }
 
     fn apart(&mut self, target: usize, nats: f64) {
@@ -80,8 +80,8 @@ impl Case {
         let state = &hidden[target * self.width..][..self.width];
         let logit = |row: &[f64]| row.iter().zip(state).map(|(a, b)| a * b).sum::<f64>();
         let logits: Vec<f64> = weights.chunks_exact(self.width).map(logit).collect();
-        let normaliser = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
-        logits.into_iter().map(|logit| logit - normaliser).collect()
+        let normalizer = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+        logits.into_iter().map(|logit| logit - normalizer).collect()
     }
 
     /// Log-probability and entropy of a target.
@@ -115,7 +115,7 @@ impl Case {
         let team = Team::new(threads);
         let packed = Packed::from_f32(&self.weights, self.vocabulary, self.width);
         let transposed = packed.transposed();
-        let head = Head { weights: &packed, transposed: &transposed };
+        let head = VocabularyHead { weights: &packed, transposed: &transposed };
         let (mut dhidden, mut grad) = (vec![f32::NAN; self.hidden.len()], vec![0.0; self.weights.len()]);
         learn_with(isa, &team, head, &self.hidden, &self.ids, objective, &mut dhidden, Some(&mut grad));
         (dhidden, grad)

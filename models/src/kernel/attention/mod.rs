@@ -11,7 +11,7 @@ use crate::batch::{BLOCK, ForwardBatch};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::Stored;
 use crate::kernel::team::{Base, Team};
-use tile::{Blocks, RUN_TOKENS, Tile};
+use tile::{AttentionTile, Blocks, RUN_TOKENS};
 
 /// Number of query rows (positions times heads of a group) in a tile: enough to amortize reading keys and values
 /// from the second-level cache, few enough to keep their scores in that cache.
@@ -19,7 +19,7 @@ const TILE_ROWS: usize = 48;
 
 /// Head counts and width of a decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heads {
+pub struct HeadLayout {
     /// Number of query heads, a multiple of `kv`.
     pub query: usize,
     /// Number of key and value heads.
@@ -28,7 +28,7 @@ pub struct Heads {
     pub dim: usize,
 }
 
-impl Heads {
+impl HeadLayout {
     /// Number of query heads per key and value head.
     pub fn group(self) -> usize {
         self.query / self.kv
@@ -62,7 +62,7 @@ struct Item {
 /// Attention plan of one step and its working memory, reused from layer to layer and from step to step.
 #[derive(Debug)]
 pub struct Attention {
-    heads: Heads,
+    heads: HeadLayout,
     isa: Isa,
     items: Vec<Item>,
     /// Number of tokens of the planned batch.
@@ -82,7 +82,7 @@ pub struct Queries<'a> {
 
 impl Attention {
     /// Creates the attention for one shape of heads on a team of `threads` threads.
-    pub fn new(heads: Heads, threads: usize) -> Self {
+    pub fn new(heads: HeadLayout, threads: usize) -> Self {
         let rows = TILE_ROWS.max(heads.group());
         let len = rows * (2 * heads.dim + RUN_TOKENS + 2);
         Self { heads, isa: Isa::best(), items: Vec::new(), tokens: 0, scratch: vec![vec![0.0; len]; threads] }
@@ -153,7 +153,7 @@ impl Attention {
 
 impl Item {
     /// Keys and values visible to the tile's queries.
-    fn blocks<'a, S>(self, heads: Heads, batch: &'a ForwardBatch, data: &'a [S]) -> Blocks<'a, S> {
+    fn blocks<'a, S>(self, heads: HeadLayout, batch: &'a ForwardBatch, data: &'a [S]) -> Blocks<'a, S> {
         Blocks {
             data,
             table: batch.table(&batch.rows()[self.row]),
@@ -165,7 +165,7 @@ impl Item {
     }
 
     /// Range of query row `index` of this tile in a matrix with `stride` values per token.
-    fn place(self, heads: Heads, index: usize, stride: usize) -> Range<usize> {
+    fn place(self, heads: HeadLayout, index: usize, stride: usize) -> Range<usize> {
         let query = index / heads.group();
         let member = index % heads.group();
         let start = (self.token + query) * stride + (self.head * heads.group() + member) * heads.dim;
@@ -173,7 +173,7 @@ impl Item {
     }
 
     /// Resizes the scratch and copies the scaled queries into it.
-    fn tile<'a>(self, heads: Heads, scratch: &'a mut [f32], queries: Queries<'_>) -> Tile<'a> {
+    fn tile<'a>(self, heads: HeadLayout, scratch: &'a mut [f32], queries: Queries<'_>) -> AttentionTile<'a> {
         let rows = self.queries * heads.group();
         let (own, scratch) = scratch.split_at_mut(rows * heads.dim);
         let (sums, scratch) = scratch.split_at_mut(rows * heads.dim);
@@ -184,7 +184,7 @@ impl Item {
             let from = &queries.data[self.place(heads, index, queries.stride)];
             row.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
         }
-        Tile {
+        AttentionTile {
             queries: own,
             group: heads.group(),
             position: self.position,

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::batch::Want;
+use crate::batch::LogitPositions;
 
 /// Values between -1 and 1, the same every time.
 fn noise(seed: usize) -> impl FnMut() -> f32 {
@@ -14,7 +14,7 @@ fn noise(seed: usize) -> impl FnMut() -> f32 {
 
 /// A pool filled with NaN but for the keys and values of some sequences.
 struct Cache {
-    heads: Heads,
+    heads: HeadLayout,
     pool: Vec<f32>,
 }
 
@@ -64,7 +64,7 @@ impl Cache {
 }
 
 /// Largest difference from the definition for rows of (tokens in the cache, new tokens).
-fn difference(isa: Isa, heads: Heads, rows: &[(usize, usize)]) -> f64 {
+fn difference(isa: Isa, heads: HeadLayout, rows: &[(usize, usize)]) -> f64 {
     let mut noise = noise(heads.dim + rows.len());
     let mut batch = ForwardBatch::new();
     let blocks: usize = rows.iter().map(|(start, new)| (start + new).div_ceil(BLOCK)).sum();
@@ -73,7 +73,7 @@ fn difference(isa: Isa, heads: Heads, rows: &[(usize, usize)]) -> f64 {
     for &(start, new) in rows {
         let table: Vec<u32> = free.by_ref().take((start + new).div_ceil(BLOCK)).collect();
         cache.fill(&table, start + new, &mut noise);
-        batch.push(&vec![0; new], start, &table, None, Want::Last);
+        batch.push(&vec![0; new], start, &table, None, LogitPositions::Last);
     }
     let width = heads.query * heads.dim;
     let stride = width + 5;
@@ -104,7 +104,7 @@ fn agrees_with_the_definition_on_every_instruction_set() {
     let shapes = [(3, 1, 64), (9, 3, 64), (14, 2, 64), (4, 4, 32), (4, 2, 128), (5, 1, 48), (2, 1, 16)];
     for isa in Isa::available() {
         for (query, kv, dim) in shapes {
-            let heads = Heads { query, kv, dim };
+            let heads = HeadLayout { query, kv, dim };
             for rows in [
                 &[(0, 1)][..],
                 &[(15, 1), (16, 1), (17, 1), (300, 1)],

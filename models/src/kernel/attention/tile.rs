@@ -14,7 +14,7 @@ pub(super) const RUN: usize = 8;
 pub(super) const RUN_TOKENS: usize = RUN * BLOCK;
 
 /// Queries of one head for consecutive positions of one sequence, with the buffers for their keys and values.
-pub(super) struct Tile<'a> {
+pub(super) struct AttentionTile<'a> {
     /// Scaled queries, shape (rows, head_dim); row `i` has position `position + i / group`.
     pub(super) queries: &'a [f32],
     /// Number of query heads that share this key and value head.
@@ -52,7 +52,7 @@ pub(super) struct Blocks<'a, S> {
 
 /// Pointers to this head's part of the blocks of a run.
 #[derive(Clone, Copy)]
-struct Run<S> {
+struct BlockRun<S> {
     heads: [*const S; RUN],
     blocks: usize,
     tokens: usize,
@@ -61,7 +61,7 @@ struct Run<S> {
 impl<S> Blocks<'_, S> {
     /// Run that begins at position `first`.
     #[inline(always)]
-    fn run(&self, first: usize) -> Run<S> {
+    fn run(&self, first: usize) -> BlockRun<S> {
         let tokens = (self.end - first).min(RUN_TOKENS);
         let blocks = tokens.div_ceil(BLOCK);
         let mut heads = [self.data.as_ptr(); RUN];
@@ -69,25 +69,25 @@ impl<S> Blocks<'_, S> {
             let start = block as usize * self.stride + self.offset;
             *head = self.data[start..start + self.len].as_ptr();
         }
-        Run { heads, blocks, tokens }
+        BlockRun { heads, blocks, tokens }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn attend_avx512<S: Stored>(tile: &mut Tile<'_>, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
+unsafe fn attend_avx512<S: Stored>(tile: &mut AttentionTile<'_>, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
     // SAFETY: guaranteed by the caller.
     unsafe { tile.pass::<std::arch::x86_64::__m512, S>(blocks, after) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn attend_avx2<S: Stored>(tile: &mut Tile<'_>, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
+unsafe fn attend_avx2<S: Stored>(tile: &mut AttentionTile<'_>, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
     // SAFETY: guaranteed by the caller.
     unsafe { tile.pass::<[std::arch::x86_64::__m256; 2], S>(blocks, after) }
 }
 
-impl Tile<'_> {
+impl AttentionTile<'_> {
     fn rows(&self) -> usize {
         self.largest.len()
     }
@@ -146,7 +146,7 @@ impl Tile<'_> {
 
     /// Computes the scores of every row against every token of a run.
     #[inline(always)]
-    unsafe fn score<L: Lanes, S: Stored>(&mut self, run: &Run<S>) {
+    unsafe fn score<L: Lanes, S: Stored>(&mut self, run: &BlockRun<S>) {
         let mut row = 0;
         while row < self.rows() {
             // SAFETY: the requirements of `pass`; rows `row..row + R` exist.
@@ -162,7 +162,7 @@ impl Tile<'_> {
     }
 
     #[inline(always)]
-    unsafe fn score_rows<L: Lanes, S: Stored, const R: usize>(&mut self, row: usize, run: &Run<S>) -> usize {
+    unsafe fn score_rows<L: Lanes, S: Stored, const R: usize>(&mut self, row: usize, run: &BlockRun<S>) -> usize {
         // SAFETY: the requirements of `pass`; `block + N <= run.blocks`.
         unsafe {
             let query = self.queries.as_ptr().add(row * self.head_dim);
@@ -171,7 +171,7 @@ impl Tile<'_> {
             let ahead = if row == 0 { BLOCK * self.head_dim } else { 0 };
             let mut block = 0;
             while block < run.blocks {
-                let keys = Keys { heads: &run.heads[block..], head_dim: self.head_dim, ahead };
+                let keys = TransposedKeys { heads: &run.heads[block..], head_dim: self.head_dim, ahead };
                 let to = scores.add(block * BLOCK);
                 block += match run.blocks - block {
                     left if left == 1 || !L::WIDE => keys.dot::<L, R, 1>(query, to),
@@ -220,7 +220,7 @@ impl Tile<'_> {
 
     /// Adds the weighted values of a run to the sums, and prefetches the keys of the run `ahead`.
     #[inline(always)]
-    unsafe fn gather<L: Lanes, S: Stored>(&mut self, run: &Run<S>, ahead: &Run<S>) {
+    unsafe fn gather<L: Lanes, S: Stored>(&mut self, run: &BlockRun<S>, ahead: &BlockRun<S>) {
         let mut row = 0;
         while row < self.rows() {
             let ahead = if row == 0 { ahead } else { run };
@@ -240,8 +240,8 @@ impl Tile<'_> {
     unsafe fn gather_rows<L: Lanes, S: Stored, const R: usize>(
         &mut self,
         row: usize,
-        run: &Run<S>,
-        ahead: &Run<S>,
+        run: &BlockRun<S>,
+        ahead: &BlockRun<S>,
     ) -> usize {
         let mut column = 0;
         while column < self.head_dim {
@@ -249,7 +249,7 @@ impl Tile<'_> {
             unsafe {
                 let weights = self.scores.as_ptr().add(row * RUN_TOKENS);
                 let sums = self.sums.as_mut_ptr().add(row * self.head_dim + column);
-                let values = Values { run, ahead, head_dim: self.head_dim, column };
+                let values = ValueColumns { run, ahead, head_dim: self.head_dim, column };
                 column += if L::WIDE && self.head_dim - column >= 4 * LANES {
                     values.add::<L, R, 4>(weights, sums)
                 } else {
@@ -262,14 +262,14 @@ impl Tile<'_> {
 }
 
 /// Transposed keys of some blocks, shape (head_dim, [`BLOCK`]): one vector holds one dimension of a whole block.
-struct Keys<'a, S> {
+struct TransposedKeys<'a, S> {
     heads: &'a [*const S],
     head_dim: usize,
     /// Distance from each vector of keys to the part of the values to prefetch.
     ahead: usize,
 }
 
-impl<S: Stored> Keys<'_, S> {
+impl<S: Stored> TransposedKeys<'_, S> {
     /// Computes `R` rows of scores against `N` blocks and returns `N`.
     #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[inline(always)]
@@ -303,15 +303,15 @@ impl<S: Stored> Keys<'_, S> {
 }
 
 /// Some columns of a run's values, which follow the keys of each block, shape ([`BLOCK`], head_dim).
-struct Values<'a, S> {
-    run: &'a Run<S>,
+struct ValueColumns<'a, S> {
+    run: &'a BlockRun<S>,
     /// Run whose keys to prefetch; they occupy as much memory as the values.
-    ahead: &'a Run<S>,
+    ahead: &'a BlockRun<S>,
     head_dim: usize,
     column: usize,
 }
 
-impl<S: Stored> Values<'_, S> {
+impl<S: Stored> ValueColumns<'_, S> {
     /// Adds to `R` rows and `C` vectors of columns of the sums, and returns the number of columns.
     #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[inline(always)]

@@ -5,7 +5,7 @@ use crate::ModelError;
 use crate::decoder::{DecoderConfig, RopeScaling};
 
 /// Accessor of the keys below the architecture's name.
-struct Keys<'a> {
+struct MetadataKeys<'a> {
     gguf: &'a Gguf,
     architecture: &'a str,
 }
@@ -15,7 +15,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     if !matches!(architecture, "llama" | "qwen2" | "qwen3") {
         return Err(gguf.unsupported(format!("architecture {architecture}: expected llama, qwen2 or qwen3")));
     }
-    let keys = Keys { gguf, architecture };
+    let keys = MetadataKeys { gguf, architecture };
     let hidden = keys.size("embedding_length")?;
     let heads = keys.size("attention.head_count")?;
     let head_dim = if keys.number("attention.key_length").is_some() {
@@ -67,7 +67,7 @@ fn other_bias(gguf: &Gguf) -> Option<&String> {
     gguf.header.tensors.keys().filter(|name| name.ends_with(".bias") && !added(name)).min()
 }
 
-impl Keys<'_> {
+impl MetadataKeys<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }

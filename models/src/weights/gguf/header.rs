@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::read::{Cursor, Reason};
-use super::value::Value;
-use crate::weights::view::{GgmlKind, size_of};
+use super::value::MetadataValue;
+use crate::weights::tensor_view::{GgmlKind, size_of};
 
 /// Metadata and tensor locations, which precede the tensors' bytes.
 #[derive(Debug)]
 pub(super) struct Header {
-    pub(super) metadata: HashMap<String, Value>,
+    pub(super) metadata: HashMap<String, MetadataValue>,
     pub(super) tensors: HashMap<String, Tensor>,
     /// Size of the header itself, in bytes.
     pub(super) len: usize,
@@ -48,10 +48,10 @@ impl Header {
         let mut metadata = HashMap::new();
         for _ in 0..entries {
             let key = String::from_utf8_lossy(&bytes[cursor.text("metadata key")?]).into_owned();
-            let value = Value::read(bytes, &mut cursor, &key)?;
+            let value = MetadataValue::read(bytes, &mut cursor, &key)?;
             metadata.insert(key, value);
         }
-        let places = (0..tensors).map(|_| Place::read(bytes, &mut cursor)).collect::<Result<Vec<_>, _>>()?;
+        let places = (0..tensors).map(|_| TensorEntry::read(bytes, &mut cursor)).collect::<Result<Vec<_>, _>>()?;
         let len = cursor.at();
         let data = data_start(&metadata, len)?;
         let mut tensors = HashMap::new();
@@ -66,8 +66,8 @@ impl Header {
 }
 
 /// Offset of the tensors' bytes: the next multiple of the alignment.
-fn data_start(metadata: &HashMap<String, Value>, header: usize) -> Result<usize, Reason> {
-    let alignment = metadata.get("general.alignment").map_or(Some(32), Value::unsigned);
+fn data_start(metadata: &HashMap<String, MetadataValue>, header: usize) -> Result<usize, Reason> {
+    let alignment = metadata.get("general.alignment").map_or(Some(32), MetadataValue::unsigned);
     match alignment.and_then(|alignment| usize::try_from(alignment).ok()) {
         Some(alignment) if alignment.is_power_of_two() && alignment <= 1 << 20 => {
             Ok(header.next_multiple_of(alignment))
@@ -77,7 +77,7 @@ fn data_start(metadata: &HashMap<String, Value>, header: usize) -> Result<usize,
 }
 
 /// Entry of a tensor in the header.
-struct Place {
+struct TensorEntry {
     name: String,
     kind: u32,
     /// Dimensions as in the file, innermost first.
@@ -85,7 +85,7 @@ struct Place {
     offset: u64,
 }
 
-impl Place {
+impl TensorEntry {
     fn read(bytes: &[u8], cursor: &mut Cursor<'_>) -> Result<Self, Reason> {
         let name = String::from_utf8_lossy(&bytes[cursor.text("tensor name")?]).into_owned();
         let count = cursor.u32(&name)?;

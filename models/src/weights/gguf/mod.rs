@@ -12,12 +12,12 @@ use std::path::Path;
 
 use sha2::Sha256;
 
-use super::map::Map;
-use super::view::TensorView;
+use super::mapped_file::Map;
+use super::tensor_view::TensorView;
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use header::Header;
-use value::Value;
+use value::MetadataValue;
 
 /// An open GGUF file. Tensors have the names and row order of the Hugging Face checkpoint from which the file was
 /// converted.
@@ -54,7 +54,7 @@ impl Gguf {
     /// Text value of the metadata.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.header.metadata.get(key)? {
-            Value::Text(text) => Some(text),
+            MetadataValue::Text(text) => Some(text),
             _ => None,
         }
     }
@@ -72,7 +72,7 @@ impl Gguf {
     /// Array of texts of the metadata; broken UTF-8 is replaced.
     pub fn texts(&self, key: &str) -> Option<Vec<Cow<'_, str>>> {
         match self.header.metadata.get(key)? {
-            Value::Array(array) => array.texts(self.map.bytes()),
+            MetadataValue::Array(array) => array.texts(self.map.bytes()),
             _ => None,
         }
     }
@@ -81,7 +81,7 @@ impl Gguf {
     /// element that is negative or not an integer.
     pub fn numbers(&self, key: &str) -> Option<impl ExactSizeIterator<Item = Option<u64>>> {
         match self.header.metadata.get(key)? {
-            Value::Array(array) => array.numbers(self.map.bytes()),
+            MetadataValue::Array(array) => array.numbers(self.map.bytes()),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use super::read::{Cursor, Reason};
 
 /// A metadata value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
+pub(super) enum MetadataValue {
     Unsigned(u64),
     Signed(i64),
     Float(f64),
@@ -41,7 +41,7 @@ fn width(kind: u32) -> Option<u64> {
     }
 }
 
-impl Value {
+impl MetadataValue {
     pub(super) fn read(bytes: &[u8], cursor: &mut Cursor<'_>, key: &str) -> Result<Self, Reason> {
         match cursor.u32(key)? {
             TEXT => Ok(Self::Text(String::from_utf8_lossy(&bytes[cursor.text(key)?]).into_owned())),
@@ -127,6 +127,6 @@ impl Array {
         let kind = self.kind;
         let width = width(self.kind)? as usize;
         let elements = file[self.bytes.clone()].chunks_exact(width);
-        Some(elements.map(move |bytes| Value::number(kind, bytes).unsigned()))
+        Some(elements.map(move |bytes| MetadataValue::number(kind, bytes).unsigned()))
     }
 }

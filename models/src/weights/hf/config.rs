@@ -10,7 +10,7 @@ use crate::decoder::{DecoderConfig, RopeScaling};
 
 /// Relevant fields of `LlamaConfig`, `Qwen2Config` and `Qwen3Config` in `transformers`.
 #[derive(Debug, Deserialize)]
-struct Config {
+struct ConfigFile {
     model_type: String,
     vocab_size: usize,
     hidden_size: usize,
@@ -24,9 +24,9 @@ struct Config {
     #[serde(default = "default_eps")]
     rms_norm_eps: f32,
     rope_theta: Option<f32>,
-    rope_scaling: Option<Rope>,
+    rope_scaling: Option<RopeFields>,
     /// Replaces both fields above in `transformers` 5.
-    rope_parameters: Option<Rope>,
+    rope_parameters: Option<RopeFields>,
     tie_word_embeddings: Option<bool>,
     hidden_act: Option<String>,
     use_sliding_window: Option<bool>,
@@ -35,7 +35,7 @@ struct Config {
 }
 
 #[derive(Debug, Deserialize)]
-struct Rope {
+struct RopeFields {
     rope_type: Option<String>,
     /// Former name of the type. `transformers` 4 copied it to the new name and saved both.
     #[serde(rename = "type")]
@@ -73,7 +73,7 @@ pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors)
     if !matches!(kind.as_str(), "llama" | "qwen2" | "qwen3") {
         return Err(unsupported(format!("model_type {kind:?}: expected llama, qwen2 or qwen3")));
     }
-    let config: Config = serde_json::from_value(value).map_err(|error| corrupt(error.to_string()))?;
+    let config: ConfigFile = serde_json::from_value(value).map_err(|error| corrupt(error.to_string()))?;
     config.refuse(tensors).map_err(unsupported)?;
     let rope_scaling = config.rope_scaling().map_err(unsupported)?;
     let decoder = config.decoder(rope_scaling, tensors);
@@ -81,7 +81,7 @@ pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors)
     Ok(decoder)
 }
 
-impl Config {
+impl ConfigFile {
     /// Returns an error for a setting that no supported decoder implements.
     fn refuse(&self, tensors: &Safetensors) -> Result<(), String> {
         if let Some(act) = self.hidden_act.as_deref().filter(|act| *act != "silu") {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use sha2::Sha256;
 
-use super::view::TensorView;
+use super::tensor_view::TensorView;
 use crate::ModelError;
 use shard::Shard;
 
@@ -25,7 +25,7 @@ pub struct Safetensors {
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct ShardIndex {
     weight_map: HashMap<String, String>,
 }
 
@@ -51,7 +51,7 @@ impl Safetensors {
     fn sharded(folder: &Path, index: &Path) -> Result<Self, ModelError> {
         let corrupt = |reason: String| ModelError::Corrupt { path: index.into(), reason };
         let bytes = std::fs::read(index).map_err(ModelError::io("read", index))?;
-        let Index { weight_map } = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+        let ShardIndex { weight_map } = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
         let mut files: Vec<&String> = weight_map.values().collect();
         files.sort_unstable();
         files.dedup();

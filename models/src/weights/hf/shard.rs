@@ -7,8 +7,8 @@ use safetensors::tensor::{Metadata, SafeTensors};
 use sha2::Sha256;
 
 use crate::ModelError;
-use crate::weights::map::Map;
-use crate::weights::view::{TensorView, kind_of};
+use crate::weights::mapped_file::Map;
+use crate::weights::tensor_view::{TensorView, kind_of};
 
 /// A memory-mapped file and its validated header.
 #[derive(Debug)]

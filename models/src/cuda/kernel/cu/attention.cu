@@ -7,8 +7,8 @@
 //
 // Keys and values are loaded from memory directly into registers, sixteen bytes per lane, as operands of the mma
 // instructions:
-//  * Scores sum over dims, in any order: the lane that would hold dims 2t, 2t + 1, 2t + 8, 2t + 9 of two
-//    steps takes dims 8t .. 8t + 7 instead, of queries and keys alike. (Eight bytes where the width leaves sixteen dims.)
+//  * Scores sum over dims, in any order: the lane that would hold dims 2t, 2t + 1, 2t + 8, 2t + 9 of two steps takes dims
+//    8t .. 8t + 7 instead, of queries and keys alike. (Eight bytes where the width leaves sixteen dims.)
 //  * Values are stored in the cache in the order of the lanes (`value_place` in rotary.cu).
 //  * The registers of the scores have the layout that the probabilities need in the second multiplication.
 // Keys of the next block of sixteen tokens are loaded before the softmax of the current one, values before its scores.

@@ -13,38 +13,38 @@ pub(super) const CHUNK: usize = 192;
 
 /// Method for products of brain floats.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum DotMethod {
     /// Uses the CPU's instruction for pairs.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
-    Pairs(Present),
+    BrainPairs(Bf16Support),
     /// Uses plain floats.
-    Plain,
+    PlainFloats,
 }
 
 /// Proof that the CPU has AVX-512 F and AVX512-BF16; only [`DotMethod::best`] creates one.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
-pub(super) struct Present(());
+pub(super) struct Bf16Support(());
 
-impl Way {
+impl DotMethod {
     /// The faster method that this CPU supports. Cheap: the standard library caches the feature detection.
     pub(super) fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
             if has!("avx512f") && has!("avx512bf16") {
-                return Self::Pairs(Present(()));
+                return Self::BrainPairs(Bf16Support(()));
             }
         }
-        Self::Plain
+        Self::PlainFloats
     }
 
     /// All methods that this CPU supports, for tests that force each.
     #[cfg(test)]
     pub(super) fn available() -> Vec<Self> {
         match Self::best() {
-            Self::Plain => vec![Self::Plain],
-            best => vec![best, Self::Plain],
+            Self::PlainFloats => vec![Self::PlainFloats],
+            best => vec![best, Self::PlainFloats],
         }
     }
 }
@@ -73,18 +73,18 @@ fn parts(pair: u32) -> [f32; 2] {
 
 /// Method that computes in plain floats.
 #[repr(align(64))]
-pub(super) struct Plain {
+pub(super) struct PlainFloats {
     /// Part of a panel in the layout of [`panel_product`].
     weights: [f32; 2 * CHUNK * PANEL],
 }
 
-impl Plain {
+impl PlainFloats {
     pub(super) fn new() -> Self {
         Self { weights: [0.0; 2 * CHUNK * PANEL] }
     }
 }
 
-impl Dot for Plain {
+impl Dot for PlainFloats {
     type Pair = [f32; 2];
 
     fn round(&mut self, row: &[f32], to: &mut [[f32; 2]]) {
@@ -107,21 +107,21 @@ impl Dot for Plain {
 }
 
 /// Method that uses the CPU's instruction for pairs.
-pub(super) struct Pairs(Present);
+pub(super) struct BrainPairs(Bf16Support);
 
-impl Pairs {
-    pub(super) fn new(present: Present) -> Self {
+impl BrainPairs {
+    pub(super) fn new(present: Bf16Support) -> Self {
         Self(present)
     }
 }
 
-impl Dot for Pairs {
+impl Dot for BrainPairs {
     type Pair = u32;
 
     fn round(&mut self, row: &[f32], to: &mut [u32]) {
         assert!(row.len().div_ceil(2) == to.len(), "a pair for each two values");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Present` proves that the CPU has the instructions; there are as many places as pairs.
+        // SAFETY: `Bf16Support` proves that the CPU has the instructions; there are as many places as pairs.
         unsafe {
             x86::round(row, to);
         }
@@ -136,7 +136,7 @@ impl Dot for Pairs {
         assert!(pairs <= CHUNK, "one chunk");
         assert!(rows == 0 || x.len() >= (rows - 1) * stride + pairs, "rows of activations");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Present` proves that the CPU has the instructions; x, the panel and the sums cover the rows, as
+        // SAFETY: `Bf16Support` proves that the CPU has the instructions; x, the panel and the sums cover the rows, as
         // asserted.
         unsafe {
             x86::multiply(x, stride, panel, sums);

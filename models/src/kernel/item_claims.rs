@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::team::{Line, share};
+use super::team::{CacheAligned, share};
 
 /// Number of claimed items in each thread's share.
-pub(super) type Cursors = [Line<AtomicUsize>];
+pub(super) type Cursors = [CacheAligned<AtomicUsize>];
 
 /// One thread's iterator over the items of a region; see [`Team::sweep`](super::Team::sweep).
 #[derive(Debug)]
-pub(crate) struct Claims<'a> {
+pub(crate) struct ItemClaims<'a> {
     cursors: &'a Cursors,
     count: usize,
     worker: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Claims<'a> {
     passed: usize,
 }
 
-impl<'a> Claims<'a> {
+impl<'a> ItemClaims<'a> {
     pub(super) fn new(cursors: &'a Cursors, count: usize, worker: usize) -> Self {
         Self { cursors, count, worker, passed: 0 }
     }
@@ -28,7 +28,7 @@ impl<'a> Claims<'a> {
     }
 }
 
-impl Iterator for Claims<'_> {
+impl Iterator for ItemClaims<'_> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {

@@ -7,26 +7,26 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use super::map::sample;
-use super::view::{GgmlKind, TensorView};
-use super::{Source, Weights};
+use super::mapped_file::sample;
+use super::tensor_view::{GgmlKind, TensorView};
+use super::{Weights, WeightsSource};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 
 /// Tensors in `f32`, one after another.
-pub(super) struct Memory {
+pub(super) struct MemoryWeights {
     values: Vec<f32>,
-    places: HashMap<String, Place>,
+    places: HashMap<String, TensorRange>,
 }
 
-struct Place {
+struct TensorRange {
     shape: Vec<usize>,
     range: Range<usize>,
 }
 
-impl Memory {
+impl MemoryWeights {
     pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
-        let Some(Place { shape, range }) = self.places.get(name) else {
+        let Some(TensorRange { shape, range }) = self.places.get(name) else {
             return Err(ModelError::Tensor { name: name.to_owned(), reason: "not among those in memory".to_owned() });
         };
         let bytes = bytemuck::cast_slice(&self.values[range.clone()]);
@@ -38,9 +38,9 @@ impl Memory {
     }
 }
 
-impl fmt::Debug for Memory {
+impl fmt::Debug for MemoryWeights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Memory({} tensors, {} values)", self.places.len(), self.values.len())
+        write!(f, "MemoryWeights({} tensors, {} values)", self.places.len(), self.values.len())
     }
 }
 
@@ -59,7 +59,7 @@ impl Weights {
         for (name, shape) in tensors {
             let range = end..end + shape.iter().product::<usize>();
             end = range.end;
-            places.insert(name, Place { shape, range });
+            places.insert(name, TensorRange { shape, range });
         }
         if end != values.len() {
             return Err(ModelError::Input(format!("{} values: the tensors need {end}", values.len())));
@@ -68,6 +68,6 @@ impl Weights {
         let mut id = [0; 16];
         sample(bytemuck::cast_slice(&values), &mut hash);
         id.copy_from_slice(&hash.finalize()[..16]);
-        Ok(Self { source: Source::Memory(Memory { values, places }), config, id })
+        Ok(Self { source: WeightsSource::Memory(MemoryWeights { values, places }), config, id })
     }
 }

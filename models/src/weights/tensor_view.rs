@@ -42,7 +42,7 @@ impl TensorView<'_> {
         let bytes = &self.bytes;
         let values = match floats(self.kind, bytes) {
             Some(values) => values,
-            None => dequantise(self.kind, &self.shape, bytes).map_err(|error| self.broken(&error.to_string()))?,
+            None => dequantize(self.kind, &self.shape, bytes).map_err(|error| self.broken(&error.to_string()))?,
         };
         if values.len() == self.len() {
             Ok(values)
@@ -90,7 +90,7 @@ pub(super) fn size_of(kind: GgmlKind, len: usize) -> Option<usize> {
     if len.is_multiple_of(block) { (len / block).checked_mul(kind.type_size()) } else { None }
 }
 
-fn dequantise(kind: GgmlKind, shape: &[usize], bytes: &[u8]) -> candle_core::Result<Vec<f32>> {
+fn dequantize(kind: GgmlKind, shape: &[usize], bytes: &[u8]) -> candle_core::Result<Vec<f32>> {
     if size_of(kind, shape.iter().product()) != Some(bytes.len()) {
         candle_core::bail!("{} bytes do not fill it", bytes.len());
     }

@@ -12,11 +12,11 @@ use crate::decoder::DecoderConfig;
 
 /// Initial parameter pairs of a new adapter, layer by layer and module by module, determined by the seed.
 #[derive(Debug)]
-pub(super) struct Beginning {
+pub(super) struct InitialPairs {
     random: ChaCha8Rng,
 }
 
-impl Beginning {
+impl InitialPairs {
     pub(super) fn new(seed: u64) -> Self {
         Self { random: ChaCha8Rng::seed_from_u64(seed) }
     }
@@ -55,7 +55,7 @@ pub(crate) type Pairs = [Option<Pair>; Module::COUNT];
 pub(crate) fn adapter(config: &DecoderConfig, lora: &Lora) -> Result<(Table, Vec<Pairs>), ModelError> {
     lora.check(config)?;
     let mut table = Table::default();
-    let mut beginning = Beginning::new(lora.seed);
+    let mut beginning = InitialPairs::new(lora.seed);
     let layer = |layer| {
         Module::ALL.map(|module| {
             let wanted = lora.targets.contains(&module);

@@ -13,13 +13,13 @@ pub(super) enum Finish<'a> {
 }
 
 /// Result of a matrix multiplication, of shape (rows, `out`); units of work write disjoint parts of it.
-pub(super) struct Target<'a> {
+pub(super) struct MatmulOutput<'a> {
     pub(super) y: Base<f32>,
     pub(super) out: usize,
     pub(super) finish: Finish<'a>,
 }
 
-impl Target<'_> {
+impl MatmulOutput<'_> {
     /// Prefetches the outputs of a panel in a row: those of different rows lie far apart, beyond the reach of the
     /// hardware prefetcher.
     pub(super) fn prefetch(&self, row: usize, panel: usize) {

@@ -3,23 +3,23 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::attention::Plan;
-use super::layer::Pass;
+use super::attention::AttentionPlan;
+use super::layer::LayerPass;
 use super::load::Loader;
 use super::network::Network;
 use super::parameter::Table;
-use super::projection::Rows;
-use super::tape::{Scratch, Tape};
-use super::{Compute, Likeliest, Objective, Pack, Score, Segment, Tune};
+use super::projection::PassRows;
+use super::tape::{PassScratch, Tape};
+use super::{Compute, Likeliest, Objective, Pack, PackSegment, Score, Tune};
 use crate::decoder::DecoderConfig;
 use crate::kernel::Team;
-use crate::kernel::attention::Heads;
+use crate::kernel::attention::HeadLayout;
 use crate::kernel::rope::Rope;
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
 /// Weights of a decoder and working memory of its passes, on the CPU.
-pub(super) struct Processor {
+pub(super) struct CpuPasses {
     pub(super) config: DecoderConfig,
     team: Arc<Team>,
     pub(super) network: Network,
@@ -27,12 +27,12 @@ pub(super) struct Processor {
     /// Number of trained values.
     pub(super) values: usize,
     pub(super) tape: Tape,
-    pub(super) scratch: Scratch,
+    pub(super) scratch: PassScratch,
     positions: Vec<usize>,
     pub(super) limit: Option<usize>,
 }
 
-impl Processor {
+impl CpuPasses {
     /// Loads a checkpoint and returns it with the initial values of its trained parameters.
     pub(super) fn load(
         weights: &Weights,
@@ -49,7 +49,7 @@ impl Processor {
             network,
             values: table.values.len(),
             tape: Tape::default(),
-            scratch: Scratch::default(),
+            scratch: PassScratch::default(),
             positions: Vec::new(),
             limit: None,
             config,
@@ -58,19 +58,19 @@ impl Processor {
         Ok((processor, table))
     }
 
-    pub(super) fn heads(&self) -> Heads {
-        Heads { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim }
+    pub(super) fn heads(&self) -> HeadLayout {
+        HeadLayout { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim }
     }
 
-    fn plan(&mut self, pack: &Pack) -> Plan {
+    fn plan(&mut self, pack: &Pack) -> AttentionPlan {
         self.positions.clear();
         self.positions.extend(pack.segments().iter().flat_map(|segment| segment.start..segment.end()));
-        self.rope.reserve(pack.segments().iter().map(Segment::end).max().unwrap_or(0));
-        Plan::new(pack, self.heads())
+        self.rope.reserve(pack.segments().iter().map(PackSegment::end).max().unwrap_or(0));
+        AttentionPlan::new(pack, self.heads())
     }
 }
 
-impl Compute for Processor {
+impl Compute for CpuPasses {
     fn take(&mut self, values: &[f32]) {
         self.network.repack(&self.team, values);
     }
@@ -79,8 +79,8 @@ impl Compute for Processor {
         let plan = self.plan(pack);
         self.ready_to_score(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
-        let rows = Rows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = Pass { config, rope, plan: &plan, positions, rows };
+        let rows = PassRows { team, count: pack.tokens().len(), adapted: !base };
+        let pass = LayerPass { config, rope, plan: &plan, positions, rows };
         Ok(network.score(&pass, pack, &mut tape.kept[0], scratch))
     }
 
@@ -88,8 +88,8 @@ impl Compute for Processor {
         let plan = self.plan(pack);
         self.ready_to_score(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
-        let rows = Rows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = Pass { config, rope, plan: &plan, positions, rows };
+        let rows = PassRows { team, count: pack.tokens().len(), adapted: !base };
+        let pass = LayerPass { config, rope, plan: &plan, positions, rows };
         Ok(network.likeliest(&pass, pack, count, &mut tape.kept[0], scratch))
     }
 
@@ -97,8 +97,8 @@ impl Compute for Processor {
         let plan = self.plan(pack);
         self.ready_to_score(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
-        let rows = Rows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = Pass { config, rope, plan: &plan, positions, rows };
+        let rows = PassRows { team, count: pack.tokens().len(), adapted: !base };
+        let pass = LayerPass { config, rope, plan: &plan, positions, rows };
         Ok(network.states(&pass, pack, &mut tape.kept[0], scratch))
     }
 
@@ -106,8 +106,8 @@ impl Compute for Processor {
         let plan = self.plan(pack);
         let whole = self.ready(pack, &plan)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
-        let rows = Rows { team, count: pack.tokens().len(), adapted: true };
-        let pass = Pass { config, rope, plan: &plan, positions, rows };
+        let rows = PassRows { team, count: pack.tokens().len(), adapted: true };
+        let pass = LayerPass { config, rope, plan: &plan, positions, rows };
         network.learn(&pass, pack, (tape, whole), scratch, objective, gradients);
         Ok(())
     }
@@ -116,7 +116,7 @@ impl Compute for Processor {
         self.limit = limit;
     }
 
-    fn on_card(&self) -> bool {
+    fn on_gpu(&self) -> bool {
         false
     }
 
@@ -129,7 +129,7 @@ impl Compute for Processor {
     }
 }
 
-impl fmt::Debug for Processor {
+impl fmt::Debug for CpuPasses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Processor").field("team", &self.team).finish_non_exhaustive()
     }

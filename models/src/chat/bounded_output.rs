@@ -10,13 +10,13 @@ const BESIDES: usize = 1 << 20;
 
 /// A text buffer with a maximum size.
 #[derive(Debug)]
-pub(super) struct Sheet {
+pub(super) struct BoundedOutput {
     written: Vec<u8>,
     most: usize,
     full: bool,
 }
 
-impl Sheet {
+impl BoundedOutput {
     /// Creates a buffer whose limit suffices for any well-meaning template with `said` bytes of input.
     pub(super) fn for_bytes(said: usize) -> Self {
         let most = said.saturating_mul(TIMES).saturating_add(BESIDES);
@@ -39,7 +39,7 @@ impl Sheet {
     }
 }
 
-impl io::Write for Sheet {
+impl io::Write for BoundedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.most - self.written.len() {
             self.full = true;

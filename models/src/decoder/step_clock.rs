@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// A phase of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum StepPhase {
     /// Checks, layout and embedding lookup.
     Begin,
     /// RMS norms.
@@ -29,7 +29,7 @@ pub enum Part {
     Head,
 }
 
-impl Part {
+impl StepPhase {
     /// All phases, in the order of a step.
     pub const ALL: [Self; 11] = [
         Self::Begin,
@@ -49,12 +49,12 @@ impl Part {
 /// Time spent per phase since the decoder was loaded. Two clock readings per phase and layer cost about a
 /// thousandth of the shortest step.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    spent: [Duration; Part::ALL.len()],
+pub struct StepClock {
+    spent: [Duration; StepPhase::ALL.len()],
     last: Instant,
 }
 
-impl Clock {
+impl StepClock {
     pub(crate) fn new() -> Self {
         Self { spent: Default::default(), last: Instant::now() }
     }
@@ -65,14 +65,14 @@ impl Clock {
     }
 
     /// Adds the time since the last call to `part`.
-    pub(crate) fn lap(&mut self, part: Part) {
+    pub(crate) fn lap(&mut self, part: StepPhase) {
         let now = Instant::now();
         self.spent[part as usize] += now - self.last;
         self.last = now;
     }
 
     /// Total time spent on `part`.
-    pub fn spent(&self, part: Part) -> Duration {
+    pub fn spent(&self, part: StepPhase) -> Duration {
         self.spent[part as usize]
     }
 }

@@ -4,21 +4,21 @@ use std::cell::RefCell;
 
 use sha2::{Digest, Sha256};
 
-use super::Segment;
-use super::tool::Said;
+use super::TextSegment;
+use super::tool::TemplateInput;
 
 /// Two marker strings that occur nowhere in the conversation. Both are derived from a SHA-256 of the whole
 /// conversation, so that rendering stays deterministic and no message can contain its own marks.
 #[derive(Debug)]
-pub(super) struct Marks {
+pub(super) struct ContentMarks {
     open: String,
     close: String,
 }
 
-impl Marks {
-    pub(super) fn avoiding(said: Said<'_>) -> Self {
+impl ContentMarks {
+    pub(super) fn avoiding(input: TemplateInput<'_>) -> Self {
         let hash = RefCell::new(Sha256::new());
-        said.values(&|text| {
+        input.values(&|text| {
             let mut hash = hash.borrow_mut();
             hash.update(text.len().to_le_bytes());
             hash.update(text);
@@ -42,7 +42,7 @@ impl Marks {
 
     /// Splits a rendered text into template text and marked contents. Returns `None` when the marks no longer come
     /// in pairs.
-    pub(super) fn split(&self, text: &str) -> Option<Vec<Segment>> {
+    pub(super) fn split(&self, text: &str) -> Option<Vec<TextSegment>> {
         let mut segments = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once(&self.open) {
@@ -50,14 +50,14 @@ impl Marks {
             if before.contains(&self.close) || content.contains(&self.open) {
                 return None;
             }
-            segments.push(Segment { text: before.to_owned(), trusted: true });
-            segments.push(Segment { text: content.to_owned(), trusted: false });
+            segments.push(TextSegment { text: before.to_owned(), trusted: true });
+            segments.push(TextSegment { text: content.to_owned(), trusted: false });
             rest = after;
         }
         if rest.contains(&self.close) {
             return None;
         }
-        segments.push(Segment { text: rest.to_owned(), trusted: true });
+        segments.push(TextSegment { text: rest.to_owned(), trusted: true });
         segments.retain(|segment| !segment.text.is_empty());
         Some(segments)
     }
@@ -76,7 +76,7 @@ impl Marks {
     }
 
     /// Cuts a text at the marks inserted by [`inside`](Self::inside).
-    pub(super) fn cut(&self, text: &str) -> Vec<Segment> {
-        text.split(&self.open).map(|part| Segment { text: part.to_owned(), trusted: true }).collect()
+    pub(super) fn cut(&self, text: &str) -> Vec<TextSegment> {
+        text.split(&self.open).map(|part| TextSegment { text: part.to_owned(), trusted: true }).collect()
     }
 }
