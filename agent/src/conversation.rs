@@ -1,0 +1,174 @@
+//! The user's input: a question and the chat before it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use waymark_models::chat::{Tool, ToolCall};
+
+use super::AgentError;
+
+/// Author of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Instructions that precede the chat.
+    System,
+    /// The user.
+    User,
+    /// An earlier answer.
+    Assistant,
+    /// The result of a call that an earlier answer made.
+    Tool,
+}
+
+impl Role {
+    /// Returns the name of the role in chat templates.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        }
+    }
+}
+
+/// One message of a chat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConversationMessage {
+    /// Author of the message.
+    pub role: Role,
+    /// Plain text, in which no character sequence has a special meaning.
+    pub content: String,
+    /// Tool calls of an earlier answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<ToolCall>,
+}
+
+impl ConversationMessage {
+    /// Creates a message without calls.
+    pub fn new(role: Role, content: impl Into<String>) -> ConversationMessage {
+        ConversationMessage { role, content: content.into(), calls: Vec::new() }
+    }
+}
+
+/// A question with the chat that led to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conversation {
+    history: Vec<ConversationMessage>,
+    last: ConversationMessage,
+    /// Shared, since several answers may be generated for one conversation.
+    tools: Arc<[Tool]>,
+}
+
+impl Conversation {
+    /// Creates a conversation from a question without a history.
+    pub fn new(question: impl Into<String>) -> Conversation {
+        let last = ConversationMessage::new(Role::User, question);
+        Conversation { history: Vec::new(), last, tools: Arc::default() }
+    }
+
+    /// Creates a conversation from a chat. Its last message, from the user or a tool, is the question; earlier messages
+    /// are kept as they are.
+    ///
+    /// # Errors
+    /// [`AgentError::Conversation`] when the last message has another role, or is the user's and blank.
+    pub fn from_messages(mut messages: Vec<ConversationMessage>) -> Result<Conversation, AgentError> {
+        let last = messages.pop().ok_or(AgentError::Conversation("at least one message is required"))?;
+        match last.role {
+            Role::System | Role::Assistant => {
+                Err(AgentError::Conversation("the last message must have the role user or tool"))
+            }
+            Role::User if last.content.trim().is_empty() => Err(AgentError::Conversation("the last message is empty")),
+            Role::User | Role::Tool => Ok(Conversation { history: messages, last, tools: Arc::default() }),
+        }
+    }
+
+    /// Adds tools that may be called.
+    #[must_use]
+    pub fn with_tools(self, tools: Vec<Tool>) -> Conversation {
+        Conversation { tools: tools.into(), ..self }
+    }
+
+    /// Returns the question; after a call, its result.
+    pub fn question(&self) -> &str {
+        &self.last.content
+    }
+
+    /// Returns the question, dropping the rest.
+    pub fn into_question(self) -> String {
+        self.last.content
+    }
+
+    /// Returns the earlier messages, oldest first.
+    pub fn history(&self) -> &[ConversationMessage] {
+        &self.history
+    }
+
+    /// Returns the message to answer.
+    pub fn last(&self) -> &ConversationMessage {
+        &self.last
+    }
+
+    /// Returns the tools that may be called.
+    pub fn tools(&self) -> &[Tool] {
+        &self.tools
+    }
+
+    /// Returns `true` if tools may be called, or were called before.
+    pub fn has_tools(&self) -> bool {
+        let said = |message: &ConversationMessage| message.role == Role::Tool || !message.calls.is_empty();
+        !self.tools.is_empty() || said(&self.last) || self.history.iter().any(said)
+    }
+
+    /// Returns the whole chat, with `content` in place of the question.
+    pub fn with_last(&self, content: String) -> Vec<ConversationMessage> {
+        let mut messages = self.history.clone();
+        messages.push(ConversationMessage { content, ..self.last.clone() });
+        messages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_last_user_message_is_the_question() {
+        let chat = vec![
+            ConversationMessage::new(Role::System, "Be short."),
+            ConversationMessage::new(Role::User, "Who wrote Faust?"),
+            ConversationMessage::new(Role::Assistant, "Goethe"),
+            ConversationMessage::new(Role::User, "When?"),
+        ];
+        let conversation = Conversation::from_messages(chat.clone()).unwrap();
+        assert_eq!(conversation.question(), "When?");
+        assert_eq!(conversation.history(), &chat[..3]);
+        let prompted = conversation.with_last("Q: When?".into());
+        assert_eq!(prompted[..3], chat[..3]);
+        assert_eq!(prompted[3].content, "Q: When?");
+    }
+
+    #[test]
+    fn a_chat_without_a_question_is_refused() {
+        for chat in [
+            vec![],
+            vec![ConversationMessage::new(Role::User, " \n")],
+            vec![ConversationMessage::new(Role::User, "a"), ConversationMessage::new(Role::Assistant, "b")],
+        ] {
+            assert!(matches!(Conversation::from_messages(chat), Err(AgentError::Conversation(_))));
+        }
+    }
+
+    #[test]
+    fn a_tools_result_is_answered_as_a_question_is() {
+        let call = ToolCall { name: "look".to_owned(), arguments: serde_json::Map::new() };
+        let called = ConversationMessage { calls: vec![call], ..ConversationMessage::new(Role::Assistant, "") };
+        let chat =
+            vec![ConversationMessage::new(Role::User, "Look."), called, ConversationMessage::new(Role::Tool, "")];
+        let conversation = Conversation::from_messages(chat.clone()).unwrap();
+        assert_eq!(conversation.with_last(String::new()), chat);
+        assert!(conversation.has_tools() && !Conversation::new("Look.").has_tools());
+    }
+}

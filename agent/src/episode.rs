@@ -1,0 +1,316 @@
+//! An episode: one run of the loop for one question.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+use waymark_index::{Condition, Evidence, Mode, Query};
+use waymark_models::chat::Tool;
+use waymark_models::grammar::Json;
+
+use super::AgentError;
+use super::answer_format::AnswerFormat;
+use super::budget::Budget;
+use super::conversation::Conversation;
+use super::event::Event;
+use super::excluded_passages::ExcludedPassages;
+use super::generator::SessionSource;
+use super::guide::AllowedActions;
+use super::loop_variant::LoopVariant;
+use super::observation::frame;
+use super::options::EpisodeOptions;
+use super::policy::Policy;
+use super::protocol::{SegmentKind, Tag, Tags};
+use super::retrieval::Retrieval;
+use super::run::EpisodeRun;
+use super::runtime::Runtime;
+use super::sampling::Sampling;
+use super::sanitize::STAND_IN;
+use super::tool_constraint::ToolConstraint;
+use super::trajectory::{PartialTrajectory, Trajectory};
+use waymark_engine::{Engine, RequestId, SessionOptions};
+
+/// An episode that is ready to run: its options are checked and its prompt is encoded, but nothing was computed yet.
+#[derive(Debug)]
+pub struct Episode<S: SessionSource = Engine> {
+    pub(super) runtime: Runtime<S>,
+    pub(super) policy: Policy,
+    pub(super) settings: EpisodeSettings,
+    pub(super) question: String,
+    pub(super) prompt: Vec<u32>,
+    /// Receiver of the partial record if the episode is interrupted.
+    pub(super) partial: Option<oneshot::Sender<PartialTrajectory>>,
+}
+
+/// Settings of an episode, combined from its policy and the request.
+#[derive(Debug, Clone)]
+pub(super) struct EpisodeSettings {
+    pub(super) id: String,
+    pub(super) budget: Budget,
+    pub(super) retrieval: Retrieval,
+    /// Passages excluded from its searches.
+    pub(super) excluded: ExcludedPassages,
+    /// Filter on the metadata of retrieved documents.
+    pub(super) only: Option<Arc<Condition>>,
+    /// Overrides the mode that the policy writes.
+    pub(super) mode: Option<Mode>,
+    pub(super) sampling: Sampling,
+    pub(super) seed: u64,
+    pub(super) stop: Vec<String>,
+    /// Names of the tools whose call ends the answer.
+    pub(super) one_call: Vec<String>,
+    pub(super) guided: bool,
+    pub(super) logprobs: Option<usize>,
+    pub(super) shape: Option<AnswerFormat>,
+    /// Opening tag of the thought in which the prompt ends and the first turn begins.
+    pub(super) opened: Option<&'static str>,
+    /// If `true`, the final event contains citations. They are computed after the episode's time has stopped and its
+    /// blocks are freed.
+    pub(super) cites: bool,
+    pub(super) salt: u64,
+    /// ID of the request that the episode serves.
+    pub(super) request: Option<RequestId>,
+    /// Maximum length of the sequence, in tokens.
+    pub(super) context: usize,
+    /// Tokens of the context reserved for the end of the episode.
+    pub(super) reserved: usize,
+    /// Length of the shortest observation after which the policy can continue, in tokens.
+    pub(super) frame: usize,
+}
+
+impl EpisodeSettings {
+    /// Returns the options of the episode's sessions.
+    pub(super) fn session(&self, policy: &Policy) -> SessionOptions {
+        SessionOptions { adapter: policy.adapter(), salt: self.salt, request: self.request }
+    }
+
+    /// Returns the query for `text`, about `entities`, in `mode`.
+    pub(super) fn query(&self, text: &str, entities: &[String], mode: Mode) -> Query {
+        let wanted = self.retrieval.query(text, entities, mode);
+        self.excluded.widen(Query { only: self.only.clone(), ..wanted })
+    }
+
+    /// Returns the part of a [search](Self::query)'s result that the episode may see.
+    pub(super) fn permitted(&self, found: Evidence) -> Evidence {
+        self.excluded.narrow(found, &self.retrieval)
+    }
+}
+
+impl<S: SessionSource> Episode<S> {
+    /// Checks a question against its policy and encodes its prompt.
+    ///
+    /// # Errors
+    /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
+    /// [`AgentError::NoIndex`] when the requested searches are impossible, [`AgentError::Speakers`] when the template
+    /// cannot show evidence as messages, [`AgentError::Option`] and [`AgentError::NoGuide`] for invalid options and
+    /// limits, [`AgentError::Shape`] and [`AgentError::Tool`] for an unsupported schema, [`AgentError::Text`] when
+    /// template or tokenizer fail.
+    pub fn new(
+        runtime: &Runtime<S>,
+        policy: &Policy,
+        question: Conversation,
+        options: EpisodeOptions,
+    ) -> Result<Episode<S>, AgentError> {
+        let budget = options.budget(policy)?;
+        let retrieval = options.retrieval(policy)?;
+        let excluded = ExcludedPassages::new(&options.without)?;
+        check_search(runtime, policy, &budget, retrieval.mode)?;
+        let frame = if budget.turns > 0 { frame(runtime, policy, retrieval.format)? } else { 0 };
+        let sampling = options.sampling.or(&policy.sampling);
+        sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
+        let guided = guided(policy, options.guided)?;
+        let mut prompt = match options.prompt {
+            Some(ids) => ids,
+            None => runtime.encode_with_tools(&policy.protocol.prompt(&question, guided), question.tools())?,
+        };
+        let context = budget.context_tokens.min(runtime.engine.limit());
+        let reserved = reserved_tokens(runtime, policy, guided, question.question(), &budget, context);
+        if policy.variant == LoopVariant::Training {
+            check_turns(runtime, policy, &budget)?;
+            let most = policy.protocol.prompt_tokens().min(context.saturating_sub(1));
+            prompt.drain(..prompt.len().saturating_sub(most));
+        } else if prompt.len() + reserved >= context {
+            return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
+        }
+        let shape = match &options.json {
+            Some(json) => Some(shape(runtime, policy, json)?),
+            None if options.calls.is_empty() => None,
+            None => Some(call(runtime, question.tools(), &options.calls)?),
+        };
+        let tags = policy.protocol.tags();
+        // JSON or a call must begin at once if it is the whole turn, even if the template has opened a thought.
+        let whole = shape.is_some() && tags.outside == SegmentKind::Answer;
+        let opened = if whole { None } else { opened(runtime, tags, &prompt) };
+        let settings = EpisodeSettings {
+            id: options.id.unwrap_or_else(new_id),
+            budget,
+            retrieval,
+            excluded,
+            only: options.only,
+            mode: options.mode,
+            sampling,
+            seed: options.seed,
+            stop: options.stop,
+            one_call: options.one_call,
+            guided,
+            logprobs: options.logprobs,
+            shape,
+            opened,
+            cites: options.cites,
+            salt: options.salt,
+            request: options.request,
+            context,
+            reserved,
+            frame,
+        };
+        let question = question.into_question();
+        let runtime = runtime.clone();
+        let policy = policy.clone();
+        Ok(Episode { runtime, policy, settings, question, prompt, partial: None })
+    }
+
+    /// Returns a copy of the episode with its own ID and seed. The checks, the encoding and the compiled grammars are
+    /// shared.
+    pub fn again(&self, id: Option<String>, seed: u64) -> Episode<S> {
+        let Episode { runtime, policy, settings, question, prompt, .. } = self;
+        Episode {
+            runtime: runtime.clone(),
+            policy: policy.clone(),
+            settings: EpisodeSettings { id: id.unwrap_or_else(new_id), seed, ..settings.clone() },
+            question: question.clone(),
+            prompt: prompt.clone(),
+            partial: None,
+        }
+    }
+
+    /// Returns the episode's ID.
+    pub fn id(&self) -> &str {
+        &self.settings.id
+    }
+
+    /// Returns the maximum wall time.
+    pub fn time(&self) -> Duration {
+        self.settings.budget.time()
+    }
+
+    /// Returns the length of the prompt in tokens.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt.len()
+    }
+
+    /// Returns a receiver of the partial record, for an episode that is interrupted after its start: when it fails, or
+    /// its future is dropped. After a normal end or a panic, the receiver gets nothing.
+    pub fn partial(&mut self) -> oneshot::Receiver<PartialTrajectory> {
+        let (sender, receiver) = oneshot::channel();
+        self.partial = Some(sender);
+        receiver
+    }
+
+    /// Runs the episode and sends `events` while it runs. Dropping the future interrupts the episode and frees its
+    /// resources; a receiver that stops reading blocks the episode, and a dropped receiver ends it.
+    ///
+    /// # Errors
+    /// [`AgentError::Engine`] when the engine fails, after an [`Event::Failed`]; [`AgentError::Gone`] when the receiver
+    /// was dropped.
+    pub async fn run(self, events: mpsc::Sender<Event>) -> Result<Trajectory, AgentError> {
+        let result = EpisodeRun::new(self, events.clone()).play().await;
+        if let Err(error) = &result {
+            // A dropped receiver needs no event.
+            let _ = events.send(Event::Failed { message: error.to_string(), code: error.code().to_owned() }).await;
+        }
+        result
+    }
+}
+
+fn new_id() -> String {
+    Uuid::now_v7().simple().to_string()
+}
+
+/// Returns the tag that opens a thought at the end of the prompt. Templates of models that always think end with one.
+fn opened<S: SessionSource>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Option<&'static str> {
+    /// More tokens than such a tag takes with the white space around it.
+    const END: usize = 16;
+    // Without a template the prompt has no control tokens, and the question itself opens no thought.
+    let control = prompt.iter().rposition(|&id| runtime.tokenizer.is_control(id))?;
+    let reply = &prompt[control + 1..];
+    let end = runtime.tokenizer.decode(&reply[reply.len().saturating_sub(END)..]);
+    let opens = |tag: &&Tag| tag.kind == SegmentKind::Think && end.trim_end().ends_with(tag.open);
+    tags.pairs.iter().find(opens).map(|tag| tag.open)
+}
+
+/// Returns the constraints of answers that must be `json`.
+fn shape<S: SessionSource>(runtime: &Runtime<S>, policy: &Policy, json: &Json) -> Result<AnswerFormat, AgentError> {
+    let around = runtime.around(&*policy.protocol);
+    Ok(AnswerFormat::new(json, around, runtime.vocabulary()?, &runtime.eos)?)
+}
+
+/// Returns the constraints of replies that must be a call of one of the tools with these names.
+fn call<S: SessionSource>(runtime: &Runtime<S>, tools: &[Tool], names: &[String]) -> Result<AnswerFormat, AgentError> {
+    let wanted = tools.iter().filter(|tool| names.contains(&tool.name));
+    let rule = ToolConstraint::new(wanted, runtime.vocabulary()?, runtime.tokenizer.table(), &runtime.eos)?;
+    Ok(AnswerFormat::whole(Arc::new(rule)))
+}
+
+/// Decides whether the episode is guided. The training loop never is, as it reproduces the reference's.
+fn guided(policy: &Policy, asked: Option<bool>) -> Result<bool, AgentError> {
+    let can = policy.protocol.guide(&AllowedActions::default()).is_some() && !policy.variant.cuts();
+    match asked {
+        Some(true) if !can => Err(AgentError::NoGuide(policy.protocol.name())),
+        asked => Ok(asked.unwrap_or(policy.guided) && can),
+    }
+}
+
+/// Returns the number of context tokens reserved for the end of an episode: a forced answer with the text that opens
+/// it, and in guided generation the text between the free spans.
+fn reserved_tokens<S: SessionSource>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    guided: bool,
+    question: &str,
+    budget: &Budget,
+    context: usize,
+) -> usize {
+    let length = |text: &str| runtime.literal(text).map_or(0, |ids| ids.len());
+    let opening = policy.protocol.force_answer(SegmentKind::Think).filter(|_| policy.variant.serves());
+    let forced = opening.map_or(0, |opening| budget.reserve(context) + length(&opening) + 1);
+    let frame = |(informed, turn)| {
+        let question = line(question);
+        let modes = vec![Mode::Hybrid];
+        let offer =
+            AllowedActions { question, informed, turn, search: true, answer: true, modes, ..AllowedActions::default() };
+        policy.protocol.guide(&offer).map_or(0, |guide| guide.frame(length))
+    };
+    let turns = [(false, 1), (false, 2), (true, 2)];
+    forced + if guided { turns.into_iter().map(frame).max().unwrap_or(0) } else { 0 }
+}
+
+/// Checks that a turn of the training variant can see some of the sequence: its session leaves room for a whole turn
+/// after the visible tokens.
+fn check_turns<S: SessionSource>(runtime: &Runtime<S>, policy: &Policy, budget: &Budget) -> Result<(), AgentError> {
+    if budget.turns == 0 || budget.turn_tokens < runtime.engine.limit() {
+        return Ok(());
+    }
+    Err(AgentError::Blind { policy: policy.name.clone(), turn: budget.turn_tokens, limit: runtime.engine.limit() })
+}
+
+/// Returns a question as one short line without tags.
+pub(super) fn line(question: &str) -> String {
+    const LONGEST: usize = 200;
+    let words = question.split_whitespace().collect::<Vec<_>>().join(" ");
+    words.chars().take(LONGEST).map(|c| if c == '<' { STAND_IN } else { c }).collect()
+}
+
+fn check_search<S: SessionSource>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    budget: &Budget,
+    mode: Mode,
+) -> Result<(), AgentError> {
+    if budget.turns == 0 {
+        return Ok(());
+    }
+    let Some(searcher) = &runtime.searcher else { return Err(AgentError::NoIndex { policy: policy.name.clone() }) };
+    let offered = searcher.modes();
+    if offered.contains(&mode) { Ok(()) } else { Err(AgentError::Mode { mode, offered }) }
+}

@@ -1,0 +1,91 @@
+//! The interface between the loop and token generation: the engine, or a script in tests.
+
+use waymark_engine::{
+    Engine, EngineError, Generate, Origin, Session, SessionOptions, Token, TokenStep, Turn, TurnFinish,
+};
+
+/// A source of token sequences. Cheap to clone.
+pub trait SessionSource: Clone + Send + Sync + 'static {
+    /// Type of a sequence.
+    type Sequence: Generator;
+
+    /// Opens an empty sequence.
+    fn open(&self, options: SessionOptions) -> Self::Sequence;
+
+    /// Returns the maximum length of a sequence, in tokens.
+    fn limit(&self) -> usize;
+}
+
+/// A growing token sequence, with the contract of [`Session`].
+pub trait Generator: Send {
+    /// A running generation.
+    type Generation<'a>: Steps
+    where
+        Self: 'a;
+
+    /// Appends given tokens.
+    fn append(&mut self, ids: &[u32], origin: Origin, forced: bool);
+
+    /// Begins to sample.
+    ///
+    /// # Errors
+    /// Same as [`Session::generate`].
+    fn generate(&mut self, spec: Generate) -> impl Future<Output = Result<Self::Generation<'_>, EngineError>> + Send;
+
+    /// Returns all tokens.
+    fn tokens(&self) -> &[Token];
+
+    /// Returns the number of tokens of the first prompt that came from the prefix cache.
+    fn cached_prompt_tokens(&self) -> usize;
+}
+
+/// A running generation, with the contract of [`Turn`].
+pub trait Steps: Send {
+    /// Returns the next token; `None` after the last one.
+    fn next(&mut self) -> impl Future<Output = Option<Result<TokenStep, EngineError>>> + Send;
+
+    /// Returns the reason for the end.
+    fn finish(&self) -> Option<TurnFinish>;
+}
+
+impl SessionSource for Engine {
+    type Sequence = Session;
+
+    fn open(&self, options: SessionOptions) -> Session {
+        self.session(options)
+    }
+
+    fn limit(&self) -> usize {
+        Engine::limit(self)
+    }
+}
+
+impl Generator for Session {
+    type Generation<'a> = Turn<'a>;
+
+    fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
+        Session::append(self, ids, origin, forced);
+    }
+
+    async fn generate(&mut self, spec: Generate) -> Result<Turn<'_>, EngineError> {
+        Session::generate(self, spec).await
+    }
+
+    fn tokens(&self) -> &[Token] {
+        Session::tokens(self)
+    }
+
+    fn cached_prompt_tokens(&self) -> usize {
+        Session::cached_prompt_tokens(self)
+    }
+}
+
+impl Steps for Turn<'_> {
+    async fn next(&mut self) -> Option<Result<TokenStep, EngineError>> {
+        Turn::next(self).await
+    }
+
+    fn finish(&self) -> Option<TurnFinish> {
+        Turn::finish(self)
+    }
+}

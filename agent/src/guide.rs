@@ -1,0 +1,145 @@
+//! A protocol as a small state machine, for policies that were never trained in it.
+
+use waymark_index::Mode;
+
+/// Actions allowed in the next turn.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AllowedActions {
+    /// The question in one line, without any text that reads like a tag.
+    pub question: String,
+    /// If `true`, the episode has evidence.
+    pub informed: bool,
+    /// Number of the turn, counted from 1.
+    pub turn: usize,
+    /// If `true`, the prompt has opened a thought in which the turn begins. Only possible in the first turn.
+    pub opened: bool,
+    /// If `true`, a search would be executed.
+    pub search: bool,
+    /// If `true`, an answer would be accepted. If neither is allowed, an answer is.
+    pub answer: bool,
+    /// If `true`, the last search that was not withdrawn found nothing, and can be withdrawn.
+    pub withdraw: bool,
+    /// If `true`, there were searches, and none that was not withdrawn found anything.
+    pub refuse: bool,
+    /// Available retrieval modes.
+    pub modes: Vec<Mode>,
+    /// Maximum length of a thought, in tokens.
+    pub think_tokens: usize,
+    /// Maximum length of a query, in tokens.
+    pub query_tokens: usize,
+    /// Maximum length of an answer, in tokens.
+    pub answer_tokens: usize,
+}
+
+impl AllowedActions {
+    /// Returns `true` if the turn follows an observation, as all but the first do.
+    pub fn follows(&self) -> bool {
+        self.turn > 1
+    }
+}
+
+/// A state machine that writes one turn, starting in its first state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guide {
+    /// States, addressed by index.
+    pub states: Vec<GuideState>,
+}
+
+impl Guide {
+    /// Index of the choice in [`turn`](Self::turn).
+    const CHOICE: usize = 3;
+    /// Index of the end in [`turn`](Self::turn).
+    pub(super) const END: usize = 6;
+
+    /// Creates a turn of a one-line thought, begun for the policy, then a one-line search or answer. `query` are the
+    /// tags of a search, `modes` the alternative ways to begin one; with `inside`, the protocol has already opened the
+    /// thought.
+    pub(super) fn turn(offer: &AllowedActions, query: (&str, &'static str), modes: &[&str], inside: bool) -> Guide {
+        const QUERY: usize = 4;
+        const ANSWER: usize = 5;
+        const MODE: usize = 7;
+        let (open, close) = query;
+        let search = (open.to_owned(), if modes.is_empty() { QUERY } else { MODE });
+        let answer = ("<answer>".to_owned(), ANSWER);
+        let branches = match (offer.search, offer.answer) {
+            (true, true) => vec![search, answer],
+            (true, false) => vec![search],
+            (false, _) => vec![answer],
+        };
+        let tag = if inside || offer.opened { "" } else { "<think>" };
+        // The opening quotation mark makes a small model quote an answer instead of announcing one.
+        let goal = match offer.informed {
+            false => "To answer it, I need to search for",
+            true => "According to the documents, the answer is \"",
+        };
+        let think = format!("{tag} The question is: {} {goal}", offer.question);
+        let line = |close, limit, eos| GuideState::Free { close, limit, pause: "\n", eos, next: Guide::END };
+        Guide {
+            states: vec![
+                GuideState::Force { text: think, next: 1 },
+                GuideState::Free { close: "</think>", limit: offer.think_tokens, pause: "\n", eos: false, next: 2 },
+                GuideState::Force { text: "\n".to_owned(), next: Guide::CHOICE },
+                GuideState::Choose { branches },
+                line(close, offer.query_tokens, false),
+                line("</answer>", offer.answer_tokens, true),
+                GuideState::End,
+                GuideState::Choose { branches: modes.iter().map(|mode| (format!(" {mode}"), QUERY)).collect() },
+            ],
+        }
+    }
+
+    /// Adds an alternative to the choice of [`turn`](Self::turn): `open` is written, then `state` follows.
+    #[must_use]
+    pub(super) fn or(mut self, open: &str, state: GuideState) -> Guide {
+        let place = self.states.len();
+        if let Some(GuideState::Choose { branches }) = self.states.get_mut(Self::CHOICE) {
+            branches.push((open.to_owned(), place));
+        }
+        self.states.push(state);
+        self
+    }
+
+    /// Returns the maximum number of forced tokens in one turn, given a function for the length of a text.
+    pub fn frame(&self, length: impl Fn(&str) -> usize) -> usize {
+        let of = |state: &GuideState| match state {
+            GuideState::Force { text, .. } => length(text),
+            GuideState::Choose { branches } => branches.iter().map(|(text, _)| length(text) + 1).max().unwrap_or(0),
+            GuideState::Free { close, .. } => length(close),
+            GuideState::End => 0,
+        };
+        self.states.iter().map(of).sum()
+    }
+}
+
+/// A state. `next` and the targets of branches are indexes in [`Guide::states`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuideState {
+    /// Writes a text for the policy.
+    Force {
+        /// The text.
+        text: String,
+        /// Next state.
+        next: usize,
+    },
+    /// Writes one of several texts, chosen by the policy's own probabilities.
+    Choose {
+        /// Texts with their next states; at least one.
+        branches: Vec<(String, usize)>,
+    },
+    /// Lets the policy write at least one token, until it closes the span or exhausts the limit; then the span is
+    /// closed for it. No tag can be opened here.
+    Free {
+        /// Text that closes the span.
+        close: &'static str,
+        /// Maximum number of tokens.
+        limit: usize,
+        /// Another text that ends the span.
+        pause: &'static str,
+        /// If `true`, an end-of-sequence token ends the span. Set where no text follows.
+        eos: bool,
+        /// State after the closing text.
+        next: usize,
+    },
+    /// Ends the turn.
+    End,
+}

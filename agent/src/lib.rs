@@ -1,0 +1,102 @@
+//! The loop of a trained agentic RAG policy: think, search, answer. The table in `ARCHITECTURE.md` lists the crates.
+//!
+//! | modules | content |
+//! |---|---|
+//! | `protocol`, `tag`, `json_query`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | protocols: the prompt, the actions of a turn, and the observations |
+//! | `policy`, `protocol_registry`, `retrieval`, `base_identity`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant` | policies and the options of an episode |
+//! | `conversation`, `runtime`, `speaker`, `episode`, `run`, `turn`, `evidence_search`, `observation` | the loop |
+//! | `guide`, `guided` | the loop for policies that were never trained in it |
+//! | `answer_format`, `answer_opening`, `answer_closing`, `tool_constraint` | answers that must be JSON, or a tool call |
+//! | `scanner`, `answer_filter`, `turn_reader`, `tool_call` | tokens to deltas; tool calls in a reply |
+//! | `event`, `trajectory`, `replay` | events, records, and replaying a record |
+//! | `citation` | passages that support an answer |
+//! | `sanitize` | tags in retrieved text made harmless |
+//! | `search`, `search_pool`, `query_field`, `excluded_passages` | search on threads of its own |
+//! | `generator` | the interface to the engine |
+//! | `metric` | scores of answers and of retrieval |
+
+mod answer_closing;
+mod answer_filter;
+mod answer_format;
+mod answer_opening;
+mod base_identity;
+mod budget;
+pub mod citation;
+mod content_hash;
+mod conversation;
+mod episode;
+mod error;
+mod event;
+mod evidence_search;
+mod evo_rag;
+mod excluded_passages;
+mod generator;
+mod graphrag_r1;
+mod guide;
+mod guided;
+mod json_query;
+mod loop_variant;
+pub mod metric;
+mod observation;
+mod options;
+pub mod path_router;
+mod plain;
+mod policy;
+mod protocol;
+mod protocol_registry;
+mod query_field;
+mod replay;
+mod retrieval;
+pub mod routerag;
+mod run;
+mod runtime;
+mod sampling;
+pub mod sanitize;
+mod scanner;
+#[cfg(feature = "openapi")]
+pub mod schema;
+mod search;
+mod search_pool;
+mod search_r1;
+mod speaker;
+pub mod tag;
+mod tearag;
+pub mod tool_call;
+mod tool_constraint;
+mod trajectory;
+mod turn;
+mod turn_reader;
+mod verbatim;
+
+pub use base_identity::BaseIdentity;
+pub use budget::{Budget, BudgetLimit};
+pub use conversation::{Conversation, ConversationMessage, Role};
+pub use episode::Episode;
+pub use error::AgentError;
+pub use event::{Cited, EpisodeEnd, Event, TokenLogprob, TopLogprob, Usage};
+pub use evo_rag::EvoRag;
+pub use excluded_passages::MAX_WITHOUT;
+pub use generator::{Generator, SessionSource, Steps};
+pub use graphrag_r1::GraphragR1;
+pub use guide::{AllowedActions, Guide, GuideState};
+pub use loop_variant::LoopVariant;
+pub use options::EpisodeOptions;
+pub use path_router::PathRouter;
+pub use plain::Plain;
+pub use policy::Policy;
+pub use protocol::{
+    Action, ActionOutcome, FoundEvidence, Injected, PolicySearch, Protocol, ProtocolPrompt, ReadingRule, SegmentKind,
+    Tag, Tags, TurnSegment,
+};
+pub use query_field::QueryField;
+pub use replay::ReplayedEpisode;
+pub use retrieval::{Format, Retrieval};
+pub use routerag::RouteRag;
+pub use runtime::Runtime;
+pub use sampling::Sampling;
+pub use scanner::{Scanner, TextPiece};
+pub use search::{BlockingSearch, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
+pub use search_r1::SearchR1;
+pub use tearag::TeaRag;
+pub use trajectory::{ActionRecord, PartialTrajectory, SearchRecord, Timings, Trajectory};
+pub use verbatim::Verbatim;

@@ -1,0 +1,31 @@
+//! Scores of answers, and of the evidence that supports them.
+//!
+//! | module | content |
+//! |---|---|
+//! | `normal` | the two normal forms in which answers are compared |
+//! | `exact` | exact match and containment |
+//! | `overlap` | F1 of words |
+//! | `searcher` | the variants of R1-Searcher and GraphRAG-R1 |
+//! | `support` | SF-F1 and UAR, after PathRouter |
+//! | `cost` | costs of retrieval |
+//! | `quantile` | quantiles of a sample |
+//!
+//! Scores are between 0 and 1. With several gold answers, the best score counts.
+
+mod cost;
+mod exact;
+mod normal;
+mod overlap;
+mod quantile;
+pub mod searcher;
+mod support;
+
+pub use cost::{Cost, PricedSearch, Prices};
+pub use exact::{contains, exact_match};
+pub use normal::{normalize, strip};
+pub use overlap::{Overlap, f1};
+pub use quantile::quantile;
+pub use support::{Unsupported, support_f1};
+
+#[cfg(test)]
+mod golden;

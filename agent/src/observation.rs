@@ -1,0 +1,300 @@
+//! Observations: encoding to token ids within a limit.
+
+use super::AgentError;
+use super::generator::SessionSource;
+use super::policy::Policy;
+use super::protocol::{ActionOutcome, FoundEvidence, Injected};
+use super::retrieval::Format;
+use super::runtime::Runtime;
+
+/// Upper bound of the bytes of a token.
+const LONGEST: usize = 256;
+
+/// Upper bound of the bytes of most tokens: in English they have four or five.
+const USUAL: usize = 16;
+
+/// Number of tokens at the end of a prefix that may differ from those of the whole text.
+const MARGIN: usize = 64;
+
+/// Number of bytes at the end of a text that determine how it merges with the text behind it.
+const TAIL: usize = 256;
+
+/// An encoded observation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Observation {
+    /// Token ids.
+    pub(super) ids: Vec<u32>,
+    /// Decoded text.
+    pub(super) text: String,
+    /// If `true`, the observation was cut.
+    pub(super) truncated: bool,
+}
+
+/// Encodes an observation into at most `limit` tokens. [`Format::Training`] cuts on the right, closing tag included, as
+/// the reference does. [`Format::Evaluation`], and every protocol with a change of speaker, shortens the retrieved text
+/// and keeps the frame, which must fit ([`frame`]).
+pub(super) fn observe<S: SessionSource>(
+    runtime: &Runtime<S>,
+    parts: Vec<Injected>,
+    format: Format,
+    limit: usize,
+) -> Result<Observation, AgentError> {
+    let mut parts = within(parts, limit);
+    for part in &mut parts {
+        if let Injected::Retrieved(text) = part {
+            elide(runtime, text, limit)?;
+        }
+    }
+    fitted(runtime, &parts, format, limit)
+}
+
+fn fitted<S: SessionSource>(
+    runtime: &Runtime<S>,
+    parts: &[Injected],
+    format: Format,
+    limit: usize,
+) -> Result<Observation, AgentError> {
+    let ids = runtime.encode_parts(parts)?;
+    if ids.len() <= limit {
+        return Ok(Observation { text: text(runtime, parts, &ids), ids, truncated: false });
+    }
+    if (format == Format::Evaluation || speaks(parts))
+        && let Some((ids, text)) = shortened(runtime, parts, ids.len(), limit)?
+    {
+        return Ok(Observation { ids, text, truncated: true });
+    }
+    let ids = ids[..limit].to_vec();
+    Ok(Observation { text: runtime.tokenizer.decode(&ids), ids, truncated: true })
+}
+
+/// Truncates retrieved texts that no tokens within the limit could represent. A passage may be megabytes long, and
+/// encoding all of it would block the other tasks of this thread.
+pub(super) fn within(mut parts: Vec<Injected>, limit: usize) -> Vec<Injected> {
+    let most = limit.saturating_add(1).saturating_mul(LONGEST);
+    for part in &mut parts {
+        if let Injected::Retrieved(text) = part {
+            text.truncate(text.floor_char_boundary(most));
+        }
+    }
+    parts
+}
+
+/// Removes the middle of a long text that cannot influence an observation of `limit` tokens: keeps a beginning that
+/// exceeds the limit, and the end, which merges with the frame. Encoding the rest would take most of the time.
+fn elide<S: SessionSource>(runtime: &Runtime<S>, text: &mut String, limit: usize) -> Result<(), AgentError> {
+    let enough = limit.saturating_add(MARGIN);
+    let tail = seam(text, text.len().saturating_sub(TAIL));
+    let mut most = enough.saturating_mul(USUAL);
+    loop {
+        let head = seam(text, most);
+        if head >= tail {
+            return Ok(());
+        }
+        if runtime.literal(&text[..head])?.len() > enough {
+            text.replace_range(head..tail, "");
+            return Ok(());
+        }
+        most = most.saturating_mul(4);
+    }
+}
+
+/// Returns a position in `text` near `at`, not after it, at which a word begins: both sides then have the same tokens
+/// as in the whole text. Without a word nearby, any position is returned.
+fn seam(text: &str, at: usize) -> usize {
+    const NEAR: usize = 256;
+    let at = text.floor_char_boundary(at);
+    let bytes = text.as_bytes();
+    let word = |at: usize| bytes.get(at).is_some_and(|byte| !byte.is_ascii_whitespace());
+    let begins = |&at: &usize| bytes[at] == b' ' && at > 0 && word(at - 1) && word(at + 1);
+    (at.saturating_sub(NEAR)..at).rev().find(begins).unwrap_or(at)
+}
+
+/// Returns the length in tokens of the shortest observation after which the policy can continue; 0 if the observation
+/// contains no change of speaker, since any part of it will do.
+///
+/// # Errors
+/// [`AgentError::Speakers`] when the protocol changes speakers and the chat template cannot.
+pub(super) fn frame<S: SessionSource>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    format: Format,
+) -> Result<usize, AgentError> {
+    let nothing = ActionOutcome::Evidence(FoundEvidence::of(&[]));
+    let mut parts = policy.protocol.observation(&nothing, format);
+    if !speaks(&parts) {
+        return Ok(0);
+    }
+    if let Err(reason) = runtime.speakers() {
+        return Err(AgentError::Speakers { policy: policy.name.clone(), reason: reason.to_owned() });
+    }
+    for part in &mut parts {
+        if let Injected::Retrieved(text) = part {
+            text.clear();
+        }
+    }
+    Ok(runtime.encode_parts(&parts)?.len())
+}
+
+/// Returns `true` if an observation contains a change of speaker.
+fn speaks(parts: &[Injected]) -> bool {
+    parts.iter().any(|part| matches!(part, Injected::Speaker(_)))
+}
+
+/// Returns the text of an observation: its decoded ids without control tokens.
+fn text<S: SessionSource>(runtime: &Runtime<S>, parts: &[Injected], ids: &[u32]) -> String {
+    if speaks(parts) {
+        return runtime.tokenizer.decode(ids);
+    }
+    parts.iter().map(Injected::text).collect()
+}
+
+/// Encodes an observation with shortened retrieved text. `None` when the frame alone is too long.
+fn shortened<S: SessionSource>(
+    runtime: &Runtime<S>,
+    parts: &[Injected],
+    length: usize,
+    limit: usize,
+) -> Result<Option<(Vec<u32>, String)>, AgentError> {
+    let Some(at) = parts.iter().position(|part| matches!(part, Injected::Retrieved(_))) else { return Ok(None) };
+    let retrieved = runtime.literal(parts[at].text())?;
+    let mut parts = parts.to_vec();
+    // Tokens merge across the boundaries, so the first guess can be off by a few.
+    let mut keep = retrieved.len().saturating_sub(length - limit);
+    loop {
+        let kept = runtime.tokenizer.decode(&retrieved[..keep]);
+        parts[at] = Injected::retrieved(kept.trim_end_matches(char::REPLACEMENT_CHARACTER));
+        let ids = runtime.encode_parts(&parts)?;
+        if ids.len() <= limit {
+            let text = text(runtime, &parts, &ids);
+            return Ok(Some((ids, text)));
+        }
+        if keep == 0 {
+            return Ok(None);
+        }
+        keep = keep.saturating_sub(ids.len() - limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use waymark_models::tokenizer::Tokenizer;
+
+    use super::*;
+    use waymark_engine::{Engine, EngineConfig, MockBackend};
+
+    #[test]
+    fn what_lies_far_behind_the_cut_is_not_encoded() {
+        let parts =
+            vec![Injected::frame("f".repeat(9000)), Injected::retrieved("a".to_owned() + &"\u{e9}".repeat(9000))];
+        let cut = within(parts.clone(), 9);
+        assert_eq!(cut[0], parts[0], "the frame stays");
+        // The last character would stand half outside.
+        assert_eq!(cut[1].text().len(), 10 * LONGEST - 1);
+        assert_eq!(within(parts.clone(), usize::MAX), parts);
+    }
+
+    const LONG: &str = " abcdeghijklmnopqrstuvwyz0123456789";
+
+    /// Creates a byte-level BPE with a few words, so that tokens have few or many bytes and some merge with the frame.
+    fn words() -> Tokenizer {
+        let printable = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+        let odd: Vec<u8> = (0..=255).filter(|byte| !printable(byte)).collect();
+        let spell = |byte: u8| match odd.iter().position(|other| *other == byte) {
+            Some(place) => char::from_u32(0x100 + place as u32).unwrap().to_string(),
+            None => char::from(byte).to_string(),
+        };
+        let mut names: Vec<String> = (0..=255).map(spell).collect();
+        let mut merges: Vec<[String; 2]> = Vec::new();
+        for word in [" capital", " of", "aaaaaaaa", ".\n", "\n\n", "x</", "f</i", "\u{e9}", LONG] {
+            let mut name = String::new();
+            for next in word.bytes().map(spell) {
+                let merge = [name.clone(), next.clone()];
+                name += &next;
+                if merge[0].is_empty() || merges.contains(&merge) {
+                    continue;
+                }
+                merges.push(merge);
+                names.push(name.clone());
+            }
+        }
+        let vocab: serde_json::Map<String, serde_json::Value> =
+            names.iter().enumerate().map(|(id, name)| (name.clone(), id.into())).collect();
+        let level = serde_json::json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false
+        });
+        let json = serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+            "pre_tokenizer": level, "decoder": level, "added_tokens": [],
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": merges
+            }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        std::fs::write(&path, json.to_string()).unwrap();
+        Tokenizer::from_file(&path).unwrap()
+    }
+
+    fn runtime(tokenizer: Tokenizer) -> Runtime<Engine> {
+        let tokenizer = Arc::new(tokenizer);
+        let backend = Box::new(MockBackend::random(1, tokenizer.vocab()));
+        let engine = Engine::start(backend, EngineConfig::default(), tokenizer.table()).unwrap();
+        Runtime::new(engine, tokenizer, None, Vec::new(), None)
+    }
+
+    fn framed(text: &str) -> Vec<Injected> {
+        vec![Injected::frame("\n\n<information>"), Injected::retrieved(text), Injected::frame("</information>\n\n")]
+    }
+
+    #[test]
+    fn of_a_long_text_little_is_encoded() {
+        let runtime = runtime(words());
+        for (text, most) in [("capital of \u{e9} ".repeat(9000), 3000), ("\u{e9}".repeat(60_000), 3000)] {
+            let mut left = text.clone();
+            elide(&runtime, &mut left, 50).unwrap();
+            assert!(left.len() < most, "{}", left.len());
+            assert!(
+                text.starts_with(&left[..left.floor_char_boundary(800)]) && text.ends_with(&left[left.len() - 20..])
+            );
+        }
+        // Where tokens stand for more bytes, more is looked at.
+        let long = LONG.repeat(9000);
+        let mut left = LONG.repeat(9000);
+        elide(&runtime, &mut left, 50).unwrap();
+        assert!(left.len() > LONG.len() * (50 + MARGIN) && left.len() < long.len() / 10, "{}", left.len());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        /// An observation equals, token by token, the one obtained by encoding everything.
+        #[test]
+        fn what_is_left_out_changes_nothing(
+            parts in prop::collection::vec(part(), 0..60),
+            limit in 0..90usize,
+            training: bool,
+        ) {
+            thread_local!(static RUNTIMES: [Runtime<Engine>; 2] = [runtime(words()), runtime(Tokenizer::bytes())]);
+            let format = if training { Format::Training } else { Format::Evaluation };
+            let parts = framed(&parts.concat());
+            RUNTIMES.with(|runtimes| {
+                for runtime in runtimes {
+                    let plain = fitted(runtime, &within(parts.clone(), limit), format, limit).unwrap();
+                    prop_assert_eq!(observe(runtime, parts.clone(), format, limit).unwrap(), plain);
+                }
+                Ok(())
+            })?;
+        }
+    }
+
+    /// Generates a text that repeats a pattern.
+    fn part() -> impl Strategy<Value = String> {
+        let kinds = ["the capital of", "a", "\u{e9}", " ", ".\n", "x", "capital of France. ", "\n\n", "f", LONG];
+        (prop::sample::select(kinds.to_vec()), 1..40usize).prop_map(|(kind, times)| kind.repeat(times))
+    }
+}

@@ -1,0 +1,220 @@
+//! Options of an episode, set by a request.
+
+use std::sync::Arc;
+
+use waymark_index::{Condition, GraphVariant, Mode, Ranking};
+use waymark_models::grammar::Json;
+
+use super::AgentError;
+use super::budget::Budget;
+use super::policy::{Policy, check_mode};
+use super::query_field::QueryField;
+use super::retrieval::Retrieval;
+use super::sampling::Sampling;
+use super::search::MAX_K;
+use waymark_engine::RequestId;
+
+/// Settings of one episode that differ from its policy. Limits can be tightened, never widened.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EpisodeOptions {
+    /// ID of the episode. `None` generates one.
+    pub id: Option<String>,
+    /// Sampling parameters that override the policy's.
+    pub sampling: Sampling,
+    /// Seed of the random sequence. Each of `n` episodes needs its own.
+    pub seed: u64,
+    /// Maximum number of tokens to sample in the episode. `None` keeps the policy's limit.
+    pub max_tokens: Option<usize>,
+    /// Strings that end the answer and are not shown.
+    pub stop: Vec<String>,
+    /// Retrieval mode of every search, whatever the policy writes. `None` lets the policy choose.
+    pub mode: Option<Mode>,
+    /// Ranking of passages within passage search. `None` keeps the policy's.
+    pub ranking: Option<Ranking>,
+    /// Passages per search, at most [`MAX_K`]. `None` keeps the policy's number.
+    pub k: Option<usize>,
+    /// IDs of excluded passages, at most [`MAX_WITHOUT`](super::MAX_WITHOUT): they are removed from search results
+    /// before any other code sees them.
+    pub without: Vec<String>,
+    /// Filter on the metadata of the documents to search. `None` searches all.
+    pub only: Option<Arc<Condition>>,
+    /// Variant of the graph search. `None` keeps the policy's.
+    pub graph: Option<GraphVariant>,
+    /// Maximum number of rounds with the environment. `None` keeps the policy's limit.
+    pub turns: Option<usize>,
+    /// Maximum number of executed searches. `None` keeps the policy's limit.
+    pub searches: Option<usize>,
+    /// Maximum number of tokens of all observations together. `None` keeps the policy's limit.
+    pub environment_tokens: Option<usize>,
+    /// Maximum wall time in seconds. `None` keeps the policy's limit.
+    pub seconds: Option<f64>,
+    /// Enables guided generation. `None` keeps the policy's setting.
+    pub guided: Option<bool>,
+    /// Number of alternatives per token. `None` disables log-probabilities.
+    pub logprobs: Option<usize>,
+    /// If `true`, the final event contains citations.
+    pub cites: bool,
+    /// Constrains the answer to JSON. `None` allows any answer.
+    pub json: Option<Json>,
+    /// Names of the tools of which the reply must be one call. Empty allows any reply.
+    pub calls: Vec<String>,
+    /// Names of the tools whose first call ends the answer, which need not contain one. Empty lets no call end it.
+    pub one_call: Vec<String>,
+    /// Token ids of the prompt, instead of the protocol's rendering of the conversation.
+    pub prompt: Option<Vec<u32>>,
+    /// Salt of the prefix cache, which separates tenants.
+    pub salt: u64,
+    /// ID of the request that the episode serves, shown in the engine's snapshots.
+    pub request: Option<RequestId>,
+    /// If `true`, the server may keep the trace. `None` keeps the server's setting. The loop itself stores nothing.
+    pub store: Option<bool>,
+}
+
+impl EpisodeOptions {
+    /// Returns the policy's limits, tightened by the options.
+    pub(super) fn budget(&self, policy: &Policy) -> Result<Budget, AgentError> {
+        let own = policy.budget;
+        if self.max_tokens == Some(0) {
+            return Err(AgentError::Option { field: "max_tokens", reason: "must be at least 1" });
+        }
+        if self.seconds.is_some_and(|seconds| seconds.is_nan() || seconds <= 0.0) {
+            return Err(AgentError::Option { field: "seconds", reason: "must be above 0" });
+        }
+        let tighter = |asked: Option<usize>, own: Option<usize>| [asked, own].into_iter().flatten().min();
+        Ok(Budget {
+            turns: self.turns.map_or(own.turns, |turns| turns.min(own.turns)),
+            searches: tighter(self.searches, own.searches),
+            environment_tokens: tighter(self.environment_tokens, own.environment_tokens),
+            sampled_tokens: self.max_tokens.map_or(own.sampled_tokens, |tokens| tokens.min(own.sampled_tokens)),
+            seconds: self.seconds.map_or(own.seconds, |seconds| seconds.min(own.seconds)),
+            ..own
+        })
+    }
+
+    /// Returns the policy's retrieval settings, overridden by the options.
+    pub(super) fn retrieval(&self, policy: &Policy) -> Result<Retrieval, AgentError> {
+        self.check_searches(policy)?;
+        if self.k.is_some_and(|k| !(1..=MAX_K).contains(&k)) {
+            return Err(AgentError::Option { field: "k", reason: "must be from 1 to 200" });
+        }
+        let own = policy.retrieval;
+        let retrieval = Retrieval {
+            mode: self.mode.unwrap_or(own.mode),
+            ranking: self.ranking.or(own.ranking),
+            k: self.k.unwrap_or(own.k),
+            graph: self.graph.unwrap_or(own.graph),
+            ..own
+        };
+        check_mode(retrieval.mode, &*policy.protocol)?;
+        self.check_parts()?;
+        Ok(retrieval)
+    }
+
+    /// Refuses search options if the policy does not search.
+    fn check_searches(&self, policy: &Policy) -> Result<(), AgentError> {
+        let given = [
+            ("rag.mode", self.mode.is_some()),
+            ("rag.k", self.k.is_some()),
+            ("rag.ranking", self.ranking.is_some()),
+            ("rag.graph", self.graph.is_some()),
+            ("rag.filters", self.only.is_some()),
+        ];
+        match given.into_iter().find(|&(_, given)| given && !policy.searches()) {
+            Some((field, _)) => Err(AgentError::Option { field, reason: "this policy does not search" }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses options that the chosen mode does not use. If the policy chooses the mode, every option may be used.
+    fn check_parts(&self) -> Result<(), AgentError> {
+        let given = [
+            ("rag.ranking", QueryField::Ranking, self.ranking.is_some()),
+            ("rag.graph", QueryField::Graph, self.graph.is_some()),
+        ];
+        let unused_reason = |&(_, part, given): &(&str, QueryField, bool)| {
+            given && self.mode.is_some_and(|mode| part.unused_reason(mode).is_some())
+        };
+        match given.into_iter().find(unused_reason) {
+            Some((field, ..)) => Err(AgentError::Option { field, reason: "is not used in the mode of `rag.mode`" }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn bounds_are_tightened_never_widened() {
+        let policy = Policy::builtin("routerag").unwrap();
+        let options = |turns, max_tokens, seconds| EpisodeOptions {
+            turns: Some(turns),
+            max_tokens: Some(max_tokens),
+            seconds: Some(seconds),
+            ..EpisodeOptions::default()
+        };
+        let tight = options(2, 100, 1.0).budget(&policy).unwrap();
+        assert_eq!((tight.turns, tight.sampled_tokens, tight.seconds), (2, 100, 1.0));
+        assert_eq!(options(9, 1_000_000, 1e9).budget(&policy).unwrap(), policy.budget);
+    }
+
+    #[test]
+    fn what_a_policy_leaves_open_a_request_may_bound() {
+        let mut policy = Policy::builtin("routerag").unwrap();
+        assert_eq!((policy.budget.searches, policy.budget.environment_tokens), (None, None));
+        for (own, asked, both) in [
+            (None, Some(3), Some(3)),
+            (Some(2), None, Some(2)),
+            (Some(2), Some(9), Some(2)),
+            (Some(2), Some(0), Some(0)),
+        ] {
+            (policy.budget.searches, policy.budget.environment_tokens) = (own, own);
+            let options = EpisodeOptions { searches: asked, environment_tokens: asked, ..EpisodeOptions::default() };
+            let budget = options.budget(&policy).unwrap();
+            assert_eq!((budget.searches, budget.environment_tokens), (both, both), "{own:?} {asked:?}");
+        }
+    }
+
+    #[test]
+    fn impossible_values_are_refused_by_name() {
+        let policy = Policy::builtin("routerag").unwrap();
+        let none = EpisodeOptions { max_tokens: Some(0), ..EpisodeOptions::default() };
+        assert!(none.budget(&policy).unwrap_err().to_string().starts_with("max_tokens"));
+        for k in [0, MAX_K + 1] {
+            let options = EpisodeOptions { k: Some(k), ..EpisodeOptions::default() };
+            assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with("k:"));
+        }
+        let ranking = Some(Ranking::Bm25);
+        let graph = Some(GraphVariant::HippoRag);
+        for (mode, refused) in [(Mode::Graph, "rag.ranking"), (Mode::Passage, "rag.graph")] {
+            let options = EpisodeOptions { mode: Some(mode), ranking, graph, ..EpisodeOptions::default() };
+            assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with(refused));
+        }
+        let chosen = EpisodeOptions { ranking, graph, ..EpisodeOptions::default() };
+        assert!(chosen.retrieval(&policy).is_ok(), "the policy may search in any mode");
+    }
+
+    #[test]
+    fn a_policy_that_does_not_search_is_told_nothing_about_it() {
+        let policy = Policy::builtin("plain").unwrap();
+        let none = EpisodeOptions { turns: Some(0), ..EpisodeOptions::default() };
+        assert!(none.retrieval(&policy).is_ok());
+        let mode = Some(Mode::Passage);
+        let ranking = Some(Ranking::Bm25);
+        let only = Arc::new(Condition::Among { key: "a".into(), values: Vec::new(), within: true });
+        for (options, refused) in [
+            (EpisodeOptions { mode, ranking, ..EpisodeOptions::default() }, "rag.mode: "),
+            (EpisodeOptions { k: Some(2), ..EpisodeOptions::default() }, "rag.k: "),
+            (EpisodeOptions { ranking, ..EpisodeOptions::default() }, "rag.ranking: "),
+            (EpisodeOptions { graph: Some(GraphVariant::HippoRag), ..EpisodeOptions::default() }, "rag.graph: "),
+            (EpisodeOptions { only: Some(only), ..EpisodeOptions::default() }, "rag.filters: "),
+        ] {
+            assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with(refused), "{options:?}");
+        }
+        // A policy that searches may be kept from it by a single request, and told what another one reads.
+        let kept = EpisodeOptions { turns: Some(0), k: Some(2), ..EpisodeOptions::default() };
+        assert!(kept.retrieval(&Policy::builtin("routerag").unwrap()).is_ok());
+    }
+}

@@ -1,0 +1,79 @@
+//! No protocol: the whole turn is the answer, as in any chat. Thoughts that a model writes between tags before its
+//! answer are reported separately.
+
+use super::budget::Budget;
+use super::conversation::Conversation;
+use super::guide::{AllowedActions, Guide};
+use super::protocol::{Action, ActionOutcome, Injected, Protocol, ProtocolPrompt, ReadingRule, SegmentKind, Tag, Tags};
+use super::retrieval::Format;
+use super::scanner;
+
+static TAGS: Tags = Tags {
+    outside: SegmentKind::Answer,
+    begins: SegmentKind::Answer,
+    pairs: &[Tag { kind: SegmentKind::Think, open: "<think>", close: "</think>" }],
+    names: &["think"],
+    labels: &[],
+    trims: false,
+};
+
+/// The protocol; see the module documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Plain;
+
+impl Protocol for Plain {
+    fn name(&self) -> &'static str {
+        "plain"
+    }
+
+    fn prompt(&self, conversation: &Conversation, _guided: bool) -> ProtocolPrompt {
+        ProtocolPrompt::Chat(conversation.with_last(conversation.question().to_owned()))
+    }
+
+    fn tags(&self) -> &'static Tags {
+        &TAGS
+    }
+
+    fn stops(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn parse(&self, turn: &str, _reading: ReadingRule) -> Action {
+        let spans = scanner::spans(&TAGS, turn).into_iter();
+        Action::Answer {
+            text: spans.filter(|span| span.kind == SegmentKind::Answer).map(|span| &turn[span.range]).collect(),
+        }
+    }
+
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        turn
+    }
+
+    /// Returns nothing, as no action asks for an observation.
+    fn observation(&self, _outcome: &ActionOutcome<'_>, _format: Format) -> Vec<Injected> {
+        Vec::new()
+    }
+
+    /// Returns the limits of one turn, as long as the context allows.
+    fn budget(&self) -> Budget {
+        Budget {
+            turns: 0,
+            turn_tokens: usize::MAX,
+            sampled_tokens: usize::MAX,
+            context_tokens: usize::MAX,
+            ..Budget::default()
+        }
+    }
+
+    fn calls(&self) -> bool {
+        true
+    }
+
+    fn force_answer(&self, _writing: SegmentKind) -> Option<String> {
+        None
+    }
+
+    fn guide(&self, _offer: &AllowedActions) -> Option<Guide> {
+        None
+    }
+}

@@ -1,0 +1,509 @@
+//! Policies: how a model thinks, searches and answers, and within which limits. Read from `policy.toml`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use waymark_index::Mode;
+
+use super::AgentError;
+use super::base_identity::BaseIdentity;
+use super::budget::Budget;
+use super::content_hash::content_hash;
+use super::loop_variant::LoopVariant;
+use super::protocol::{Protocol, SegmentKind};
+use super::protocol_registry::{self, protocol};
+use super::retrieval::Retrieval;
+use super::sampling::Sampling;
+use super::search::MAX_K;
+use waymark_engine::{Engine, Lease, LoadedAdapter};
+
+/// Name of the file in a policy's directory.
+pub(super) const FILE: &str = "policy.toml";
+
+/// A policy: the thing that `model` in a request names.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Name of the policy.
+    pub name: String,
+    /// Protocol in which it thinks, searches and answers.
+    pub protocol: Arc<dyn Protocol>,
+    /// Name of its base model; see [`Policy::MODEL`]. `None` accepts any.
+    pub base: Option<String>,
+    /// [ID](waymark_models::weights::Weights::id) of the base model's weights. Takes precedence over the name. `None`
+    /// if unknown.
+    pub base_id: Option<String>,
+    /// Directory from which the policy was read. `None` for built-in policies.
+    pub dir: Option<PathBuf>,
+    /// Directory of its adapter, if it has one.
+    pub adapter_dir: Option<PathBuf>,
+    /// Hash of its file and its adapter's files, as loaded. `None` for built-in policies.
+    pub contents: Option<blake3::Hash>,
+    /// Its adapter in the engine. The adapter stays loaded as long as a clone of the policy exists. `None` before
+    /// loading, and without an adapter.
+    pub lease: Option<Lease>,
+    /// Limits of its episodes.
+    pub budget: Budget,
+    /// Retrieval settings.
+    pub retrieval: Retrieval,
+    /// Sampling parameters for requests that set none.
+    pub sampling: Sampling,
+    /// Enables guided generation for requests that do not set it.
+    pub guided: bool,
+    /// Loop in which its episodes run.
+    pub variant: LoopVariant,
+    /// Description of its training, for information only.
+    pub training: Option<toml::Table>,
+}
+
+/// Content of `policy.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyFile {
+    name: String,
+    protocol: String,
+    base: Option<String>,
+    base_id: Option<String>,
+    adapter: Option<PathBuf>,
+    #[serde(default)]
+    variant: LoopVariant,
+    #[serde(default)]
+    guided: bool,
+    /// Parsed for its error messages, which contain the line. `searching` merges the fields that the file states.
+    #[serde(default)]
+    retrieval: Retrieval,
+    budget: Option<toml::Table>,
+    sampling: Option<Sampling>,
+    training: Option<toml::Table>,
+}
+
+impl Policy {
+    /// Names of the built-in policies.
+    pub const BUILTIN: &[&str] = protocol_registry::NAMES;
+
+    /// Directory beside `policy.toml` with the model of a policy whose weights were all trained. Such a policy names it
+    /// as its base.
+    pub const MODEL: &str = "model";
+
+    /// Creates a policy that runs a protocol on the bare base model.
+    pub fn builtin(name: &str) -> Option<Policy> {
+        let protocol = protocol(name)?;
+        Some(Policy {
+            name: name.to_owned(),
+            base: None,
+            base_id: None,
+            dir: None,
+            adapter_dir: None,
+            contents: None,
+            lease: None,
+            budget: protocol.budget(),
+            retrieval: protocol.retrieval(),
+            sampling: default_sampling(&*protocol),
+            guided: false,
+            variant: LoopVariant::default(),
+            training: None,
+            protocol,
+        })
+    }
+
+    /// Reads a policy directory. Unless the file names another place, an `adapter_config.json` beside `policy.toml`
+    /// belongs to the policy's adapter.
+    ///
+    /// # Errors
+    /// [`AgentError::Policy`] with the path of the file and, where possible, the line.
+    pub fn open(dir: &Path) -> Result<Policy, AgentError> {
+        Ok(Policy::read(dir)?.0)
+    }
+
+    /// Reads a policy directory and returns the text of its file as well; see [`open`](Self::open).
+    fn read(dir: &Path) -> Result<(Policy, String), AgentError> {
+        let path = dir.join(FILE);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| AgentError::Policy { path: path.clone(), reason: error.to_string() })?;
+        let mut policy = Policy { dir: Some(dir.to_owned()), ..Policy::parse(&text, &path)? };
+        policy.adapter_dir = match policy.adapter_dir {
+            Some(named) => Some(dir.join(named)),
+            None => dir.join("adapter_config.json").is_file().then(|| dir.to_owned()),
+        };
+        match &policy.adapter_dir {
+            Some(adapter) if !adapter.is_dir() => {
+                Err(AgentError::Policy { path, reason: format!("adapter: not a directory: {}", adapter.display()) })
+            }
+            _ => Ok((policy, text)),
+        }
+    }
+
+    /// Reads a policy directory and loads its adapter into `engine`, whose base model is `base`.
+    ///
+    /// # Errors
+    /// Same as [`open`](Self::open); [`AgentError::Policy`] when the policy belongs to another base model, and
+    /// [`AgentError::Engine`] when its adapter does not fit.
+    pub async fn load(dir: &Path, engine: &Engine, base: &BaseIdentity) -> Result<Policy, AgentError> {
+        Policy::inspect(dir).await?.engage(engine, base).await
+    }
+
+    /// Reads a policy directory and hashes its files, without loading the adapter.
+    ///
+    /// # Errors
+    /// Same as [`open`](Self::open), and when the adapter's files cannot be read.
+    pub async fn inspect(dir: &Path) -> Result<Policy, AgentError> {
+        let dir = dir.to_owned();
+        // An adapter may be large, and its disk slow.
+        let read = tokio::task::spawn_blocking(move || -> Result<Policy, AgentError> {
+            let (policy, text) = Policy::read(&dir)?;
+            // Hashed before the engine reads the files: if they change in between, the next hash differs.
+            let contents = content_hash(&text, policy.adapter_dir.as_deref())?;
+            Ok(Policy { contents: Some(contents), ..policy })
+        });
+        read.await.map_err(|_| AgentError::Panicked)?
+    }
+
+    /// Loads the adapter of an inspected policy into `engine`.
+    ///
+    /// # Errors
+    /// Same as [`load`](Self::load), without those of reading.
+    pub async fn engage(mut self, engine: &Engine, base: &BaseIdentity) -> Result<Policy, AgentError> {
+        if let Some(reason) = base.mismatch(&self) {
+            let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
+            return Err(AgentError::Policy { path, reason });
+        }
+        if let Some(adapter) = self.adapter_dir.clone() {
+            self.lease = Some(engine.lease_adapter(adapter).await?);
+        }
+        Ok(self)
+    }
+
+    /// Returns the directory of the policy's own model, if it has one.
+    pub fn model_dir(&self) -> Option<PathBuf> {
+        let dir = self.dir.as_ref()?.join(Self::MODEL);
+        (self.base.as_deref() == Some(Self::MODEL) && dir.is_dir()).then_some(dir)
+    }
+
+    /// Returns the loaded adapter, if any.
+    pub fn adapter(&self) -> Option<LoadedAdapter> {
+        self.lease.as_ref().map(Lease::adapter)
+    }
+
+    /// Parses the text of a policy file; `path` is used in error messages.
+    ///
+    /// # Errors
+    /// [`AgentError::Policy`] for TOML errors, unknown fields, unknown protocols and invalid values.
+    pub fn parse(text: &str, path: &Path) -> Result<Policy, AgentError> {
+        let refuse = |reason: String| AgentError::Policy { path: path.to_owned(), reason };
+        let file: PolicyFile = toml::from_str(text).map_err(|error| refuse(error.to_string().trim_end().to_owned()))?;
+        let protocol = protocol(&file.protocol).ok_or_else(|| {
+            refuse(format!("unknown protocol {:?}: use one of {}", file.protocol, Policy::BUILTIN.join(", ")))
+        })?;
+        let budget = match file.budget {
+            Some(table) => overlay(protocol.budget(), &table).map_err(|error| refuse(format!("budget: {error}")))?,
+            None => protocol.budget(),
+        };
+        let retrieval = searching(&*protocol, file.variant, file.retrieval, text)
+            .map_err(|error| refuse(format!("retrieval: {error}")))?;
+        let sampling = file.sampling.unwrap_or_default().or(&default_sampling(&*protocol));
+        let policy = Policy {
+            name: file.name,
+            base: file.base,
+            base_id: file.base_id,
+            dir: None,
+            adapter_dir: file.adapter,
+            contents: None,
+            lease: None,
+            budget,
+            retrieval,
+            sampling,
+            guided: file.guided,
+            variant: file.variant,
+            training: file.training,
+            protocol,
+        };
+        policy.check().map_err(|error| refuse(error.to_string()))?;
+        Ok(policy)
+    }
+
+    /// Returns `true` if its episodes can search.
+    pub fn searches(&self) -> bool {
+        self.budget.turns > 0
+    }
+
+    /// Returns `true` if an episode that has exhausted its rounds is forced to answer.
+    pub fn forces(&self) -> bool {
+        self.variant.serves() && self.protocol.force_answer(SegmentKind::Text).is_some()
+    }
+
+    fn check(&self) -> Result<(), AgentError> {
+        check_mode(self.retrieval.mode, &*self.protocol)?;
+        let refuse = |field, reason| Err(AgentError::Option { field, reason });
+        if self.name.is_empty() {
+            return refuse("name", "must not be empty");
+        }
+        if !(1..=MAX_K).contains(&self.retrieval.k) {
+            return refuse("retrieval.k", "must be from 1 to 200");
+        }
+        if let Err(reason) = self.retrieval.kag.check() {
+            return refuse("retrieval.kag", reason);
+        }
+        if self.budget.sampled_tokens == 0 || self.budget.turn_tokens == 0 {
+            return refuse("budget", "turn_tokens and sampled_tokens must be at least 1");
+        }
+        if !self.budget.seconds.is_finite() || self.budget.seconds <= 0.0 {
+            return refuse("budget.seconds", "must be above 0");
+        }
+        self.sampling.params(0, 0).check().map_err(AgentError::Text)
+    }
+}
+
+/// Refuses a mode whose triples would be searched and never shown.
+pub(super) fn check_mode(mode: Mode, protocol: &dyn Protocol) -> Result<(), AgentError> {
+    let shown = protocol.shows();
+    if shown.contains(&mode) { Ok(()) } else { Err(AgentError::Unshown { protocol: protocol.name(), mode, shown }) }
+}
+
+/// Returns greedy sampling for protocols that search, as in RouteRAG's evaluation (which samples GraphRAG-R1's base
+/// model at 1.0), and the model's own distribution for chats.
+fn default_sampling(protocol: &dyn Protocol) -> Sampling {
+    if protocol.budget().turns > 0 { Sampling::greedy() } else { Sampling::default() }
+}
+
+/// Merges the `[retrieval]` table of a policy's file over the settings of its protocol in this loop.
+fn searching(
+    protocol: &dyn Protocol,
+    variant: LoopVariant,
+    written: Retrieval,
+    file: &str,
+) -> Result<Retrieval, toml::de::Error> {
+    let file: toml::Table = toml::from_str(file)?;
+    let stated = file.get("retrieval").and_then(toml::Value::as_table);
+    let own = protocol.retrieval();
+    let has = |field: &str| stated.is_some_and(|stated| stated.contains_key(field));
+    let Retrieval { mode, ranking, k, triples, graph, format, least_searches, kag } = written;
+    let own_format = if variant.cuts() { protocol.training_format() } else { own.format };
+    Ok(Retrieval {
+        mode: if has("mode") { mode } else { own.mode },
+        ranking: ranking.or(own.ranking),
+        k: if has("k") { k } else { own.k },
+        triples: if has("triples") { triples } else { own.triples },
+        graph: if has("graph") { graph } else { own.graph },
+        format: if has("format") { format } else { own_format },
+        least_searches: if has("least_searches") { least_searches } else { own.least_searches },
+        kag: if has("kag") { kag } else { own.kag },
+    })
+}
+
+/// Merges the fields that a file states over the protocol's budget.
+fn overlay(budget: Budget, stated: &toml::Table) -> Result<Budget, toml::de::Error> {
+    let written: Budget = stated.clone().try_into()?;
+    let has = |field: &str| stated.contains_key(field);
+    let pick = |field: &str, stated: usize, own: usize| if has(field) { stated } else { own };
+    Ok(Budget {
+        turns: pick("turns", written.turns, budget.turns),
+        searches: written.searches.or(budget.searches),
+        turn_tokens: pick("turn_tokens", written.turn_tokens, budget.turn_tokens),
+        answer_tokens: pick("answer_tokens", written.answer_tokens, budget.answer_tokens),
+        observation_tokens: pick("observation_tokens", written.observation_tokens, budget.observation_tokens),
+        environment_tokens: written.environment_tokens.or(budget.environment_tokens),
+        sampled_tokens: pick("sampled_tokens", written.sampled_tokens, budget.sampled_tokens),
+        seconds: if has("seconds") { written.seconds } else { budget.seconds },
+        context_tokens: pick("context_tokens", written.context_tokens, budget.context_tokens),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use waymark_index::{GraphVariant, KagOptions, Ranking};
+
+    use super::super::graphrag_r1::GraphragR1;
+    use super::super::plain::Plain;
+    use super::super::retrieval::Format;
+    use super::super::routerag::RouteRag;
+    use super::*;
+
+    fn parse(text: &str) -> Result<Policy, AgentError> {
+        Policy::parse(text, Path::new("p/policy.toml"))
+    }
+
+    #[test]
+    fn the_docs_have_every_field() {
+        let text = include_str!("../../docs/policy.md");
+        let file = text.split("```toml").nth(1).unwrap().split("```").next().unwrap();
+        let written = file.parse::<toml::Table>().unwrap();
+        let policy = parse(file).unwrap();
+        let fields = |part: &str| written[part].as_table().unwrap().keys().cloned().collect::<Vec<_>>();
+        let all = |whole: toml::Table| whole.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(fields("retrieval"), all(toml::Table::try_from(policy.retrieval).unwrap()));
+        assert_eq!(fields("budget"), all(toml::Table::try_from(policy.budget).unwrap()));
+        assert_eq!(fields("sampling"), all(toml::Table::try_from(policy.sampling).unwrap()));
+        for (part, fields) in ["retrieval", "budget", "sampling"].map(|part| (part, fields(part))) {
+            let told = text.split(&format!("## `[{part}]`")).nth(1).unwrap().split("\n## ").next().unwrap();
+            fields.iter().for_each(|field| assert!(told.contains(&format!("| `{field}` |")), "{part}.{field}"));
+        }
+        let row = |field: &str| text.lines().find(|line| line.starts_with(&format!("| `{field}` |"))).unwrap();
+        for name in Policy::BUILTIN {
+            let protocol = protocol(name).unwrap();
+            let own = protocol.retrieval();
+            let trained = protocol.training_format();
+            assert_eq!(row("format").contains(name), trained != own.format, "{name}");
+            assert_eq!(row("ranking").contains(name), own.ranking.is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let policy = parse(
+            r#"
+            name = "routerag-3b"
+            protocol = "routerag"
+            base = "qwen2.5-3b-instruct"
+            guided = true
+            variant = "evaluation"
+            [retrieval]
+            mode = "hybrid"
+            ranking = "dense"
+            k = 5
+            triples = 8
+            graph = "hippo_rag"
+            format = "training"
+            least_searches = 0
+            kag = { damping = 0.8, iterations = 30 }
+            [budget]
+            turns = 2
+            seconds = 1.5
+            [sampling]
+            temperature = 0.7
+            [training]
+            steps = 40
+            "#,
+        )
+        .unwrap();
+        assert_eq!((policy.name.as_str(), policy.protocol.name(), policy.guided), ("routerag-3b", "routerag", true));
+        assert_eq!(policy.variant, LoopVariant::Evaluation);
+        let retrieval = Retrieval {
+            mode: Mode::Hybrid,
+            ranking: Some(Ranking::Dense),
+            k: 5,
+            triples: 8,
+            graph: GraphVariant::HippoRag,
+            format: Format::Training,
+            least_searches: 0,
+            kag: KagOptions { damping: 0.8, iterations: 30, ..KagOptions::default() },
+        };
+        assert_eq!(policy.retrieval, retrieval);
+        let query = retrieval.query("x", &[], Mode::Graph);
+        assert_eq!((query.mode, query.ranking, query.k, query.triples), (Mode::Graph, Ranking::Dense, 5, 8));
+        assert_eq!((query.graph, query.kag), (GraphVariant::HippoRag.into(), retrieval.kag));
+        assert_eq!(policy.budget, Budget { turns: 2, seconds: 1.5, ..Budget::default() });
+        assert_eq!(policy.sampling.temperature, Some(0.7));
+        assert_eq!(policy.training.unwrap()["steps"].as_integer(), Some(40));
+    }
+
+    #[test]
+    fn what_is_not_stated_is_the_protocols() {
+        let policy = parse("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = 9.0").unwrap();
+        assert_eq!(policy.budget, Budget { seconds: 9.0, ..Plain.budget() });
+        assert!(!policy.searches());
+        let policy = parse("name = \"a\"\nprotocol = \"routerag\"\n[budget]\nsearches = 2\nenvironment_tokens = 900");
+        let searches = Some(2);
+        let environment_tokens = Some(900);
+        assert_eq!(policy.unwrap().budget, Budget { searches, environment_tokens, ..RouteRag.budget() });
+        let policy = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nk = 2").unwrap();
+        let own = GraphragR1.retrieval();
+        assert_eq!((own.mode, own.triples, own.graph), (Mode::Triples, 5, GraphVariant::GraphR1));
+        assert_eq!(policy.retrieval, Retrieval { k: 2, ..own });
+        let plain = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nmode = \"passage\"").unwrap();
+        assert_eq!(plain.retrieval.mode, Mode::Passage);
+    }
+
+    #[test]
+    fn passages_are_ranked_as_the_reference_ranks_them() {
+        for (protocol, own) in [
+            ("routerag", Ranking::Dense),
+            ("search-r1", Ranking::Dense),
+            ("path-router", Ranking::Dense),
+            ("evo-rag", Ranking::Fused),
+        ] {
+            let file = format!("name = \"a\"\nprotocol = \"{protocol}\"\n[retrieval]\nk = 2");
+            for (text, ranking) in [(file.clone(), own), (format!("{file}\nranking = \"bm25\""), Ranking::Bm25)] {
+                let query = parse(&text).unwrap().retrieval.query("x", &[], Mode::Passage);
+                assert_eq!((query.ranking, query.k), (ranking, 2), "{text}");
+            }
+        }
+        let graph = RouteRag.retrieval().query("x", &[], Mode::Hybrid);
+        assert_eq!(graph.ranking, Mode::Hybrid.ranking(), "where a graph is searched nothing changes");
+    }
+
+    #[test]
+    fn evidence_is_written_as_the_loop_has_it() {
+        for (protocol, trained) in [
+            ("routerag", Format::Training),
+            ("search-r1", Format::Training),
+            ("path-router", Format::Evaluation),
+            ("graphrag-r1", Format::Evaluation),
+        ] {
+            let file = |variant: &str| format!("name = \"a\"\nprotocol = \"{protocol}\"\nvariant = \"{variant}\"\n");
+            let format = |text: &str| parse(text).unwrap().retrieval.format;
+            for (variant, expected) in
+                [("training", trained), ("evaluation", Format::Evaluation), ("serving", Format::Evaluation)]
+            {
+                assert_eq!(format(&file(variant)), expected, "{protocol} {variant}");
+            }
+            let stated = format!("{}[retrieval]\nk = 2\nformat = \"evaluation\"", file("training"));
+            assert_eq!(format(&stated), Format::Evaluation, "{protocol}");
+        }
+    }
+
+    #[test]
+    fn errors_name_file_and_place() {
+        for (text, words) in [
+            ("name = \"a\"", vec!["protocol"]),
+            (
+                "name = \"a\"\nprotocol = \"rag\"",
+                vec!["\"rag\"", "routerag, search-r1, path-router, graphrag-r1, tearag, evo-rag, plain"],
+            ),
+            ("name = \"a\"\nprotocol = \"plain\"\ncolour = 1", vec!["line 3", "colour"]),
+            ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nturn = 1", vec!["budget", "turn"]),
+            ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 0", vec!["retrieval.k"]),
+            ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 201", vec!["retrieval.k", "200"]),
+            ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\ngraph = \"lightrag\"", vec!["lightrag", "hippo_rag"]),
+            (
+                "name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nmode = \"kag\"",
+                vec!["mode kag", "passage, graph, hybrid"],
+            ),
+            ("name = \"a\"\nprotocol = \"search-r1\"\n[retrieval]\nmode = \"triples\"", vec!["mode triples"]),
+            (
+                "name = \"a\"\nprotocol = \"tearag\"\n[retrieval]\nkag = { damping = 1.0 }",
+                vec!["retrieval.kag", "`damping` from 0 to below 1"],
+            ),
+            ("name = \"a\"\nprotocol = \"tearag\"\n[retrieval]\nkag = { alpha = 0.5 }", vec!["unknown field", "alpha"]),
+            ("name = \"a\"\nprotocol = \"plain\"\n[sampling]\ntop_p = 7.0", vec!["top_p"]),
+            ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = -1.0", vec!["budget.seconds"]),
+            ("name = ", vec!["line 1"]),
+        ] {
+            let message = parse(text).unwrap_err().to_string();
+            assert!(message.starts_with("p/policy.toml: "), "{message}");
+            for word in words {
+                assert!(message.contains(word), "{message:?} lacks {word:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_brings_its_adapter() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "name = \"a\"\nprotocol = \"routerag\"\n";
+        std::fs::write(dir.path().join(FILE), text).unwrap();
+        assert_eq!(Policy::open(dir.path()).unwrap().adapter_dir, None);
+        std::fs::write(dir.path().join("adapter_config.json"), "{}").unwrap();
+        assert_eq!(Policy::open(dir.path()).unwrap().adapter_dir.unwrap(), dir.path());
+        std::fs::write(dir.path().join(FILE), format!("{text}adapter = \"elsewhere\"")).unwrap();
+        assert!(Policy::open(dir.path()).unwrap_err().to_string().contains("not a directory"));
+    }
+
+    #[test]
+    fn every_builtin_name_is_known() {
+        for name in Policy::BUILTIN {
+            assert_eq!(Policy::builtin(name).unwrap().protocol.name(), *name);
+        }
+        assert!(Policy::builtin("routeraq").is_none());
+    }
+}

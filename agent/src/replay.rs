@@ -1,0 +1,103 @@
+//! Replay of a recorded episode, token by token.
+
+use std::time::Instant;
+
+use waymark_models::sampler::SamplingParams;
+
+use super::AgentError;
+use super::episode::Episode;
+use super::generator::{Generator, SessionSource, Steps};
+use super::search::{SearchError, SearchQuery};
+use super::trajectory::SearchRecord;
+use waymark_engine::{Generate, Origin, Token};
+
+/// Result of replaying a recorded episode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplayedEpisode {
+    /// Prompt as rendered from the question now.
+    pub prompt: Vec<u32>,
+    /// The recorded tokens, with the current log-probabilities of the sampled ones.
+    pub tokens: Vec<Token>,
+    /// Current results of the recorded searches, without those answered from the episode's memory.
+    pub evidence: Vec<SearchRecord>,
+}
+
+impl<S: SessionSource> Episode<S> {
+    /// Replays the `tokens` of a recorded episode of the same question instead of sampling. Given tokens are given
+    /// again; sampled ones are computed step by step and scored. The searches in `evidence` are repeated in the current
+    /// index; their results are returned and change no token.
+    ///
+    /// # Errors
+    /// [`AgentError::Option`] for a policy of the training variant, whose record differs from the content of its
+    /// sessions; [`AgentError::Engine`] when the engine refuses or fails.
+    pub async fn force(self, tokens: &[Token], evidence: &[SearchRecord]) -> Result<ReplayedEpisode, AgentError> {
+        if self.policy.variant.cuts() {
+            let reason =
+                "cannot be `forced` for a policy of the training variant: its turns see a part of the sequence";
+            return Err(AgentError::Option { field: "mode", reason });
+        }
+        let options = self.settings.session(&self.policy);
+        let mut session = self.runtime.engine.open(options);
+        for run in tokens.chunk_by(|a, b| (a.origin, a.forced) == (b.origin, b.forced)) {
+            let ids: Vec<u32> = run.iter().map(|token| token.id).collect();
+            match run[0] {
+                Token { origin: Origin::Policy, forced: false, .. } => score(&mut session, ids).await?,
+                Token { origin, forced, .. } => session.append(&ids, origin, forced),
+            }
+        }
+        let tokens = session.tokens().to_vec();
+        // Frees the session's blocks before the searches run.
+        drop(session);
+        let mut found = Vec::new();
+        for then in evidence.iter().filter(|found| !found.cached) {
+            found.push(self.search_again(then).await);
+        }
+        Ok(ReplayedEpisode { prompt: self.prompt, tokens, evidence: found })
+    }
+
+    async fn search_again(&self, then: &SearchRecord) -> SearchRecord {
+        let began = Instant::now();
+        let wanted = self.settings.query(&then.query, &then.entities, then.mode);
+        let result = match &self.runtime.searcher {
+            Some(searcher) => searcher.search(SearchQuery::from(wanted)).await,
+            None => Err(SearchError::Failed("no index is loaded".to_owned())),
+        };
+        let result = result.map(|found| self.settings.permitted(found));
+        let error = result.as_ref().err().map(SearchError::to_string);
+        let (hits, triples, snapshot) =
+            result.map_or_else(|_| Default::default(), |found| (found.hits, found.triples, Some(found.snapshot)));
+        let turn = then.turn;
+        let query = then.query.clone();
+        let mode = then.mode;
+        let seconds = began.elapsed().as_secs_f64();
+        let entities = then.entities.clone();
+        let withdrawn = then.withdrawn;
+        let cached = false;
+        let neutralised = 0;
+        SearchRecord {
+            turn,
+            query,
+            entities,
+            mode,
+            hits,
+            triples,
+            snapshot,
+            cached,
+            neutralised,
+            seconds,
+            error,
+            withdrawn,
+        }
+    }
+}
+
+/// Scores `ids` as if the session had sampled them.
+async fn score(session: &mut impl Generator, ids: Vec<u32>) -> Result<(), AgentError> {
+    let sampling = SamplingParams::greedy();
+    let spec = Generate { sampling, max_tokens: ids.len(), force: ids, ignore_eos: true, ..Generate::default() };
+    let mut turn = session.generate(spec).await?;
+    while let Some(step) = turn.next().await {
+        step?;
+    }
+    Ok(())
+}

@@ -1,0 +1,390 @@
+//! Async search: a thread pool of its own, a limit on concurrent searches, a deadline for every query.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tracing::{Instrument, Span};
+use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query};
+
+use super::search_pool::{JobTicket, SearchPool};
+
+/// Maximum number of passages of one search, for policies, requests and trainers.
+pub const MAX_K: usize = 200;
+
+/// A search of an episode or a client.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchQuery {
+    /// Query to the index. Its deadline applies if it is earlier than the searcher's own timeout.
+    pub wanted: Query,
+    /// Search as a policy wrote it; otherwise the text of `wanted`.
+    pub written: String,
+}
+
+impl From<Query> for SearchQuery {
+    fn from(wanted: Query) -> SearchQuery {
+        SearchQuery { written: wanted.text.clone(), wanted }
+    }
+}
+
+/// Error of a search.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SearchError {
+    /// The queue of searches is full.
+    #[error("too many searches are waiting")]
+    Busy,
+    /// The search exceeded its deadline.
+    #[error("it took too long")]
+    Timeout,
+    /// The index does not offer the mode.
+    #[error("[{0}] search is not offered here")]
+    Unsupported(Mode),
+    /// The search failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Asynchronous retrieval of evidence.
+pub trait Search: fmt::Debug + Send + Sync {
+    /// Returns passages, best first. An empty query returns none. Dropping the future abandons the search.
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>>;
+
+    /// Returns the modes that are available now.
+    fn modes(&self) -> Vec<Mode>;
+}
+
+/// Blocking retrieval, called by a [`Searcher`] on its own threads. The searched index may change between searches.
+pub trait BlockingSearch: Send + Sync {
+    /// Searches without a time limit other than the query's deadline.
+    ///
+    /// # Errors
+    /// The reason why no evidence could be found.
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError>;
+
+    /// Returns the modes that are available now.
+    fn modes(&self) -> Vec<Mode>;
+
+    /// Returns the current snapshot, for queries that need no search.
+    fn snapshot(&self) -> u64;
+}
+
+/// Searches a fixed snapshot.
+impl BlockingSearch for Index {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        self.search(query).map_err(|error| match error {
+            IndexError::Deadline { .. } => SearchError::Timeout,
+            IndexError::Unsupported { mode } => SearchError::Unsupported(mode),
+            error => SearchError::Failed(error.to_string()),
+        })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        self.modes().to_vec()
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.manifest().snapshot
+    }
+}
+
+/// Searches the snapshot that is current when a search begins.
+impl BlockingSearch for LiveIndex {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        BlockingSearch::find(self.current().as_ref(), query)
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        self.current().modes().to_vec()
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.current().manifest().snapshot
+    }
+}
+
+impl<T: BlockingSearch + ?Sized> BlockingSearch for Arc<T> {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        T::find(self, query)
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        T::modes(self)
+    }
+
+    fn snapshot(&self) -> u64 {
+        T::snapshot(self)
+    }
+}
+
+/// Limits of a [`Searcher`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SearchLimits {
+    /// Number of concurrent searches, each on its own thread.
+    pub threads: usize,
+    /// Maximum number of queued searches; further ones are refused.
+    pub waiting: usize,
+    /// Maximum duration of a search, including its time in the queue.
+    pub timeout: Duration,
+}
+
+impl Default for SearchLimits {
+    fn default() -> Self {
+        SearchLimits { threads: 4, waiting: 256, timeout: Duration::from_secs(10) }
+    }
+}
+
+/// Runs blocking searches on a thread pool. A hanging search returns [`SearchError::Timeout`] to its caller, and its
+/// thread is replaced, so that it delays no other search; a panic is [`SearchError::Failed`].
+#[derive(Clone)]
+pub struct Searcher(Arc<SearcherState>);
+
+struct SearcherState {
+    find: Box<dyn BlockingSearch>,
+    limits: SearchLimits,
+    admitted: Arc<Semaphore>,
+    pool: SearchPool,
+}
+
+impl fmt::Debug for Searcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Searcher")
+            .field("modes", &self.0.find.modes())
+            .field("limits", &self.0.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Searcher {
+    /// Creates a searcher over `find`.
+    ///
+    /// # Errors
+    /// The error of the system when it refuses threads.
+    pub fn new(find: impl BlockingSearch + 'static, limits: SearchLimits) -> std::io::Result<Searcher> {
+        let limits = SearchLimits { threads: limits.threads.max(1), ..limits };
+        Ok(Searcher(Arc::new(SearcherState {
+            find: Box::new(find),
+            limits,
+            admitted: Arc::new(Semaphore::new(limits.threads + limits.waiting)),
+            pool: SearchPool::new(limits.threads)?,
+        })))
+    }
+
+    /// Returns the number of running searches, without abandoned ones.
+    pub fn running(&self) -> usize {
+        self.0.limits.threads.saturating_sub(self.0.pool.free())
+    }
+
+    async fn find(&self, mut wanted: Query) -> Result<Evidence, SearchError> {
+        if !self.0.find.modes().contains(&wanted.mode) {
+            return Err(SearchError::Unsupported(wanted.mode));
+        }
+        if wanted.text.is_empty() {
+            return Ok(Evidence::of(self.0.find.snapshot(), wanted.mode, Vec::new()));
+        }
+        let own = Instant::now() + self.0.limits.timeout;
+        let deadline = wanted.deadline.map_or(own, |theirs| own.min(theirs.into()));
+        wanted.deadline = Some(deadline.into_std());
+        let _admitted = self.0.admitted.clone().try_acquire_owned().map_err(|_| SearchError::Busy)?;
+        let answer = async {
+            let gone = || SearchError::Failed("the searcher has stopped".to_owned());
+            let permit = self.0.pool.thread().await.ok_or_else(gone)?;
+            let (reply, answer) = oneshot::channel();
+            let shared = self.0.clone();
+            let span = Span::current();
+            let work = move || -> Box<dyn FnOnce()> {
+                // A search whose caller has stopped waiting is not started.
+                let late = reply.is_closed() || Instant::now() >= deadline;
+                let search = || shared.guarded(&wanted);
+                let found = if late { Err(SearchError::Timeout) } else { span.in_scope(search) };
+                Box::new(move || drop(reply.send(found)))
+            };
+            let ticket = self.0.pool.run(permit, Box::new(work));
+            let _given_up = AbandonOnDrop { shared: self.0.clone(), ticket, deadline };
+            answer.await.unwrap_or_else(|_| Err(gone()))
+        };
+        timeout_at(deadline, answer).await.unwrap_or(Err(SearchError::Timeout))
+    }
+}
+
+/// Abandons a search that no caller waits for: at its deadline, even if the caller stopped waiting earlier.
+struct AbandonOnDrop {
+    shared: Arc<SearcherState>,
+    ticket: Arc<JobTicket>,
+    deadline: Instant,
+}
+
+impl Drop for AbandonOnDrop {
+    fn drop(&mut self) {
+        if Instant::now() >= self.deadline {
+            self.shared.pool.give_up(&self.ticket);
+        } else if !self.ticket.ended()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let shared = self.shared.clone();
+            let ticket = self.ticket.clone();
+            let deadline = self.deadline;
+            let wait = async move {
+                sleep_until(deadline).await;
+                shared.pool.give_up(&ticket);
+            };
+            runtime.spawn(wait.in_current_span());
+        }
+    }
+}
+
+impl Search for Searcher {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Box::pin(self.find(query.wanted))
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        self.0.find.modes()
+    }
+}
+
+impl SearcherState {
+    fn guarded(&self, query: &Query) -> Result<Evidence, SearchError> {
+        catch_unwind(AssertUnwindSafe(|| self.find.find(query))).unwrap_or_else(|panic| {
+            let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(SearchError::Failed(format!("the search panicked: {}", message.unwrap_or_default())))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    /// Counts its results.
+    struct Counted(Arc<AtomicUsize>);
+
+    impl BlockingSearch for Counted {
+        fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+            match query.text.as_str() {
+                "hang" => std::thread::sleep(Duration::from_millis(400)),
+                "panic" => std::panic::panic_any("on purpose"),
+                _ => {}
+            }
+            self.0.fetch_add(1, SeqCst);
+            Ok(Evidence::of(7, query.mode, Vec::new()))
+        }
+
+        fn modes(&self) -> Vec<Mode> {
+            vec![Mode::Passage]
+        }
+
+        fn snapshot(&self) -> u64 {
+            7
+        }
+    }
+
+    fn searcher(limits: SearchLimits, done: &Arc<AtomicUsize>) -> Searcher {
+        Searcher::new(Counted(done.clone()), limits).unwrap()
+    }
+
+    fn limits(threads: usize, waiting: usize, timeout: u64) -> SearchLimits {
+        SearchLimits { threads, waiting, timeout: Duration::from_millis(timeout) }
+    }
+
+    fn query(text: &str) -> SearchQuery {
+        Query::new(text, Mode::Passage, 3).into()
+    }
+
+    #[tokio::test]
+    async fn a_search_that_hangs_stalls_nobody_else() {
+        let done = Arc::default();
+        let searcher = searcher(limits(2, 8, 100), &done);
+        let hanging = tokio::spawn({
+            let searcher = searcher.clone();
+            async move { searcher.search(query("hang")).await }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        for _ in 0..10 {
+            assert!(searcher.search(query("a")).await.is_ok());
+        }
+        assert_eq!(searcher.running(), 1);
+        assert_eq!(hanging.await.unwrap(), Err(SearchError::Timeout));
+    }
+
+    #[tokio::test]
+    async fn with_every_thread_stuck_callers_are_told_in_time_and_then_refused() {
+        let done: Arc<AtomicUsize> = Arc::default();
+        let searcher = searcher(limits(1, 1, 100), &done);
+        let asked = Instant::now();
+        let (stuck, waits, refused) =
+            tokio::join!(searcher.search(query("hang")), searcher.search(query("a")), searcher.search(query("b")));
+        assert_eq!(
+            (stuck, waits, refused),
+            (Err(SearchError::Timeout), Err(SearchError::Timeout), Err(SearchError::Busy))
+        );
+        assert!(asked.elapsed() < Duration::from_millis(350));
+        // What nobody waits for any more is not begun.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(done.load(SeqCst), 1);
+        assert!(searcher.search(query("c")).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn threads_that_hang_are_replaced() {
+        let done: Arc<AtomicUsize> = Arc::default();
+        let searcher = searcher(limits(2, 64, 100), &done);
+        let hanging = futures::future::join_all((0..2).map(|_| searcher.search(query("hang"))));
+        assert!(hanging.await.iter().all(|result| *result == Err(SearchError::Timeout)));
+        let asked = Instant::now();
+        for _ in 0..20 {
+            assert!(searcher.search(query("a")).await.is_ok());
+        }
+        assert!(asked.elapsed() < Duration::from_millis(100), "both threads hang for 300 ms more");
+        assert_eq!(done.load(SeqCst), 20);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!((done.load(SeqCst), searcher.running()), (22, 0), "they end, and nobody runs any more");
+        assert_eq!(searcher.0.pool.free(), 2, "as many threads as before, no more and no less");
+    }
+
+    #[tokio::test]
+    async fn a_caller_who_goes_early_leaves_nothing_stuck() {
+        let searcher = searcher(limits(1, 8, 150), &Arc::default());
+        let gone = tokio::time::timeout(Duration::from_millis(20), searcher.search(query("hang")));
+        assert!(gone.await.is_err());
+        assert_eq!(searcher.running(), 1, "it runs on until its own deadline");
+        let asked = Instant::now();
+        assert_eq!(searcher.search(query("a")).await.map(|evidence| evidence.snapshot), Ok(7));
+        assert!(asked.elapsed() < Duration::from_millis(300), "it would have taken 380 ms to its end");
+    }
+
+    #[tokio::test]
+    async fn a_callers_deadline_counts_if_it_is_sooner() {
+        let searcher = searcher(limits(1, 1, 10_000), &Arc::default());
+        let asked = Instant::now();
+        let soon = query("hang").wanted.deadline((asked + Duration::from_millis(30)).into_std());
+        assert_eq!(searcher.search(soon.into()).await, Err(SearchError::Timeout));
+        assert!(asked.elapsed() < Duration::from_millis(300));
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_one_search() {
+        // Printing a backtrace may take a second on a busy machine.
+        let searcher = searcher(limits(1, 1, 20_000), &Arc::default());
+        let failed = searcher.search(query("panic")).await.unwrap_err();
+        assert_eq!(failed, SearchError::Failed("the search panicked: on purpose".into()));
+        assert!(searcher.search(query("a")).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_needs_no_search_or_has_none_is_answered_at_once() {
+        let done = Arc::default();
+        let searcher = searcher(limits(1, 1, 1000), &done);
+        assert_eq!(searcher.search(query("")).await.unwrap().snapshot, 7);
+        let graph = Query::new("a", Mode::Graph, 3);
+        assert_eq!(searcher.search(graph.into()).await, Err(SearchError::Unsupported(Mode::Graph)));
+        assert_eq!(done.load(SeqCst), 0);
+    }
+}

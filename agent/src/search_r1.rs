@@ -1,0 +1,101 @@
+//! Search-R1 (arXiv 2503.09516), on which RouteRAG builds: a single kind of search.
+
+use waymark_index::{Mode, Ranking};
+
+use super::budget::Budget;
+use super::conversation::Conversation;
+use super::guide::{AllowedActions, Guide};
+use super::protocol::{
+    Action, ActionOutcome, Injected, PolicySearch, Protocol, ProtocolPrompt, ReadingRule, SegmentKind, Tags,
+};
+use super::retrieval::{Format, Retrieval};
+use super::tag;
+
+/// The prompt of the released training data ("your want" is theirs); the question follows.
+const INSTRUCTION: &str = "Answer the given question. You must conduct reasoning inside <think> and </think> first \
+every time you get new information. After reasoning, if you find you lack some knowledge, you can call a search engine \
+by <search> query </search> and it will return the top searched results between <information> and </information>. You \
+can search as many times as your want. If you find no further external knowledge needed, you can directly provide the \
+answer inside <answer> and </answer>, without detailed illustrations. For example, <answer> Beijing </answer>. \
+Question: ";
+
+/// Placeholder for a query in the prompt.
+const QUERY: &str = "query";
+
+/// Example of an answer in the prompt.
+const ANSWER: &str = " For example, <answer> Beijing </answer>.";
+
+/// The protocol; see the module documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SearchR1;
+
+impl Protocol for SearchR1 {
+    fn name(&self) -> &'static str {
+        "search-r1"
+    }
+
+    fn prompt(&self, conversation: &Conversation, guided: bool) -> ProtocolPrompt {
+        let question = conversation.question().trim();
+        let mark = if question.ends_with('?') { "" } else { "?" };
+        let instruction =
+            if guided { tag::without_example(INSTRUCTION, QUERY, ANSWER, question) } else { INSTRUCTION.into() };
+        ProtocolPrompt::Chat(conversation.with_last(format!("{instruction}{question}{mark}\n")))
+    }
+
+    fn tags(&self) -> &'static Tags {
+        &tag::TAGS
+    }
+
+    fn stops(&self) -> &'static [&'static str] {
+        tag::STOPS
+    }
+
+    fn parse(&self, turn: &str, reading: ReadingRule) -> Action {
+        tag::parse(turn, reading, |written| PolicySearch::plain(written))
+    }
+
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        tag::cut(turn)
+    }
+
+    fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
+        tag::observation(outcome, format, "")
+    }
+
+    fn budget(&self) -> Budget {
+        Budget::default()
+    }
+
+    /// Returns dense search, as its server does with the embedder it is published with.
+    fn retrieval(&self) -> Retrieval {
+        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
+    }
+
+    /// Returns the training format: the reference's `generation.py` strips evidence and cuts a long block at its end.
+    fn training_format(&self) -> Format {
+        Format::Training
+    }
+
+    fn force_answer(&self, writing: SegmentKind) -> Option<String> {
+        Some(tag::force_answer(writing))
+    }
+
+    fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
+        Some(tag::guide(offer, &[]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_question_mark_is_added() {
+        for (question, end) in [("Who wrote Faust", "Who wrote Faust?\n"), ("Who?", "Question: Who?\n")] {
+            let ProtocolPrompt::Chat(messages) = SearchR1.prompt(&Conversation::new(question), false) else {
+                unreachable!()
+            };
+            assert!(messages[0].content.ends_with(end), "{}", messages[0].content);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Conversion of a turn's tokens to events.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use waymark_models::tokenizer::{Detokenizer, Tokenizer};
+
+use super::answer_filter::AnswerFilter;
+use super::event::{Event, TokenLogprob, TopLogprob};
+use super::protocol::{SegmentKind, Tags};
+use super::scanner::{Scanner, TextPiece};
+use waymark_engine::TokenStep;
+
+/// Reads one turn while it is written, and keeps its text.
+#[derive(Debug)]
+pub(super) struct TurnReader {
+    turn: usize,
+    tokenizer: Arc<Tokenizer>,
+    detokenizer: Detokenizer,
+    scanner: Scanner,
+    text: String,
+    /// Filter of the answer. `None` shows no answer while it is written.
+    answer: Option<AnswerFilter>,
+    tokens: Option<PendingTokens>,
+    /// End of each token in the text, and the ranges of answers, for counting answer tokens.
+    ends: Vec<usize>,
+    answers: Vec<Range<usize>>,
+    withheld: String,
+}
+
+/// Tokens waiting for the delta that shows them.
+#[derive(Debug, Default)]
+struct PendingTokens {
+    /// Tokens with their byte ranges in the turn's text.
+    coming: VecDeque<(usize, usize, TokenLogprob)>,
+    /// Tokens of the answer, with their start in it.
+    answer: VecDeque<(usize, TokenLogprob)>,
+}
+
+impl TurnReader {
+    /// Creates a reader for the beginning of a turn.
+    pub(super) fn new(
+        turn: usize,
+        tokenizer: Arc<Tokenizer>,
+        tags: &'static Tags,
+        answer: Option<AnswerFilter>,
+        logprobs: bool,
+    ) -> TurnReader {
+        TurnReader {
+            turn,
+            detokenizer: Detokenizer::new(tokenizer.table()),
+            tokenizer,
+            scanner: Scanner::new(tags),
+            text: String::new(),
+            answer,
+            tokens: logprobs.then(PendingTokens::default),
+            ends: Vec::new(),
+            answers: Vec::new(),
+            withheld: String::new(),
+        }
+    }
+
+    /// Starts the turn inside `kind`, which the prompt has opened.
+    pub(super) fn inside(self, tags: &'static Tags, kind: SegmentKind) -> TurnReader {
+        TurnReader { scanner: Scanner::inside(tags, kind), ..self }
+    }
+
+    /// Returns the turn's text so far.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the kind of text being written.
+    pub(super) fn writing(&self) -> SegmentKind {
+        self.scanner.writing()
+    }
+
+    /// Returns the answer shown so far. `None` before an answer begins.
+    pub(super) fn answer(&self) -> Option<&str> {
+        self.answer.as_ref().filter(|_| self.scanner.answered()).map(AnswerFilter::shown)
+    }
+
+    /// Returns the text of a possible refusal, which is reported as a whole once it is the turn's action.
+    pub(super) fn withheld(&self) -> &str {
+        &self.withheld
+    }
+
+    /// Returns `true` if a client's stop string or a tool call ended the answer.
+    pub(super) fn stopped(&self) -> bool {
+        self.answer.as_ref().is_some_and(AnswerFilter::stopped)
+    }
+
+    /// Returns the number of tokens that contributed to an answer.
+    pub(super) fn answer_tokens(&self) -> usize {
+        let starts = [0].iter().chain(&self.ends);
+        // A token may be only a part of a character: it counts where the character will be.
+        let inside = |start: usize, end: usize| {
+            self.answers.iter().any(|part| start < part.end && (end > part.start || start >= part.start))
+        };
+        starts.zip(&self.ends).filter(|(start, end)| inside(**start, **end)).count()
+    }
+
+    /// Reads a sampled token.
+    pub(super) fn push(&mut self, step: &TokenStep) -> Vec<Event> {
+        self.read(step.id, Some(step))
+    }
+
+    /// Reads forced tokens.
+    pub(super) fn push_forced(&mut self, ids: &[u32]) -> Vec<Event> {
+        ids.iter().flat_map(|&id| self.read(id, None)).collect()
+    }
+
+    /// Ends the turn.
+    pub(super) fn finish(&mut self) -> Vec<Event> {
+        let rest = self.detokenizer.finish();
+        self.text.push_str(&rest);
+        let mut pieces = Vec::new();
+        self.scanner.push(&rest, &mut pieces);
+        self.scanner.finish(&mut pieces);
+        let mut events: Vec<Event> = pieces.into_iter().filter_map(|piece| self.show(piece)).collect();
+        if let Some(text) = self.answer.as_mut().map(AnswerFilter::finish) {
+            events.extend(self.show_answer(text));
+        }
+        events
+    }
+
+    fn read(&mut self, id: u32, step: Option<&TokenStep>) -> Vec<Event> {
+        let text = self.detokenizer.push(id).to_owned();
+        let start = self.text.len();
+        self.text.push_str(&text);
+        self.ends.push(self.text.len());
+        if self.tokens.is_some() {
+            let token = self.logprob(id, step);
+            if let Some(tokens) = &mut self.tokens {
+                tokens.coming.push_back((start, self.text.len(), token));
+            }
+        }
+        let mut pieces = Vec::new();
+        self.scanner.push(&text, &mut pieces);
+        pieces.into_iter().filter_map(|piece| self.show(piece)).collect()
+    }
+
+    fn logprob(&self, id: u32, step: Option<&TokenStep>) -> TokenLogprob {
+        let bytes = |id| self.tokenizer.bytes_of(id).to_vec();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let top = step.map_or(&[][..], |step| &step.top).iter().map(|&(id, logprob)| {
+            let bytes = bytes(id);
+            TopLogprob { id, text: text(&bytes), bytes, logprob }
+        });
+        let top = top.collect();
+        let bytes = bytes(id);
+        TokenLogprob { id, text: text(&bytes), bytes, logprob: step.map(|step| step.logprob), top }
+    }
+
+    fn show(&mut self, piece: TextPiece) -> Option<Event> {
+        if piece.kind == SegmentKind::Answer {
+            match self.answers.last_mut() {
+                Some(last) if last.end == piece.start => last.end = piece.end(),
+                _ => self.answers.push(piece.start..piece.end()),
+            }
+        }
+        let tokens = self.tokens.as_mut().map(|tokens| tokens.within(&piece)).unwrap_or_default();
+        let turn = self.turn;
+        let text = piece.text;
+        let strip = |tokens: Vec<(usize, TokenLogprob)>| tokens.into_iter().map(|(_, token)| token).collect();
+        match piece.kind {
+            SegmentKind::Think => Some(Event::Think { turn, text, tokens: strip(tokens) }),
+            SegmentKind::Query => Some(Event::Query { turn, text, tokens: strip(tokens) }),
+            SegmentKind::Text => Some(Event::Text { turn, text, tokens: strip(tokens) }),
+            SegmentKind::Refusal => {
+                self.withheld += &text;
+                None
+            }
+            SegmentKind::Answer => {
+                let filter = self.answer.as_mut()?;
+                if let Some(waiting) = &mut self.tokens {
+                    waiting.answer.extend(tokens.into_iter().map(|(at, token)| (filter.taken() + at, token)));
+                }
+                let text = filter.push(&text);
+                self.show_answer(text)
+            }
+        }
+    }
+
+    fn show_answer(&mut self, text: String) -> Option<Event> {
+        if text.is_empty() {
+            return None;
+        }
+        let passed = self.answer.as_ref().map_or(0, AnswerFilter::passed);
+        let tokens = self.tokens.as_mut().map(|tokens| tokens.answer_up_to(passed)).unwrap_or_default();
+        Some(Event::Answer { text, tokens })
+    }
+}
+
+impl PendingTokens {
+    /// Returns the tokens of a piece, with their start in it. Earlier tokens belong to tags and are dropped. A token
+    /// without text of its own belongs to the text that follows.
+    fn within(&mut self, piece: &TextPiece) -> Vec<(usize, TokenLogprob)> {
+        let mut inside = Vec::new();
+        while let Some((start, end, _)) = self.coming.front() {
+            if *start >= piece.end() {
+                break;
+            }
+            let belongs = *end > piece.start || (start == end && *start >= piece.start);
+            if let Some((start, _, token)) = self.coming.pop_front().filter(|_| belongs) {
+                inside.push((start.saturating_sub(piece.start), token));
+            }
+        }
+        inside
+    }
+
+    fn answer_up_to(&mut self, passed: usize) -> Vec<TokenLogprob> {
+        let count = self.answer.iter().take_while(|(at, _)| *at < passed).count();
+        self.answer.drain(..count).map(|(_, token)| token).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use waymark_models::tokenizer::Specials;
+
+    use super::super::tag::TAGS;
+    use super::*;
+
+    fn read(text: &str, stops: &[&str]) -> (TurnReader, Vec<Event>) {
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
+        let filter = AnswerFilter::new(&stops, true);
+        let mut reader = TurnReader::new(1, tokenizer.clone(), &TAGS, Some(filter), true);
+        let mut events = Vec::new();
+        for id in tokenizer.encode(text, Specials::Literal).unwrap() {
+            events.extend(reader.push(&TokenStep { id, logprob: -1.0, top: vec![(id, -1.0)] }));
+        }
+        events.extend(reader.finish());
+        (reader, events)
+    }
+
+    #[test]
+    fn the_tokens_of_an_answer_spell_it() {
+        let (reader, events) = read("<think>hm</think>\n<answer> Z\u{fc}rich < 3 </answer>", &[]);
+        let mut text = String::new();
+        let mut bytes = Vec::new();
+        for event in &events {
+            if let Event::Answer { text: delta, tokens } = event {
+                text += delta;
+                bytes.extend(tokens.iter().flat_map(|token| token.bytes.clone()));
+            }
+        }
+        assert_eq!(text, "Z\u{fc}rich < 3");
+        assert_eq!(String::from_utf8(bytes).unwrap().trim(), text);
+        assert_eq!(reader.answer(), Some(text.as_str()));
+        assert_eq!(reader.answer_tokens(), " Z\u{fc}rich < 3 ".len());
+        let thought = events.iter().find_map(|event| match event {
+            Event::Think { tokens, .. } => Some(tokens[0].text.clone()),
+            _ => None,
+        });
+        assert_eq!(thought.as_deref(), Some("h"));
+    }
+
+    #[test]
+    fn a_stop_string_never_shows_and_takes_its_tokens_along() {
+        let (reader, events) = read("<answer>one END two</answer>", &["END"]);
+        assert!(reader.stopped());
+        assert_eq!(reader.answer(), Some("one"));
+        let tokens = events.iter().flat_map(|event| match event {
+            Event::Answer { tokens, .. } => tokens.clone(),
+            _ => Vec::new(),
+        });
+        assert_eq!(tokens.map(|token| token.text).collect::<String>(), "one");
+    }
+
+    #[test]
+    fn a_search_before_any_answer_shows_no_answer() {
+        let (reader, events) = read("<search> [graph] x </search>", &[]);
+        assert_eq!(reader.answer(), None);
+        let query: String = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Query { text, .. } => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(query, " [graph] x ");
+    }
+}

@@ -1,0 +1,84 @@
+//! No protocol at all: a text is continued, and the continuation is the answer.
+
+use std::sync::Arc;
+
+use super::budget::Budget;
+use super::conversation::Conversation;
+use super::guide::{AllowedActions, Guide};
+use super::loop_variant::LoopVariant;
+use super::plain::Plain;
+use super::policy::Policy;
+use super::protocol::{Action, ActionOutcome, Injected, Protocol, ProtocolPrompt, ReadingRule, SegmentKind, Tags};
+use super::retrieval::Format;
+
+static TAGS: Tags = Tags {
+    outside: SegmentKind::Answer,
+    begins: SegmentKind::Answer,
+    pairs: &[],
+    names: &[],
+    labels: &[],
+    trims: false,
+};
+
+/// The protocol; see the module documentation. It belongs to no policy: any policy may continue a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Verbatim;
+
+impl Verbatim {
+    /// Returns a policy with the weights of `policy`, within its time limit, but without its protocol.
+    pub fn over(policy: &Policy) -> Policy {
+        Policy {
+            protocol: Arc::new(Verbatim),
+            // The other protocol's settings may name a mode that only it can show.
+            retrieval: Verbatim.retrieval(),
+            budget: Budget { seconds: policy.budget.seconds, ..Verbatim.budget() },
+            guided: false,
+            variant: LoopVariant::Serving,
+            ..policy.clone()
+        }
+    }
+}
+
+impl Protocol for Verbatim {
+    fn name(&self) -> &'static str {
+        "verbatim"
+    }
+
+    /// Returns the question alone, as a text has no chat before it.
+    fn prompt(&self, conversation: &Conversation, _guided: bool) -> ProtocolPrompt {
+        ProtocolPrompt::Raw(conversation.question().to_owned())
+    }
+
+    fn tags(&self) -> &'static Tags {
+        &TAGS
+    }
+
+    fn stops(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn parse(&self, turn: &str, _reading: ReadingRule) -> Action {
+        Action::Answer { text: turn.to_owned() }
+    }
+
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        turn
+    }
+
+    /// Returns nothing, as no action asks for an observation.
+    fn observation(&self, _outcome: &ActionOutcome<'_>, _format: Format) -> Vec<Injected> {
+        Vec::new()
+    }
+
+    fn budget(&self) -> Budget {
+        Plain.budget()
+    }
+
+    fn force_answer(&self, _writing: SegmentKind) -> Option<String> {
+        None
+    }
+
+    fn guide(&self, _offer: &AllowedActions) -> Option<Guide> {
+        None
+    }
+}

@@ -1,0 +1,76 @@
+//! Continuous batching over a paged KV cache: sessions in, tokens out. The crate knows neither text nor JSON nor retrieval.
+//!
+//! One thread owns the [`Backend`] and the KV accounting; [`Engine`] and [`Session`] are handles to it. A session is a
+//! growing sequence of token ids: [`Session::append`] appends given ones, [`Session::generate`] samples more. Between
+//! turns it is *parked*: outside the batch, with its blocks kept, so that no token is computed twice.
+//!
+//! | modules | content |
+//! |---|---|
+//! | `handle`, `lease`, `session`, `turn`, `worker` | the handles, and the thread behind them |
+//! | `mailbox` | bounded delivery of tokens to a reader that may be slow or gone |
+//! | `core`, `schedule`, `step`, `draw`, `commit` | the synchronous core: commands, plan, forward pass, sampling |
+//! | `sequence`, `pool`, `lru`, `prefix` | ownership of KV blocks, and the prefix cache |
+//! | `stop` | stop strings and stop lines |
+//! | `constraint`, `masking` | token masks of constrained turns, computed on separate threads |
+//! | `backend`, `cpu`, `cuda`, `mock` | computation of logits |
+//! | `weights` | replacing the weights of an idle engine |
+//! | `counters`, `histogram`, `health`, `snapshot`, `stage` | metrics, health, snapshots and traces |
+
+mod backend;
+mod command;
+mod commit;
+mod config;
+mod constraint;
+mod core;
+mod counters;
+mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+mod draw;
+mod error;
+mod handle;
+mod health;
+mod histogram;
+mod lease;
+mod lru;
+mod mailbox;
+mod masking;
+pub mod mock;
+mod pool;
+mod prefix;
+#[cfg(test)]
+mod property;
+mod request;
+mod schedule;
+mod sequence;
+mod session;
+mod snapshot;
+mod stage;
+mod step;
+mod stop;
+mod token;
+mod turn;
+mod weights;
+mod worker;
+
+pub use backend::{Backend, BackendError, BackendSpec, Footprint, PassOutput};
+pub use config::EngineConfig;
+pub use constraint::{Constraint, ConstraintState};
+pub use counters::{Counter, Counters, Gauge};
+pub use cpu::{CpuBackend, KvBudget};
+#[cfg(feature = "cuda")]
+pub use cuda::CudaBackend;
+pub use error::EngineError;
+pub use handle::Engine;
+pub use health::Health;
+pub use histogram::{Histogram, HistogramSnapshot};
+pub use lease::Lease;
+pub use mock::MockBackend;
+pub use request::{Generate, LoadedAdapter, RequestId, SessionOptions};
+pub use session::Session;
+pub use snapshot::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnapshot, SessionState};
+pub use stop::{LineLabel, StopString};
+pub use stop::{Matcher, StopSet};
+pub use token::{Origin, Token, TokenStep, TurnFinish};
+pub use turn::Turn;
+pub use worker::message;

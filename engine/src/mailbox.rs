@@ -1,0 +1,179 @@
+//! Bounded delivery of one turn's tokens from the engine thread to an async reader.
+//!
+//! Unlike a general channel, the reader takes all available tokens under one lock, and the writer learns at once when
+//! the reader is behind, so that the session can leave the batch instead of growing a queue.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::error::EngineError;
+use super::token::{TokenStep, TurnFinish};
+
+#[derive(Debug, Default)]
+struct MailboxState {
+    steps: VecDeque<TokenStep>,
+    end: Option<Result<TurnFinish, EngineError>>,
+    /// Number of prompt tokens that came from the prefix cache. Set before the first step.
+    cached: Option<usize>,
+    waker: Option<Waker>,
+    full: bool,
+}
+
+#[derive(Debug)]
+struct Mailbox {
+    state: Mutex<MailboxState>,
+    capacity: usize,
+}
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
+        // No code panics halfway through a change of this state, so a poisoned lock is still consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Creates both ends of a mailbox that holds at most `capacity` steps.
+pub(super) fn mailbox(capacity: usize) -> (Outbox, Inbox) {
+    let mailbox = Arc::new(Mailbox { state: Mutex::default(), capacity });
+    (Outbox(mailbox.clone()), Inbox(mailbox))
+}
+
+/// The engine's end. If it is dropped without an end of the turn, the reader gets an error.
+#[derive(Debug)]
+pub(super) struct Outbox(Arc<Mailbox>);
+
+/// Remaining capacity of a mailbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    Some,
+    /// The mailbox is full. The reader sends a command after emptying it.
+    None,
+}
+
+impl Outbox {
+    /// Delivers a step. Pushes the waker of a waiting reader to `wakers` instead of waking it: a wake-up takes longer
+    /// than the rest of this method, and can be done while the backend works.
+    pub(super) fn push(&self, step: TokenStep, wakers: &mut Vec<Waker>) -> Room {
+        let mut state = self.0.lock();
+        state.steps.push_back(step);
+        state.full = state.steps.len() >= self.0.capacity;
+        wakers.extend(state.waker.take());
+        if state.full { Room::None } else { Room::Some }
+    }
+
+    /// Ends the turn normally. Pushes the waker of a waiting reader to `wakers`.
+    pub(super) fn finish(self, finish: TurnFinish, wakers: &mut Vec<Waker>) {
+        let mut state = self.0.lock();
+        state.end = Some(Ok(finish));
+        state.full = false;
+        wakers.extend(state.waker.take());
+    }
+
+    pub(super) fn set_cached(&self, tokens: usize) {
+        self.0.lock().cached = Some(tokens);
+    }
+
+    pub(super) fn end(self, end: Result<TurnFinish, EngineError>) {
+        let mut state = self.0.lock();
+        state.end = Some(end);
+        state.full = false;
+        wake(state);
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        if state.end.is_none() {
+            state.end = Some(Err(EngineError::Dead("the session was dropped by the engine".into())));
+            wake(state);
+        }
+    }
+}
+
+/// Wakes the reader after the lock is released, so that the reader does not block on it.
+fn wake(mut state: MutexGuard<'_, MailboxState>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// Result of polling a mailbox.
+#[derive(Debug)]
+pub(super) enum Mail {
+    /// Steps were moved to the caller's buffer. If `resume` is `true`, the mailbox was full and the engine waits for
+    /// [`EngineCommand::Resume`](super::command::EngineCommand::Resume).
+    Steps { resume: bool },
+    /// The turn has ended and all its steps were delivered.
+    End(Result<TurnFinish, EngineError>),
+}
+
+/// The reader's end.
+#[derive(Debug)]
+pub(super) struct Inbox(Arc<Mailbox>);
+
+impl Inbox {
+    /// Moves the available steps into `buffer`, which must be empty.
+    pub(super) fn poll(&self, buffer: &mut VecDeque<TokenStep>, context: &mut Context<'_>) -> Poll<Mail> {
+        let mut state = self.0.lock();
+        if !state.steps.is_empty() {
+            std::mem::swap(&mut state.steps, buffer);
+            let resume = std::mem::take(&mut state.full);
+            return Poll::Ready(Mail::Steps { resume });
+        }
+        if let Some(end) = &state.end {
+            return Poll::Ready(Mail::End(end.clone()));
+        }
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => state.waker = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Returns the number of prompt tokens that came from the prefix cache, once known.
+    pub(super) fn cached(&self) -> Option<usize> {
+        self.0.lock().cached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    fn step(id: u32) -> TokenStep {
+        TokenStep { id, logprob: 0.0, top: Vec::new() }
+    }
+
+    #[test]
+    fn steps_come_in_order_then_the_end_and_a_full_box_says_so() {
+        let (outbox, inbox) = mailbox(2);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut buffer = VecDeque::new();
+        assert!(inbox.poll(&mut buffer, &mut context).is_pending());
+        let mut wakers = Vec::new();
+        assert_eq!(outbox.push(step(1), &mut wakers), Room::Some);
+        assert_eq!(outbox.push(step(2), &mut wakers), Room::None);
+        assert_eq!(wakers.len(), 1, "the reader waited once");
+        assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::Steps { resume: true })));
+        assert_eq!(buffer.drain(..).map(|step| step.id).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(outbox.push(step(3), &mut wakers), Room::Some);
+        outbox.finish(TurnFinish::Eos, &mut wakers);
+        assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::Steps { resume: false })));
+        buffer.clear();
+        assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::End(Ok(TurnFinish::Eos)))));
+    }
+
+    #[test]
+    fn an_engine_that_vanishes_is_an_error_not_a_hang() {
+        let (outbox, inbox) = mailbox(2);
+        drop(outbox);
+        let mail = inbox.poll(&mut VecDeque::new(), &mut Context::from_waker(Waker::noop()));
+        assert!(matches!(mail, Poll::Ready(Mail::End(Err(EngineError::Dead(_))))));
+    }
+}

@@ -1,0 +1,232 @@
+//! Token masks for constrained turns, computed on separate threads while the engine thread computes logits.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use waymark_models::sampler::TokenMask;
+
+use super::constraint::{Constraint, ConstraintState};
+use super::worker::message;
+
+/// Number of threads that compute masks.
+const THREADS: usize = 2;
+
+/// Maximum time that all rows of a step together wait for their masks after the logits are ready. A mask takes tens of
+/// microseconds and was started one forward pass earlier, so this limit is generous; a row whose mask is late misses
+/// the step.
+pub(super) const PATIENCE: Duration = Duration::from_millis(2);
+
+/// Pool of mask threads, started with the first constrained turn.
+#[derive(Debug, Default)]
+pub(super) struct Masks {
+    jobs: Option<Sender<MaskJob>>,
+}
+
+#[derive(Debug)]
+struct MaskJob {
+    work: MaskWork,
+    slot: Arc<MaskSlot>,
+}
+
+#[derive(Debug)]
+enum MaskWork {
+    Begin(Arc<dyn Constraint>),
+    Next(Box<dyn ConstraintState>, u32),
+}
+
+/// Hand-over of a turn's next mask between the mask threads and the engine thread.
+#[derive(Debug, Default)]
+struct MaskSlot {
+    state: Mutex<MaskState>,
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+enum MaskState {
+    #[default]
+    Working,
+    Done(Result<(Box<dyn ConstraintState>, Option<TokenMask>), String>),
+    /// The engine thread has taken the mask; the rule waits for the token chosen with it.
+    Used(Option<Box<dyn ConstraintState>>),
+}
+
+impl MaskSlot {
+    fn lock(&self) -> MutexGuard<'_, MaskState> {
+        // No code panics while it holds this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Masks {
+    /// Begins a turn: a mask thread starts to compute its first mask.
+    ///
+    /// # Errors
+    /// The message of the operating system when it refuses a thread.
+    pub(super) fn begin(&mut self, constraint: &Arc<dyn Constraint>) -> Result<Masking, String> {
+        let jobs = match &self.jobs {
+            Some(jobs) => jobs.clone(),
+            None => self.jobs.insert(start()?).clone(),
+        };
+        let masking = Masking { jobs, slot: Arc::default() };
+        masking.send(MaskWork::Begin(Arc::clone(constraint)));
+        Ok(masking)
+    }
+}
+
+fn start() -> Result<Sender<MaskJob>, String> {
+    let (jobs, queue) = channel();
+    let queue = Arc::new(Mutex::new(queue));
+    for _ in 0..THREADS {
+        let queue = Arc::clone(&queue);
+        let spawned = thread::Builder::new().name("waymark-grammar".into()).spawn(move || while one(&queue) {});
+        spawned.map_err(|error| format!("cannot start a grammar thread: {error}"))?;
+    }
+    Ok(jobs)
+}
+
+/// Executes the next job. Returns `false` when the channel is closed.
+fn one(queue: &Mutex<Receiver<MaskJob>>) -> bool {
+    // The lock is held while waiting for a job, not while doing it.
+    let Ok(MaskJob { work, slot }) = queue.lock().unwrap_or_else(PoisonError::into_inner).recv() else { return false };
+    let done = catch_unwind(AssertUnwindSafe(|| work.done()));
+    let done = done.unwrap_or_else(|panic| Err(format!("panic: {}", message(panic.as_ref()))));
+    *slot.lock() = MaskState::Done(done);
+    slot.done.notify_one();
+    true
+}
+
+impl MaskWork {
+    fn done(self) -> Result<(Box<dyn ConstraintState>, Option<TokenMask>), String> {
+        let mut rule = match self {
+            MaskWork::Begin(constraint) => constraint.begin(),
+            MaskWork::Next(mut rule, id) => {
+                rule.accept(id)?;
+                rule
+            }
+        };
+        let mask = rule.allowed()?;
+        Ok((rule, mask))
+    }
+}
+
+/// Sequence of masks of one turn.
+#[derive(Debug)]
+pub(super) struct Masking {
+    jobs: Sender<MaskJob>,
+    slot: Arc<MaskSlot>,
+}
+
+/// Result of waiting for a mask.
+#[derive(Debug)]
+pub(super) enum MaskWait {
+    /// The mask; `None` allows every token.
+    Mask(Option<TokenMask>),
+    /// The mask is not ready yet.
+    Late,
+    Failed(String),
+}
+
+impl Masking {
+    fn send(&self, work: MaskWork) {
+        if self.jobs.send(MaskJob { work, slot: Arc::clone(&self.slot) }).is_err() {
+            *self.slot.lock() = MaskState::Done(Err("the grammar threads have ended".into()));
+        }
+    }
+
+    /// Waits for the mask of the next token until `until`.
+    pub(super) fn wait(&self, until: Instant) -> MaskWait {
+        let working = |state: &mut MaskState| matches!(state, MaskState::Working);
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.slot.done.wait_timeout_while(self.slot.lock(), left, working);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *state, MaskState::Used(None)) {
+            MaskState::Working => {
+                *state = MaskState::Working;
+                MaskWait::Late
+            }
+            MaskState::Done(Ok((rule, mask))) => {
+                *state = MaskState::Used(Some(rule));
+                MaskWait::Mask(mask)
+            }
+            MaskState::Done(Err(reason)) => MaskWait::Failed(reason),
+            used @ MaskState::Used(_) => {
+                *state = used;
+                MaskWait::Failed("the mask of this step was already taken".into())
+            }
+        }
+    }
+
+    /// Starts the computation of the mask that follows token `id`.
+    pub(super) fn advance(&self, id: u32) {
+        let used = std::mem::replace(&mut *self.slot.lock(), MaskState::Working);
+        match used {
+            MaskState::Used(Some(rule)) => self.send(MaskWork::Next(rule, id)),
+            other => *self.slot.lock() = other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Allows the tokens 0, 1, 2, … one after the other, up to a token at which it fails.
+    #[derive(Debug, Clone)]
+    struct Counting {
+        next: u32,
+        panics_at: u32,
+        takes: Duration,
+    }
+
+    impl Constraint for Counting {
+        fn begin(&self) -> Box<dyn ConstraintState> {
+            Box::new(self.clone())
+        }
+    }
+
+    impl ConstraintState for Counting {
+        fn allowed(&mut self) -> Result<Option<TokenMask>, String> {
+            thread::sleep(self.takes);
+            assert!(self.next != self.panics_at, "no further");
+            let mut mask = TokenMask::all(32);
+            (0..32).filter(|&id| id != self.next).for_each(|id| mask.forbid(id));
+            Ok(Some(mask))
+        }
+
+        fn accept(&mut self, id: u32) -> Result<(), String> {
+            self.next = id + 1;
+            Ok(())
+        }
+    }
+
+    fn long() -> Instant {
+        Instant::now() + Duration::from_secs(10)
+    }
+
+    #[test]
+    fn masks_follow_the_tokens_and_a_panic_is_an_error() {
+        let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: 2, takes: Duration::ZERO });
+        let mut masks = Masks::default();
+        let masking = masks.begin(&rule).unwrap();
+        assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))));
+        assert!(matches!(masking.wait(long()), MaskWait::Failed(_)), "a mask is used once");
+        masking.advance(0);
+        assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))));
+        masking.advance(1);
+        assert!(matches!(masking.wait(long()), MaskWait::Failed(reason) if reason.contains("no further")));
+        let other = masks.begin(&rule).unwrap();
+        assert!(matches!(other.wait(long()), MaskWait::Mask(Some(_))), "the thread lives on");
+    }
+
+    #[test]
+    fn nobody_waits_for_long() {
+        let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: 9, takes: Duration::from_millis(50) });
+        let masking = Masks::default().begin(&rule).unwrap();
+        assert!(matches!(masking.wait(Instant::now()), MaskWait::Late));
+        assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))), "and it comes all the same");
+    }
+}

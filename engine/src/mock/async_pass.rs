@@ -1,0 +1,63 @@
+//! Asynchronous passes of the mock, which then behaves like a device and draws tokens itself.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use waymark_models::Logits;
+use waymark_models::cuda::adaptive_wait::AdaptiveWait;
+use waymark_models::sampler::{Pick, SampleError, Sampled};
+
+use crate::backend::{BackendError, PassOutput};
+
+/// A pass that was submitted and not collected.
+#[derive(Debug)]
+pub(super) struct MockPass {
+    pub(super) result: Result<(), BackendError>,
+    pub(super) logits: Logits,
+    pub(super) picks: Vec<Option<Pick>>,
+    pub(super) begun: Instant,
+    /// Duration of the pass. `None` never ends.
+    pub(super) time: Option<Duration>,
+}
+
+/// Error of a pass that exceeded the time limit.
+#[derive(Debug)]
+pub(super) struct Overdue;
+
+impl MockPass {
+    /// Waits for the end of the pass in the way the GPU backend does.
+    pub(super) fn wait(&self, patience: &mut AdaptiveWait) -> Result<(), Overdue> {
+        let done = || Ok::<_, Infallible>(self.time.is_some_and(|time| self.begun.elapsed() >= time));
+        match patience.wait(self.begun, done) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Overdue),
+        }
+    }
+
+    /// Writes the result of the pass.
+    pub(super) fn land(self, output: &mut PassOutput) -> Result<(), BackendError> {
+        self.result?;
+        let rows = self.logits.rows();
+        let pick = |row: usize| self.picks.get(row).copied().flatten();
+        output.drawn.clear();
+        output.drawn.extend((0..rows).map(|row| pick(row).map(|_| draw(self.logits.row(row)))));
+        let left: Vec<usize> = (0..rows).filter(|&row| pick(row).is_none()).collect();
+        output.logits.reset(self.logits.vocab(), left.len());
+        for (to, from) in left.into_iter().enumerate() {
+            output.logits.row_mut(to).copy_from_slice(self.logits.row(from));
+        }
+        Ok(())
+    }
+}
+
+/// Draws the most probable token. The mock's distributions are so peaked that sampling would nearly always choose the
+/// same.
+fn draw(logits: &[f32]) -> Result<Sampled, SampleError> {
+    if logits.iter().any(|logit| logit.is_nan()) {
+        return Err(SampleError::NotFinite);
+    }
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = logits.iter().map(|logit| (logit - max).exp()).sum();
+    let id = logits.iter().position(|logit| *logit == max).unwrap_or(0) as u32;
+    Ok(Sampled { id, logprob: -sum.ln(), top: Vec::new() })
+}

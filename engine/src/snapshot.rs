@@ -1,0 +1,128 @@
+//! Snapshots of the engine's state, session by session.
+
+use std::time::{Duration, Instant};
+
+use super::core::Core;
+use super::request::{LoadedAdapter, RequestId};
+use super::sequence::{Sequence, SessionPhase};
+
+/// State of the engine between two steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineSnapshot {
+    /// Number of forward passes so far.
+    pub steps: u64,
+    /// Every session that has had a turn, in the order of service.
+    pub sessions: Vec<SessionSnapshot>,
+    /// The KV pool.
+    pub blocks: BlockSnapshot,
+    /// Loaded adapters, including those that are unloaded with their last session.
+    pub adapters: Vec<AdapterSnapshot>,
+}
+
+/// State of the KV pool: free + cached + used = total.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockSnapshot {
+    /// All blocks, each of [`waymark_models::BLOCK`] tokens.
+    pub total: usize,
+    /// Blocks without content.
+    pub free: usize,
+    /// Blocks held by the prefix cache alone.
+    pub cached: usize,
+    /// Blocks held by sessions.
+    pub used: usize,
+}
+
+/// State of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionSnapshot {
+    /// Number of the session.
+    pub id: u64,
+    /// ID of the request it serves, if known.
+    pub request: Option<RequestId>,
+    /// Scheduling state.
+    pub state: SessionState,
+    /// Length in tokens.
+    pub tokens: usize,
+    /// Number of tokens with KV.
+    pub computed: usize,
+    /// Tokens sampled in the current turn.
+    pub sampled: usize,
+    /// Number of blocks it holds; a shared block counts for each holder.
+    pub blocks: usize,
+    /// Adapter of the session. `None` for the base weights.
+    pub adapter: Option<LoadedAdapter>,
+    /// Time since the first turn began.
+    pub age: Duration,
+    /// Time since the current turn was requested. `None` between turns.
+    pub turn_age: Option<Duration>,
+}
+
+/// Scheduling state of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionState {
+    /// Waiting for its next step.
+    Waiting,
+    /// In the batch.
+    Running,
+    /// Out of the batch until its reader catches up.
+    Stalled,
+    /// Between two turns.
+    Parked,
+}
+
+/// State of an adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdapterSnapshot {
+    /// The adapter.
+    pub adapter: LoadedAdapter,
+    /// Number of sessions that use it.
+    pub sessions: usize,
+    /// If `true`, new turns with the adapter are refused, and it is unloaded with its last session.
+    pub retired: bool,
+}
+
+impl Core {
+    /// Takes a snapshot, in time proportional to the number of sessions and without calling the backend.
+    pub(super) fn snapshot(&self) -> EngineSnapshot {
+        let now = Instant::now();
+        let mut sequences: Vec<&Sequence> = self.sequences.values().collect();
+        sequences.sort_unstable_by_key(|sequence| sequence.ticket);
+        let (served, retired) = self.adapters();
+        let told = |adapter: &LoadedAdapter, retired| AdapterSnapshot {
+            adapter: *adapter,
+            sessions: sequences.iter().filter(|sequence| sequence.adapter == Some(*adapter)).count(),
+            retired,
+        };
+        let mut adapters: Vec<_> = served.iter().map(|adapter| told(adapter, false)).collect();
+        adapters.extend(retired.iter().map(|adapter| told(adapter, true)));
+        let pool = &self.pool;
+        EngineSnapshot {
+            steps: self.counters.steps_total.get(),
+            sessions: sequences.into_iter().map(|sequence| sequence.snapshot(now)).collect(),
+            blocks: BlockSnapshot { total: pool.total(), free: pool.free(), cached: pool.cached(), used: pool.used() },
+            adapters,
+        }
+    }
+}
+
+impl Sequence {
+    fn snapshot(&self, now: Instant) -> SessionSnapshot {
+        SessionSnapshot {
+            id: self.id,
+            request: self.request,
+            state: match self.phase {
+                SessionPhase::Waiting => SessionState::Waiting,
+                SessionPhase::Running => SessionState::Running,
+                SessionPhase::Stalled => SessionState::Stalled,
+                SessionPhase::Parked => SessionState::Parked,
+            },
+            tokens: self.ids.len(),
+            computed: self.computed,
+            sampled: self.turn.as_ref().map_or(0, |turn| self.ids.len() - turn.begin),
+            blocks: self.table.len(),
+            adapter: self.adapter,
+            age: now.duration_since(self.since),
+            turn_age: self.turn.as_ref().map(|turn| now.duration_since(turn.submitted)),
+        }
+    }
+}
