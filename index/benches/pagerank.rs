@@ -48,7 +48,9 @@ fn walks<F: Real>(
     let start = Instant::now();
     let solver = PageRankSolver::<F>::new(edges, phrases, 0.5);
     let prepared = start.elapsed().as_secs_f64() * 1e3;
-    let (mut times, mut sweeps, mut missing) = (Vec::new(), 0, 0_f64);
+    let mut times = Vec::new();
+    let mut sweeps = 0;
+    let mut missing = 0_f64;
     let mut masses = Vec::new();
     for reset in resets {
         let reset: Vec<F> = reset.iter().map(|&x| F::of(x)).collect();
@@ -59,7 +61,8 @@ fn walks<F: Real>(
         masses.push(walk.mass.into_iter().map(Into::into).collect());
     }
     times.sort_by(f64::total_cmp);
-    let (p50, p95) = (times[times.len() / 2], times[times.len() * 95 / 100]);
+    let p50 = times[times.len() / 2];
+    let p95 = times[times.len() * 95 / 100];
     println!(
         "{name}: p50 {p50:.3} ms, p95 {p95:.3} ms, at most {sweeps} sweeps, {missing:.1e} missing; prepared in {prepared:.0} ms"
     );
@@ -68,7 +71,9 @@ fn walks<F: Real>(
 
 /// How far the passages are from the exact walk, and whether the first ten are the same.
 fn compare(found: &[Vec<f64>], exact: &[Vec<f64>], phrases: usize) {
-    let (mut largest, mut relative, mut same) = (0_f64, 0_f64, 0);
+    let mut largest = 0_f64;
+    let mut relative = 0_f64;
+    let mut same = 0;
     for (found, exact) in found.iter().zip(exact) {
         for (&x, &y) in found[phrases..].iter().zip(&exact[phrases..]) {
             largest = largest.max((x - y).abs());
@@ -105,7 +110,8 @@ fn made_up(passages: usize, random: &mut Random) -> (usize, HashMap<(usize, usiz
                     phrases - 1
                 }
             };
-            let (subject, object) = (phrase(random, true), phrase(random, false));
+            let subject = phrase(random, true);
+            let object = phrase(random, false);
             own.extend([subject, object]);
             facts.push((passage, subject, object));
         }

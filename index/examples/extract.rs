@@ -29,7 +29,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let corpus = Corpus::open(path.as_ref(), &CorpusOptions::default())?;
     let documents = Read(corpus.collect::<Result<_, _>>()?);
     let numbers: Vec<u32> = (0..u32::try_from(documents.len())?).collect();
-    let (mut out, mut found, start) = (BufWriter::new(std::io::stdout().lock()), 0, Instant::now());
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut found = 0;
+    let start = Instant::now();
     Builtin.extract(&documents, &numbers, &mut |number, triples| {
         let document = &documents.0[number as usize];
         found += triples.len();

@@ -1,4 +1,4 @@
-//! Embedding many numbered texts into a flat file of vectors.
+//! Embeds many numbered texts into a flat file of vectors.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,32 +9,34 @@ use crate::embedding_cache::EmbeddingCache;
 use crate::embedding_journal::TextHash;
 use crate::error::IndexError;
 
-/// Texts that are in memory at once while they are embedded.
+/// Number of texts held in memory at once.
 const WINDOW: u32 = 1024;
 
-/// An embedder at work on an index.
+/// Embedder with a batch size and a cache of earlier vectors.
 #[derive(Clone, Copy)]
 pub(crate) struct BatchEmbedder<'a> {
     pub(crate) embed: &'a dyn Embed,
-    /// Texts that are given to the embedder at once.
+    /// Number of texts per call of the embedder.
     pub(crate) batch: usize,
-    /// What need not be embedded, because it was before.
+    /// Vectors of texts that were embedded before.
     pub(crate) memory: &'a EmbeddingCache<'a>,
 }
 
-/// Texts by their number, for [`BatchEmbedder::write`].
+/// Texts addressed by their number, for [`BatchEmbedder::write`].
 pub(crate) struct NumberedTexts<'a> {
-    /// What they are, for messages: `passages`.
+    /// Plural noun for error messages, for example `passages`.
     pub(crate) what: &'static str,
     pub(crate) count: u32,
     pub(crate) text: &'a dyn Fn(u32) -> Result<String, IndexError>,
 }
 
 impl BatchEmbedder<'_> {
-    /// Writes one vector of length 1 per text to `path`, in order. `done` gets how many texts have theirs.
+    /// Writes one vector of length 1 per text to `path`, in order. Calls `done` with the number of texts finished so
+    /// far.
     pub(crate) fn write(&self, path: &Path, texts: &NumberedTexts<'_>, done: &dyn Fn(u64)) -> Result<(), IndexError> {
         let mut writer = VectorWriter::create(path)?;
-        let (mut first, mut ready) = (0, 0);
+        let mut first = 0;
+        let mut ready = 0;
         done(0);
         while first < texts.count {
             let end = first.saturating_add(WINDOW).min(texts.count);
@@ -48,7 +50,8 @@ impl BatchEmbedder<'_> {
         writer.finish()
     }
 
-    /// The vectors of some texts, in order: those that are remembered, then the others, each embedded once.
+    /// Returns the vectors of the texts `first..end`, in order. Takes cached vectors first and embeds each other
+    /// distinct text once.
     fn window(
         &self,
         texts: &NumberedTexts<'_>,
@@ -71,7 +74,7 @@ impl BatchEmbedder<'_> {
         if missing < window.len() {
             done(window.len() - missing);
         }
-        // From short to long, so that a batch pads little; of one length as they came.
+        // Batches of similar length need little padding; ties keep the order of the texts.
         order.sort_unstable_by_key(|&place| (window[place].len(), place));
         for batch in order.chunks(self.batch.max(1)) {
             let found =

@@ -1,14 +1,14 @@
-//! The seam to a language model that completes chats: the index does not know where it runs.
+//! Interface to a chat model, which callers supply.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Who says a message of a chat.
+/// Author of a chat message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ModelRole {
-    /// Whoever set the chat up.
+    /// Instructions to the model.
     System,
-    /// Whoever asks.
+    /// The user.
     User,
     /// The model.
     Assistant,
@@ -24,12 +24,12 @@ impl fmt::Display for ModelRole {
     }
 }
 
-/// One message of a chat.
+/// Message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelMessage {
-    /// Who says it.
+    /// Author of the message.
     pub role: ModelRole,
-    /// What is said.
+    /// Text of the message.
     pub content: String,
 }
 
@@ -39,42 +39,42 @@ impl ModelMessage {
     }
 }
 
-/// What a model replied.
+/// Reply of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelReply {
-    /// The reply.
+    /// Text of the reply.
     pub text: String,
-    /// Whether it was cut off at the most tokens that it might have.
+    /// If `true`, the reply was cut off at the token limit.
     pub cut: bool,
 }
 
-/// Why there is no reply.
+/// Error of a chat completion.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompleteError {
-    /// No request of ours will be answered: the key is wrong, the model does not exist.
+    /// Every request will fail: for example, the key is wrong or the model does not exist.
     #[error("{0}")]
     Refused(String),
-    /// This request will not be answered, others may be: it is too long.
+    /// This request will always fail, for example because it is too long. Others may succeed.
     #[error("{0}")]
     Rejected(String),
-    /// The same request may be answered later: too many requests, a time limit, a server in trouble.
+    /// The same request may succeed later: too many requests, a timeout, or a server error.
     #[error("{message}")]
     Transient {
-        /// What happened.
+        /// Description of the failure.
         message: String,
-        /// How long to wait at least, where the other side says so.
+        /// Minimum wait before the next attempt, if the server asked for one.
         after: Option<Duration>,
     },
 }
 
-/// Completes chats. Called from many threads at once; each call blocks until the reply is there.
+/// Completes chats. Called from many threads at once; each call blocks until the reply is complete.
 pub trait Complete: fmt::Debug + Send + Sync {
-    /// Names the model, as in `gpt-4o-mini`.
+    /// Name of the model, for example `gpt-4o-mini`.
     fn model(&self) -> &str;
 
-    /// The reply to `messages`: the likeliest one (temperature 0), of at most `max_tokens` tokens.
+    /// Returns the likeliest reply to `messages` (temperature 0), of at most `max_tokens` tokens.
     ///
     /// # Errors
-    /// Whatever keeps the reply from coming; of what kind that is decides whether it is asked for again.
+    /// If no reply arrives. The kind of the error decides whether the request is retried.
     fn complete(&self, messages: &[ModelMessage], max_tokens: u32) -> Result<ModelReply, CompleteError>;
 }

@@ -1,4 +1,4 @@
-//! The way out of an index: its documents, to build another one of.
+//! Export of an index: reads its documents, to build another index from them.
 
 use std::path::Path;
 
@@ -9,21 +9,21 @@ use crate::layout::{graph_file, snapshot_file, snapshot_name};
 use crate::manifest::{GraphInfo, Manifest};
 use crate::store::PassageStore;
 
-/// What an index holds. No embedder is needed for it, and nothing is read but the passages and their triples: an index
-/// can be left whose embedder is not at hand, and one whose other files are damaged.
+/// Documents of an index. Needs no embedder and reads only passages and triples, so it works when the embedder is not
+/// available or other files are damaged.
 #[derive(Debug)]
 pub struct Contents {
     manifest: Manifest,
     store: PassageStore,
-    /// None where the index has no graph.
+    /// `None` if the index has no graph.
     triples: Option<TripleFile>,
 }
 
 impl Contents {
-    /// Opens the newest snapshot of the index in `dir`, which stays readable when another one replaces it.
+    /// Opens the newest snapshot of the index in `dir`. The snapshot stays readable when another replaces it.
     ///
     /// # Errors
-    /// If there is no index, its format is another, or its passages or triples are not as they were written.
+    /// If there is no index, it has another format, or its passages or triples are damaged.
     pub fn open(dir: &Path) -> Result<Contents, IndexError> {
         Manifest::newest(dir, |manifest| Contents::of(dir, manifest))
     }
@@ -43,16 +43,16 @@ impl Contents {
         Ok(Contents { manifest, store, triples })
     }
 
-    /// What stands in the manifest of the snapshot.
+    /// Manifest of the snapshot.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Every document in the order of the index, with its metadata and its triples: those that it brought, and those
-    /// that a file or a language model gave for it, which nobody could find again from its text. Those that the built-in
-    /// extractor found, and would find again, are there if `all_triples` is set.
+    /// Iterates over all documents in index order, with metadata and triples. Triples are included if the document
+    /// brought them, or if an import or a language model supplied them, since those cannot be derived from the text
+    /// again. With `all_triples`, triples of the built-in extractor are included as well.
     ///
-    /// An error is that of a damaged file; the documents after it are read all the same.
+    /// An error means a damaged record; iteration continues with the next document.
     pub fn documents(&self, all_triples: bool) -> impl Iterator<Item = Result<Document, IndexError>> {
         (0..self.store.count()).map(move |number| self.document(number, all_triples))
     }

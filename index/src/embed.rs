@@ -1,29 +1,30 @@
-//! The seam to a text embedder: the index does not know what turns text into vectors.
+//! Interface to a text embedder, which callers supply.
 
-/// What an embedder says when it fails.
+/// Error returned by an embedder.
 pub type EmbedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Turns texts into vectors. Called from many threads at once.
 pub trait Embed: Send + Sync {
-    /// Names the weights, so that an index is never searched with vectors of another model.
+    /// Identifier of the model weights. An index refuses an embedder with another ID than the one it was built with.
     fn id(&self) -> &str;
 
     /// Length of every vector.
     fn dims(&self) -> usize;
 
-    /// One vector of [`Embed::dims`] finite numbers per text, in order. They need not be normalised.
+    /// Embeds each text into a vector of [`Embed::dims`] finite numbers, in order. Vectors need not be normalized.
     ///
     /// # Errors
-    /// Whatever keeps the texts from being embedded; the index reports it with what was being embedded.
+    /// Any failure of the model; the index reports it together with the texts concerned.
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError>;
 
-    /// Whether a text is longer than what is read of it, so that its vector is that of its beginning.
+    /// Returns `true` if a text is longer than the model reads, so that its vector covers only its beginning.
     fn cuts(&self, _text: &str) -> bool {
         false
     }
 }
 
-/// Embeds `texts` and holds the embedder to its contract: the vectors come back checked and of length 1 (or all zero).
+/// Embeds `texts` and checks the result: one vector per text, of the right length, finite. Scales each vector to length
+/// 1; a zero vector stays zero.
 pub(crate) fn embed_unit(embed: &dyn Embed, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
     let mut vectors = embed.embed(texts)?;
     if vectors.len() != texts.len() {
@@ -38,7 +39,8 @@ pub(crate) fn embed_unit(embed: &dyn Embed, texts: &[&str]) -> Result<Vec<Vec<f3
     Ok(vectors)
 }
 
-/// Scales to length 1 in `f64`, so that equal directions give equal vectors. A zero vector stays zero.
+/// Scales a vector to length 1, computing in `f64` so that equal directions give equal vectors. A zero vector stays
+/// zero.
 fn normalise(vector: &mut [f32]) -> Result<(), ()> {
     let length = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
     if !length.is_finite() {

@@ -1,4 +1,4 @@
-//! Vectors of texts that were embedded before, so that no text is embedded twice.
+//! Cache of vectors embedded earlier, so that no text is embedded twice.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::embedding_journal::{EmbeddingJournal, TextHash};
 use crate::error::IndexError;
 use crate::layout::JOURNAL;
 
-/// What is known by the hash of its text: in the lists of the published snapshot, and in the journal.
+/// Vectors by the hash of their text, from the published snapshot and from the journal.
 pub(crate) struct EmbeddingCache<'a> {
     published: HashMap<TextHash, &'a [f32]>,
     journal: Option<Mutex<EmbeddingJournal>>,
@@ -24,13 +24,14 @@ impl fmt::Debug for EmbeddingCache<'_> {
 }
 
 impl<'a> EmbeddingCache<'a> {
-    /// What the journal of the index in `dir` holds; with `journal` unset neither read nor written.
+    /// Opens the cache with the journal of the index in `dir`. With `journal` unset, the journal is neither read nor
+    /// written.
     pub(crate) fn open(dir: &Path, embed: &dyn Embed, journal: bool) -> Result<EmbeddingCache<'a>, IndexError> {
         let open = || EmbeddingJournal::open(&dir.join(JOURNAL), embed.id(), embed.dims()).map(Mutex::new);
         Ok(EmbeddingCache { published: HashMap::new(), journal: journal.then(open).transpose()? })
     }
 
-    /// Knows the rows of `vectors` as well, where `text` gives what each was made of. They must be of the same embedder.
+    /// Adds the rows of `vectors`, where `text` returns the text of each row. They must come from the same embedder.
     pub(crate) fn publish(
         &mut self,
         vectors: &'a VectorFile,
@@ -43,7 +44,7 @@ impl<'a> EmbeddingCache<'a> {
         Ok(())
     }
 
-    /// The vector of length 1 of the text that is known by `key`.
+    /// Returns the vector of length 1 of the text with the hash `key`.
     pub(crate) fn get(&self, key: TextHash) -> Result<Option<Vec<f32>>, IndexError> {
         match self.published.get(&key) {
             Some(row) => Ok(Some(row.to_vec())),
@@ -51,13 +52,13 @@ impl<'a> EmbeddingCache<'a> {
         }
     }
 
-    /// Keeps what was embedded for the next process, should this one be killed.
+    /// Appends new vectors to the journal, for the next process in case this one is killed.
     pub(crate) fn keep(&self, vectors: &[(TextHash, &[f32])]) -> Result<(), IndexError> {
         self.journal().map_or(Ok(()), |mut journal| journal.add(vectors))
     }
 
     fn journal(&self) -> Option<MutexGuard<'_, EmbeddingJournal>> {
-        // Whoever panicked while holding it has at most left a torn record, which the next one writes over.
+        // A panic while holding the lock leaves at most a torn record, which the next write replaces.
         self.journal.as_ref().map(|journal| journal.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,13 +1,13 @@
-//! The embedding journal: what was embedded on the way to a snapshot that is not published yet.
+//! Journal of vectors embedded for a snapshot that is not published yet.
 //!
-//! Embedding is by far the dearest part of a build, so a build that is killed must not do it again. Every vector goes
-//! to one append-only file as soon as it is there, under a hash of its text; the next build or commit in the same
-//! folder takes it from there. Once a snapshot is published the file is removed.
+//! Embedding is the most expensive part of a build, so a killed build must not repeat it. Every vector is appended to
+//! one file as soon as it is known, under a hash of its text; the next build or commit in the same folder reads it from
+//! there. The file is removed once a snapshot is published.
 //!
-//! Layout, all integers little-endian: magic · `u32` numbers per vector · `u32` length of the embedder's id · the id ·
-//! `u32` CRC-32 of all that; then records of one length: 16 bytes of the text's SHA-256 · the vector as `f32` · `u32`
-//! CRC-32 of both. Reading ends at the first record that is cut short or does not fit its checksum; what stands there
-//! is overwritten.
+//! Layout, all integers little-endian: magic · `u32` numbers per vector · `u32` length of the embedder's ID · the ID ·
+//! `u32` CRC-32 of all that; then records of equal length: 16 bytes of the text's SHA-256 · the vector as `f32` · `u32`
+//! CRC-32 of both. Reading stops at the first record that is truncated or fails its checksum; the next write replaces
+//! it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,10 +24,11 @@ const MAGIC: [u8; 8] = *b"WMEMBED1";
 /// Bytes of a record before its vector.
 const KEY: u64 = 16;
 
-/// A killed process loses nothing that it has written; only where the whole machine stops is it this much.
+/// Interval between syncs: the most work lost if the machine crashes. A killed process loses nothing that it has
+/// written.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
-/// What a text is known by: the first half of its SHA-256.
+/// Hash that identifies a text: the first half of its SHA-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct TextHash([u8; 16]);
 
@@ -39,26 +40,29 @@ impl TextHash {
     }
 }
 
-/// The journal of one folder, for the one writer that holds it.
+/// Journal of one folder, owned by the folder's only writer.
 #[derive(Debug)]
 pub(crate) struct EmbeddingJournal {
     path: PathBuf,
     header: Vec<u8>,
     dims: usize,
-    /// Is created with the first vector that is added.
+    /// `None` until the first vector is added, which creates the file.
     file: Option<File>,
-    /// Where each vector begins.
+    /// Byte offset of each vector.
     places: HashMap<TextHash, u64>,
-    /// Where the next record goes.
+    /// Byte offset of the next record.
     end: u64,
     synced: Instant,
 }
 
 impl EmbeddingJournal {
-    /// Opens the journal at `path` for vectors of the embedder `id`, with what is whole in it. What is of another
-    /// embedder will be written over.
+    /// Opens the journal at `path` for vectors of the embedder `id`, and finds its complete records. Records of another
+    /// embedder are overwritten by the first write.
     pub(crate) fn open(path: &Path, id: &str, dims: usize) -> Result<EmbeddingJournal, IndexError> {
-        let (path, header, places, synced) = (path.to_owned(), header(id, dims), HashMap::new(), Instant::now());
+        let path = path.to_owned();
+        let header = header(id, dims);
+        let places = HashMap::new();
+        let synced = Instant::now();
         let file = match File::options().read(true).write(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             other => Some(other.map_err(IndexError::io("open", &path))?),
@@ -71,7 +75,7 @@ impl EmbeddingJournal {
         Ok(journal)
     }
 
-    /// Finds the whole records of `file`; [`EmbeddingJournal::end`] stays 0 where not even the header fits.
+    /// Finds the complete records of `file`. [`EmbeddingJournal::end`] stays 0 if the header does not match.
     fn load(&mut self, file: &File) -> io::Result<()> {
         let mut reader = BufReader::with_capacity(1 << 18, file);
         let mut found = vec![0; self.header.len()];
@@ -88,7 +92,7 @@ impl EmbeddingJournal {
         Ok(())
     }
 
-    /// The vector of the text that is known by `key`.
+    /// Returns the vector of the text with the hash `key`.
     pub(crate) fn get(&mut self, key: TextHash) -> Result<Option<Vec<f32>>, IndexError> {
         let (Some(&place), Some(file)) = (self.places.get(&key), &mut self.file) else { return Ok(None) };
         let mut vector = vec![0.0; self.dims];
@@ -125,7 +129,7 @@ impl EmbeddingJournal {
                 none.insert(file)
             }
         };
-        // What a failed or killed writer left behind its last whole record goes.
+        // Removes what a failed or killed writer left after its last complete record.
         file.set_len(self.end)?;
         file.seek(SeekFrom::Start(self.end))?;
         file.write_all(bytes)?;
@@ -138,7 +142,7 @@ impl EmbeddingJournal {
     }
 }
 
-/// Fills `buffer`; `false` where the file ends before that.
+/// Fills `buffer`. Returns `false` if the file ends first.
 fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match reader.read_exact(buffer) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
@@ -148,7 +152,7 @@ fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
 
 fn header(id: &str, dims: usize) -> Vec<u8> {
     let mut header = MAGIC.to_vec();
-    // Cut to 32 bits: an id or a vector that long exists nowhere, and two that differ would only share a journal.
+    // Truncation to 32 bits is harmless: no ID or vector is that long, and a collision only shares a journal.
     header.extend_from_slice(&(dims as u32).to_le_bytes());
     header.extend_from_slice(&(id.len() as u32).to_le_bytes());
     header.extend_from_slice(id.as_bytes());
@@ -161,7 +165,7 @@ fn record_length(dims: usize) -> usize {
     KEY as usize + dims * size_of::<f32>() + 4
 }
 
-/// The key of a record, if its checksum is right.
+/// Returns the key of a record, or `None` if its checksum is wrong.
 fn key_of(record: &[u8]) -> Option<TextHash> {
     let (body, sum) = record.split_last_chunk()?;
     let key = body.first_chunk()?;
@@ -182,7 +186,7 @@ mod tests {
         }
     }
 
-    /// How many of the first `count` texts are there; they must be the first ones, whole.
+    /// Counts the complete vectors in the journal, which must be those of the first texts.
     fn whole(path: &Path, count: usize) -> usize {
         let mut journal = EmbeddingJournal::open(path, "test", 3).unwrap();
         let found: Vec<_> = (0..count).map(|i| journal.get(TextHash::of(&format!("text {i}"))).unwrap()).collect();
@@ -212,7 +216,8 @@ mod tests {
         let path = temp.path().join("journal");
         filled(&path, 3);
         let bytes = fs::read(&path).unwrap();
-        let (header, record) = (header("test", 3).len(), record_length(3));
+        let header = header("test", 3).len();
+        let record = record_length(3);
         for length in 0..bytes.len() {
             fs::write(&path, &bytes[..length]).unwrap();
             assert_eq!(whole(&path, 3), length.saturating_sub(header) / record, "cut at {length}");

@@ -1,4 +1,4 @@
-//! Everything that can go wrong between a corpus and its evidence.
+//! Errors of building, opening and searching an index.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,228 +11,228 @@ use crate::mode::Mode;
 /// Error returned by an [`Extract`](crate::Extract).
 pub type ExtractError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why an index could not be built, opened or searched. Each names the file or field, and what to do where something can be done.
+/// Error of building, opening or searching an index. Messages name the file or field and, where possible, the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexError {
-    /// The operating system refused.
+    /// An operation of the operating system failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried, as a verb.
+        /// Attempted operation, as a verb.
         action: &'static str,
-        /// On which file or folder.
+        /// File or folder concerned.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A record of a corpus cannot be read.
-    #[error("{location}: {message} (mend it, or skip such records with --skip-bad)")]
+    #[error("{location}: {message} (fix it, or skip such records with --skip-bad)")]
     BadRecord {
-        /// Where the record begins.
+        /// First line of the record.
         location: Location,
-        /// What is wrong with it.
+        /// Reason.
         message: String,
     },
-    /// A corpus cannot be read any further.
+    /// The rest of a corpus cannot be read.
     #[error("{location}: {message}")]
     BadCorpus {
-        /// Where reading ended.
+        /// Position where reading stopped.
         location: Location,
-        /// What is wrong there.
+        /// Reason.
         message: String,
     },
     /// A file of triples cannot be used.
     #[error("{location}: {message}")]
     BadTriples {
-        /// Where reading ended.
+        /// Position where reading stopped.
         location: Location,
-        /// What is wrong there, and what to do.
+        /// Reason, and the remedy.
         message: String,
     },
-    /// No triples could be extracted.
+    /// Triples could not be extracted.
     #[error("cannot extract triples ({what}): {source}")]
     Extract {
-        /// What was extracting, as [`Extract::id`](crate::Extract::id) names it.
+        /// Name of the extractor, as [`Extract::id`](crate::Extract::id) returns it.
         what: String,
-        /// What it said.
+        /// Error of the extractor.
         source: ExtractError,
     },
-    /// Two records of a corpus have the same id.
+    /// Two records of a corpus have the same ID.
     #[error("{second}: id {id:?} was already used at {first}: ids must be unique")]
     DuplicateId {
-        /// The id.
+        /// The repeated ID.
         id: String,
-        /// Its first use.
+        /// Position of its first use.
         first: Location,
-        /// Its second use.
+        /// Position of its second use.
         second: Location,
     },
-    /// A corpus holds no passage at all.
+    /// A corpus holds no passage.
     #[error("{} holds no passages ({skipped} records skipped){}", path.display(), what_is_read(*folder))]
     EmptyCorpus {
-        /// The corpus.
+        /// Path of the corpus.
         path: PathBuf,
-        /// Records passed over as bad.
+        /// Number of malformed records skipped.
         skipped: u64,
-        /// Whether it is a folder, where only prose is read.
+        /// If `true`, the corpus is a folder, of which only Markdown and text files are read.
         folder: bool,
     },
     /// A corpus is too large for one index.
     #[error("the corpus holds more than {limit} passages: split it into several indexes")]
     TooLarge {
-        /// How many passages one index can hold.
+        /// Maximum number of passages in an index.
         limit: u64,
     },
-    /// An index is already there.
+    /// The folder already holds an index.
     #[error("{} already holds an index: choose another folder, or replace it with --replace", dir.display())]
     Exists {
-        /// The folder.
+        /// Folder of the index.
         dir: PathBuf,
     },
-    /// A change makes no sense.
+    /// A change to a document is invalid.
     #[error("the change to document {id:?} is refused: {message}")]
     BadChange {
-        /// The id of the document.
+        /// ID of the document.
         id: String,
-        /// What is wrong with it.
+        /// Reason.
         message: &'static str,
     },
-    /// A document brings no triples, and what found those of the others cannot be asked.
+    /// A document brings no triples, and the extractor used for the other documents is not available.
     #[error(
         "document {id:?} brings no triples, and those of this index are from {extractor}, which cannot be asked here: give \
          the document its `triples`, or name what finds them"
     )]
     NoTriples {
-        /// The id of the document.
+        /// ID of the document.
         id: String,
-        /// What found the triples of the others.
+        /// Extractor of the other documents' triples.
         extractor: String,
     },
-    /// The changes would leave no document.
+    /// The changes would remove every document.
     #[error("the changes would leave {} without a document: remove the folder instead", dir.display())]
     Emptied {
-        /// The folder.
+        /// Folder of the index.
         dir: PathBuf,
     },
-    /// The folder to build in holds something else.
+    /// The target folder holds files that belong to no index.
     #[error("{} is neither empty nor an index: nothing was written, choose another folder", dir.display())]
     Foreign {
         /// The folder.
         dir: PathBuf,
     },
-    /// The last number a snapshot can have is taken.
+    /// Snapshot numbers are exhausted.
     #[error("{} has no number left for another snapshot: build in another folder", dir.display())]
     Numbers {
-        /// The folder.
+        /// Folder of the index.
         dir: PathBuf,
     },
-    /// Another process is writing there.
+    /// Another process is writing to the folder.
     #[error("{} is being written by another process: wait until it is done", dir.display())]
     Locked {
-        /// The folder.
+        /// Folder of the index.
         dir: PathBuf,
     },
-    /// Something else was put in the place of the index while it was being changed.
+    /// Another index replaced this one during a commit.
     #[error("{} was replaced by another index while it was being changed: nothing was changed, try again", dir.display())]
     Replaced {
-        /// The folder.
+        /// Folder of the index.
         dir: PathBuf,
     },
-    /// There is no index to open.
+    /// The folder holds no index.
     #[error("{} holds no index (manifest.json is missing): build one with `waymark index build`", dir.display())]
     NoIndex {
         /// The folder.
         dir: PathBuf,
     },
-    /// The index was written by a version of the format that this program does not read.
+    /// The index has a format version that this program does not read.
     #[error(
         "{} has index format {found}, this program reads format {expected}: build the index again{}",
         dir.display(), from_what(*found)
     )]
     Version {
-        /// The folder.
+        /// Folder of the index.
         dir: PathBuf,
-        /// The format it has.
+        /// Format version of the index.
         found: u64,
-        /// The format that is read here.
+        /// Format version that this program reads.
         expected: u32,
     },
-    /// A file is not as it was written.
+    /// A file differs from what was written.
     #[error("{} is damaged: {message}: restore it from a copy or build the index again", file.display())]
     Corrupt {
-        /// The file.
+        /// The damaged file.
         file: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         message: String,
     },
-    /// The index was made with another embedder.
+    /// The index was built with another embedder.
     #[error(
         "{} was built with the embedder {built} ({built_dims} dimensions), not with {given} ({given_dims}): \
          serve it with that embedder or build it again, from its corpus or from what `waymark index export` gives",
         dir.display()
     )]
     Embedder {
-        /// The folder.
+        /// Folder of the index.
         dir: PathBuf,
-        /// The embedder it was built with.
+        /// ID of the embedder at build time.
         built: String,
-        /// Its dimensions.
+        /// Vector length of the embedder at build time.
         built_dims: usize,
-        /// The embedder it was opened with.
+        /// ID of the given embedder.
         given: String,
-        /// Its dimensions.
+        /// Vector length of the given embedder.
         given_dims: usize,
     },
     /// The embedder failed.
     #[error("cannot embed {what}: {source}")]
     Embed {
-        /// What was being embedded.
+        /// Texts being embedded.
         what: String,
-        /// What the embedder said.
+        /// Error of the embedder.
         source: EmbedError,
     },
-    /// The filter of facts failed.
+    /// The fact filter failed.
     #[error("cannot filter the facts found for the query: {source}")]
     Filter {
-        /// What the filter said.
+        /// Error of the filter.
         source: FilterError,
     },
-    /// This index cannot search in that mode.
+    /// The index does not support the search mode.
     #[error("mode `{mode}` is not available: this index holds no graph, use mode `passage`")]
     Unsupported {
-        /// The mode asked for.
+        /// The requested mode.
         mode: Mode,
     },
-    /// A field of a query has a value that makes no sense.
+    /// A field of a query has an invalid value.
     #[error("`{field}` {message}")]
     BadQuery {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// What is wrong with it.
+        /// Reason.
         message: &'static str,
     },
     /// The deadline of a query passed.
     #[error("the deadline passed before {stage}")]
     Deadline {
-        /// The stage that was not begun.
+        /// Stage of the search that was not started.
         stage: &'static str,
     },
     /// The lexical index failed.
     #[error("cannot {action} the lexical index {}: {source}", path.display())]
     Lexical {
-        /// What was tried.
+        /// Attempted operation.
         action: &'static str,
-        /// Its folder.
+        /// Folder of the lexical index.
         path: PathBuf,
-        /// What tantivy said.
+        /// Error of tantivy.
         source: tantivy::TantivyError,
     },
     /// The vector index failed.
     #[error("cannot {action} the vector index: {message}")]
     Dense {
-        /// What was tried.
+        /// Attempted operation.
         action: &'static str,
-        /// What usearch said.
+        /// Message of usearch.
         message: String,
     },
 }
@@ -241,7 +241,7 @@ fn what_is_read(folder: bool) -> &'static str {
     if folder { ": only Markdown and text files in it are read; name a JSONL or JSON file itself" } else { "" }
 }
 
-/// The first format whose programs have `waymark index export`.
+/// First format whose programs provide `waymark index export`.
 const EXPORTED: u64 = 2;
 
 fn from_what(format: u64) -> &'static str {
@@ -250,7 +250,7 @@ fn from_what(format: u64) -> &'static str {
 }
 
 impl IndexError {
-    /// For `map_err` after a call to the operating system.
+    /// Returns a closure for `map_err` after an operation on `path`.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> IndexError + use<> {
         let path = path.to_owned();
         move |source| IndexError::Io { action, path, source }
@@ -260,7 +260,7 @@ impl IndexError {
         IndexError::Corrupt { file: file.to_owned(), message: message.into() }
     }
 
-    /// For `map_err` after a call to tantivy about the index in `dir`.
+    /// Returns a closure for `map_err` after a call to tantivy on the index in `dir`.
     pub(crate) fn lexical(
         action: &'static str,
         dir: &Path,

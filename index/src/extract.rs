@@ -1,4 +1,4 @@
-//! The seam to what finds triples in passages (open information extraction): the index does not know how.
+//! Interface to triple extraction (open information extraction), which callers supply.
 
 use std::fmt;
 
@@ -6,38 +6,38 @@ use crate::error::IndexError;
 use crate::evidence::Passage;
 use crate::triple::Triple;
 
-/// The passages of an index in the making, by their number.
+/// Passages of an index under construction, by their number.
 pub trait Passages: Sync {
-    /// How many there are.
+    /// Number of passages.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Returns `true` if there is no passage.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The passage with this number, below [`Passages::len`].
+    /// Returns the passage with this number, which must be below [`Passages::len`].
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the passage cannot be read.
     fn passage(&self, number: u32) -> Result<Passage, IndexError>;
 }
 
-/// Takes the triples of one passage; called once for each number asked for, in any order.
+/// Callback that receives the triples of one passage. Called once per requested number, in any order.
 pub type TripleSink<'a> = dyn FnMut(u32, Vec<Triple>) -> Result<(), IndexError> + 'a;
 
-/// Finds the triples of passages.
+/// Extracts triples from passages.
 pub trait Extract: fmt::Debug + Send + Sync {
-    /// Names the source in the manifest: `builtin`, `import openie.jsonl`, `endpoint gpt-4o-mini`.
+    /// Name of the source, for the manifest: `builtin`, `import openie.jsonl`, `endpoint gpt-4o-mini`.
     fn id(&self) -> String;
 
-    /// Whether the triples of one passage depend on the other passages, as where titles are linked. Then a change to
-    /// some passages asks for all of them again.
+    /// Returns `true` if the triples of one passage depend on the other passages, for example through known titles. A
+    /// change to some passages then re-extracts all of them.
     fn reads_corpus(&self) -> bool;
 
-    /// Finds the triples of the passages with the given `numbers`; the others are there to be looked at.
+    /// Extracts the triples of the passages with the given `numbers`. The other passages are context only.
     ///
     /// # Errors
-    /// Whatever keeps a passage from being read or its triples from being found, and what `sink` says.
+    /// If a passage cannot be read, extraction fails, or `sink` returns an error.
     fn extract(&self, passages: &dyn Passages, numbers: &[u32], sink: &mut TripleSink<'_>) -> Result<(), IndexError>;
 }

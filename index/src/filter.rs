@@ -1,19 +1,18 @@
-//! The seam to a filter of facts: the index does not know what judges them.
+//! Interface to a fact filter, which callers supply.
 
 use std::fmt;
 
-/// What a filter says when it fails.
+/// Error returned by a [`FactFilter`].
 pub type FilterError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Decides which of the facts most like a query are worth following: HippoRAG 2's recognition memory. Called from many
-/// threads at once; [`Index::with_fact_filter`](crate::Index::with_fact_filter) plugs it in.
+/// Selects which of the facts most similar to a query to follow: HippoRAG 2's recognition memory. Installed by
+/// [`Index::with_fact_filter`](crate::Index::with_fact_filter), and called from many threads at once.
 pub trait FactFilter: fmt::Debug + Send + Sync {
-    /// The places, in `candidates`, of the facts to keep: best first, as the filter orders them, repeated where it
-    /// repeats them. `candidates` are subject, relation and object in normalised words, most similar first. If none is
-    /// kept, passages are ranked by their own similarity.
+    /// Returns the indices into `candidates` of the facts to keep, best first, possibly with repetitions. Candidates
+    /// are subject, relation and object in normalized words, most similar first. If no fact is kept, passages are
+    /// ranked by their own similarity.
     ///
     /// # Errors
-    /// Whatever keeps the facts from being judged; the search then fails, and so does one whose filter names a place
-    /// that is not there.
+    /// If the facts cannot be judged; the search then fails. An index out of range also fails the search.
     fn keep(&self, query: &str, candidates: &[[&str; 3]]) -> Result<Vec<usize>, FilterError>;
 }

@@ -1,11 +1,11 @@
-//! The folder of an index on disk: names, lock, publishing, sweeping.
+//! The folder of an index on disk: lock, publishing, and removal of old snapshots.
 //!
 //! ```text
 //! <index>/manifest.json        names the snapshot and its files; replaced by rename, which publishes
 //! <index>/snapshot-<n>/        the files of snapshot n, never written again
-//! <index>/snapshot-<n>.part/   a snapshot in the making, or what a killed build left
-//! <index>/.waymark.lock        held by the one writer
-//! <index>/.embeddings          what the one writer, or a killed one before it, has embedded; gone once published
+//! <index>/snapshot-<n>.part/   a snapshot under construction, or the remains of a killed build
+//! <index>/.waymark.lock        locked by the only writer
+//! <index>/.embeddings          journal of vectors embedded for the next snapshot; removed once published
 //! ```
 
 use std::fs::{self, File, TryLockError};
@@ -15,18 +15,17 @@ use std::path::{Path, PathBuf};
 use crate::error::IndexError;
 use crate::layout::{JOURNAL, LOCK, MANIFEST, MANIFEST_PART, PARTIAL, SNAPSHOT, snapshot_name, snapshot_number};
 
-/// The folder of an index, held for writing by this process alone until dropped.
+/// Folder of an index, locked for writing by this process until dropped.
 #[derive(Debug)]
 pub(crate) struct LockedFolder {
     dir: PathBuf,
-    /// Closing it gives the lock back, and so does the end of the process, whatever ends it.
+    /// The operating system releases the lock when this file is closed, which happens even if the process is killed.
     _lock: File,
 }
 
 impl LockedFolder {
-    /// Takes the folder, which is created if it is missing. A folder that holds anything that is not of an index is
-    /// left alone.
-    pub(crate) fn begin(dir: &Path) -> Result<LockedFolder, IndexError> {
+    /// Locks the folder, creating it if needed. Refuses a folder with files that belong to no index.
+    pub(crate) fn lock(dir: &Path) -> Result<LockedFolder, IndexError> {
         create(dir)?;
         let names = names(dir)?;
         let has = |name: &str| names.iter().any(|other| other == name);
@@ -48,44 +47,44 @@ impl LockedFolder {
         self.dir.join(MANIFEST).exists()
     }
 
-    /// A number that no snapshot here has, nor had if any is left. Fails after the largest there is.
+    /// Returns an unused snapshot number, larger than any present one. Fails once numbers are exhausted.
     pub(crate) fn next_snapshot(&self, published: Option<u64>) -> Result<u64, IndexError> {
         let seen = names(&self.dir)?.iter().filter_map(|name| snapshot_number(name)).max();
         seen.max(published).unwrap_or(0).checked_add(1).ok_or_else(|| IndexError::Numbers { dir: self.dir.clone() })
     }
 
-    /// Creates the folder in which a snapshot is made.
+    /// Creates the folder of a snapshot under construction.
     pub(crate) fn create_part(&self, number: u64) -> Result<PartialSnapshot, IndexError> {
         let path = self.dir.join(format!("{SNAPSHOT}{number}{PARTIAL}"));
         fs::create_dir(&path).map_err(IndexError::io("create", &path))?;
         Ok(PartialSnapshot { path })
     }
 
-    /// Gives a synced snapshot its name. It is not part of the index before [`LockedFolder::publish`].
-    pub(crate) fn settle(&self, part: PartialSnapshot, number: u64) -> Result<(), IndexError> {
+    /// Renames a synced snapshot to its final name. It is not part of the index before [`LockedFolder::publish`].
+    pub(crate) fn rename_snapshot(&self, part: PartialSnapshot, number: u64) -> Result<(), IndexError> {
         let target = self.dir.join(snapshot_name(number));
         fs::rename(&part.path, &target).map_err(IndexError::io("rename", &part.path))?;
         std::mem::forget(part);
         sync_folder(&self.dir)
     }
 
-    /// Puts a new manifest in the place of the old one: the moment at which readers see the new snapshot. An error means
-    /// that they do not.
+    /// Replaces the manifest, which makes the new snapshot visible to readers. After an error it is not visible.
     pub(crate) fn publish(&self, manifest: &[u8]) -> Result<(), IndexError> {
-        let (part, target) = (self.dir.join(MANIFEST_PART), self.dir.join(MANIFEST));
+        let part = self.dir.join(MANIFEST_PART);
+        let target = self.dir.join(MANIFEST);
         let write = |file: &mut File| file.write_all(manifest).and_then(|()| file.sync_all());
         File::create(&part).and_then(|mut file| write(&mut file)).map_err(IndexError::io("write", &part))?;
         fs::rename(&part, &target).map_err(IndexError::io("replace", &target))?;
-        // The snapshot is published by now, whatever is said about it; only a crash of the machine could undo that.
+        // The snapshot is published from here on, even if the sync fails; only a machine crash could undo it.
         if let Err(error) = sync_folder(&self.dir) {
-            tracing::warn!(%error, "the new snapshot is published, but may not outlast a crash of the machine");
+            tracing::warn!(%error, "published the new snapshot, but could not sync the folder: a machine crash may undo it");
         }
         Ok(())
     }
 
-    /// Removes the journal of embeddings: what the published snapshot wants of it stands there now. What a killed build of
-    /// another corpus left in it goes as well, and is embedded again.
-    pub(crate) fn forget(&self) -> Result<(), IndexError> {
+    /// Removes the journal of embeddings. The published snapshot contains what it needs from the journal; entries that
+    /// a killed build of another corpus left are lost and embedded again.
+    pub(crate) fn remove_journal(&self) -> Result<(), IndexError> {
         let path = self.dir.join(JOURNAL);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(IndexError::io("remove", &path)(error)),
@@ -93,9 +92,9 @@ impl LockedFolder {
         }
     }
 
-    /// Removes every snapshot but `keep`, and whatever killed builds left. Readers that have a removed snapshot open
-    /// keep it: the system frees the files when the last one is done. What will not go, as on a network file system
-    /// while somebody reads it, is told to the log and left to the next writer: its number is not used again.
+    /// Removes every snapshot but `keep`, and the remains of killed builds. Readers keep their open snapshots: the
+    /// system frees the files when the last one closes. Files that cannot be removed yet, as on a network file system,
+    /// are logged and left to the next writer; their snapshot numbers are not reused.
     pub(crate) fn sweep(&self, keep: Option<u64>) -> Result<(), IndexError> {
         for name in names(&self.dir)? {
             let path = self.dir.join(&name);
@@ -106,14 +105,14 @@ impl LockedFolder {
                 None => continue,
             };
             if let Err(error) = removed {
-                tracing::warn!(path = %path.display(), %error, "what an earlier snapshot left cannot be removed yet");
+                tracing::warn!(path = %path.display(), %error, "cannot remove files of an earlier snapshot yet");
             }
         }
         Ok(())
     }
 }
 
-/// A snapshot in the making. Dropping it removes it.
+/// Snapshot under construction. Dropping it removes its folder.
 #[derive(Debug)]
 pub(crate) struct PartialSnapshot {
     path: PathBuf,
@@ -127,7 +126,7 @@ impl PartialSnapshot {
 
 impl Drop for PartialSnapshot {
     fn drop(&mut self) {
-        // What cannot be removed now is swept by the next build.
+        // The next build sweeps what cannot be removed now.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -137,14 +136,14 @@ pub(crate) fn sync_file(path: &Path) -> Result<(), IndexError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(IndexError::io("sync", path))
 }
 
-/// Makes the names in a folder durable.
+/// Makes the entries of a folder durable.
 pub(crate) fn sync_folder(path: &Path) -> Result<(), IndexError> {
-    // A folder is synced through a handle on it, as a file is.
+    // A folder is synced through a file handle on it.
     sync_file(path)
 }
 
-/// Creates a folder, with those above it, if it is missing. The names of new folders must last as well as what is in
-/// them; a folder above that was there already need not even be readable.
+/// Creates a folder and its missing parents, and makes their names durable. A parent that already existed need not be
+/// readable.
 fn create(dir: &Path) -> Result<(), IndexError> {
     let new = dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).count();
     fs::create_dir_all(dir).map_err(IndexError::io("create", dir))?;
@@ -170,9 +169,9 @@ mod tests {
     #[test]
     fn numbers_of_snapshots_end_in_an_error() {
         let temp = tempfile::tempdir().unwrap();
-        // Two new folders, one in the other.
+        // Two new folders, one inside the other.
         let dir = temp.path().join("new/index");
-        let writing = LockedFolder::begin(&dir).unwrap();
+        let writing = LockedFolder::lock(&dir).unwrap();
         assert_eq!(writing.next_snapshot(None).unwrap(), 1);
         assert_eq!(writing.next_snapshot(Some(u64::MAX - 1)).unwrap(), u64::MAX);
         assert!(matches!(writing.next_snapshot(Some(u64::MAX)), Err(IndexError::Numbers { .. })));

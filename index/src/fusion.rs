@@ -1,36 +1,37 @@
-//! Reciprocal rank fusion: several ranked lists made into one by places alone.
+//! Reciprocal rank fusion: merges ranked lists by rank alone.
 //!
-//! Cormack, Clarke and Büttcher, SIGIR 2009: `score(d) = Σ 1 / (k + rank(d))` over the lists that hold `d`, rank from 1.
-//! RouteRAG takes k = 60, and RAG-Gym's environment; EVO-RAG, whose retriever that is, states none.
+//! Cormack, Clarke and Büttcher, SIGIR 2009: `score(d) = Σ 1 / (k + rank(d))` over the lists that contain `d`, with
+//! ranks from 1. RouteRAG and RAG-Gym's environment use k = 60; EVO-RAG, which takes its retriever from RAG-Gym, states
+//! none.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The constant `k` of the formula, of every published system here that states one.
+/// Constant `k` of the formula, as in every system here that publishes one.
 pub const RRF_K: f64 = 60.0;
 
-/// How deep the lists go that are fused into `k` results: twice as deep, as in RouteRAG.
+/// Depth of the lists to fuse into `k` results: twice as deep, as in RouteRAG.
 pub fn depth(k: usize) -> usize {
     k.saturating_mul(2)
 }
 
-/// How deep the lists of BM25 and of vectors go that are fused into `k` results: at least a hundred, as in RAG-Gym
-/// (`RetrievalSystem.retrieve`), whose fusion EVO-RAG takes.
+/// Depth of the BM25 and dense lists to fuse into `k` results: at least a hundred, as in RAG-Gym
+/// (`RetrievalSystem.retrieve`), whose fusion EVO-RAG uses.
 pub fn depth_of_rankings(k: usize) -> usize {
     depth(k).max(100)
 }
 
-/// One list to be fused, best first. Only places count, so its scores are not here.
+/// List to fuse, best first. Fusion needs only ranks, so the list has no scores.
 #[derive(Debug, Clone, Copy)]
 pub struct RankedList<'a, T> {
-    /// The items, each at most once.
+    /// Items of the list, each at most once.
     pub items: &'a [T],
-    /// What this list's contributions are multiplied by; 1 in plain fusion.
+    /// Factor of this list's contributions; 1 in plain fusion.
     pub weight: f64,
 }
 
 impl<'a, T> RankedList<'a, T> {
-    /// A list of weight 1.
+    /// List with weight 1.
     pub fn new(items: &'a [T]) -> RankedList<'a, T> {
         RankedList { items, weight: 1.0 }
     }
@@ -38,8 +39,8 @@ impl<'a, T> RankedList<'a, T> {
 
 /// Fuses `lists` by `Σ weight / (k + rank)`, best first.
 ///
-/// Equal scores keep the order in which the items were first seen, the first list first: the same lists always give
-/// the same result, and it is RAG-Gym's.
+/// Ties keep the order in which items first appear, starting with the first list. The same lists always give the same
+/// result, which equals RAG-Gym's.
 pub fn reciprocal_rank<T: Copy + Eq + Hash>(lists: &[RankedList<'_, T>], k: f64) -> Vec<(T, f64)> {
     let mut fused: Vec<(T, f64)> = Vec::new();
     let mut places: HashMap<T, usize> = HashMap::new();
@@ -52,7 +53,7 @@ pub fn reciprocal_rank<T: Copy + Eq + Hash>(lists: &[RankedList<'_, T>], k: f64)
             fused[place].1 += list.weight / (k + f64::from(rank));
         }
     }
-    // The sort is stable, which is what keeps ties in the order of their first appearance.
+    // A stable sort keeps ties in the order of first appearance.
     fused.sort_by(|a, b| b.1.total_cmp(&a.1));
     fused
 }
@@ -85,7 +86,8 @@ mod tests {
     #[test]
     fn agrees_with_rag_gym() {
         for case in cases::<Case>("rrf_raggym", "cases") {
-            let (first, second) = (sorted(&case.list1), sorted(&case.list2));
+            let first = sorted(&case.list1);
+            let second = sorted(&case.list2);
             let mut fused = reciprocal_rank(&[RankedList::new(&first), RankedList::new(&second)], case.rrf_k);
             fused.truncate(case.k);
             assert_eq!(fused.iter().map(|(id, _)| *id).collect::<Vec<_>>(), case.ids);
@@ -99,7 +101,8 @@ mod tests {
 
     #[test]
     fn a_weight_moves_a_list_forward() {
-        let (first, second) = (["a", "b"], ["b", "c"]);
+        let first = ["a", "b"];
+        let second = ["b", "c"];
         let fuse = |weight| {
             let lists = [RankedList { items: &first[..1], weight: 1.0 }, RankedList { items: &second[1..], weight }];
             reciprocal_rank(&lists, RRF_K)

@@ -1,4 +1,4 @@
-//! Results of a search as they are returned: passages and triples, read from the snapshot.
+//! Builds the results of a search, passages and triples, from the snapshot.
 
 use crate::condition::{AllowedPassages, admits};
 use crate::error::IndexError;
@@ -6,10 +6,10 @@ use crate::evidence::{Hit, HitPath, TripleHit};
 use crate::graph::Graph;
 use crate::index::Index;
 
-/// Passages that are named with a triple.
+/// Maximum number of passages named with a triple.
 const MOST_PASSAGES: usize = 10;
 
-/// The passages that state a fact and may be found, in the order of the corpus.
+/// Iterates over the allowed passages that state a fact, in corpus order.
 pub(crate) fn passages_stating(
     graph: &Graph,
     fact: u32,
@@ -19,13 +19,13 @@ pub(crate) fn passages_stating(
 }
 
 impl Index {
-    /// The passage with this number as it is returned, in this place and with this score.
+    /// Reads the passage with this number, and combines it with its rank and score.
     pub(crate) fn hit(&self, number: u32, rank: usize, score: f32, path: HitPath) -> Result<Hit, IndexError> {
         let store = &self.snapshot.store;
         Ok(Hit { rank, score, passage: store.passage(number)?, metadata: store.metadata(number)?, path })
     }
 
-    /// A fact of `graph` as it is returned, in this place and with this score, of those passages that may be found.
+    /// Converts a fact to a result that names the first allowed passages stating it.
     pub(crate) fn triple_hit(
         &self,
         graph: &Graph,

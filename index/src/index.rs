@@ -1,4 +1,4 @@
-//! An index, open for searching.
+//! Index, open for searching.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,30 +16,30 @@ use crate::mode::Mode;
 use crate::options::OpenOptions;
 use crate::snapshot::Snapshot;
 
-/// What an index is, for people.
+/// Summary of an index.
 #[derive(Debug, Clone, Serialize)]
 pub struct IndexInfo {
-    /// Where it lies.
+    /// Folder of the index.
     pub dir: PathBuf,
-    /// The snapshot that is open.
+    /// Number of the open snapshot.
     pub snapshot: u64,
     /// Name of the corpus.
     pub corpus: String,
-    /// How many passages there are.
+    /// Number of passages.
     pub passages: u64,
-    /// The embedder it was built with.
+    /// ID of the embedder.
     pub embedder: String,
     /// Numbers per vector.
     pub dims: usize,
-    /// What its graph is, if it has one.
+    /// Statistics of the graph. `None` if the index has no graph.
     pub graph: Option<GraphInfo>,
-    /// The modes it can be searched in.
+    /// Supported search modes.
     pub modes: Vec<Mode>,
-    /// Bytes on disk.
+    /// Size on disk in bytes.
     pub bytes: u64,
 }
 
-/// An index open for searching, by any number of threads.
+/// Index open for searching, from any number of threads.
 pub struct Index {
     pub(crate) snapshot: Snapshot,
     pub(crate) embed: Arc<dyn Embed>,
@@ -57,8 +57,8 @@ impl Index {
     /// Opens the index in `dir` with the default options.
     ///
     /// # Errors
-    /// If there is none, its format is another, a file is not as it was written, or it was built with another embedder
-    /// than `embed`.
+    /// If the folder holds no index, the format version differs, a file is damaged, or the index was built with another
+    /// embedder than `embed`.
     pub fn open(dir: &Path, embed: Arc<dyn Embed>) -> Result<Index, IndexError> {
         Index::open_with(dir, embed, &OpenOptions::default())
     }
@@ -66,29 +66,29 @@ impl Index {
     /// Opens the index in `dir`.
     ///
     /// # Errors
-    /// As [`Index::open`].
+    /// Those of [`Index::open`].
     pub fn open_with(dir: &Path, embed: Arc<dyn Embed>, options: &OpenOptions) -> Result<Index, IndexError> {
-        // Before its files are read through: whoever watches a folder asks again and again.
+        // Checked before the files are read through, because a watcher retries again and again.
         check_embedder(dir, &Manifest::read(dir)?, embed.as_ref())?;
         let snapshot = Snapshot::open_newest(dir, options)?;
         check_embedder(dir, &snapshot.manifest, embed.as_ref())?;
         Ok(Index { snapshot, embed, filter: None, dir: dir.to_owned() })
     }
 
-    /// The same index, which follows only those facts that `filter` keeps. Without one, all are followed that are most
-    /// like the query, as in RouteRAG.
+    /// Makes graph searches follow only those facts that `filter` keeps. Without a filter they follow the facts most
+    /// similar to the query, as in RouteRAG.
     #[must_use]
     pub fn with_fact_filter(mut self, filter: Arc<dyn FactFilter>) -> Index {
         self.filter = Some(filter);
         self
     }
 
-    /// What stands in the manifest of the open snapshot.
+    /// Manifest of the open snapshot.
     pub fn manifest(&self) -> &Manifest {
         &self.snapshot.manifest
     }
 
-    /// The modes that [`Index::search`] does not refuse.
+    /// Search modes that the index supports.
     pub fn modes(&self) -> &'static [Mode] {
         match self.snapshot.graph {
             Some(_) => &Mode::ALL,
@@ -96,7 +96,7 @@ impl Index {
         }
     }
 
-    /// The document with this id: its metadata and the triples that it brought included.
+    /// Reads the document with this ID, including its metadata and the triples that it brought.
     ///
     /// # Errors
     /// If the store is damaged.
@@ -105,8 +105,8 @@ impl Index {
         number.map(|number| self.snapshot.document(number)).transpose()
     }
 
-    /// At most `limit` documents in the order of the index: the first ones, or those that follow the one with the id
-    /// `after`. `None` where there is no such document.
+    /// Reads at most `limit` documents in index order, from the beginning or after the document with the ID `after`.
+    /// `None` if there is no such document.
     ///
     /// # Errors
     /// If a file is damaged.
@@ -124,12 +124,12 @@ impl Index {
             .map(Some)
     }
 
-    /// The graph of the open snapshot, if it has one.
+    /// Graph of the open snapshot. `None` if the index has no graph.
     pub fn graph(&self) -> Option<&Graph> {
         self.snapshot.graph.as_ref()
     }
 
-    /// The number of the passage with this id, by which [`Graph`] names it.
+    /// Returns the number of the passage with this ID, by which [`Graph`] refers to it.
     ///
     /// # Errors
     /// If the store is damaged.
@@ -137,12 +137,12 @@ impl Index {
         self.snapshot.store.find(id)
     }
 
-    /// The vector of the passage with this number, of length 1 (or all zero); none if there is no such passage.
+    /// Vector of the passage with this number, of length 1 or all zero. `None` if there is no such passage.
     pub fn vector(&self, number: u32) -> Option<&[f32]> {
         self.snapshot.dense.vectors().row(number)
     }
 
-    /// What this index is.
+    /// Returns a summary of the index.
     pub fn info(&self) -> IndexInfo {
         let Manifest { snapshot, corpus, passages, embedder, graph, files, .. } = self.manifest();
         IndexInfo {

@@ -1,6 +1,6 @@
 //! Names of the files and folders of an index.
 
-/// The name of the manifest in the folder of an index.
+/// Name of the manifest in the folder of an index.
 pub const MANIFEST: &str = "manifest.json";
 
 pub(crate) const LOCK: &str = ".waymark.lock";
@@ -8,10 +8,10 @@ pub(crate) const SNAPSHOT: &str = "snapshot-";
 pub(crate) const PARTIAL: &str = ".part";
 pub(crate) const MANIFEST_PART: &str = "manifest.json.part";
 
-/// The journal of embeddings.
+/// Name of the journal of embeddings.
 pub(crate) const JOURNAL: &str = ".embeddings";
 
-/// The parts of a snapshot, as paths within its folder.
+/// Names of the files and folders of a snapshot, relative to its folder.
 pub(crate) mod snapshot_file {
     pub(crate) const STORE: &str = "passages.bin";
     pub(crate) const VECTORS: &str = "vectors.bin";
@@ -21,7 +21,7 @@ pub(crate) mod snapshot_file {
     pub(crate) const GRAPH: &str = "graph";
 }
 
-/// The name of the folder of a snapshot.
+/// Returns the name of the folder of a snapshot.
 pub(crate) fn snapshot_name(number: u64) -> String {
     format!("{SNAPSHOT}{number}")
 }
@@ -32,7 +32,7 @@ pub(crate) fn snapshot_number(name: &str) -> Option<u64> {
     number.strip_suffix(PARTIAL).unwrap_or(number).parse().ok()
 }
 
-/// The files of the graph, within its folder.
+/// Names of the files of a graph, relative to its folder.
 pub(crate) mod graph_file {
     pub(crate) const TRIPLES: &str = "triples.bin";
     pub(crate) const PHRASES: &str = "phrases.bin";
@@ -45,7 +45,7 @@ pub(crate) mod graph_file {
     pub(crate) const SYNONYMS: &str = "synonyms.bin";
     pub(crate) const ADJACENCY: &str = "adjacency.bin";
 
-    /// Every file that opening reads.
+    /// All files that opening a graph reads.
     pub(crate) const ALL: [&str; 10] =
         [TRIPLES, PHRASES, RELATIONS, FACTS, MENTIONS, PHRASE_VECTORS, FACT_VECTORS, FACT_CODES, SYNONYMS, ADJACENCY];
 }

@@ -1,7 +1,7 @@
-//! Corpus in, evidence out: passage store, BM25, dense vectors, fusion, snapshots.
+//! Retrieval index: passage store, BM25, dense vectors, graph of triples, rank fusion, snapshots.
 //!
-//! [`build`] makes an index of a [`Corpus`]; [`Index::open`] opens it and [`Index::search`] answers queries with
-//! [`Evidence`]. What turns text into vectors is not known here: see [`Embed`].
+//! [`build`] makes an index of a [`Corpus`], [`Index::open`] opens it, and [`Index::search`] answers queries with
+//! [`Evidence`]. The crate knows no embedding model: callers supply one through [`Embed`].
 
 #[cfg(test)]
 extern crate self as waymark_index;

@@ -1,4 +1,4 @@
-//! An index that changes while it is searched.
+//! Index that follows new snapshots while it is being searched.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,38 +17,38 @@ use crate::manifest::Manifest;
 use crate::options::OpenOptions;
 use crate::progress::BuildProgress;
 
-/// The longest wait between two looks at a snapshot that cannot be opened, each of which may read all of it.
+/// Longest interval between attempts to open a broken snapshot; each attempt may read all of its files.
 const SELDOM: Duration = Duration::from_secs(10);
 
-/// The newest snapshot of an index, as far as it is known here.
+/// Newest known snapshot of an index, shared by searches and commits.
 ///
-/// Whoever searches takes [`LiveIndex::current`] and keeps that snapshot for as long as it holds it. A commit, by this
-/// process or another one, puts the next one in its place for those who come after. The files of a snapshot that was
-/// replaced are unlinked, which takes them from nobody who has them open.
+/// A search takes [`LiveIndex::current`] and keeps that snapshot for as long as it holds it. A commit, by this process
+/// or another, replaces the snapshot for later searches. The files of the replaced snapshot are unlinked, but stay
+/// readable wherever they are open.
 pub struct LiveIndex {
     dir: PathBuf,
     embed: Arc<dyn Embed>,
     options: OpenOptions,
     filter: Option<Arc<dyn FactFilter>>,
     current: RwLock<Arc<Index>>,
-    /// What the manifest looked like when it was last read; held while a snapshot is being put in place.
+    /// Stamp of the manifest when it was last read. The lock is held while a snapshot is being replaced.
     seen: Mutex<Option<Stamp>>,
-    /// Whether what was published could not be opened when it was last looked at.
+    /// Set if the published snapshot could not be opened at the last attempt.
     stale: AtomicBool,
 }
 
-/// What is known of the index that is searched.
+/// State of a [`LiveIndex`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveState {
-    /// The number of the snapshot that is searched.
+    /// Number of the snapshot being searched.
     pub snapshot: u64,
-    /// How many passages it has.
+    /// Number of passages in the snapshot.
     pub passages: u64,
-    /// Whether something else is published that could not be opened at the last look, or nothing that can be read.
+    /// If `true`, the last attempt to open the published snapshot failed, or the manifest is unreadable.
     pub stale: bool,
 }
 
-/// What tells one manifest from the next without reading it. Each is a new file, renamed into place.
+/// Identity of a manifest file, without reading it. Every manifest is a new file, renamed into place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -67,9 +67,9 @@ impl LiveIndex {
     /// Opens the index in `dir`.
     ///
     /// # Errors
-    /// As [`Index::open`].
+    /// Those of [`Index::open`].
     pub fn open(dir: &Path, embed: Arc<dyn Embed>, options: OpenOptions) -> Result<LiveIndex, IndexError> {
-        // Taken before the index is opened: a commit in between is seen at the first look.
+        // Taken before the index is opened, so that a commit in between is noticed by the first refresh.
         let seen = Mutex::new(Stamp::of(dir));
         let index = Index::open_with(dir, Arc::clone(&embed), &options)?;
         let current = RwLock::new(Arc::new(index));
@@ -77,11 +77,12 @@ impl LiveIndex {
         Ok(LiveIndex { dir: dir.to_owned(), embed, options, filter: None, current, seen, stale })
     }
 
-    /// The same index, of which every snapshot follows only those facts that `filter` keeps.
+    /// Makes every snapshot follow only those facts that `filter` keeps.
     #[must_use]
     pub fn with_fact_filter(mut self, filter: Arc<dyn FactFilter>) -> LiveIndex {
         let current = self.current.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Nobody else can hold what was opened for this value alone; if somebody does, the next snapshot is filtered.
+        // Right after opening nobody else holds the snapshot; if somebody does, the filter starts with the next
+        // snapshot.
         if let Some(index) = Arc::get_mut(current) {
             index.filter = Some(Arc::clone(&filter));
         }
@@ -89,36 +90,36 @@ impl LiveIndex {
         self
     }
 
-    /// The snapshot to search now.
+    /// Returns the snapshot to search now.
     pub fn current(&self) -> Arc<Index> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is searched now, and whether it is what is published, as far as [`LiveIndex::refresh`], which
-    /// [`LiveIndex::watch`] calls, and [`LiveIndex::commit`] have seen.
+    /// Returns the number of the snapshot being searched, and whether it is the published one as of the last
+    /// [`LiveIndex::refresh`], [`LiveIndex::watch`] or [`LiveIndex::commit`].
     pub fn state(&self) -> LiveState {
         let Manifest { snapshot, passages, .. } = *self.current().manifest();
         LiveState { snapshot, passages, stale: self.stale.load(Ordering::Relaxed) }
     }
 
-    /// Looks whether another process has published a snapshot, or put another index in the folder, and opens that;
-    /// gives whether there was one. A look that finds nothing new costs one `stat`.
+    /// Opens a snapshot that another process has published since the last call, and returns whether there was one.
+    /// Without a new snapshot this costs one `stat`.
     ///
     /// # Errors
-    /// If the new snapshot cannot be opened. The one before stays, and the next look tries again.
+    /// If the new snapshot cannot be opened. The old one stays, and the next call tries again.
     pub fn refresh(&self) -> Result<bool, IndexError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = Stamp::of(&self.dir);
         if stamp == *seen {
-            // What could not be opened may have been taken back.
+            // A snapshot that could not be opened may have been withdrawn.
             self.stale.store(false, Ordering::Relaxed);
             return Ok(false);
         }
         self.follow(&mut seen, stamp)
     }
 
-    /// Opens what is published unless it is what is searched. Numbers alone do not tell: an index that was built anew
-    /// in the same place begins at 1 again.
+    /// Opens the published snapshot unless it is being searched already. Snapshot numbers do not suffice to tell: a
+    /// rebuilt index starts at 1 again.
     fn follow(&self, seen: &mut Option<Stamp>, stamp: Option<Stamp>) -> Result<bool, IndexError> {
         let followed = self.open_published();
         self.stale.store(followed.is_err(), Ordering::Relaxed);
@@ -136,15 +137,16 @@ impl LiveIndex {
         Ok(newer)
     }
 
-    /// Looks for new snapshots every `interval`, on a thread of its own that ends with the index. What cannot be opened
-    /// is told to the log, once, and looked at less and less often.
+    /// Starts a thread that calls [`LiveIndex::refresh`] every `interval` and ends with the index. Logs a failure once,
+    /// and retries at growing intervals.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If no thread can be started.
     pub fn watch(self: &Arc<Self>, interval: Duration) -> std::io::Result<()> {
         let watched = Arc::downgrade(self);
         let look = move || {
-            let (mut told, mut wait) = (None, interval);
+            let mut told = None;
+            let mut wait = interval;
             loop {
                 std::thread::sleep(wait);
                 let Some(live) = watched.upgrade() else { break };
@@ -152,13 +154,13 @@ impl LiveIndex {
                 wait = if looked.is_ok() { interval } else { wait.saturating_mul(2).min(SELDOM.max(interval)) };
                 match looked {
                     Ok(true) => {
-                        tracing::info!(snapshot = live.current().manifest().snapshot, "a new snapshot is searched")
+                        tracing::info!(snapshot = live.current().manifest().snapshot, "searching a new snapshot")
                     }
                     Ok(false) => told = None,
                     Err(error) => {
                         let message = error.to_string();
                         if told.as_ref() != Some(&message) {
-                            tracing::warn!(%error, "the new snapshot cannot be opened: the one before is searched");
+                            tracing::warn!(%error, "cannot open the new snapshot: still searching the previous one");
                             told = Some(message);
                         }
                     }
@@ -168,41 +170,41 @@ impl LiveIndex {
         std::thread::Builder::new().name("index-watch".to_owned()).spawn(look).map(drop)
     }
 
-    /// Makes `changes` and searches what comes of them from now on. Searches go on meanwhile. A snapshot that was
-    /// published but cannot be opened again is told to the log, and [`LiveIndex::refresh`] tries once more.
+    /// Applies `changes`, and searches the result from now on. Searches continue meanwhile. If the published snapshot
+    /// cannot be opened, the failure is logged and [`LiveIndex::refresh`] retries.
     ///
     /// # Errors
-    /// As [`commit`](crate::commit()). Whoever commits while another commit is under way, in this process or another, is
-    /// refused with [`IndexError::Locked`].
+    /// Those of [`commit`](crate::commit()). While another commit is running, in this process or another, returns
+    /// [`IndexError::Locked`].
     pub fn commit(
         &self,
         changes: Changes,
         options: &CommitOptions,
         progress: &dyn BuildProgress,
     ) -> Result<CommitReport, IndexError> {
-        // For one change there is one report.
+        // One change yields exactly one report.
         self.commit_together(vec![changes], options, progress)?.remove(0)
     }
 
-    /// Makes all of `changes`, which are about different documents, in one snapshot, as [`LiveIndex::commit`] makes one
-    /// after the other, and gives what each of them did. What is wrong with one alone is told in its place, and the
-    /// others are made without it. Only whether anybody can say what a document states (see [`CommitOptions::extract`]) is
-    /// judged for each by the documents that were there before all of them.
+    /// Applies several changes to different documents in one snapshot, as if [`LiveIndex::commit`] were called for
+    /// each, and returns one result per change. An invalid change gets an error of its own, and the others are applied
+    /// without it. Only the check for missing triples (see [`CommitOptions::extract`]) judges each change by the
+    /// documents present before all of them.
     ///
     /// # Errors
-    /// As [`LiveIndex::commit`], and if two of them are about the same document, or one of several removes documents that
-    /// it does not name. Then none is made.
+    /// Those of [`LiveIndex::commit`], and if two changes concern the same document, or one of several removes
+    /// documents that it does not name. No change is applied then.
     pub fn commit_together(
         &self,
         changes: Vec<Changes>,
         options: &CommitOptions,
         progress: &dyn BuildProgress,
     ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
-        // Not even a lock is left where there is no index any more.
+        // Must not leave a lock file behind where there is no index any more.
         Manifest::read(&self.dir)?;
-        let writing = LockedFolder::begin(&self.dir)?;
-        // Another process may have been here since the last look. The manifest is read, whatever it looks like: the new
-        // snapshot is made of the files that it names.
+        let writing = LockedFolder::lock(&self.dir)?;
+        // Another process may have committed since the last look. Always reads the manifest, because the new snapshot
+        // is made from the files that it names.
         {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let stamp = Stamp::of(&self.dir);
@@ -212,31 +214,31 @@ impl LiveIndex {
         let committing = Committing { dir: &self.dir, embed: self.embed.as_ref(), options, progress };
         let reports = committing.commit_together(&writing, &base.snapshot, changes)?;
         if reports.iter().flatten().any(|report| report.published) {
-            // It was read through and summed up a moment ago, under the lock that is still held.
+            // No verification: the files were checked a moment ago, under the lock that is still held.
             let options = OpenOptions { verify: false, ..self.options.clone() };
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let stamp = Stamp::of(&self.dir);
-            // What is published stays so even where it cannot be opened here; the next look tries again.
+            // The snapshot stays published even if it cannot be opened here; the next refresh retries.
             let replaced = self.replace(&options);
             self.stale.store(replaced.is_err(), Ordering::Relaxed);
             match replaced {
                 Ok(()) => *seen = stamp,
                 Err(error) => {
-                    tracing::warn!(%error, "the snapshot was published but cannot be opened: the one before is searched");
+                    tracing::warn!(%error, "cannot open the published snapshot: still searching the previous one");
                 }
             }
         }
         Ok(reports)
     }
 
-    /// Puts the published snapshot in the place of the current one.
+    /// Opens the published snapshot and makes it the current one.
     fn replace(&self, options: &OpenOptions) -> Result<(), IndexError> {
         let mut index = Index::open_with(&self.dir, Arc::clone(&self.embed), options)?;
         index.filter.clone_from(&self.filter);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, Arc::new(index));
         drop(current);
-        // Unmapping the old one, if nobody searches it any more, keeps nobody waiting.
+        // Dropped outside the lock, so that unmapping the old snapshot delays no search.
         drop(old);
         Ok(())
     }

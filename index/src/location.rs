@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A line of a file.
+/// Line of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The file.
+    /// Path of the file.
     pub file: Arc<Path>,
-    /// From 1.
+    /// Line number, from 1.
     pub line: u64,
 }
 

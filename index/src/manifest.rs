@@ -1,7 +1,7 @@
-//! `manifest.json`: what an index is, and which files belong to it.
+//! `manifest.json`: description of an index and list of its files.
 //!
-//! The manifest is the index: it names the folder of its snapshot and every file in it, so that replacing this one
-//! file by renaming is what publishes a new snapshot.
+//! The manifest names the folder of its snapshot and every file in that folder. Replacing this one file by a rename
+//! therefore publishes a new snapshot.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,64 +13,64 @@ use serde::{Deserialize, Serialize};
 use crate::error::IndexError;
 use crate::layout::{MANIFEST, graph_file, snapshot_file, snapshot_name};
 
-/// The format this program writes and reads.
+/// Format version that this program writes and reads.
 pub const FORMAT: u32 = 2;
 
-/// What an index is, as it stands in its folder.
+/// Description of an index, stored as `manifest.json` in its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the layout of the folder and of the files in it.
+    /// Version of the layout of the folder and of its files.
     pub format: u32,
-    /// Number of this state of the index, larger than that of every earlier one in the same folder.
+    /// Snapshot number, larger than that of every earlier snapshot in the same folder.
     pub snapshot: u64,
     /// Name of the corpus.
     pub corpus: String,
-    /// How many passages there are.
+    /// Number of passages.
     pub passages: u64,
-    /// What made the vectors.
+    /// Embedder of the vectors.
     pub embedder: EmbedderInfo,
-    /// What its graph is, if it has one.
+    /// Statistics of the graph. `None` if the index has no graph.
     pub graph: Option<GraphInfo>,
-    /// How the index was built.
+    /// Settings of the build.
     pub build: BuildInfo,
-    /// Every file of the snapshot, by its path from the folder of the index, with `/` between the parts.
+    /// Checksums of every file of the snapshot, by path relative to the index folder, with `/` as separator.
     pub files: BTreeMap<String, FileChecksum>,
-    /// CRC-32 of this manifest as it is written, with this field zero.
+    /// CRC-32 of this manifest as written, with this field set to zero.
     pub checksum: u32,
 }
 
-/// The embedder that an index was built with.
+/// Embedder that an index was built with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmbedderInfo {
-    /// As [`Embed::id`](crate::Embed::id) gave it.
+    /// ID from [`Embed::id`](crate::Embed::id).
     pub id: String,
     /// Numbers per vector.
     pub dims: usize,
 }
 
-/// What the graph of an index is.
+/// Statistics of the graph of an index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphInfo {
-    /// Where its triples are from: `corpus`, what the extractor calls itself, or both.
+    /// Source of the triples: `corpus`, the ID of the extractor, or both joined by ` and `.
     pub source: String,
-    /// Triples of all passages, in normal form, each as often as it is stated.
+    /// Number of triples over all passages in normal form, counting repetitions.
     pub triples: u64,
-    /// Different phrases.
+    /// Number of distinct phrases.
     pub phrases: u64,
-    /// Different facts.
+    /// Number of distinct facts.
     pub facts: u64,
-    /// Pairs of nodes that are joined.
+    /// Number of connected node pairs.
     pub edges: u64,
 }
 
-/// What triples that documents bring are from.
+/// Source name of triples that documents bring.
 const CORPUS: &str = "corpus";
 
-/// Stands between the names of several sources.
+/// Separator between the names of several sources.
 const AND: &str = " and ";
 
 impl GraphInfo {
-    /// Names what the triples are from: the documents, the extractor now, and the one before.
+    /// Joins the names of the sources: the documents, the earlier extractor, and the current one.
     pub(crate) fn source(given: bool, extractor: Option<&str>, earlier: Option<&str>) -> String {
         let mut names: Vec<&str> = if given { vec![CORPUS] } else { Vec::new() };
         for name in earlier.into_iter().flat_map(|names| names.split(AND)).chain(extractor) {
@@ -81,28 +81,29 @@ impl GraphInfo {
         if names.is_empty() { CORPUS.to_owned() } else { names.join(AND) }
     }
 
-    /// What extractor, or which of them, found the triples that no document brought, if any did.
+    /// Returns the extractor, or several joined by ` and `, of the triples that no document brought. `None` if there
+    /// are none.
     pub fn extractor(&self) -> Option<&str> {
         let rest = self.source.strip_prefix(CORPUS).map_or(self.source.as_str(), |rest| rest.trim_start_matches(AND));
         (!rest.is_empty()).then_some(rest)
     }
 
-    /// The same, one name after the other.
+    /// Iterates over the names in [`GraphInfo::extractor`].
     pub fn extractors(&self) -> impl Iterator<Item = &str> {
         self.extractor().into_iter().flat_map(|names| names.split(AND))
     }
 }
 
-/// The choices that were made when an index was built.
+/// Settings that an index was built with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildInfo {
-    /// Version of the program that built it.
+    /// Version of the program.
     pub version: String,
-    /// The chain by which text became terms.
+    /// Name of the text analyzer of the lexical index.
     pub analyzer: String,
-    /// Neighbours per node of the vector graph.
+    /// Neighbors per node of the vector graph.
     pub connectivity: usize,
-    /// Candidates looked at when a vector was added to the graph.
+    /// Number of candidates examined when adding a vector to the graph.
     pub expansion: usize,
 }
 
@@ -116,10 +117,12 @@ pub struct FileChecksum {
 }
 
 impl FileChecksum {
-    /// Reads a whole file.
+    /// Reads a whole file and computes its size and checksum.
     pub(crate) fn of(path: &Path) -> Result<FileChecksum, IndexError> {
         let mut file = File::open(path).map_err(IndexError::io("open", path))?;
-        let (mut hasher, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; 1 << 18]);
+        let mut hasher = crc32fast::Hasher::new();
+        let mut bytes = 0;
+        let mut buffer = vec![0; 1 << 18];
         loop {
             match file.read(&mut buffer).map_err(IndexError::io("read", path))? {
                 0 => return Ok(FileChecksum { bytes, crc32: hasher.finalize() }),
@@ -136,7 +139,7 @@ impl Manifest {
     /// Reads the manifest of the index in `dir`.
     ///
     /// # Errors
-    /// If there is no index, its format is another, or the manifest is not as it was written.
+    /// If there is no index, it has another format version, or the manifest was changed after it was written.
     pub fn read(dir: &Path) -> Result<Manifest, IndexError> {
         let path = dir.join(MANIFEST);
         let json = match std::fs::read(&path) {
@@ -148,15 +151,15 @@ impl Manifest {
         check_format(dir, &path, &json)?;
         let manifest: Manifest =
             serde_json::from_slice(&json).map_err(|error| IndexError::corrupt(&path, error.to_string()))?;
-        // Written again it must come out the same to the byte: so no change can hide in what a parser passes over.
+        // Serializing again must reproduce every byte, so that no change can hide in what a parser ignores.
         if manifest.to_json() != json || manifest.sum() != manifest.checksum {
             return Err(IndexError::corrupt(&path, "it was changed after it was written"));
         }
         Ok(manifest)
     }
 
-    /// What `open` makes of the manifest in `dir`, and of the one after it where it fails because a build replaced the
-    /// snapshot, and removed its files, meanwhile.
+    /// Calls `open` with the manifest in `dir`. If `open` fails because a build replaced the snapshot meanwhile and
+    /// removed its files, tries again with the new manifest.
     pub(crate) fn newest<T>(dir: &Path, open: impl Fn(Manifest) -> Result<T, IndexError>) -> Result<T, IndexError> {
         let mut manifest = Manifest::read(dir)?;
         loop {
@@ -173,7 +176,7 @@ impl Manifest {
         }
     }
 
-    /// The manifest as it is written, its checksum taken.
+    /// Computes the checksum, and returns the manifest with its JSON.
     pub(crate) fn seal(mut self) -> (Manifest, Vec<u8>) {
         self.checksum = self.sum();
         let json = self.to_json();
@@ -185,20 +188,20 @@ impl Manifest {
     }
 
     fn to_json(&self) -> Vec<u8> {
-        // Only maps with keys other than strings and failing writers can make this fail; here is neither.
+        // Serialization fails only for non-string map keys and failing writers; neither occurs here.
         #[allow(clippy::expect_used)]
         let mut json = serde_json::to_vec_pretty(self).expect("plain data");
         json.push(b'\n');
         json
     }
 
-    /// Holds every file against its size, and against its checksum too if `checksums` is set. Before that, the list of
-    /// files must be whole.
+    /// Checks that the list of files is complete, and the size of every file. With `checksums`, also checks every
+    /// checksum.
     pub(crate) fn verify(&self, dir: &Path, checksums: bool) -> Result<(), IndexError> {
         self.verify_some(dir, checksums, |_| true)
     }
 
-    /// The same of the files alone that `wanted` says are to be read.
+    /// Checks like [`Manifest::verify`], but only the files for which `wanted` returns `true`.
     pub(crate) fn verify_some(
         &self,
         dir: &Path,
@@ -224,8 +227,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether every file lies in the folder of the snapshot, and none that is read is missing from the list: what is
-    /// not in it would be opened unchecked.
+    /// Checks that every listed file lies in the folder of the snapshot, and that every file read on opening is listed.
+    /// A file missing from the list would be opened unchecked.
     fn check_names(&self) -> Result<(), String> {
         let folder = format!("{}/", snapshot_name(self.snapshot));
         let mut names = Vec::with_capacity(self.files.len());
@@ -251,7 +254,7 @@ impl Manifest {
     }
 }
 
-/// Other formats may have other fields, so the number is looked at before anything else.
+/// Checks the format version first, because other versions may have other fields.
 fn check_format(dir: &Path, path: &Path, json: &[u8]) -> Result<(), IndexError> {
     #[derive(Deserialize)]
     struct FormatVersion {

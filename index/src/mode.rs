@@ -5,29 +5,29 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Which search answers a query. The first three are RouteRAG's `[passage]`, `[graph]` and both together.
+/// Kind of search. The first three are RouteRAG's `[passage]`, `[graph]` and both together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Passages alone.
+    /// Passages only, by BM25 and vectors.
     #[default]
     Passage,
     /// Passages reached over the graph of phrases.
     Graph,
-    /// Both lists, joined by reciprocal rank fusion.
+    /// The lists of `Passage` and `Graph`, joined by reciprocal rank fusion.
     Hybrid,
-    /// Passages reached over the graph, and the triples that led to them (GraphRAG-R1).
+    /// Passages reached over the graph, with the triples that led to them (GraphRAG-R1).
     Triples,
     /// Passages and triples of a knowledge association graph, ranked together (TeaRAG).
     Kag,
 }
 
 impl Mode {
-    /// Every mode, as they are listed for people.
+    /// All modes, in display order.
     pub const ALL: [Mode; 5] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag];
 
-    /// How passages are ranked where a query does not say: fused in passage search by itself; dense wherever a graph is
-    /// searched, as RouteRAG's `[graph][passage]` has it (§3.1.2).
+    /// Default ranking of passages in this mode: fused in passage search; dense in every mode that searches the graph,
+    /// as in RouteRAG's `[graph][passage]` (§3.1.2).
     pub fn ranking(self) -> Ranking {
         if self == Mode::Passage { Ranking::Fused } else { Ranking::Dense }
     }
@@ -54,25 +54,25 @@ impl FromStr for Mode {
     }
 }
 
-/// How passage search orders what it finds. Which one by default is a matter of the mode: [`Mode::ranking`].
+/// Order of passage search results. [`Mode::ranking`] is the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ranking {
-    /// By cosine between query and passage, as RouteRAG's `[passage]`.
+    /// Cosine between query and passage, as in RouteRAG's `[passage]`.
     Dense,
-    /// By BM25 over title and text. Needs no embedder.
+    /// BM25 over title and text. Needs no embedder.
     Bm25,
-    /// By reciprocal rank fusion of the two.
+    /// Reciprocal rank fusion of the dense and the BM25 list.
     Fused,
 }
 
 impl Ranking {
-    /// Whether this ranking reads the lexical index.
+    /// Returns `true` if this ranking reads the lexical index.
     pub fn wants_bm25(self) -> bool {
         self != Ranking::Dense
     }
 
-    /// Whether this ranking reads the vectors, and so embeds the query.
+    /// Returns `true` if this ranking reads the vectors and thus embeds the query.
     pub fn wants_dense(self) -> bool {
         self != Ranking::Bm25
     }
@@ -101,7 +101,7 @@ impl FromStr for Ranking {
     }
 }
 
-/// Which of the published graph searches is meant: they share everything but what `graph` documents.
+/// Published graph search to reproduce. The `search::graph` and `graph_ranking` modules document the differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GraphVariant {
@@ -110,12 +110,12 @@ pub enum GraphVariant {
     RouteRag,
     /// HippoRAG 2 itself.
     HippoRag,
-    /// The fork behind GraphRAG-R1: as RouteRAG's, from twenty facts.
+    /// GraphRAG-R1's fork, which follows RouteRAG's but links twenty facts.
     GraphR1,
 }
 
 impl GraphVariant {
-    /// Every variant, as they are listed for people.
+    /// All variants, in display order.
     pub const ALL: [GraphVariant; 3] = [GraphVariant::RouteRag, GraphVariant::HippoRag, GraphVariant::GraphR1];
 }
 
@@ -138,12 +138,12 @@ impl FromStr for GraphVariant {
     }
 }
 
-/// A mode, ranking or variant was named that does not exist.
+/// Error for an unknown name of a mode, ranking or variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is not known here: use one of {known}")]
+#[error("unknown name {name:?}: expected one of {known}")]
 pub struct UnknownName {
-    /// What was given.
+    /// The unknown name.
     pub name: String,
-    /// What would have been understood.
+    /// Known names, comma-separated.
     pub known: &'static str,
 }

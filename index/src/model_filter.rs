@@ -1,7 +1,7 @@
-//! Recognition memory: a language model says which of the facts most like a question help to answer it (HippoRAG 2).
+//! Recognition memory (HippoRAG 2): a language model selects the facts that help to answer a question.
 //!
-//! The messages have the fields that HippoRAG's have (`[[ ## question ## ]]` and so on), so that replies read the same,
-//! in words of our own.
+//! The messages have the fields of HippoRAG's (`[[ ## question ## ]]` and so on), so that replies have the same form;
+//! the wording is ours.
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,7 +12,7 @@ use crate::complete::{Complete, ModelMessage, ModelRole};
 use crate::filter::{FactFilter, FilterError};
 use crate::python;
 
-/// Tokens of a reply at most, as HippoRAG has it.
+/// Maximum number of tokens in a reply, as in HippoRAG.
 const MAX_TOKENS: u32 = 512;
 
 const TASK: &str = "\
@@ -37,11 +37,10 @@ All of it is laid out like this:
 
 [[ ## completed ## ]]";
 
-/// A [`FactFilter`] that asks a language model.
+/// [`FactFilter`] that asks a language model.
 ///
-/// A reply that cannot be read keeps no fact, as in HippoRAG, and the search falls back to the passages' own
-/// similarity. A model that cannot be reached is an error, unless it was said that [it may
-/// fail](ModelFilter::falling_back).
+/// An unreadable reply keeps no fact, as in HippoRAG, and the search falls back to ranking by similarity. An
+/// unreachable model is an error, unless [`ModelFilter::falling_back`] allows it.
 #[derive(Debug)]
 pub struct ModelFilter {
     complete: Arc<dyn Complete>,
@@ -49,13 +48,12 @@ pub struct ModelFilter {
 }
 
 impl ModelFilter {
-    /// A filter that asks `complete`.
+    /// Builds a filter that asks `complete`.
     pub fn new(complete: Arc<dyn Complete>) -> ModelFilter {
         ModelFilter { complete, falls_back: false }
     }
 
-    /// The same filter, which keeps no fact where the model cannot be reached, as HippoRAG does: a search then ranks
-    /// passages by their own similarity.
+    /// Keeps no fact if the model is unreachable, as HippoRAG does, so that the search ranks passages by similarity.
     #[must_use]
     pub fn falling_back(mut self) -> ModelFilter {
         self.falls_back = true;
@@ -71,7 +69,7 @@ impl FactFilter for ModelFilter {
         match self.complete.complete(&messages(query, candidates), MAX_TOKENS) {
             Ok(reply) => Ok(kept(&reply.text, candidates)),
             Err(error) if self.falls_back => {
-                tracing::warn!(%error, "no facts kept: the filter cannot be reached");
+                tracing::warn!(%error, "keeping no facts: the fact filter is unreachable");
                 Ok(Vec::new())
             }
             Err(error) => Err(error.into()),
@@ -79,7 +77,7 @@ impl FactFilter for ModelFilter {
     }
 }
 
-/// The task, two examples, and the question.
+/// Messages of the task, two examples, and the question.
 fn messages(query: &str, candidates: &[[&str; 3]]) -> Vec<ModelMessage> {
     let bridge = [
         ["forth bridge", "designed by", "benjamin baker"],
@@ -108,14 +106,15 @@ fn ask(question: &str, facts: &[[&str; 3]]) -> String {
     )
 }
 
-/// The places of the candidates that a reply names: each fact in it stands for the candidate most like it, by `difflib`
-/// on what Python writes for the two; at most as many as there are candidates (HippoRAG's `DSPyFilter.rerank`).
+/// Returns the indices of the candidates that a reply names. Each fact in the reply stands for the candidate most like
+/// it, by `difflib` over Python's notation of both; at most as many as there are candidates (HippoRAG's
+/// `DSPyFilter.rerank`).
 fn kept(reply: &str, candidates: &[[&str; 3]]) -> Vec<usize> {
     let written: Vec<String> = candidates.iter().map(|fact| python::tuple(fact)).collect();
     let mut places: Vec<usize> =
         facts(reply).iter().filter_map(|fact| python::closest(&python::show(fact), &written)).collect();
     places.truncate(candidates.len());
-    // Of equal candidates Python's `index` finds the first.
+    // Python's `index` returns the first of equal candidates.
     for place in &mut places {
         *place = written.iter().position(|text| *text == written[*place]).unwrap_or(*place);
     }
@@ -124,7 +123,7 @@ fn kept(reply: &str, candidates: &[[&str; 3]]) -> Vec<usize> {
 
 static FIELD: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\[\[ ## (\w+) ## \]\]").ok());
 
-/// The facts in the last field `fact_after_filter` of a reply that can be read; none where no field can.
+/// Returns the facts in the last readable field `fact_after_filter` of a reply. Empty if there is none.
 fn facts(reply: &str) -> Vec<Value> {
     let mut fields: Vec<(&str, Vec<&str>)> = vec![("", Vec::new())];
     for line in lines(reply) {
@@ -146,14 +145,14 @@ fn facts(reply: &str) -> Vec<Value> {
     facts
 }
 
-/// The value under `fact`, where it is a list of lists of strings.
+/// Returns the value under `fact` if it is a list of lists of strings.
 fn fact_list(value: &Value) -> Option<Vec<Value>> {
     let list = value.get("fact")?.as_array()?;
     let strings = |fact: &Value| fact.as_array().is_some_and(|parts| parts.iter().all(Value::is_string));
     list.iter().all(strings).then(|| list.clone())
 }
 
-/// Python's `str.splitlines`.
+/// Splits like Python's `str.splitlines`.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

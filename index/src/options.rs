@@ -7,18 +7,20 @@ use serde::{Deserialize, Serialize};
 use crate::error::IndexError;
 use crate::mode::GraphVariant;
 
-/// How an index is opened.
+/// Options for [`Index::open_with`](crate::Index::open_with).
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
-    /// Read every file and hold it against its checksum. Without it only sizes are looked at: quicker for large
-    /// indexes, and right only where nothing can have changed since they were last verified.
+    /// Verifies the checksum of every file. If `false`, only file sizes are checked: faster for large indexes, but safe
+    /// only if nothing can have changed since the last verification.
     pub verify: bool,
-    /// How many searches of the vector graph run at once; more than that wait for each other.
+    /// Maximum number of concurrent searches of the vector graph; further ones wait.
     pub concurrency: usize,
-    /// An index of at most so many passages is searched vector by vector, which is exact.
+    /// Largest number of passages that is searched exactly, vector by vector. Larger indexes use the approximate vector
+    /// graph.
     pub exact_below: usize,
-    /// The graph of an index of at most so many passages is walked as a whole, from every passage by its similarity,
-    /// as in HippoRAG 2; a larger one only around the passages and phrases most like the query.
+    /// Largest number of passages for which PageRank covers the whole graph, starting from every passage by its
+    /// similarity as in HippoRAG 2. Larger indexes use a local walk around the passages and phrases most similar to the
+    /// query.
     pub walk_below: usize,
 }
 
@@ -30,32 +32,32 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// For a snapshot that is read and never searched: no walk is prepared.
+    /// Options for a snapshot that is read but never searched: no PageRank solver is prepared.
     pub(crate) fn unwalked() -> OpenOptions {
         OpenOptions { walk_below: 0, ..OpenOptions::default() }
     }
 }
 
-/// How the graph is searched.
+/// Options of a graph search.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GraphOptions {
-    /// Whose search it is.
+    /// Published system whose search is reproduced.
     pub variant: GraphVariant,
-    /// Facts that are taken from the query, and phrases that the walk starts from: 5, or 20 for GraphRAG-R1.
+    /// Number of facts linked to the query, and of phrases that the walk starts from: 5, or 20 for GraphRAG-R1.
     pub linking_top_k: usize,
-    /// Probability of following an edge rather than starting again.
+    /// Probability of following an edge instead of restarting.
     pub damping: f64,
-    /// Weight of the passages' own similarity in where the walk starts.
+    /// Factor of the passages' own similarity in the reset vector.
     pub passage_weight: f64,
 }
 
 impl GraphOptions {
-    /// Facts that a query may be linked to at most.
+    /// Maximum of `linking_top_k`.
     pub const MOST_LINKED: usize = 100;
-    /// The largest damping: the nearer it is to 1, the longer a walk takes to settle.
+    /// Maximum of `damping`. PageRank converges more slowly the nearer damping is to 1.
     pub const MOST_DAMPING: f64 = 0.95;
 
-    /// Whether every number is one that a walk can use.
+    /// Checks that every number is in range.
     ///
     /// # Errors
     /// [`IndexError::BadQuery`] with the first field that is not.
@@ -87,23 +89,25 @@ impl From<GraphVariant> for GraphOptions {
     }
 }
 
-/// How many things are looked for, and how they are weighed. None of these numbers could be recovered from TeaRAG.
+/// Options of the mode `kag`: sizes of the graph and weights of its edges. TeaRAG publishes none of these values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KagOptions {
-    /// Chunks (passages) in the graph, if that is not fewer than are to be returned. TeaRAG has at least 5 (§5.4.1).
+    /// Number of chunks (passages) in the graph, or the number of requested results if that is larger. TeaRAG uses at
+    /// least 5 (§5.4.1).
     pub chunks: usize,
-    /// Entities that are found for each key entity; the triples that name one of them are candidates.
+    /// Number of phrases found for each key entity. Triples that name one of them become candidates.
     pub entities: usize,
-    /// Triples in the graph, if that is not fewer than items are to be returned. TeaRAG has at least 5.
+    /// Number of triples in the graph, or the number of requested results if that is larger. TeaRAG uses at least 5.
     pub triples: usize,
-    /// Share of the mass that follows edges (α): small, and the question counts; large, and the structure does (§5.5.2).
+    /// Share of the mass that follows edges (α). A small value favors the question, a large one the structure of the
+    /// graph (§5.5.2).
     pub damping: f64,
-    /// A triple is joined to the question only if its relevance is above this (eq. 2).
+    /// Relevance above which a triple gets an edge to the question (eq. 2).
     pub threshold: f64,
-    /// Steps of the PageRank; so many are made whatever happens.
+    /// Number of PageRank steps. The walk always runs all of them.
     pub iterations: u32,
-    /// How likeness becomes relevance.
+    /// Mapping from cosine to relevance.
     pub relevance: Relevance,
 }
 
@@ -121,33 +125,34 @@ impl Default for KagOptions {
     }
 }
 
-/// How the likeness of a question to a chunk or triple, a cosine, becomes a relevance between 0 and 1 (eq. 1, 2).
-/// TeaRAG takes the sigmoid of a reranker's score; there is no reranker here, and the plain sigmoid of a cosine would
-/// lie between 0.27 and 0.73 for everything.
+/// Mapping from the cosine between a question and a chunk or triple to a relevance between 0 and 1 (eq. 1, 2). TeaRAG
+/// takes the sigmoid of a reranker's score. This crate has no reranker, and the plain sigmoid of a cosine would always
+/// lie between 0.27 and 0.73.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Relevance {
     /// `1 / (1 + exp(-slope · (cosine - centre)))`.
     Sigmoid {
-        /// How sharply relevance rises.
+        /// Steepness of the sigmoid.
         slope: f64,
-        /// The cosine whose relevance is one half.
+        /// Cosine whose relevance is one half.
         centre: f64,
     },
-    /// The cosine itself, 0 if it is negative. In braces: serde takes any field of a bare name without reading it.
+    /// The cosine itself, or 0 if it is negative. The variant has braces because serde accepts unknown fields next to a
+    /// unit variant.
     Cosine {},
 }
 
 impl Default for Relevance {
-    /// A slope and a centre for sentence embedders such as MiniLM, which give unrelated texts cosines below 0.2 and
-    /// answers ones above 0.5.
+    /// Values for sentence embedders such as MiniLM, which give unrelated texts a cosine below 0.2 and answers one
+    /// above 0.5.
     fn default() -> Relevance {
         Relevance::Sigmoid { slope: 10.0, centre: 0.4 }
     }
 }
 
 impl Relevance {
-    /// The relevance of what is like the question by this much.
+    /// Returns the relevance for this cosine.
     pub fn of(self, cosine: f32) -> f64 {
         let cosine = f64::from(cosine);
         match self {
@@ -158,13 +163,13 @@ impl Relevance {
 }
 
 impl KagOptions {
-    /// Chunks, entities, triples and iterations, each at most.
+    /// Maximum of `chunks`, `entities`, `triples` and `iterations`.
     pub const MOST: usize = 1000;
 
-    /// Whether every number in it is one that a search can use.
+    /// Checks that every number is in range.
     ///
     /// # Errors
-    /// What is wrong with the first that is not, to be read behind the name of the options.
+    /// A description of the first invalid value, phrased to follow the name of the options.
     pub fn check(&self) -> Result<(), &'static str> {
         let finite = match self.relevance {
             Relevance::Sigmoid { slope, centre } => slope.is_finite() && centre.is_finite(),

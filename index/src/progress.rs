@@ -1,27 +1,27 @@
-//! How far a build has come.
+//! Progress of a build.
 
 use std::fmt;
 
-/// A stretch of a build.
+/// Phase of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BuildPhase {
-    /// Passages are read, stored and indexed by their words. How many there are is not known yet.
+    /// Reads passages, stores them and indexes their words. The total is unknown until the end.
     Reading,
-    /// Passages are embedded.
+    /// Embeds passages.
     Embedding,
-    /// Vectors are joined into the graph of nearest neighbours.
+    /// Links vectors into the nearest-neighbor graph.
     Linking,
-    /// Triples are found in the passages.
+    /// Extracts triples from passages.
     Extracting,
-    /// Phrases of the graph are embedded.
+    /// Embeds the phrases of the graph.
     Phrases,
-    /// Facts of the graph are embedded.
+    /// Embeds the facts of the graph.
     Facts,
-    /// Phrases that mean the same are looked for.
+    /// Finds synonymous phrases.
     Synonyms,
-    /// Files are checked and made durable.
+    /// Syncs and checksums files.
     Sealing,
-    /// The snapshot is put in place.
+    /// Publishes the snapshot.
     Publishing,
 }
 
@@ -41,14 +41,14 @@ impl fmt::Display for BuildPhase {
     }
 }
 
-/// Is told how far a build has come. Phases come in order; within one, `done` grows to `total`.
+/// Receives the progress of a build. Phases come in order; within a phase, `done` grows to `total`.
 pub trait BuildProgress: Sync {
-    /// `done` of `total` units (passages, vectors, files, steps) are done. May be called from several threads at
-    /// once, and then not strictly in order.
+    /// Reports that `done` of `total` units (passages, vectors, files, steps) are done. May be called from several
+    /// threads at once, and then slightly out of order.
     fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>);
 }
 
-/// Says nothing.
+/// Ignores all progress.
 impl BuildProgress for () {
     fn update(&self, _: BuildPhase, _: u64, _: Option<u64>) {}
 }

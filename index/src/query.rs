@@ -1,4 +1,4 @@
-//! What is asked of an index.
+//! Query to an index.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,46 +8,48 @@ use crate::error::IndexError;
 use crate::mode::{Mode, Ranking};
 use crate::options::{GraphOptions, KagOptions};
 
-/// A question to an index.
+/// Query to an index.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Query {
-    /// What to look for, as plain text: no character in it has a special meaning.
+    /// Search text. No character has a special meaning.
     pub text: String,
-    /// Which search answers it.
+    /// Search mode.
     pub mode: Mode,
-    /// How passages are ranked within passage search: that of [`Mode::Passage`], or the part of it in [`Mode::Hybrid`].
+    /// Ranking of passages in [`Mode::Passage`], and in the passage part of [`Mode::Hybrid`].
     pub ranking: Ranking,
-    /// Whether the scores of [`Ranking::Dense`] are scaled to \[0, 1\] over all passages of the index, as HippoRAG 2 and
-    /// RouteRAG give them (`min_max_normalize`), and are no cosines. Costs a look at every passage.
+    /// If `true`, scores of [`Ranking::Dense`] are scaled to \[0, 1\] over all passages of the index instead of being
+    /// cosines, as in HippoRAG 2 and RouteRAG (`min_max_normalize`). Costs a scan of every passage.
     pub scaled: bool,
-    /// How many passages to return at most; at least 1.
+    /// Maximum number of passages to return; at least 1.
     pub k: usize,
-    /// How many triples to return at most, in [`Mode::Triples`].
+    /// Maximum number of triples to return in [`Mode::Triples`].
     pub triples: usize,
-    /// How the graph is searched.
+    /// Options of the graph search.
     pub graph: GraphOptions,
-    /// Names that the query is about, for [`Mode::Kag`]: at most [`ENTITIES`]. Without any, those of its text are taken.
+    /// Names of the entities that the query is about, for [`Mode::Kag`]; at most [`ENTITIES`]. If empty, the search
+    /// takes entities from the text.
     pub entities: Vec<String>,
-    /// How passages and triples are ranked together, in [`Mode::Kag`].
+    /// Options of [`Mode::Kag`].
     pub kag: KagOptions,
-    /// What the documents' metadata must say of the passages that are found. How it is searched is told at
-    /// [`Index::search`](crate::Index::search).
+    /// Condition on the metadata of the documents to find; [`Index::search`](crate::Index::search) explains its effect.
+    /// `None` allows all.
     pub only: Option<Arc<Condition>>,
-    /// Whether the evidence is to tell the likeliest way to each passage over the graph
-    /// ([`GraphRank::via`](crate::GraphRank)), which has to be looked for.
+    /// If `true`, the evidence contains the likeliest path to each passage through the graph
+    /// ([`GraphRank::via`](crate::GraphRank)), which takes extra time.
     pub explain: bool,
-    /// When the searcher stops caring. Looked at between the stages of a search, not inside one.
+    /// Time at which to abandon the search. Checked between the stages of a search, not within one.
     pub deadline: Option<Instant>,
 }
 
-/// Triples that [`Mode::Triples`] returns: GraphRAG-R1 §4.3.3 (its code shows 5).
+/// Number of triples that [`Mode::Triples`] returns by default, as in GraphRAG-R1 §4.3.3 (its code shows 5).
 pub const TRIPLES: usize = 10;
 
-/// Names that a query may be about at most. All phrases of the graph are looked at for each of them.
+/// Maximum number of entities in a query. Each of them is compared with all phrases of the graph.
 pub const ENTITIES: usize = 8;
 
 impl Query {
-    /// A query with the mode's own ranking ([`Mode::ranking`]), the default graph search, no explanation and no deadline.
+    /// Query with the mode's default ranking ([`Mode::ranking`]), default graph options, no explanation and no
+    /// deadline.
     pub fn new(text: impl Into<String>, mode: Mode, k: usize) -> Query {
         Query {
             text: text.into(),
@@ -65,7 +67,7 @@ impl Query {
         }
     }
 
-    /// Whether every number in it is one that a search can use.
+    /// Checks that every number is in range.
     ///
     /// # Errors
     /// [`IndexError::BadQuery`] with the first field that is not.
@@ -83,28 +85,28 @@ impl Query {
         self.graph.check()
     }
 
-    /// The same query under another ranking.
+    /// Sets the ranking.
     #[must_use]
     pub fn ranking(mut self, ranking: Ranking) -> Query {
         self.ranking = ranking;
         self
     }
 
-    /// The same query, for passages of documents whose metadata fits `only`.
+    /// Restricts the search to documents whose metadata satisfies `only`.
     #[must_use]
     pub fn only(mut self, only: Condition) -> Query {
         self.only = Some(Arc::new(only));
         self
     }
 
-    /// The same query, with the way to each passage told.
+    /// Requests the path to each passage.
     #[must_use]
     pub fn explained(mut self) -> Query {
         self.explain = true;
         self
     }
 
-    /// The same query, given up once `deadline` has passed.
+    /// Sets the deadline.
     #[must_use]
     pub fn deadline(mut self, deadline: Instant) -> Query {
         self.deadline = Some(deadline);

@@ -1,4 +1,4 @@
-//! One state of an index: its files, opened and checked.
+//! Snapshot of an index: its files, opened and checked.
 
 use std::fmt;
 use std::path::Path;
@@ -20,16 +20,16 @@ use crate::options::OpenOptions;
 use crate::query::Query;
 use crate::store::PassageStore;
 
-/// Documents whose metadata is read between two looks at the time.
+/// Number of documents whose metadata is read between two checks of the deadline.
 const BETWEEN_LOOKS: u32 = 1 << 14;
 
-/// Everything a search reads. Never changes; its files stay readable even when a later snapshot has replaced them.
+/// All data that a search reads. Immutable; the files stay readable after a later snapshot replaces them.
 pub(crate) struct Snapshot {
     pub(crate) manifest: Manifest,
     pub(crate) store: PassageStore,
     pub(crate) lexical: LexicalIndex,
     pub(crate) dense: DenseIndex,
-    /// None where neither the documents nor an extractor gave triples.
+    /// `None` if neither the documents nor an extractor supplied triples.
     pub(crate) graph: Option<Graph>,
     pub(crate) ranker: GraphRanker,
     selections: Selections,
@@ -53,7 +53,7 @@ impl Snapshot {
         Snapshot::open_files(&files, manifest, options)
     }
 
-    /// Opens the files in the folder `files`, of which nothing but their form has been looked at.
+    /// Opens the files in the folder `files`, without verifying checksums.
     pub(crate) fn open_files(files: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
         let store = PassageStore::open(&files.join(snapshot_file::STORE))?;
         if store.len() as u64 != manifest.passages {
@@ -62,7 +62,8 @@ impl Snapshot {
         }
         let lexical = LexicalIndex::open(&files.join(snapshot_file::LEXICAL), store.len())?;
         let vectors = VectorFile::open(&files.join(snapshot_file::VECTORS), store.len(), manifest.embedder.dims)?;
-        let (graph, keys) = (files.join(snapshot_file::VECTOR_GRAPH), files.join(snapshot_file::NODE_PASSAGES));
+        let graph = files.join(snapshot_file::VECTOR_GRAPH);
+        let keys = files.join(snapshot_file::NODE_PASSAGES);
         let graph = GraphFiles { graph: &graph, keys: &keys };
         let dense = DenseIndex::open(vectors, graph, options.concurrency, options.exact_below)?;
         let open_graph =
@@ -72,7 +73,7 @@ impl Snapshot {
         Ok(Snapshot { manifest, store, lexical, dense, graph, ranker, selections: Selections::default() })
     }
 
-    /// The document with this number, with its metadata and the triples that it brought.
+    /// Reads a document with its metadata and the triples that it brought.
     pub(crate) fn document(&self, number: u32) -> Result<Document, IndexError> {
         let mut document = self.store.document(number)?;
         if let Some(graph) = self.graph.as_ref().filter(|graph| graph.origin(number) == TripleOrigin::Given) {
@@ -81,14 +82,14 @@ impl Snapshot {
         Ok(document)
     }
 
-    /// The passages that a query may find; nothing where it may find all.
+    /// Returns the passages that a query may find. `None` allows all.
     pub(crate) fn allowed(&self, query: &Query) -> Result<Option<Arc<AllowedPassages>>, IndexError> {
         let Some(only) = &query.only else { return Ok(None) };
         let allowed = self.selections.get(only, || self.select(only, query))?;
         Ok((allowed.len() < self.store.len()).then_some(allowed))
     }
 
-    /// Looks at what every document says.
+    /// Evaluates a condition on the metadata of every document.
     fn select(&self, only: &Condition, query: &Query) -> Result<AllowedPassages, IndexError> {
         let mut allowed = AllowedPassages::none(self.store.len());
         let silent = only.matches(&Map::new());
@@ -103,7 +104,7 @@ impl Snapshot {
         Ok(allowed)
     }
 
-    /// Adds the vectors of this snapshot to what need not be embedded again.
+    /// Adds the vectors of this snapshot to a cache of embeddings.
     pub(crate) fn remember<'a>(&'a self, memory: &mut EmbeddingCache<'a>) -> Result<(), IndexError> {
         memory.publish(self.dense.vectors(), |number| self.store.content(number))?;
         let Some(graph) = &self.graph else { return Ok(()) };

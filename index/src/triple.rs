@@ -1,21 +1,21 @@
-//! Statements: subject, relation, object.
+//! Statement of a passage: subject, relation, object.
 
 use serde::{Deserialize, Serialize};
 
-/// One statement of a passage, as it was extracted or given: not yet normalised. In JSON an array of three strings.
+/// Statement of a passage as extracted or given, before normalization. Serialized as an array of three strings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "[String; 3]", into = "[String; 3]")]
 pub struct Triple {
-    /// What the statement is about.
+    /// Subject of the statement.
     pub subject: String,
-    /// What it says of the two.
+    /// Relation between subject and object.
     pub relation: String,
-    /// What the subject is related to.
+    /// Object of the statement.
     pub object: String,
 }
 
 impl Triple {
-    /// A triple of its three parts.
+    /// Builds a triple from its three parts.
     pub fn new(subject: impl Into<String>, relation: impl Into<String>, object: impl Into<String>) -> Triple {
         Triple { subject: subject.into(), relation: relation.into(), object: object.into() }
     }

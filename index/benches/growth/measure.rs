@@ -22,7 +22,8 @@ hybrid_p50_ms,hybrid_p95_ms";
 /// Builds and searches; gives a row of the table, line break and all.
 pub fn run(passages: usize, dims: usize, parent: &Path) -> String {
     let dir = tempfile::tempdir_in(parent).unwrap();
-    let (corpus, out) = (dir.path().join("corpus.jsonl"), dir.path().join("index"));
+    let corpus = dir.path().join("corpus.jsonl");
+    let out = dir.path().join("index");
     synthetic::write(&corpus, passages);
     let embed = HashEmbed::new(dims);
     memory::forget();

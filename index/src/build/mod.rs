@@ -1,4 +1,4 @@
-//! Building an index: beside the old one, made durable, then put in its place at once.
+//! Builds an index beside the old one, makes it durable, and replaces the old one atomically.
 
 mod passages;
 mod seal;
@@ -23,22 +23,23 @@ use crate::snapshot::Snapshot;
 
 pub(crate) use snapshot_writer::{BaseSnapshot, SnapshotWriter};
 
-/// How an index is built.
+/// Options for [`build`].
 #[derive(Debug, Clone)]
 pub struct BuildOptions {
-    /// Replace an index that is already there. Otherwise it is refused and left as it is.
+    /// Replaces an existing index. If `false`, an existing index is an error and stays unchanged.
     pub replace: bool,
-    /// The name of the corpus, if not that of its file.
+    /// Name of the corpus. `None` uses the name of its file.
     pub name: Option<String>,
-    /// Texts that are given to the embedder at once.
+    /// Number of texts per call of the embedder.
     pub batch: usize,
-    /// Threads that join the vectors into a graph. With one, the same vectors always give the same graph.
+    /// Number of threads that link vectors into the nearest-neighbor graph. With one thread, the same vectors always
+    /// give the same graph.
     pub threads: usize,
-    /// Keep what is embedded in a journal until the index is published, so that after a kill the next build goes on
-    /// where this one was. Takes the size of the vectors on disk once more.
+    /// Keeps new vectors in a journal until the index is published, so that a build resumes after being killed.
+    /// Temporarily takes as much disk space as the vectors.
     pub journal: bool,
-    /// What finds the triples of documents that bring none. Without it, and without a document that brings any, the
-    /// index has no graph.
+    /// Extractor for documents that bring no triples. With `None`, and if no document brings triples, the index has no
+    /// graph.
     pub extract: Option<Arc<dyn Extract>>,
 }
 
@@ -49,28 +50,28 @@ impl Default for BuildOptions {
     }
 }
 
-/// What was built.
+/// Result of [`build`].
 #[derive(Debug, Clone)]
 pub struct BuildReport {
-    /// The manifest of the new index.
+    /// Manifest of the new index.
     pub manifest: Manifest,
-    /// Records of the corpus that were passed over as bad.
+    /// Number of malformed records skipped.
     pub skipped: u64,
-    /// Passages that repeated an earlier one and were left out.
+    /// Number of passages left out because they repeat an earlier one.
     pub collapsed: u64,
-    /// Passages that are longer than the embedder reads: their vectors are those of their beginnings.
+    /// Number of passages longer than the embedder reads, whose vectors cover only their beginnings.
     pub cut: u64,
 }
 
 /// Builds an index over `corpus` in the folder `out`.
 ///
-/// Everything is written beside what is there and synced; a rename of the manifest then publishes it. Whenever the
-/// process ends before that, the old index stands as it was, and what was left is removed by the next build. No text is
-/// embedded that the index which is replaced or a killed build in the same folder has embedded already.
+/// All files are written beside the existing ones and synced; renaming the manifest publishes them. If the process ends
+/// before that, the old index is unchanged, and the next build removes the remains. Texts that the replaced index or a
+/// killed build in the same folder has already embedded are not embedded again.
 ///
 /// # Errors
-/// If the corpus cannot be read to its end, the embedder fails, the folder holds an index already (unless it is to be
-/// replaced) or something else, another process is building there, or the disk refuses.
+/// If the corpus cannot be read to its end, the embedder fails, the folder already holds an index and `replace` is
+/// `false`, the folder holds other files, another process is building there, or the disk fails.
 pub fn build(
     mut corpus: Corpus,
     embed: &dyn Embed,
@@ -78,11 +79,11 @@ pub fn build(
     options: &BuildOptions,
     progress: &dyn BuildProgress,
 ) -> Result<BuildReport, IndexError> {
-    let writing = LockedFolder::begin(out)?;
+    let writing = LockedFolder::lock(out)?;
     if writing.holds_index() && !options.replace {
         return Err(IndexError::Exists { dir: out.to_owned() });
     }
-    // An old manifest that cannot be read is no reason not to replace it.
+    // An unreadable old manifest must not prevent replacing the index.
     let published = Manifest::read(out).ok().map(|manifest| manifest.snapshot);
     let snapshot = writing.next_snapshot(published)?;
     if published.is_some() || !writing.holds_index() {
@@ -107,8 +108,8 @@ pub fn build(
     Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed(), cut })
 }
 
-/// The snapshot that is published in `dir`, where it is whole and of the same embedder: its vectors need not be made
-/// again. One that is not is no reason not to build.
+/// Opens the published snapshot in `dir` to reuse its vectors. `None` if it is damaged or of another embedder, which
+/// must not prevent a build.
 fn previous(dir: &Path, embed: &dyn Embed) -> Option<Snapshot> {
     let snapshot = Snapshot::open_newest(dir, &OpenOptions::unwalked()).ok()?;
     let EmbedderInfo { id, dims } = &snapshot.manifest.embedder;
@@ -125,9 +126,12 @@ mod tests {
 
     #[test]
     fn what_is_replaced_is_read_and_not_made_ready_for_walks() {
-        let (temp, embed) = (tempfile::tempdir().unwrap(), HashEmbed::default());
+        let temp = tempfile::tempdir().unwrap();
+        let embed = HashEmbed::default();
         let triples = Some(vec![Triple::new("Seine", "flows through", "Paris")]);
-        let (id, title, text) = ("seine".to_owned(), "Seine".to_owned(), "The Seine.".to_owned());
+        let id = "seine".to_owned();
+        let title = "Seine".to_owned();
+        let text = "The Seine.".to_owned();
         let corpus = Corpus::from_documents("test", vec![Document { id, title, text, triples, metadata: None }]);
         build(corpus, &embed, temp.path(), &BuildOptions::default(), &()).unwrap();
         let old = previous(temp.path(), &embed).unwrap();

@@ -1,4 +1,4 @@
-//! The passages of a snapshot: what they say, which words are in them, and what the documents say they state.
+//! Writes the passages of a snapshot: their text, their terms, and the triples that documents bring.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::lexical::LexicalWriter;
 use crate::progress::{BuildPhase, BuildProgress};
 use crate::store::StoreWriter;
 
-/// Writes the store, the lexical index and the triples that documents bring in one pass over `documents`.
+/// Writes the store, the lexical index and the given triples in one pass over `documents`.
 pub(super) fn write(
     documents: &mut dyn Iterator<Item = Result<Document, IndexError>>,
     dir: &Path,
@@ -27,7 +27,7 @@ pub(super) fn write(
             return Err(IndexError::TooLarge { limit: done });
         }
         if let Some(given) = &document.triples {
-            // There are no more than a `u32` counts.
+            // Lossless: the check above bounds `done` by `u32::MAX`.
             triples.add(done as u32, given, TripleOrigin::Given)?;
         }
         store.add(&document)?;

@@ -1,4 +1,4 @@
-//! Making the files of a snapshot durable, and publishing it.
+//! Makes the files of a snapshot durable, and publishes it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,20 +11,21 @@ use crate::layout::snapshot_name;
 use crate::manifest::{FileChecksum, Manifest};
 use crate::progress::{BuildPhase, BuildProgress};
 
-/// Syncs every file and folder of the snapshot and takes the sums of its files.
+/// Syncs every file and folder of the snapshot, and computes the checksums of its files.
 pub(super) fn seal(
     part: &PartialSnapshot,
     snapshot: u64,
     progress: &dyn BuildProgress,
 ) -> Result<BTreeMap<String, FileChecksum>, IndexError> {
     let root = part.path();
-    let (mut files, mut folders): (Vec<PathBuf>, Vec<PathBuf>) = (Vec::new(), Vec::new());
+    let mut files: Vec<PathBuf> = Vec::new();
+    let mut folders: Vec<PathBuf> = Vec::new();
     for entry in WalkDir::new(root).sort_by_file_name() {
         let entry = entry.map_err(|error| IndexError::io("read", root)(error.into()))?;
         if entry.file_type().is_dir() {
             folders.push(entry.into_path());
         } else if entry.file_name().to_string_lossy().ends_with(".lock") {
-            // tantivy's own, of no use in a snapshot that is never written again.
+            // tantivy's lock files, useless in a snapshot that is never written again.
             std::fs::remove_file(entry.path()).map_err(IndexError::io("remove", entry.path()))?;
         } else {
             files.push(entry.into_path());
@@ -43,7 +44,7 @@ pub(super) fn seal(
     Ok(sums)
 }
 
-/// Gives the sealed snapshot its name, then its manifest, and removes what it replaces.
+/// Renames the sealed snapshot, publishes its manifest, and removes what it replaces.
 pub(super) fn publish(
     writing: &LockedFolder,
     part: PartialSnapshot,
@@ -52,13 +53,13 @@ pub(super) fn publish(
     progress: &dyn BuildProgress,
 ) -> Result<(), IndexError> {
     progress.update(BuildPhase::Publishing, 0, Some(3));
-    writing.settle(part, manifest.snapshot)?;
+    writing.rename_snapshot(part, manifest.snapshot)?;
     progress.update(BuildPhase::Publishing, 1, Some(3));
     writing.publish(json)?;
     progress.update(BuildPhase::Publishing, 2, Some(3));
-    // The new index stands; an old file that will not go is no failure of this build.
-    if let Err(error) = writing.sweep(Some(manifest.snapshot)).and_then(|()| writing.forget()) {
-        tracing::warn!(%error, "what the new snapshot replaces was left");
+    // The new index is published; an old file that cannot be removed does not fail the build.
+    if let Err(error) = writing.sweep(Some(manifest.snapshot)).and_then(|()| writing.remove_journal()) {
+        tracing::warn!(%error, "cannot remove the replaced snapshot");
     }
     progress.update(BuildPhase::Publishing, 3, Some(3));
     Ok(())

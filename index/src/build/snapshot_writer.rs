@@ -1,4 +1,4 @@
-//! A snapshot on its way from documents to being published, the same for a build and for a commit.
+//! Writes and publishes a snapshot, for builds and for commits.
 
 use std::path::Path;
 
@@ -19,31 +19,31 @@ use crate::store::PassageStore;
 
 use super::{passages, seal, vectors};
 
-/// What writes a snapshot, and where.
+/// Inputs and options for writing a snapshot.
 #[derive(Clone, Copy)]
 pub(crate) struct SnapshotWriter<'a> {
     pub(crate) writing: &'a LockedFolder,
     pub(crate) embedding: BatchEmbedder<'a>,
-    /// Threads that join the vectors into a graph.
+    /// Number of threads that link vectors into the nearest-neighbor graph.
     pub(crate) threads: usize,
     pub(crate) extract: Option<&'a dyn Extract>,
     pub(crate) progress: &'a dyn BuildProgress,
 }
 
-/// A snapshot that a commit goes on from.
+/// Snapshot that a commit starts from.
 #[derive(Clone, Copy)]
 pub(crate) struct BaseSnapshot<'a> {
     pub(crate) snapshot: &'a Snapshot,
-    /// Where it lies.
+    /// Folder of the snapshot.
     pub(crate) files: &'a Path,
-    /// For each of its passages the number now of the one with the same id, title and text, if there is one.
+    /// New number of each passage of the snapshot. `None` if no document has the same ID, title and text.
     pub(crate) moved: &'a [Option<u32>],
-    /// From where the triples are that no longer hold, since what found them is asked about the whole corpus again.
+    /// Origin whose triples are outdated, because its extractor runs over the whole corpus again.
     pub(crate) again: Option<TripleOrigin>,
 }
 
 impl BaseSnapshot<'_> {
-    /// Adds what an extractor found in passages that are as they were, and whose triples are not known by now.
+    /// Copies extracted triples of unchanged passages, unless new ones are already known.
     fn keep_extracted(&self, triples: &mut TripleWriter, count: u32) -> Result<(), IndexError> {
         let Some(graph) = &self.snapshot.graph else { return Ok(()) };
         let mut unknown = vec![false; count as usize];
@@ -62,8 +62,8 @@ impl BaseSnapshot<'_> {
 }
 
 impl SnapshotWriter<'_> {
-    /// Writes every file of the snapshot over `documents`, whose ids are unique, reusing what can be of `base`. Gives
-    /// what the graph is, if there is one.
+    /// Writes every file of the snapshot over `documents`, whose IDs must be unique, reusing what `base` allows.
+    /// Returns statistics of the graph, or `None` if there is none.
     pub(crate) fn write(
         &self,
         part: &PartialSnapshot,
@@ -91,7 +91,7 @@ impl SnapshotWriter<'_> {
         draft.build(triples, self.extract, earlier).map(Some)
     }
 
-    /// Makes what was written durable, looks at it once more, and puts it in the place of what was published before.
+    /// Makes the written files durable, opens them as a check, and publishes them in place of the previous snapshot.
     pub(crate) fn publish(
         &self,
         part: PartialSnapshot,
@@ -118,7 +118,7 @@ impl SnapshotWriter<'_> {
             checksum: 0,
         };
         let (manifest, json) = manifest.seal();
-        // Whoever wrote the files said that all went well; nothing is published on their word alone.
+        // Opening verifies the files independently of the code that wrote them, before anything is published.
         Snapshot::open_files(part.path(), manifest.clone(), &OpenOptions::unwalked())?;
         seal::publish(self.writing, part, &manifest, &json, self.progress)?;
         Ok(manifest)

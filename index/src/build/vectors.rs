@@ -1,4 +1,4 @@
-//! The vectors of a snapshot's passages, and the graph of nearest neighbours over them.
+//! Writes the vectors of a snapshot's passages, and the nearest-neighbor graph over them.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::store::PassageStore;
 
 use super::snapshot_writer::BaseSnapshot;
 
-/// Embeds the stored passages and joins their vectors.
+/// Embeds the stored passages and links their vectors.
 pub(super) fn write(
     dir: &Path,
     store: &PassageStore,
@@ -20,13 +20,15 @@ pub(super) fn write(
     threads: usize,
     progress: &dyn BuildProgress,
 ) -> Result<(), IndexError> {
-    let (flat, total) = (dir.join(snapshot_file::VECTORS), store.count());
+    let flat = dir.join(snapshot_file::VECTORS);
+    let total = store.count();
     let texts = NumberedTexts { what: "passages", count: total, text: &|number| store.content(number) };
     let total = Some(u64::from(total));
     embedding.write(&flat, &texts, &|done| progress.update(BuildPhase::Embedding, done, total))?;
     let vectors = VectorFile::open(&flat, store.len(), embedding.embed.dims())?;
     progress.update(BuildPhase::Linking, 0, total);
-    let (graph, keys) = (dir.join(snapshot_file::VECTOR_GRAPH), dir.join(snapshot_file::NODE_PASSAGES));
+    let graph = dir.join(snapshot_file::VECTOR_GRAPH);
+    let keys = dir.join(snapshot_file::NODE_PASSAGES);
     let files = GraphFiles { graph: &graph, keys: &keys };
     let old =
         base.map(|base| [snapshot_file::VECTOR_GRAPH, snapshot_file::NODE_PASSAGES].map(|name| base.files.join(name)));

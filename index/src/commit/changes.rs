@@ -1,23 +1,22 @@
-//! What a commit is asked to change.
+//! Changes requested from a commit.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::corpus::{Corpus, Document};
 use crate::error::IndexError;
 
-/// Documents to put into an index and to take out of it, all at once.
+/// Documents to add to and to remove from an index, in one commit.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Changes {
-    /// Documents that are added, or take the place of the one with their id. Of one id there may be one.
+    /// Documents to add, or to replace the one with the same ID. IDs must be distinct.
     pub upsert: Vec<Document>,
-    /// Ids of documents that are removed. Those that the index does not hold are passed over and reported; to name one
-    /// twice says no more than once.
+    /// IDs of documents to remove. Unknown IDs are reported and otherwise ignored; repetitions have no effect.
     pub delete: Vec<String>,
-    /// Texts that were cut into chunks, by their names, and how many chunks of each are put in: the ids of chunks are the
-    /// name, `#`, and their numbers from 1. The chunks of these names that follow are removed, where the index holds them,
-    /// and so is, where there are chunks, the document that has the name itself; what is put in stays.
+    /// Names of chunked texts, with the number of chunks of each. Chunk IDs are the name, `#`, and a number from 1. The
+    /// commit removes further chunks of these names from the index, and the document whose ID is the name itself if
+    /// there are chunks. Documents in `upsert` are never removed.
     pub chunked: Vec<(String, u64)>,
-    /// Remove every document that is not put in.
+    /// Removes every document that is not in `upsert`.
     pub mirror: bool,
 }
 
@@ -32,63 +31,63 @@ impl Changes {
         Changes { delete: ids.into_iter().collect(), ..Changes::default() }
     }
 
-    /// Adds or replaces all documents of a corpus, which is read to its end. Of a file that has fewer chunks than before,
-    /// and of a record that is cut into fewer, those that are too many are removed.
+    /// Adds or replaces all documents of a corpus, which is read to its end. Removes surplus chunks of files and
+    /// records that now have fewer chunks than before.
     ///
     /// # Errors
-    /// What is wrong with the corpus.
+    /// If the corpus is invalid.
     pub fn corpus(corpus: &mut Corpus) -> Result<Changes, IndexError> {
         let upsert = corpus.by_ref().collect::<Result<_, _>>()?;
         Ok(Changes { upsert, chunked: corpus.take_chunked(), ..Changes::default() })
     }
 
-    /// Whether nothing is asked for.
+    /// Returns `true` if no change is requested.
     pub fn is_empty(&self) -> bool {
         self.upsert.is_empty() && self.delete.is_empty() && self.chunked.is_empty() && !self.mirror
     }
 
-    /// The ids that are named, those that are put in first.
+    /// Iterates over the IDs to add or replace, then over those to remove.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.upsert.iter().map(|document| document.id.as_str()).chain(self.delete.iter().map(String::as_str))
     }
 
-    /// Refuses changes that cannot be made together: what each of them comes to may not hang on another.
+    /// Refuses changes that may interact: the effect of each must not depend on another.
     pub(super) fn check_apart(all: &[Changes]) -> Result<(), IndexError> {
         let refused = |id: &str, message| Err(IndexError::BadChange { id: id.to_owned(), message });
         let mut named = HashMap::new();
         for (number, changes) in all.iter().enumerate() {
             if all.len() > 1 && (changes.mirror || !changes.chunked.is_empty()) {
-                return refused("", "what removes documents that it does not name is made alone");
+                return refused("", "a change that removes unnamed documents must be committed alone");
             }
             for id in changes.ids() {
                 if *named.entry(id).or_insert(number) != number {
-                    return refused(id, "it is changed by two at once");
+                    return refused(id, "two concurrent changes concern it");
                 }
             }
         }
         Ok(())
     }
 
-    /// Refuses what no corpus could hold, and what contradicts itself. Every commit begins with it.
+    /// Refuses changes that are invalid or contradict themselves. Every commit begins with this check.
     ///
     /// # Errors
-    /// What is wrong, and with which document.
+    /// [`IndexError::BadChange`] with the document and the reason.
     pub fn check(&self) -> Result<(), IndexError> {
         let refused = |id: &str, message| Err(IndexError::BadChange { id: id.to_owned(), message });
         let mut seen = HashSet::with_capacity(self.upsert.len());
         for document in &self.upsert {
             if document.id.is_empty() {
-                return refused("", "an id is empty");
+                return refused("", "the id is empty");
             }
             if document.text.trim().is_empty() {
-                return refused(&document.id, "its text is empty");
+                return refused(&document.id, "the text is empty");
             }
             if !seen.insert(document.id.as_str()) {
-                return refused(&document.id, "it is there twice");
+                return refused(&document.id, "the id occurs twice");
             }
         }
         match self.delete.iter().find(|id| seen.contains(id.as_str())) {
-            Some(id) => refused(id, "it is to be put in and taken out at once"),
+            Some(id) => refused(id, "the document is both added and removed"),
             None => Ok(()),
         }
     }

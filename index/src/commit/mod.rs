@@ -1,11 +1,11 @@
-//! Changing an index: a new snapshot of what stays and what comes, published as a build is.
+//! Commits: change an index by publishing a new snapshot, as a build does.
 //!
-//! Afterwards the index answers as one built from scratch of the resulting documents: those that stay and those that
-//! were replaced in their places, the new ones at the end in the order given. (Where the vector search is not exact,
-//! see [`OpenOptions::exact_below`], it may find other neighbours than a graph built anew would; and beyond 65,536 phrases
-//! (`EXACT` in `graph/synonyms`) several threads look for synonyms approximately, so that two builds of the same documents
-//! may differ in a few of them too.) Only texts that are new
-//! are embedded; the rest is written anew from what the snapshot holds.
+//! Afterwards the index answers like one built from scratch over the resulting documents: kept and replaced documents
+//! in their places, new ones at the end in the given order. Two approximations may differ: where the vector search is
+//! not exact (see [`OpenOptions::exact_below`]), it may find other neighbors than a rebuilt graph; and beyond 65,536
+//! phrases (`EXACT` in `graph/synonyms`) several threads search synonyms approximately, so two builds of the same
+//! documents may differ in a few of them too. Only new texts are embedded; everything else is copied from the old
+//! snapshot.
 
 mod changes;
 mod plan;
@@ -32,23 +32,24 @@ use crate::snapshot::Snapshot;
 pub use changes::Changes;
 use plan::CommitPlan;
 
-/// How changes are made.
+/// Options for [`commit`].
 #[derive(Debug, Clone)]
 pub struct CommitOptions {
-    /// Texts that are given to the embedder at once.
+    /// Number of texts per call of the embedder.
     pub batch: usize,
-    /// Threads that join new vectors into a graph.
+    /// Number of threads that link new vectors into the nearest-neighbor graph.
     pub threads: usize,
-    /// Keep what is embedded in a journal until the snapshot is published, as
+    /// Keeps new vectors in a journal until the snapshot is published, as
     /// [`BuildOptions::journal`](crate::BuildOptions::journal).
     pub journal: bool,
-    /// What finds the triples of documents that bring none: best what the index was built with (see
-    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)), which need not be given where [`Builtin`] is among it. What
-    /// it found in documents that stay is kept, unless it reads the whole corpus, and then it is asked about all of them
-    /// again; what others found is kept.
+    /// Extractor for documents that bring no triples, preferably the one that the index was built with (see
+    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)). `None` suffices if that is [`Builtin`]. Its earlier
+    /// triples of unchanged documents are kept, unless it reads the whole corpus: then it runs over all of its
+    /// documents again. Triples of other extractors are kept.
     pub extract: Option<Arc<dyn Extract>>,
-    /// Ask nobody, and take documents without triples as they are: a graph search reaches them by their own similarity
-    /// alone. Otherwise, where an extractor found the triples of the others and cannot be asked, they are refused.
+    /// Runs no extractor, and accepts documents without triples; a graph search then reaches them only by their own
+    /// similarity. If `false`, such documents are refused when an extractor supplied the triples of the others and is
+    /// not available.
     pub bare: bool,
 }
 
@@ -59,34 +60,34 @@ impl Default for CommitOptions {
     }
 }
 
-/// What a commit did.
+/// Result of a commit.
 #[derive(Debug, Clone)]
 pub struct CommitReport {
-    /// The manifest of the index now.
+    /// Manifest of the index after the commit.
     pub manifest: Manifest,
-    /// Whether a new snapshot was published for them. It is not where the changes come to nothing.
+    /// If `true`, a new snapshot was published. `false` if the changes had no effect.
     pub published: bool,
-    /// Documents that were added.
+    /// Number of documents added.
     pub added: u64,
-    /// Documents that took the place of another with their id.
+    /// Number of documents that replaced another with the same ID.
     pub replaced: u64,
-    /// Documents that were there already, the same in every field, and were left alone.
+    /// Number of documents left alone because they are already present, the same in every field.
     pub unchanged: u64,
-    /// Documents that were removed.
+    /// Number of documents removed.
     pub removed: u64,
-    /// Of the documents that were added or replaced another, those that are longer than the embedder reads: their vectors
-    /// are those of their beginnings.
+    /// Number of added or replacing documents longer than the embedder reads, whose vectors cover only their
+    /// beginnings.
     pub cut: u64,
-    /// Ids to be removed that were not there.
+    /// IDs to remove that were not in the index.
     pub absent: Vec<String>,
 }
 
-/// Makes `changes` to the index in `dir` and publishes the snapshot that comes of them.
+/// Applies `changes` to the index in `dir` and publishes the resulting snapshot.
 ///
 /// # Errors
-/// If there is no index, it is damaged, of another format or another embedder, another process is writing there, the
-/// changes contradict themselves or would leave no document, the embedder fails, or the disk refuses. Whatever goes
-/// wrong, the index stands as it was.
+/// If there is no index, it is damaged, or of another format or embedder; if another process is writing there; if the
+/// changes contradict themselves or would leave no document; if the embedder or the disk fails. After any error the
+/// index is unchanged.
 pub fn commit(
     dir: &Path,
     embed: &dyn Embed,
@@ -94,15 +95,15 @@ pub fn commit(
     options: &CommitOptions,
     progress: &dyn BuildProgress,
 ) -> Result<CommitReport, IndexError> {
-    // Not even a lock is left where there is no index.
+    // Must not leave a lock file behind where there is no index.
     Manifest::read(dir)?;
-    let writing = LockedFolder::begin(dir)?;
+    let writing = LockedFolder::lock(dir)?;
     let base = Snapshot::open_newest(dir, &OpenOptions::unwalked())?;
-    // For one change there is one report.
+    // One change yields exactly one report.
     Committing { dir, embed, options, progress }.commit_together(&writing, &base, vec![changes])?.remove(0)
 }
 
-/// A commit under way.
+/// Commit in progress.
 pub(crate) struct Committing<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) embed: &'a dyn Embed,
@@ -111,8 +112,9 @@ pub(crate) struct Committing<'a> {
 }
 
 impl Committing<'_> {
-    /// Makes all of `changes` to `base`, which must have been verified, in one snapshot; refused if it is not what is
-    /// published. What is wrong with one of them is told in its place, and the others are made without it.
+    /// Applies all `changes` to `base` in one snapshot, and returns one result per change. `base` must have been
+    /// verified; fails if it is not the published snapshot. An invalid change gets an error of its own, and the others
+    /// are applied without it.
     pub(crate) fn commit_together(
         &self,
         writing: &LockedFolder,
@@ -122,9 +124,10 @@ impl Committing<'_> {
         self.check_base(base)?;
         check_embedder(self.dir, &base.manifest, self.embed)?;
         Changes::check_apart(&changes)?;
-        let (mut whole, mut reports) = (CommitPlan::default(), Vec::with_capacity(changes.len()));
+        let mut whole = CommitPlan::default();
+        let mut reports = Vec::with_capacity(changes.len());
         for changes in changes {
-            // All that can be told is told before anything is published: a bug on the way leaves the index as it was.
+            // All reports are made before anything is published: a bug in them leaves the index unchanged.
             reports.push(self.plan(base, &whole, changes).map(|plan| {
                 let report = self.report(base.manifest.clone(), &plan);
                 whole.join(plan);
@@ -141,8 +144,8 @@ impl Committing<'_> {
         Ok(reports)
     }
 
-    /// What `changes` come to. Refused where nobody can say what one of their documents states, and where they leave none
-    /// after what is `planned` before them.
+    /// Plans `changes`. Refuses them if no extractor is available for one of their documents, or if they and the
+    /// changes in `planned` would leave no document.
     fn plan(&self, base: &Snapshot, planned: &CommitPlan, changes: Changes) -> Result<CommitPlan, IndexError> {
         let plan = CommitPlan::of(base, changes)?;
         self.extractor(base, &plan)?;
@@ -152,7 +155,7 @@ impl Committing<'_> {
         Ok(plan)
     }
 
-    /// What is told of `plan`, made in the snapshot of `manifest`.
+    /// Builds the report of `plan`, published in the snapshot of `manifest`.
     fn report(&self, manifest: Manifest, plan: &CommitPlan) -> CommitReport {
         CommitReport {
             manifest,
@@ -178,7 +181,8 @@ impl Committing<'_> {
         let embedding = BatchEmbedder { embed: self.embed, batch, memory: &memory };
         let draft = SnapshotWriter { writing, embedding, threads, extract, progress: self.progress };
         let part = writing.create_part(snapshot)?;
-        let (files, moved) = (self.dir.join(snapshot_name(base.manifest.snapshot)), plan.moved(base)?);
+        let files = self.dir.join(snapshot_name(base.manifest.snapshot));
+        let moved = plan.moved(base)?;
         let again = extract.and_then(|extract| again(base, extract));
         let goes_on = BaseSnapshot { snapshot: base, files: &files, moved: &moved, again };
         let graph = draft.write(&part, &mut plan.documents(base), Some(goes_on))?;
@@ -186,8 +190,8 @@ impl Committing<'_> {
         draft.publish(part, snapshot, base.manifest.corpus.clone(), graph)
     }
 
-    /// Refuses a base that is not what is published. A folder that was removed and made again under a commit, and so
-    /// without regard to its lock, holds other files under the same names.
+    /// Refuses a base that is not the published snapshot. A folder that was removed and created again during a commit,
+    /// bypassing the lock, holds different files under the same names.
     fn check_base(&self, base: &Snapshot) -> Result<(), IndexError> {
         if Manifest::read(self.dir)? == base.manifest {
             return Ok(());
@@ -195,15 +199,15 @@ impl Committing<'_> {
         Err(IndexError::Replaced { dir: self.dir.to_owned() })
     }
 
-    /// Who is asked for triples. Refuses documents without where nobody can say what they state, though somebody did
-    /// for the others.
+    /// Selects the extractor. Refuses documents without triples if an extractor supplied those of the others but is not
+    /// available now.
     fn extractor(&self, base: &Snapshot, plan: &CommitPlan) -> Result<Option<Arc<dyn Extract>>, IndexError> {
         let given = self.options.extract.clone();
         if given.is_some() || self.options.bare {
             return Ok(given);
         }
         let Some(graph) = &base.manifest.graph else { return Ok(None) };
-        // Whoever else found triples here, this one can always be asked.
+        // The built-in extractor is always available, whichever others contributed.
         if graph.extractors().any(|name| name == Builtin.id()) {
             return Ok(Some(Arc::new(Builtin)));
         }
@@ -215,8 +219,8 @@ impl Committing<'_> {
     }
 }
 
-/// From where the triples are that `extract` is asked for again: its own, where they depend on the whole corpus. Those of
-/// others stay, and so do its own where nothing tells them from those.
+/// Returns the origin whose triples `extract` must produce again: its own, if they depend on the whole corpus. Triples
+/// of others stay, and so do its own where the file does not distinguish them.
 fn again(base: &Snapshot, extract: &dyn Extract) -> Option<TripleOrigin> {
     let id = extract.id();
     let own = TripleOrigin::of(&id);

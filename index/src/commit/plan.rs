@@ -1,4 +1,4 @@
-//! What a commit comes to: which documents stay, change, go and come, and which number each has afterwards.
+//! Plan of a commit: documents to keep, replace, remove and add, and their numbers afterwards.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,30 +9,30 @@ use crate::error::IndexError;
 use crate::graph::distinct;
 use crate::snapshot::Snapshot;
 
-/// What happens to a document of the snapshot.
+/// Change of a document in the snapshot.
 #[derive(Debug)]
 enum DocumentFate {
     Gone,
     Replaced(Document),
 }
 
-/// Changes held against a snapshot.
+/// Changes resolved against a snapshot.
 #[derive(Debug, Default)]
 pub(super) struct CommitPlan {
     fates: HashMap<u32, DocumentFate>,
     new: Vec<Document>,
-    /// Documents that take the place of another.
+    /// Number of documents that replace another.
     pub(super) replaced: u64,
-    /// Documents that are as they were.
+    /// Number of documents that stay the same.
     pub(super) unchanged: u64,
-    /// Documents that are removed.
+    /// Number of documents removed.
     pub(super) removed: u64,
-    /// Ids to be removed that are not there, each once, in the order given.
+    /// Distinct IDs to remove that are not in the snapshot, in the given order.
     pub(super) absent: Vec<String>,
 }
 
 impl CommitPlan {
-    /// Finds the documents that `changes` name in `base`.
+    /// Resolves `changes` against `base`.
     pub(super) fn of(base: &Snapshot, changes: Changes) -> Result<CommitPlan, IndexError> {
         changes.check()?;
         let mut plan = CommitPlan::default();
@@ -49,7 +49,7 @@ impl CommitPlan {
             }
         }
         for mut document in changes.upsert {
-            // As the store keeps them: what is posted again with a triple said twice is what it was.
+            // Stored triples have no repetitions, so a document sent again with repetitions is unchanged.
             if let Some(triples) = &mut document.triples {
                 *triples = distinct(triples).cloned().collect();
             }
@@ -65,7 +65,7 @@ impl CommitPlan {
         Ok(plan)
     }
 
-    /// Takes in `other`, which is about other documents.
+    /// Adds the changes of `other`, which must concern other documents.
     pub(super) fn join(&mut self, other: CommitPlan) {
         let CommitPlan { fates, new, replaced, unchanged, removed, absent } = other;
         self.fates.extend(fates);
@@ -76,8 +76,8 @@ impl CommitPlan {
         self.absent.extend(absent);
     }
 
-    /// Removes what is not put in again: everything else of what is mirrored, and what is left of texts that were cut
-    /// otherwise before.
+    /// Plans the removal of documents not named in `upsert`: all others if the changes mirror, and surplus chunks of
+    /// chunked texts.
     fn sweep(&mut self, base: &Snapshot, changes: &Changes) -> Result<(), IndexError> {
         if changes.chunked.is_empty() && !changes.mirror {
             return Ok(());
@@ -85,7 +85,7 @@ impl CommitPlan {
         let kept: HashSet<&str> = changes.upsert.iter().map(|document| document.id.as_str()).collect();
         let chunked: HashMap<&str, u64> =
             changes.chunked.iter().map(|(name, chunks)| (name.as_str(), *chunks)).collect();
-        // Every id is looked at: chunks may stand behind others that were removed.
+        // Checks every ID, since the chunk numbers of removed documents may have gaps.
         for number in 0..base.store.count() {
             let id = base.store.passage(number)?.id;
             if !kept.contains(id.as_str()) && (changes.mirror || is_left(&id, &chunked)) {
@@ -99,12 +99,12 @@ impl CommitPlan {
         self.removed += u64::from(self.fates.insert(number, DocumentFate::Gone).is_none());
     }
 
-    /// Documents that were not there before.
+    /// Number of documents that are new to the index.
     pub(super) fn added(&self) -> u64 {
         self.new.len() as u64
     }
 
-    /// Of the documents that come, how many `embed` does not read to their end.
+    /// Number of added or replacing documents longer than `embed` reads.
     pub(super) fn cut(&self, embed: &dyn Embed) -> u64 {
         let replaced = self.fates.values().filter_map(|fate| match fate {
             DocumentFate::Replaced(document) => Some(document),
@@ -113,13 +113,13 @@ impl CommitPlan {
         self.new.iter().chain(replaced).filter(|document| embed.cuts(&document.content())).count() as u64
     }
 
-    /// Whether the index would stay as it is.
+    /// Returns `true` if the plan changes nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.fates.is_empty() && self.new.is_empty()
     }
 
-    /// The first document that is put in without triples and about whose text nobody was asked: where the text stays,
-    /// so does what an extractor found in it.
+    /// Returns the first added or replacing document that has no triples and whose text is new. If the text is
+    /// unchanged, extracted triples stay valid.
     pub(super) fn unasked(&self, base: &Snapshot) -> Result<Option<&Document>, IndexError> {
         let extracted = |number| base.graph.as_ref().is_some_and(|graph| graph.origin(number).is_extracted());
         let replaced = self.fates.iter().filter_map(|(&number, fate)| match fate {
@@ -136,7 +136,8 @@ impl CommitPlan {
         Ok(self.new.iter().find(|document| document.triples.is_none()))
     }
 
-    /// For each passage of `base` the number afterwards of the one with the same id, title and text, if there is one.
+    /// Returns the new number of each passage of `base`. `None` if no document has the same ID, title and text
+    /// afterwards.
     pub(super) fn moved(&self, base: &Snapshot) -> Result<Vec<Option<u32>>, IndexError> {
         let mut next = 0;
         let mut place = |number| {
@@ -151,7 +152,7 @@ impl CommitPlan {
         (0..base.store.count()).map(&mut place).collect()
     }
 
-    /// The documents afterwards: those that stay and those that were replaced in their places, then the new ones.
+    /// Iterates over the resulting documents: kept and replaced ones in their places, then the new ones.
     pub(super) fn documents<'a>(
         &'a self,
         base: &'a Snapshot,
@@ -164,14 +165,16 @@ impl CommitPlan {
         old.chain(self.new.iter().cloned().map(Ok))
     }
 
-    /// Whether it leaves no document of `base`, in which `before`, a plan about other documents, is made already.
+    /// Returns `true` if the plan leaves no document of `base`, after `before`, a plan about other documents, has been
+    /// applied.
     pub(super) fn empties(&self, base: &Snapshot, before: &CommitPlan) -> bool {
         let none_new = self.new.is_empty() && before.new.is_empty();
         none_new && self.removed + before.removed == base.store.len() as u64
     }
 }
 
-/// Whether a document is left of a text that was cut otherwise before. `chunked` has the number of chunks of each text.
+/// Returns `true` if a document is a surplus of a text that was chunked differently before. `chunked` maps texts to
+/// their numbers of chunks.
 fn is_left(id: &str, chunked: &HashMap<&str, u64>) -> bool {
     let whole = chunked.get(id).is_some_and(|&chunks| chunks > 0);
     whole
@@ -181,7 +184,7 @@ fn is_left(id: &str, chunked: &HashMap<&str, u64>) -> bool {
         })
 }
 
-/// Whether a document has the title and the text of the passage with this number.
+/// Returns `true` if a document has the same title and text as the passage with this number.
 fn reads_the_same(base: &Snapshot, number: u32, document: &Document) -> Result<bool, IndexError> {
     let old = base.store.passage(number)?;
     Ok(old.title == document.title && old.text == document.text)

@@ -1,8 +1,8 @@
-//! A set of passages.
+//! Sets of passages.
 
 use crate::scored::{Scored, best};
 
-/// Passages of one snapshot, by their numbers: a bit for each.
+/// Set of passages of one snapshot, one bit per passage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AllowedPassages {
     words: Vec<u64>,
@@ -10,12 +10,12 @@ pub(crate) struct AllowedPassages {
 }
 
 impl AllowedPassages {
-    /// None of so many passages yet.
+    /// Empty set for this number of passages.
     pub(crate) fn none(passages: usize) -> AllowedPassages {
         AllowedPassages { words: vec![0; passages.div_ceil(64)], len: 0 }
     }
 
-    /// Puts a passage in; one beyond those that there are is passed over.
+    /// Adds a passage. Ignores numbers out of range.
     pub(crate) fn insert(&mut self, number: u32) {
         let Some(word) = self.words.get_mut(number as usize / 64) else { return };
         let bit = 1_u64 << (number % 64);
@@ -27,12 +27,12 @@ impl AllowedPassages {
         self.words.get(number as usize / 64).is_some_and(|word| (word >> (number % 64)) & 1 == 1)
     }
 
-    /// How many there are.
+    /// Number of passages in the set.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Their numbers, in order.
+    /// Iterates over the numbers in ascending order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         self.words.iter().zip(0_u32..).flat_map(|(&word, place)| {
             (0..64_u32).filter(move |bit| (word >> *bit) & 1 == 1).map(move |bit| 64 * place + bit)
@@ -40,12 +40,12 @@ impl AllowedPassages {
     }
 }
 
-/// Whether a passage may be found; without a set, all may.
+/// Returns `true` if a passage may be found. `None` allows all.
 pub(crate) fn admits(allowed: Option<&AllowedPassages>, number: u32) -> bool {
     allowed.is_none_or(|allowed| allowed.contains(number))
 }
 
-/// How many passages are wanted, and among which.
+/// Selection of the best passages: how many, and among which.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TopPassages<'a> {
     pub(crate) limit: usize,
@@ -53,7 +53,7 @@ pub(crate) struct TopPassages<'a> {
 }
 
 impl TopPassages<'_> {
-    /// The best that are wanted.
+    /// Returns the best allowed passages, best first.
     pub(crate) fn best(self, scored: impl Iterator<Item = Scored>) -> Vec<Scored> {
         best(scored.filter(|scored| admits(self.among, scored.number)).collect(), self.limit)
     }

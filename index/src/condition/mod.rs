@@ -1,9 +1,8 @@
-//! Which documents are searched, by what their metadata says: OpenAI's comparison and compound filters.
+//! Conditions on metadata that restrict a search: OpenAI's comparison and compound filters.
 //!
-//! A comparison looks at one key of the metadata. Strings are compared letter by letter, so that dates as `2024-05-01`
-//! come in their order; numbers by their value; booleans only for being the same. What cannot be compared (a missing
-//! key, a list, an object, a value of another kind than the one that is asked for) is equal to nothing: it matches `ne` and
-//! `nin`, and none of the others.
+//! A comparison reads one key of the metadata. Strings compare by code point, so dates such as `2024-05-01` sort
+//! correctly; numbers by value; booleans only for equality. A missing key, a list, an object, or a value of another
+//! type than the given one equals nothing: it matches `ne` and `nin`, and no other comparison.
 
 mod allowed;
 mod selections;
@@ -18,60 +17,60 @@ use serde_json::{Map, Number, Value};
 pub(crate) use allowed::{AllowedPassages, TopPassages, admits};
 pub(crate) use selections::Selections;
 
-/// Levels of compound conditions at most.
+/// Maximum nesting depth of compound conditions.
 const DEEPEST: usize = 8;
 
-/// Values that a condition compares with at most, those of lists included.
+/// Maximum number of values in a condition, including those in lists.
 const MOST: usize = 1000;
 
-/// What a document's metadata must say for the document to be searched. As JSON it is what OpenAI's interface has:
-/// `{"type": "eq", "key": "year", "value": 1901}`, `{"type": "and", "filters": […]}`.
+/// Condition on the metadata of a document. In JSON it has the form of OpenAI's API: `{"type": "eq", "key": "year",
+/// "value": 1901}`, `{"type": "and", "filters": […]}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "ConditionJson", into = "ConditionJson")]
 pub enum Condition {
-    /// A value compared with another one.
+    /// Comparison with one value.
     Compare {
-        /// Where the value stands in the metadata.
+        /// Key in the metadata.
         key: String,
-        /// How the two are to stand to each other.
+        /// Operator.
         test: Comparison,
-        /// The other one: a string, a number, or a boolean.
+        /// Value to compare with: a string, a number, or a boolean.
         value: Value,
     },
-    /// A value that is one of several, or none of them.
+    /// Comparison with several values.
     Among {
-        /// Where the value stands in the metadata.
+        /// Key in the metadata.
         key: String,
         /// Strings, numbers and booleans.
         values: Vec<Value>,
-        /// Whether it must be one of them (`in`), or must not (`nin`).
+        /// If `true`, the value must be in the list (`in`); otherwise it must not be (`nin`).
         within: bool,
     },
-    /// All of these, at least one.
+    /// All of these hold; at least one.
     All(Vec<Condition>),
-    /// Any of these, at least one.
+    /// Any of these holds; at least one.
     Any(Vec<Condition>),
 }
 
-/// How a document's value is to stand to the one that it is compared with.
+/// Comparison operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
-    /// The same.
+    /// Equal.
     Equal,
-    /// Not the same, or not there at all.
+    /// Not equal, or missing.
     Unequal,
-    /// Above it; not for booleans.
+    /// Greater; not for booleans.
     Above,
-    /// The same or above it; not for booleans.
+    /// Greater or equal; not for booleans.
     AtLeast,
-    /// Below it; not for booleans.
+    /// Less; not for booleans.
     Below,
-    /// The same or below it; not for booleans.
+    /// Less or equal; not for booleans.
     AtMost,
 }
 
 impl Comparison {
-    /// Whether it holds for a value that stands so to the other one; nothing where they cannot be compared.
+    /// Returns `true` if the operator holds for this ordering. `None` means that the values are not comparable.
     fn holds(self, found: Option<Ordering>) -> bool {
         match self {
             Comparison::Equal => found == Some(Ordering::Equal),
@@ -89,7 +88,7 @@ impl Comparison {
 }
 
 impl Condition {
-    /// Whether a document of this metadata is meant.
+    /// Returns `true` if a document with this metadata satisfies the condition.
     pub fn matches(&self, metadata: &Map<String, Value>) -> bool {
         match self {
             Condition::Compare { key, test, value } => {
@@ -104,10 +103,10 @@ impl Condition {
         }
     }
 
-    /// Whether it is one that can be asked for.
+    /// Checks the size of the condition and the types of its values.
     ///
     /// # Errors
-    /// What is wrong with it, to be read behind its name.
+    /// A description of the problem, phrased to follow the name of the condition.
     pub fn check(&self) -> Result<(), &'static str> {
         let (levels, values) = self.size();
         if levels > DEEPEST {
@@ -119,7 +118,7 @@ impl Condition {
         }
     }
 
-    /// Its levels of compound conditions, and the values that it compares with.
+    /// Returns the nesting depth and the number of values.
     fn size(&self) -> (usize, usize) {
         match self {
             Condition::Compare { .. } => (0, 1),
@@ -150,7 +149,7 @@ impl Condition {
     }
 }
 
-/// How two values stand to each other; nothing for those of different kinds.
+/// Compares two values. `None` if their types differ.
 fn compare(found: &Value, value: &Value) -> Option<Ordering> {
     match (found, value) {
         (Value::String(a), Value::String(b)) => Some(a.cmp(b)),
@@ -160,7 +159,7 @@ fn compare(found: &Value, value: &Value) -> Option<Ordering> {
     }
 }
 
-/// Whole numbers are compared as such: doubles tell those beyond 2^53 apart no more.
+/// Compares integers exactly, since `f64` does not distinguish all integers beyond 2^53.
 fn compare_numbers(a: &Number, b: &Number) -> Option<Ordering> {
     let whole = |number: &Number| number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
     match (whole(a), whole(b)) {
@@ -169,7 +168,7 @@ fn compare_numbers(a: &Number, b: &Number) -> Option<Ordering> {
     }
 }
 
-/// A condition as it is written.
+/// JSON form of a condition.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConditionJson {
@@ -202,7 +201,7 @@ impl TryFrom<ConditionJson> for Condition {
     type Error = String;
 
     fn try_from(ConditionJson { kind, key, value, filters }: ConditionJson) -> Result<Condition, String> {
-        // In serde's own words: whoever reads requests tells a missing field by them.
+        // serde's own wording, by which the request parser recognizes a missing field.
         let missing = |name: &str| format!("missing field `{name}`");
         let condition = if matches!(kind, ConditionType::And | ConditionType::Or) {
             if key.is_some() || value.is_some() {

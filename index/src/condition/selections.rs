@@ -1,20 +1,21 @@
-//! What conditions came to in one snapshot: the searches of an episode ask by the same one, and so may many clients.
+//! Cache of the passages that conditions select in one snapshot. The searches of an episode use the same condition, and
+//! often many clients do.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{AllowedPassages, Condition};
 use crate::error::IndexError;
 
-/// Sets that are kept at a time, each of a bit for each passage.
+/// Maximum number of cached sets.
 const MOST_KEPT: usize = 8;
 
-/// The sets that were last used, the last one first.
+/// Cached sets, most recently used first.
 #[derive(Debug, Default)]
 pub(crate) struct Selections(Mutex<Vec<(Arc<Condition>, Arc<AllowedPassages>)>>);
 
 impl Selections {
-    /// The passages that a condition allows, by `select` where they are not known. Who asks for the same at once may
-    /// select twice: nobody waits for another one's deadline.
+    /// Returns the passages that a condition allows, calling `select` if they are not cached. Concurrent callers may
+    /// select the same twice: no caller waits for another one, which may have a later deadline.
     pub(crate) fn get(
         &self,
         condition: &Arc<Condition>,
@@ -39,7 +40,7 @@ impl Selections {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(Arc<Condition>, Arc<AllowedPassages>)>> {
-        // Nothing in here can panic halfway through a change.
+        // No code that holds the lock can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

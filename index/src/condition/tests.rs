@@ -93,7 +93,8 @@ fn what_cannot_be_asked_for_is_refused() {
 
 #[test]
 fn what_was_selected_is_remembered_for_a_while() {
-    let (selections, made) = (Selections::default(), Cell::new(0));
+    let selections = Selections::default();
+    let made = Cell::new(0);
     let ask = |year: usize| {
         let before = made.get();
         let condition = Arc::new(compare("eq", "year", &json!(year)));

@@ -1,4 +1,4 @@
-//! A JSON list of objects, as HippoRAG and RouteRAG write their corpora, read one element at a time.
+//! Reads a JSON list of objects, the form of HippoRAG's and RouteRAG's corpora, one element at a time.
 
 use std::io::{BufRead, Bytes};
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
 use crate::location::Location;
 
-/// Reads element by element: only the bounds of an element are found here, its inside is parsed as a whole.
+/// Reads element by element. This module only finds the bounds of an element; the record parser parses its content.
 pub(super) fn read<R: BufRead + Send>(
     reader: R,
     path: &Path,
@@ -27,7 +27,7 @@ pub(super) fn read<R: BufRead + Send>(
     })
 }
 
-/// Where in the list the reader stands.
+/// Position of the reader relative to the list.
 #[derive(PartialEq, Eq)]
 enum ListPosition {
     Before,
@@ -39,15 +39,15 @@ struct Elements<R: BufRead> {
     line: u64,
     file: Arc<Path>,
     place: ListPosition,
-    /// Bytes of an element at most.
+    /// Maximum bytes of an element.
     longest: usize,
 }
 
 impl<R: BufRead> Elements<R> {
-    /// The next element with the line it begins on; `None` after the closing bracket.
+    /// Returns the next element with the line on which it begins. `None` after the closing bracket.
     fn next_element(&mut self) -> Result<Option<(Vec<u8>, Location)>, IndexError> {
         if self.place == ListPosition::Before {
-            // The opening bracket, which the caller has seen.
+            // Skips the opening bracket, which the caller has checked.
             self.past_whitespace()?;
         }
         let mut first = self.past_whitespace()?;
@@ -71,11 +71,13 @@ impl<R: BufRead> Elements<R> {
         }
     }
 
-    /// Everything from the opening brace, which has been read, to the closing one.
+    /// Reads an object up to its closing brace. The opening brace was already read.
     fn object(&mut self) -> Result<Vec<u8>, IndexError> {
         let start = self.here();
         let mut bytes = vec![b'{'];
-        let (mut depth, mut in_string, mut escaped) = (1_u32, false, false);
+        let mut depth = 1_u32;
+        let mut in_string = false;
+        let mut escaped = false;
         while let Some(byte) = self.byte()? {
             if bytes.len() == self.longest {
                 let message = format!("the passage that begins here is longer than {} bytes", self.longest);

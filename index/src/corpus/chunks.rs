@@ -1,12 +1,12 @@
-//! Records that are cut into chunks, where that is asked for.
+//! Splits records into chunks.
 
 use text_splitter::TextSplitter;
 
 use super::{CorpusItem, CorpusRecord, Document};
 use crate::error::IndexError;
 
-/// Cuts the texts of records that have more than `size` characters, and leaves the others as they are. Without a `size` all
-/// are left so, and nothing is said of what could have been cut.
+/// Splits texts of more than `size` characters, and leaves the others whole. With `None`, leaves all texts whole and
+/// reports no chunk counts.
 pub(super) fn cut(
     records: impl Iterator<Item = Result<CorpusRecord, IndexError>> + Send,
     size: Option<usize>,
@@ -23,7 +23,7 @@ pub(super) fn cut(
 fn chunks(record: CorpusRecord, size: usize) -> Result<Vec<CorpusItem>, IndexError> {
     let CorpusRecord { location, document, from_content } = record;
     let name = document.id.clone();
-    // White space around it goes when a text is cut.
+    // Splitting trims the white space around chunks.
     if document.text.trim().chars().nth(size).is_none() {
         return Ok(vec![
             CorpusItem::CorpusRecord(CorpusRecord { location, document, from_content }),
@@ -41,7 +41,9 @@ fn chunks(record: CorpusRecord, size: usize) -> Result<Vec<CorpusItem>, IndexErr
     let count = texts.len() as u64;
     let Document { title, triples, metadata, .. } = document;
     let records = texts.into_iter().zip(1_u64..).map(|(text, number)| {
-        let (title, triples, metadata) = (title.clone(), triples.clone(), metadata.clone());
+        let title = title.clone();
+        let triples = triples.clone();
+        let metadata = metadata.clone();
         let document = Document { id: format!("{name}#{number}"), title, text, triples, metadata };
         CorpusItem::CorpusRecord(CorpusRecord { location: location.clone(), document, from_content })
     });

@@ -1,4 +1,4 @@
-//! A folder of Markdown and text files, or one such file, cut into chunks.
+//! Reads a folder of Markdown and text files, or a single such file, in chunks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use super::{CorpusItem, CorpusOptions, CorpusRecord, Document};
 use crate::error::IndexError;
 use crate::location::Location;
 
-/// Characters of a chunk where nothing is said: they stay within the 256 tokens that small sentence embedders read.
+/// Default chunk size in characters, which stays within the 256 tokens that small sentence embedders read.
 const CHUNK: usize = 1000;
 
-/// Whether the name of a file says Markdown or plain text. [`Corpus::open`](super::Corpus::open) takes such a file for that,
-/// whatever it holds.
+/// Returns `true` if the file extension is that of Markdown or plain text. [`Corpus::open`](super::Corpus::open) relies
+/// on the extension alone.
 pub fn is_prose(path: &Path) -> bool {
     is_markdown(path) || has_ending(path, &["txt", "text"])
 }
@@ -28,16 +28,17 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)))
 }
 
-/// Reads all Markdown and text files below `root` in the order of their names; hidden files are passed over. Links to
-/// files are read, links to folders are not followed.
+/// Reads all Markdown and text files below `root` in the order of their names, without hidden files. Follows links to
+/// files, but not links to folders.
 ///
-/// A chunk's id is the file's path from `root`, `#`, and the number of the chunk in the file: the same file always
-/// gives the same ids. Its title is the first heading of a Markdown file, or else the file's name.
+/// A chunk's ID is the file's path relative to `root`, `#`, and the number of the chunk in the file, so the same file
+/// always gives the same IDs. Its title is the first heading of a Markdown file, or else the file's name.
 pub(super) fn read(
     root: &Path,
     options: &CorpusOptions,
 ) -> Result<impl Iterator<Item = Result<CorpusItem, IndexError>> + Send + use<>, IndexError> {
-    let (root, chunk) = (root.to_owned(), options.chunk.unwrap_or(CHUNK).max(1));
+    let root = root.to_owned();
+    let chunk = options.chunk.unwrap_or(CHUNK).max(1);
     let files = files(&root)?;
     Ok(files.into_iter().flat_map(move |file| match chunks(&root, &file, chunk) {
         Ok(found) => found.into_iter().map(Ok).collect(),
@@ -60,7 +61,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
     Ok(files)
 }
 
-/// The chunks of a file, and last how many there are: none of an empty one.
+/// Returns the chunks of a file, followed by their number. An empty file has none.
 fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<CorpusItem>, IndexError> {
     let bytes = fs::read(file).map_err(IndexError::io("read", file))?;
     let shared: Arc<Path> = file.into();
@@ -75,8 +76,9 @@ fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<CorpusItem>, Inde
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let skipped = bytes.len() - text.len();
     let title = title(file, text);
-    // Chunks come in the order of the text: each is counted on from the one before it, and a long file once in all.
-    let (mut reached, mut line) = (0, 1);
+    // Chunks come in text order, so lines are counted from the previous chunk on: one pass over the file in total.
+    let mut reached = 0;
+    let mut line = 1;
     let records = split(file, text, size).into_iter().enumerate().map(|(number, (offset, chunk))| {
         line += line_breaks(&bytes[reached..skipped + offset]);
         reached = skipped + offset;

@@ -1,4 +1,4 @@
-//! JSONL: one object per line.
+//! Reads JSONL: one object per line.
 
 use std::io::{BufRead, Read};
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
 use crate::location::Location;
 
-/// Reads line by line. Blank lines are passed over, line ends may be LF or CRLF.
+/// Reads line by line. Skips blank lines; lines may end in LF or CRLF.
 pub(super) fn read<R: BufRead + Send>(
     mut reader: R,
     path: &Path,
@@ -24,7 +24,7 @@ pub(super) fn read<R: BufRead + Send>(
             match reader.by_ref().take(LONGEST_RECORD as u64).read_until(b'\n', &mut bytes) {
                 Ok(0) => return None,
                 Ok(LONGEST_RECORD) => {
-                    // Not a bad record that could be skipped: where the next one begins is unknown.
+                    // Not a bad record to skip: the start of the next record is unknown.
                     let message = format!("the line is longer than {LONGEST_RECORD} bytes");
                     let location = Location { file: file.clone(), line };
                     return Some(Err(IndexError::BadCorpus { location, message }));

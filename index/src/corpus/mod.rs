@@ -22,26 +22,26 @@ use crate::triple::Triple;
 
 pub use folder::is_prose;
 
-/// One passage to be: what a corpus holds.
+/// Document of a corpus, which becomes one passage of an index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// Unique within the corpus.
+    /// ID, unique within the corpus.
     pub id: String,
-    /// May be empty.
+    /// Title; may be empty.
     pub title: String,
-    /// The passage.
+    /// Text of the passage.
     pub text: String,
-    /// What it states, where the corpus says so; otherwise an extractor is asked, if there is one.
+    /// Triples that the passage states. `None` leaves them to the extractor, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub triples: Option<Vec<Triple>>,
-    /// Whatever else the corpus says about it: shown with it, and what a [`Condition`](crate::Condition) reads. No words of
-    /// it are searched.
+    /// Further fields of the record, returned with the passage and read by a [`Condition`](crate::Condition). Not
+    /// searched for words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
 }
 
 impl Document {
-    /// What is embedded and searched: `title`, a line break, `text`, as HippoRAG has it.
+    /// Text to embed and search: `title`, a line break, `text`, as in HippoRAG.
     pub fn content(&self) -> String {
         content(&self.title, &self.text)
     }
@@ -51,38 +51,38 @@ pub(crate) fn content(title: &str, text: &str) -> String {
     if title.is_empty() { text.to_owned() } else { format!("{title}\n{text}") }
 }
 
-/// How a corpus is read.
+/// Options for [`Corpus::open`].
 #[derive(Debug, Clone, Default)]
 pub struct CorpusOptions {
-    /// Count records that cannot be read and go on, instead of stopping at the first.
+    /// Skips and counts malformed records. If `false`, the first one is an error.
     pub skip_bad: bool,
-    /// Largest chunk that texts are cut into, in characters. When not given, Markdown and text files are cut into chunks
-    /// of 1000, and records of JSON are left whole.
+    /// Maximum chunk size in characters. `None` splits Markdown and text files into chunks of 1000, and leaves JSON
+    /// records whole.
     pub chunk: Option<usize>,
 }
 
-/// A document and where it came from.
+/// Document with its position in the corpus.
 struct CorpusRecord {
     location: Location,
     document: Document,
-    /// The id was made from the content, so a second one means the same passage again.
+    /// If `true`, the ID is a hash of the content, so a repeated ID means a repeated passage.
     from_content: bool,
 }
 
-/// What is come upon in a corpus.
+/// Item of a corpus stream.
 enum CorpusItem {
     CorpusRecord(CorpusRecord),
-    /// A file or a record that was looked through to its end, by its name, and the number of chunks that it was cut
-    /// into: their ids are the name, `#`, and their numbers from 1. A record that is left whole has none.
+    /// End of a file or record: its name, and the number of its chunks. Chunk IDs are the name, `#`, and a number from
+    /// 1. A record left whole has no chunks.
     Chunked(String, u64),
 }
 
-/// A record with more bytes than this is not a passage; reading it whole would only fill the memory.
+/// Maximum bytes of a record. Longer ones are mistakes that would only fill the memory.
 const LONGEST_RECORD: usize = 64 << 20;
 
 type Finds = Box<dyn Iterator<Item = Result<CorpusItem, IndexError>> + Send>;
 
-/// The documents of a corpus, in order, read as they are asked for. After an error nothing follows.
+/// Documents of a corpus, in order, read lazily. Iteration ends after an error.
 pub struct Corpus {
     name: String,
     path: PathBuf,
@@ -103,13 +103,13 @@ impl fmt::Debug for Corpus {
 }
 
 impl Corpus {
-    /// Opens what lies at `path`: a folder (Markdown and text files in it), a single such file, a JSON list of
-    /// `{title, text, …}` (HippoRAG, RouteRAG), or else JSONL of `{id, title, text, metadata?, …}`.
+    /// Opens the corpus at `path`: a folder of Markdown and text files, a single such file, a JSON list of `{title,
+    /// text, …}` (HippoRAG, RouteRAG), or else JSONL of `{id, title, text, metadata?, …}`.
     ///
-    /// The chunks of a file, or of a record that is cut, have its name or its id, `#` and a number from 1 as their ids.
+    /// Chunk IDs consist of the name of the file or the ID of the record, `#`, and a number from 1.
     ///
     /// # Errors
-    /// If the path cannot be opened. What is wrong inside comes while reading.
+    /// If the path cannot be opened. Malformed content is reported while reading.
     pub fn open(path: &Path, options: &CorpusOptions) -> Result<Corpus, IndexError> {
         let prose = path.is_dir() || is_prose(path);
         let finds: Finds = if prose {
@@ -126,7 +126,7 @@ impl Corpus {
         Ok(Corpus { prose, ..Corpus::over(name_of(path), path, finds, options.skip_bad) })
     }
 
-    /// A corpus out of memory, for tests and for programs that have their documents already.
+    /// Corpus of documents in memory.
     pub fn from_documents(name: &str, documents: Vec<Document>) -> Corpus {
         let path = PathBuf::from(name);
         let file: Arc<Path> = path.as_path().into();
@@ -155,27 +155,29 @@ impl Corpus {
         }
     }
 
-    /// A short name: the file or folder without its ending.
+    /// Name of the file or folder without its extension.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is Markdown and text, which is always cut into chunks, and not records.
+    /// Returns `true` for Markdown and text, which are always split into chunks.
     pub fn is_prose(&self) -> bool {
         self.prose
     }
 
-    /// What was looked through so far and cut, or could have been, with the number of its chunks. Gives each once.
+    /// Returns the names of texts read completely so far that were split into chunks, or could have been, with their
+    /// numbers of chunks. Returns each once.
     pub(crate) fn take_chunked(&mut self) -> Vec<(String, u64)> {
         std::mem::take(&mut self.chunked)
     }
 
-    /// Records passed over so far because they could not be read.
+    /// Number of malformed records skipped so far.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Documents so far that repeated an earlier one word for word and had no id of their own.
+    /// Number of documents left out so far because they repeat an earlier one word for word and have no ID of their
+    /// own.
     pub fn collapsed(&self) -> u64 {
         self.collapsed
     }
@@ -184,7 +186,8 @@ impl Corpus {
         loop {
             match self.finds.next() {
                 None if self.seen.is_empty() => {
-                    let (path, folder) = (self.path.clone(), self.path.is_dir());
+                    let path = self.path.clone();
+                    let folder = self.path.is_dir();
                     return Err(IndexError::EmptyCorpus { path, skipped: self.skipped, folder });
                 }
                 None => return Ok(None),
@@ -240,7 +243,7 @@ fn name_of(path: &Path) -> String {
     stem.map_or_else(|| "corpus".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
-/// Whether the first character that means anything is `[`. Consumes a byte order mark and nothing else.
+/// Returns `true` if the first character other than white space is `[`. Consumes only a byte order mark.
 fn begins_list(reader: &mut impl BufRead) -> std::io::Result<bool> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     if reader.fill_buf()?.starts_with(BYTE_ORDER_MARK) {

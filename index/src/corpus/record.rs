@@ -1,4 +1,4 @@
-//! One JSON object of a corpus, read as a document.
+//! Parses one JSON object of a corpus as a document.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -8,16 +8,16 @@ use crate::error::IndexError;
 use crate::location::Location;
 use crate::triple::Triple;
 
-/// Whether a record must bring its own id.
+/// Source of a record's ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdSource {
-    /// As in JSONL.
+    /// The record must bring an ID, as in JSONL.
     Required,
-    /// As in HippoRAG's lists, whose passages are known by their content.
+    /// A missing ID is derived from the content, as in HippoRAG's lists.
     FromContent,
 }
 
-/// Reads one record. Keys other than `id`, `title`, `text`, `triples` and `metadata` become part of the metadata.
+/// Parses one record. Keys other than `id`, `title`, `text`, `triples` and `metadata` become part of the metadata.
 pub(super) fn parse(bytes: &[u8], location: Location, ids: IdSource) -> Result<CorpusRecord, IndexError> {
     match document(bytes, ids) {
         Ok((document, from_content)) => Ok(CorpusRecord { location, document, from_content }),
@@ -45,7 +45,7 @@ fn document(bytes: &[u8], ids: IdSource) -> Result<(Document, bool), String> {
     Ok((Document { id, title, text, triples, metadata }, from_content))
 }
 
-/// The parser's own words without its "at line 1": the line of the file is named already.
+/// Formats the parser's message without its "at line 1", because the line of the file is reported already.
 fn broken(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(head, _)| head);
@@ -88,9 +88,9 @@ fn metadata(mut rest: Map<String, Value>) -> Result<Option<Map<String, Value>>, 
     Ok((!metadata.is_empty()).then_some(metadata))
 }
 
-/// `chunk-` and the first 24 hexadecimal digits of a SHA-256 over title, line break and text, where HippoRAG has the MD5 of
-/// the passage: the indexes built so far hold these ids, and with others a later add would take every passage for a new
-/// one.
+/// Hashes content to an ID: `chunk-` and the first 24 hexadecimal digits of a SHA-256 over title, line break and text.
+/// HippoRAG uses the MD5 of the passage, but existing indexes contain these IDs, and with others a later commit would
+/// treat every passage as new.
 fn content_id(title: &str, text: &str) -> String {
     let digest = Sha256::digest(format!("{title}\n{text}").as_bytes());
     let hex: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();

@@ -200,7 +200,8 @@ fn long_text() -> String {
 
 #[test]
 fn records_are_cut_where_that_is_asked_for() {
-    let (dir, text) = (tempfile::tempdir().unwrap(), long_text());
+    let dir = tempfile::tempdir().unwrap();
+    let text = long_text();
     let record = |id: &str, text: &str| format!("{{\"id\":\"{id}\",\"title\":\"T\",\"text\":\"{text}\",\"year\":1}}\n");
     let path = dir.path().join("c.jsonl");
     let fits = &text[..60];

@@ -1,4 +1,4 @@
-//! The graph of nearest neighbours (HNSW), by usearch.
+//! Nearest-neighbor graph (HNSW), by usearch.
 
 use std::fmt;
 use std::path::Path;
@@ -15,17 +15,17 @@ use crate::condition::{AllowedPassages, admits};
 use crate::error::IndexError;
 use crate::scored::{Scored, best};
 
-/// Neighbours per node.
+/// Neighbors per node.
 pub(crate) const CONNECTIVITY: usize = 16;
-/// Candidates looked at when a node is added.
+/// Number of candidates examined when adding a node.
 pub(crate) const EXPANSION_ADD: usize = 128;
-/// Candidates looked at when a query is searched, at least.
+/// Minimum number of candidates examined in a search.
 const EXPANSION_SEARCH: usize = 128;
 
 pub(super) fn options(dims: usize) -> IndexOptions {
     IndexOptions {
         dimensions: dims,
-        // The dot product is the cosine here, and usearch need not take the lengths again.
+        // Vectors have length 1, so the dot product is the cosine, and usearch need not compute lengths.
         metric: MetricKind::IP,
         quantization: ScalarKind::F32,
         connectivity: CONNECTIVITY,
@@ -35,8 +35,8 @@ pub(super) fn options(dims: usize) -> IndexOptions {
     }
 }
 
-/// Lets usearch measure distances with our own dot product, which is several times faster than its own is without the
-/// library for vector instructions that it would bring along. To be called after a file is opened, which resets it.
+/// Makes usearch compute distances with our own dot product, which is several times faster than usearch's without its
+/// optional SIMD library. Must be called after a file is opened, since opening resets the metric.
 pub(super) fn measure_ourselves(index: &mut Index) {
     let dims = index.dimensions();
     index.change_metric::<f32>(Box::new(move |a, b| {
@@ -47,7 +47,7 @@ pub(super) fn measure_ourselves(index: &mut Index) {
     }));
 }
 
-/// The graph of a snapshot, by memory map.
+/// Nearest-neighbor graph of a snapshot, memory-mapped.
 pub(super) struct Hnsw {
     index: Index,
     keys: NodePassages,
@@ -61,9 +61,10 @@ impl fmt::Debug for Hnsw {
 }
 
 impl Hnsw {
-    /// Opens the graph over `count` vectors, for `slots` searches at once.
+    /// Opens the graph over `count` vectors, for `slots` concurrent searches.
     pub(super) fn open(files: GraphFiles<'_>, count: usize, dims: usize, slots: usize) -> Result<Hnsw, IndexError> {
-        let (path, keys) = (files.graph, NodePassages::open(files.keys, count)?);
+        let path = files.graph;
+        let keys = NodePassages::open(files.keys, count)?;
         let slots = slots.max(1);
         let damaged = |error: &dyn fmt::Display| IndexError::corrupt(path, error.to_string());
         let mut index = Index::new(&options(dims)).map_err(failed("create"))?;
@@ -73,8 +74,8 @@ impl Hnsw {
             return Err(IndexError::corrupt(path, message));
         }
         measure_ourselves(&mut index);
-        // usearch gives every running search a thread's worth of scratch and fails where none is free. Opening sets
-        // their number to that of the processors, so it has to be said again, and nobody may search without a slot.
+        // usearch reserves scratch memory per thread and fails if none is free. Opening a file resets the number of
+        // threads to that of CPU cores, so it is set again here, and every search must hold a slot.
         index.reserve_capacity_and_threads(keys.nodes(), slots).map_err(failed("open"))?;
         index.change_expansion_search(EXPANSION_SEARCH);
         Ok(Hnsw { index, keys, slots: SearchSlots::new(slots) })
@@ -85,7 +86,8 @@ impl Hnsw {
         self.slots.take(None)
     }
 
-    /// About the `k` nearest, in exact order among those found, of those that are allowed, if not all are.
+    /// Returns approximately the `k` nearest passages in `allowed` (`None` allows all), with exact scores and order
+    /// among those found.
     pub(super) fn nearest(
         &self,
         vectors: &VectorFile,
@@ -118,7 +120,7 @@ pub(super) fn failed<E: fmt::Display>(action: &'static str) -> impl FnOnce(E) ->
     move |error| IndexError::Dense { action, message: error.to_string() }
 }
 
-/// usearch takes paths as text only.
+/// Converts a path to UTF-8, which usearch requires.
 pub(super) fn text(path: &Path) -> Result<&str, IndexError> {
     path.to_str().ok_or_else(|| IndexError::Io {
         action: "use",

@@ -1,9 +1,9 @@
-//! The dot product, written so that the compiler makes vector instructions of it.
+//! Dot products, written so that the compiler vectorizes them.
 
-/// Partial sums kept side by side, so that no addition waits for the one before.
+/// Number of independent partial sums, so that no addition waits for the previous one.
 const LANES: usize = 32;
 
-/// `Σ a·b` over two slices of equal length.
+/// Computes `Σ a·b` over two slices of equal length.
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
@@ -34,7 +34,7 @@ fn dot_by(a: &[f32], b: &[f32], multiply_add: impl Fn(f32, f32, f32) -> f32) -> 
     sums.iter().sum::<f32>() + rest
 }
 
-/// `Σ a·b` over two slices of equal length, of at most 2¹⁷ bytes.
+/// Computes `Σ a·b` over two slices of equal length, of at most 2¹⁷ bytes.
 pub(crate) fn dot_bytes(a: &[i8], b: &[i8]) -> i32 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -53,6 +53,7 @@ fn dot_bytes_avx2(a: &[i8], b: &[i8]) -> i32 {
 #[inline(always)]
 fn dot_bytes_by(a: &[i8], b: &[i8]) -> i32 {
     debug_assert_eq!(a.len(), b.len());
-    // Nothing overflows; but where overflow is looked for, as in tests, no vector instructions come of it.
+    // The sums cannot overflow. Wrapping addition keeps overflow checks, which tests enable, from preventing
+    // vectorization.
     a.iter().zip(b).fold(0_i32, |sum, (&x, &y)| sum.wrapping_add(i32::from(x).wrapping_mul(i32::from(y))))
 }

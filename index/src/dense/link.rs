@@ -1,4 +1,4 @@
-//! Joining vectors into the graph of nearest neighbours: all of them, or those that a commit adds.
+//! Links vectors into the nearest-neighbor graph: all of them, or those that a commit adds.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,26 +10,26 @@ use super::node_passages::NodePassages;
 use super::vectors::VectorFile;
 use crate::error::IndexError;
 
-/// The files of a graph.
+/// Files of a nearest-neighbor graph.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GraphFiles<'a> {
     /// The graph itself.
     pub(crate) graph: &'a Path,
-    /// Which passage each of its nodes is.
+    /// Passage of each node.
     pub(crate) keys: &'a Path,
 }
 
-/// A graph to go on from.
+/// Nearest-neighbor graph of the previous snapshot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreviousGraph<'a> {
     pub(crate) files: GraphFiles<'a>,
-    /// How many passages it was over, and for each of them its number now, if it is still there with the same vector.
+    /// New number of each passage of that snapshot. `None` if the passage or its vector is gone.
     pub(crate) moved: &'a [Option<u32>],
 }
 
-/// Joins `vectors` with `threads` threads and writes the graph to `files`. `progress` gets the number of vectors done.
-/// Goes on from an earlier graph, if there is one, unless too much of it is gone. With one thread the same vectors, or
-/// the same change to the same graph, give the same graph.
+/// Links `vectors` on `threads` threads and writes the graph to `files`. Calls `progress` with the number of vectors
+/// done. Extends an earlier graph, if there is one, unless too many of its nodes are obsolete. With one thread, the
+/// same vectors, or the same change to the same graph, give the same graph.
 pub(crate) fn link(
     vectors: &VectorFile,
     files: GraphFiles<'_>,
@@ -49,8 +49,8 @@ pub(crate) fn link(
     save(&index, files.graph)
 }
 
-/// Loads the earlier graph into `index`; gives its nodes, and the passages that have none. Nothing where a new graph is
-/// better: every node that is gone costs each search a little time and a little recall, so a fifth of them is enough.
+/// Loads the earlier graph into `index`, and returns its nodes and the passages without a node. `None` if a new graph
+/// is better: every obsolete node costs each search a little time and recall, so more than a fifth of them is too many.
 fn grown(
     index: &mut Index,
     vectors: &VectorFile,
@@ -86,7 +86,7 @@ fn add(
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|start| scope.spawn(move || add_from(start))).collect();
-        // A panic in a worker is a bug, and goes on as one.
+        // A panic in a worker is a bug, and is propagated.
         workers
             .into_iter()
             .try_for_each(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -95,7 +95,7 @@ fn add(
 
 fn save(index: &Index, path: &Path) -> Result<(), IndexError> {
     index.save(text(path)?).map_err(|error| IndexError::io("write", path)(std::io::Error::other(error.to_string())))?;
-    // usearch does not look at what closing the file says, and a full disk may say it only then.
+    // usearch ignores errors from closing the file, which may be where a full disk shows.
     let written = std::fs::metadata(path).map_err(IndexError::io("read", path))?.len();
     if written == index.serialized_length() as u64 {
         Ok(())

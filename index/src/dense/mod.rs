@@ -1,8 +1,8 @@
-//! Passages by the cosine between their vector and the query's.
+//! Dense search: ranks passages by the cosine between their vector and the query's.
 //!
-//! All vectors have length 1, so the cosine is the dot product. They lie in a flat file, which an exact scan reads,
-//! and in a usearch graph (HNSW) beside it for corpora where a scan is too slow. What the graph finds is scored again
-//! from the flat file: the same passage has the same score either way.
+//! All vectors have length 1, so the cosine is the dot product. Vectors are in a flat file, which an exact scan reads,
+//! and in a usearch graph (HNSW) for corpora too large to scan. Results of the graph are scored again from the flat
+//! file, so a passage has the same score either way.
 
 mod codes;
 mod hnsw;
@@ -25,7 +25,7 @@ pub(crate) use kernel::{dot, dot_bytes};
 pub(crate) use link::{GraphFiles, PreviousGraph, link};
 pub(crate) use vectors::{VectorFile, VectorWriter};
 
-/// The vectors of a snapshot, ready for searching.
+/// Vectors of a snapshot, ready for searching.
 #[derive(Debug)]
 pub(crate) struct DenseIndex {
     vectors: VectorFile,
@@ -34,8 +34,8 @@ pub(crate) struct DenseIndex {
 }
 
 impl DenseIndex {
-    /// Opens the graph beside its vectors. `slots` searches of the graph can run at once, others wait; a corpus of at most `exact_below`
-    /// passages is scanned.
+    /// Opens the graph beside its vectors. At most `slots` searches of the graph run at once; others wait. A corpus of
+    /// at most `exact_below` passages is scanned.
     pub(crate) fn open(
         vectors: VectorFile,
         graph: GraphFiles<'_>,
@@ -50,9 +50,9 @@ impl DenseIndex {
         &self.vectors
     }
 
-    /// The `k` passages nearest to `query`, which must have length 1, of those that are allowed, if not all are. The
-    /// graph is searched where more than `exact_below` are; what it leaves open for want of ways between a few allowed
-    /// ones, a scan finds.
+    /// Returns the `k` passages in `allowed` (`None` allows all) nearest to `query`, which must have length 1. Searches
+    /// the graph if more than `exact_below` passages are allowed. If the graph finds too few, because allowed passages
+    /// are poorly connected, a scan takes over.
     pub(crate) fn search(
         &self,
         query: &[f32],
@@ -70,18 +70,18 @@ impl DenseIndex {
         Ok(scan::nearest(&self.vectors, query, k, allowed))
     }
 
-    /// The dot product of every passage with `query`.
+    /// Computes the dot product of every passage with `query`.
     pub(crate) fn scores(&self, query: &[f32]) -> Vec<f32> {
         scan::scores(&self.vectors, query)
     }
 
-    /// The dot products of about `count` passages with `query`, evenly spread over all of them.
+    /// Computes the dot products of about `count` evenly spaced passages with `query`.
     pub(crate) fn sample(&self, query: &[f32], count: usize) -> impl Iterator<Item = f32> {
         let every = self.vectors.count().div_ceil(count.max(1)).max(1);
         self.vectors.rows().step_by(every).map(move |row| kernel::dot(query, row))
     }
 
-    /// The smallest and the largest dot product of any passage with `query`; `None` where there is no passage.
+    /// Returns the smallest and the largest dot product of any passage with `query`. `None` if there is no passage.
     pub(crate) fn bounds(&self, query: &[f32]) -> Option<(f32, f32)> {
         scan::bounds(&self.vectors, query)
     }

@@ -1,17 +1,17 @@
-//! Which passage each node of the vector graph is.
+//! Mapping from nodes of the nearest-neighbor graph to passages.
 //!
-//! Passages are numbered anew in every snapshot, nodes are not: a commit adds nodes to a copy of the graph before it,
-//! and of passages that are gone the nodes stay, as ways through the graph and never as what is found. The file holds
-//! one little-endian `u32` per node: the number of its passage, or [`GONE`].
+//! Every snapshot renumbers passages, but not nodes: a commit adds nodes to a copy of the earlier graph, and nodes of
+//! removed passages stay as connections that are never results. The file holds one little-endian `u32` per node: the
+//! number of its passage, or [`GONE`].
 
 use std::path::Path;
 
 use crate::error::IndexError;
 
-/// No passage.
+/// Marks a node whose passage was removed.
 const GONE: u32 = u32::MAX;
 
-/// The passages of the nodes.
+/// Passage of each node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NodePassages {
     passages: Vec<u32>,
@@ -19,12 +19,12 @@ pub(super) struct NodePassages {
 }
 
 impl NodePassages {
-    /// Node by node the passages themselves.
+    /// Maps each node to the passage with the same number.
     pub(super) fn identity(count: usize) -> NodePassages {
         NodePassages { passages: (0..).take(count).collect(), live: count }
     }
 
-    /// Opens the file over `count` passages, each of which must have one node.
+    /// Opens the mapping for `count` passages, each of which must have exactly one node.
     pub(super) fn open(path: &Path, count: usize) -> Result<NodePassages, IndexError> {
         let bytes = std::fs::read(path).map_err(IndexError::io("read", path))?;
         let (numbers, rest) = bytes.as_chunks();
@@ -44,23 +44,23 @@ impl NodePassages {
         std::fs::write(path, bytes).map_err(IndexError::io("write", path))
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub(super) fn nodes(&self) -> usize {
         self.passages.len()
     }
 
-    /// How many of them are of no passage any more.
+    /// Number of nodes whose passage was removed.
     pub(super) fn gone(&self) -> usize {
         self.nodes() - self.live
     }
 
-    /// The passage of a node.
+    /// Returns the passage of a node. `None` if it was removed.
     pub(super) fn passage(&self, node: u64) -> Option<u32> {
         let node = usize::try_from(node).ok()?;
         self.passages.get(node).copied().filter(|&number| number != GONE)
     }
 
-    /// The same nodes after passages were renumbered, or removed.
+    /// Returns the mapping after passages were renumbered or removed.
     pub(super) fn moved(&self, moved: &[Option<u32>]) -> NodePassages {
         let place = |&number: &u32| moved.get(number as usize).copied().flatten().unwrap_or(GONE);
         let passages: Vec<u32> = self.passages.iter().map(place).collect();
@@ -68,13 +68,13 @@ impl NodePassages {
         NodePassages { passages, live }
     }
 
-    /// Appends the node of a passage that has none.
+    /// Appends a node for a passage that has none.
     pub(super) fn push(&mut self, passage: u32) {
         self.passages.push(passage);
         self.live += 1;
     }
 
-    /// The passages below `count` that have no node yet, in order.
+    /// Returns the passages below `count` without a node, in order.
     pub(super) fn missing(&self, count: usize) -> Vec<u32> {
         let mut seen = vec![false; count];
         self.passages.iter().for_each(|&number| {

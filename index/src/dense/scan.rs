@@ -1,11 +1,11 @@
-//! Exact search: every vector is looked at. The oracle for the graph, and the faster way for small corpora.
+//! Exact search over every vector: the reference for the graph, and faster for small corpora.
 
 use super::kernel::dot;
 use super::vectors::VectorFile;
 use crate::condition::AllowedPassages;
 use crate::scored::{Scored, best};
 
-/// The `k` passages with the largest dot product with `query`, of those that are allowed, if not all are.
+/// Returns the `k` passages in `allowed` (`None` allows all) with the largest dot product with `query`.
 pub(super) fn nearest(vectors: &VectorFile, query: &[f32], k: usize, allowed: Option<&AllowedPassages>) -> Vec<Scored> {
     let scored = |(row, number): (&[f32], u32)| Scored { number, score: dot(query, row) };
     match allowed {
@@ -17,13 +17,13 @@ pub(super) fn nearest(vectors: &VectorFile, query: &[f32], k: usize, allowed: Op
     }
 }
 
-/// The smallest and the largest dot product with `query`.
+/// Returns the smallest and the largest dot product with `query`.
 pub(super) fn bounds(vectors: &VectorFile, query: &[f32]) -> Option<(f32, f32)> {
     let scores = vectors.rows().map(|row| dot(query, row));
     scores.map(|score| (score, score)).reduce(|(low, high), (score, _)| (low.min(score), high.max(score)))
 }
 
-/// The dot product of every passage with `query`.
+/// Computes the dot product of every passage with `query`.
 pub(super) fn scores(vectors: &VectorFile, query: &[f32]) -> Vec<f32> {
     vectors.rows().map(|row| dot(query, row)).collect()
 }

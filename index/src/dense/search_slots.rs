@@ -1,16 +1,16 @@
-//! A counting semaphore whose waiting ends at a deadline.
+//! Counting semaphore with a deadline for waiting.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// So many may hold a slot at once.
+/// Semaphore that limits the number of concurrent searches.
 #[derive(Debug)]
 pub(super) struct SearchSlots {
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// A slot that is held. Dropping it frees it.
+/// Slot held by a search. Dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct SearchSlot<'a>(&'a SearchSlots);
 
@@ -19,7 +19,7 @@ impl SearchSlots {
         SearchSlots { free: Mutex::new(count), freed: Condvar::new() }
     }
 
-    /// Waits for a slot, until `deadline` if there is one: then `None`.
+    /// Waits for a free slot. `None` if `deadline` passes first.
     pub(super) fn take(&self, deadline: Option<Instant>) -> Option<SearchSlot<'_>> {
         let mut free = self.lock();
         while *free == 0 {
@@ -35,7 +35,7 @@ impl SearchSlots {
         Some(SearchSlot(self))
     }
 
-    /// A count is whole whoever panicked while holding it.
+    /// Locks the counter. A panic of another holder cannot leave it inconsistent.
     fn lock(&self) -> MutexGuard<'_, usize> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,7 +58,9 @@ mod tests {
 
     #[test]
     fn no_more_than_so_many_hold_one_at_once() {
-        let (slots, inside, most) = (SearchSlots::new(3), AtomicUsize::new(0), AtomicUsize::new(0));
+        let slots = SearchSlots::new(3);
+        let inside = AtomicUsize::new(0);
+        let most = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..16 {
                 scope.spawn(|| {

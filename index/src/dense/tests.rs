@@ -9,7 +9,8 @@ const DIMS: usize = 48;
 
 fn write(rows: &[Vec<f32>]) -> (tempfile::TempDir, PathBuf, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
-    let (flat, graph) = (dir.path().join("vectors.bin"), dir.path().join("graph.usearch"));
+    let flat = dir.path().join("vectors.bin");
+    let graph = dir.path().join("graph.usearch");
     let mut writer = VectorWriter::create(&flat).unwrap();
     rows.iter().for_each(|row| writer.add(row).unwrap());
     writer.finish().unwrap();
@@ -59,9 +60,11 @@ fn the_scan_is_exact_and_orders_ties_by_number() {
 
 #[test]
 fn the_graph_finds_what_the_scan_finds() {
-    let (rows, queries) = (random_rows(3000, "p"), random_rows(50, "q"));
+    let rows = random_rows(3000, "p");
+    let queries = random_rows(50, "q");
     let (_dir, flat, graph) = write(&rows);
-    let (exact, approximate) = (open(&flat, &graph, 3000, 1, usize::MAX), open(&flat, &graph, 3000, 4, 0));
+    let exact = open(&flat, &graph, 3000, 1, usize::MAX);
+    let approximate = open(&flat, &graph, 3000, 4, 0);
     let mut same = 0;
     for query in &queries {
         let (truth, found) =
@@ -73,7 +76,8 @@ fn the_graph_finds_what_the_scan_finds() {
 
 #[test]
 fn more_searchers_than_slots_wait_and_agree_with_one() {
-    let (rows, queries) = (random_rows(500, "p"), random_rows(8, "q"));
+    let rows = random_rows(500, "p");
+    let queries = random_rows(8, "q");
     let (_dir, flat, graph) = write(&rows);
     let dense = open(&flat, &graph, 500, 2, 0);
     let serial: Vec<_> = queries.iter().map(|query| dense.search(query, 5, None, None).unwrap()).collect();
@@ -121,7 +125,8 @@ fn files_of_another_size_are_refused() {
 
 #[test]
 fn a_graph_that_grew_and_lost_finds_what_the_scan_finds() {
-    let (all, queries) = (random_rows(1400, "p"), random_rows(50, "q"));
+    let all = random_rows(1400, "p");
+    let queries = random_rows(50, "q");
     let (_dir, mut flat, mut graph) = write(&all[..1000]);
     // Which of `all` stands in each place.
     let mut places: Vec<usize> = (0..1000).collect();
@@ -136,7 +141,8 @@ fn a_graph_that_grew_and_lost_finds_what_the_scan_finds() {
         next.iter().for_each(|&row| writer.add(&all[row]).unwrap());
         writer.finish().unwrap();
         let new_graph = graph.with_file_name(format!("graph{round}.usearch"));
-        let (keys, new_keys) = (graph.with_extension("keys"), new_graph.with_extension("keys"));
+        let new_keys = new_graph.with_extension("keys");
+        let keys = graph.with_extension("keys");
         let earlier = PreviousGraph { files: files(&graph, &keys), moved: &moved };
         let vectors = VectorFile::open(&new_flat, next.len(), DIMS).unwrap();
         link(&vectors, files(&new_graph, &new_keys), Some(earlier), 1, &|_| ()).unwrap();
@@ -147,7 +153,8 @@ fn a_graph_that_grew_and_lost_finds_what_the_scan_finds() {
         (flat, graph, places) = (new_flat, new_graph, next);
     }
     let count = places.len();
-    let (exact, approximate) = (open(&flat, &graph, count, 1, usize::MAX), open(&flat, &graph, count, 4, 0));
+    let exact = open(&flat, &graph, count, 1, usize::MAX);
+    let approximate = open(&flat, &graph, count, 4, 0);
     let found = |dense: &DenseIndex, query: &Vec<f32>| dense.search(query, 10, None, None).unwrap();
     let same: usize = queries
         .iter()
@@ -160,7 +167,8 @@ fn a_graph_that_grew_and_lost_finds_what_the_scan_finds() {
 fn among_some_passages_as_many_are_found_as_there_are() {
     let rows = random_rows(1500, "p");
     let (_dir, flat, graph) = write(&rows);
-    let (exact, approximate) = (open(&flat, &graph, 1500, 1, usize::MAX), open(&flat, &graph, 1500, 1, 0));
+    let exact = open(&flat, &graph, 1500, 1, usize::MAX);
+    let approximate = open(&flat, &graph, 1500, 1, 0);
     let mut same = 0;
     for query in &random_rows(20, "q") {
         let all = exact.search(query, 1500, None, None).unwrap();

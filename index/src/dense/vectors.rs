@@ -1,4 +1,5 @@
-//! One vector per passage, phrase or fact, in a flat file of little-endian `f32`, row after row. Count and length stand in the manifest.
+//! Flat file of vectors of passages, phrases or facts: rows of little-endian `f32`. Row count and length come from the
+//! manifest.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,7 +12,7 @@ use crate::error::IndexError;
 #[cfg(target_endian = "big")]
 compile_error!("vectors are mapped as they lie in the file, which is little-endian");
 
-/// The vectors, by memory map.
+/// Vectors, memory-mapped.
 #[derive(Debug)]
 pub(crate) struct VectorFile {
     map: Mmap,
@@ -41,7 +42,7 @@ impl VectorFile {
         self.dims
     }
 
-    /// The vector with this number, if there is one.
+    /// Returns the vector with this number. `None` if there is none.
     pub(crate) fn row(&self, number: u32) -> Option<&[f32]> {
         let start = (number as usize).checked_mul(self.dims)?;
         self.flat().get(start..start.checked_add(self.dims)?)
@@ -52,12 +53,12 @@ impl VectorFile {
     }
 
     fn flat(&self) -> &[f32] {
-        // A map begins at a page, and its length was checked: this cannot panic.
+        // Cannot panic: maps start at a page boundary, and the length was checked on opening.
         bytemuck::cast_slice(&self.map)
     }
 }
 
-/// A file of vectors in the making.
+/// Writer of a file of vectors.
 #[derive(Debug)]
 pub(crate) struct VectorWriter {
     path: PathBuf,
@@ -74,7 +75,7 @@ impl VectorWriter {
         self.out.write_all(bytemuck::cast_slice(vector)).map_err(IndexError::io("write", &self.path))
     }
 
-    /// The file is complete but not yet synced.
+    /// Completes the file, without syncing it.
     pub(crate) fn finish(mut self) -> Result<(), IndexError> {
         self.out.flush().map_err(IndexError::io("write", &self.path))
     }

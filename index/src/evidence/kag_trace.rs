@@ -1,74 +1,75 @@
-//! A knowledge association graph as it is shown with what it found.
+//! Explanation of a search in the mode `kag`: the knowledge association graph, as returned with its evidence.
 
 use serde::{Deserialize, Serialize};
 
 use crate::options::KagOptions;
 
-/// How chunks and triples were ranked together: everything that the graph was made of, so that anybody can make it
-/// again and walk over it (TeaRAG §4.2).
+/// Chunks, triples and entities that a `kag` search ranked together, with every number needed to rebuild the graph and
+/// repeat the walk (TeaRAG §4.2).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KagTrace {
-    /// The numbers it was made with.
+    /// Options of the search.
     pub options: KagOptions,
-    /// What the question is about.
+    /// Key entities of the question.
     pub entities: Vec<KeyEntity>,
-    /// The chunks that were found, most like the question first.
+    /// Chunks in the graph, most similar to the question first.
     pub chunks: Vec<KagChunk>,
-    /// The triples that were found, most like the question first.
+    /// Triples in the graph, most similar to the question first.
     pub triples: Vec<KagTriple>,
 }
 
-/// An entity that a question is about. The walk starts from the question and from these.
+/// Entity that a question is about. The walk starts from the question and from its key entities.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KeyEntity {
-    /// Its name, in normal form.
+    /// Name in normal form.
     pub name: String,
-    /// Whether it came with the query; otherwise it is a phrase of the graph that stands in the question.
+    /// If `true`, the query named the entity; otherwise the entity is a phrase of the graph that occurs in the
+    /// question.
     pub given: bool,
-    /// The phrases of the graph most like it and the question together.
+    /// Phrases of the graph most similar to the entity and the question together.
     pub phrases: Vec<LinkedPhrase>,
     /// Mass after the walk.
     pub mass: f64,
 }
 
-/// A phrase that was found for a key entity.
+/// Phrase found for a key entity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkedPhrase {
-    /// The phrase.
+    /// Text of the phrase.
     pub phrase: String,
-    /// Its cosine with `Key entity: {entity}. Query: {question}`.
+    /// Cosine with `Key entity: {entity}. Query: {question}`.
     pub similarity: f32,
 }
 
-/// A chunk in the graph.
+/// Chunk in the graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KagChunk {
-    /// Id of the passage.
+    /// ID of the passage.
     pub passage: String,
-    /// Its title in normal form, an entity of the graph unless it is empty.
+    /// Title in normal form. The title is an entity of the graph, unless it is empty.
     pub title: String,
-    /// Its cosine with the question.
+    /// Cosine with the question.
     pub similarity: f32,
-    /// Weight of its edge to the question (eq. 1).
+    /// Weight of the edge to the question (eq. 1).
     pub relevance: f64,
     /// Mass after the walk.
     pub mass: f64,
 }
 
-/// A triple in the graph.
+/// Triple in the graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KagTriple {
-    /// What the triple is about.
+    /// Subject of the triple.
     pub subject: String,
-    /// What it says of the two.
+    /// Relation between subject and object.
     pub relation: String,
-    /// What the subject is related to.
+    /// Object of the triple.
     pub object: String,
-    /// Its cosine with the question.
+    /// Cosine with the question.
     pub similarity: f32,
-    /// Weight of its edge to the question (eq. 2): 0, and no edge, where it is not above the threshold.
+    /// Weight of the edge to the question (eq. 2). 0 means no edge, because the relevance is not above the threshold.
     pub relevance: f64,
-    /// The chunks it was extracted from, by their place in [`KagTrace::chunks`], from 0.
+    /// Indices into [`KagTrace::chunks`] of the chunks that state the triple.
     pub chunks: Vec<usize>,
     /// Mass after the walk.
     pub mass: f64,

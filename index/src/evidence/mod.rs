@@ -1,4 +1,4 @@
-//! What an index answers: passages and triples, and the path by which each was found.
+//! Results of a search: passages and triples, with the rank each had in the lists that found it.
 
 mod kag_trace;
 
@@ -9,179 +9,181 @@ use crate::mode::{GraphVariant, Mode};
 
 pub use kag_trace::{KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase};
 
-/// What a search found, and in which state of the index.
+/// Result of a search, with the snapshot that was searched.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// The snapshot of the index that was searched.
+    /// Number of the searched snapshot.
     pub snapshot: u64,
-    /// The search that was made.
+    /// Mode of the search.
     pub mode: Mode,
     /// Passages, best first.
     pub hits: Vec<Hit>,
     /// Triples, best first, in the modes that return any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub triples: Vec<TripleHit>,
-    /// How the graph was searched, where it was.
+    /// Trace of the graph search, in the modes that search the graph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walk: Option<GraphTrace>,
-    /// How passages and triples were ranked together, in [`Mode::Kag`].
+    /// Trace of the association graph, in [`Mode::Kag`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub association: Option<KagTrace>,
 }
 
 impl Evidence {
-    /// Evidence of passages alone.
+    /// Evidence with passages only.
     pub fn of(snapshot: u64, mode: Mode, hits: Vec<Hit>) -> Evidence {
         Evidence { snapshot, mode, hits, triples: Vec::new(), walk: None, association: None }
     }
 }
 
-/// One passage found.
+/// Passage found by a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hit {
-    /// Place in the list, from 1. Where triples are ranked together with passages, places in the list of both.
+    /// Rank from 1. In modes that rank triples together with passages, both share one sequence of ranks.
     pub rank: usize,
-    /// What the list is ordered by: a cosine, a BM25 score, a sum of reciprocal ranks, or the mass of a walk.
+    /// Score that orders the list: a cosine, a BM25 score, a sum of reciprocal ranks, or a PageRank mass.
     pub score: f32,
     /// The passage itself.
     pub passage: Passage,
-    /// What else its document says, where it says anything.
+    /// Metadata of the document. `None` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
-    /// How it was found.
+    /// Ranks of the passage in the lists that found it.
     pub path: HitPath,
 }
 
-/// One triple found, in normalised words; in [`Mode::Kag`] in those of the first passage that states it.
+/// Triple found by a search, in normalized words; in [`Mode::Kag`], in the words of the first passage that states the
+/// triple.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TripleHit {
-    /// Place in the list, as for [`Hit::rank`].
+    /// Rank from 1, counted as [`Hit::rank`].
     pub rank: usize,
-    /// What the list is ordered by.
+    /// Score that orders the list.
     pub score: f32,
-    /// What the triple is about.
+    /// Subject of the triple.
     pub subject: String,
-    /// What it says of the two.
+    /// Relation between subject and object.
     pub relation: String,
-    /// What the subject is related to.
+    /// Object of the triple.
     pub object: String,
-    /// Ids of the passages that state it, in the order of the corpus; the first ten of them.
+    /// IDs of the first ten passages that state the triple, in corpus order.
     pub passages: Vec<String>,
 }
 
-/// A passage as it is shown: the stored document without its metadata.
+/// Stored document without its metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
-    /// The id that the corpus gave it.
+    /// ID from the corpus.
     pub id: String,
-    /// Its title; may be empty.
+    /// Title; may be empty.
     pub title: String,
-    /// Its text.
+    /// Text of the passage.
     pub text: String,
 }
 
-/// How a passage was found: its place in each list that held it.
+/// Rank of a passage in each list that contains it. A field is `None` if its list does not.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HitPath {
-    /// Its place in the BM25 list.
+    /// Rank in the BM25 list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bm25: Option<HitRank>,
-    /// Its place in the dense list.
+    /// Rank in the dense list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dense: Option<HitRank>,
-    /// Where the walk over the graph reached it.
+    /// Rank in the list of the graph search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph: Option<GraphRank>,
 }
 
-/// A place in a ranked list.
+/// Rank and score of a passage in one list.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HitRank {
-    /// From 1.
+    /// Rank from 1.
     pub rank: usize,
-    /// In the units of that list: BM25, or cosine.
+    /// Score in the units of the list: BM25 or cosine.
     pub score: f32,
 }
 
-/// What a walk over the graph brought to a passage.
+/// Rank of a passage in the graph search, with its PageRank mass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GraphRank {
-    /// Place in the graph's list, from 1.
+    /// Rank in the graph's list, from 1.
     pub rank: usize,
-    /// Its share of the walk: its personalised PageRank, of which up to [`GraphTrace::missing`] is not known.
+    /// Personalized PageRank of the passage, with an error of up to [`GraphTrace::missing`].
     pub mass: f64,
-    /// Its own weight in the reset vector, before that is scaled to sum 1.
+    /// Weight of the passage in the reset vector, before that vector is scaled to sum 1.
     pub reset: f64,
-    /// The likeliest way there from a seed phrase, the seed first; empty where none is at most three edges long, or
-    /// [`Query::explain`](crate::Query::explain) is not asked for.
+    /// Likeliest path from a seed phrase to the passage, seed first. Empty if no path has at most three edges, or if
+    /// [`Query::explain`](crate::Query::explain) is `false`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<PathEdge>,
 }
 
-/// One edge of a way over the graph: from a phrase to the next one, or at last to the passage.
+/// Edge of a path through the graph, from a phrase to the next phrase or to the passage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathEdge {
-    /// The phrase the edge leaves.
+    /// Phrase at the start of the edge.
     pub phrase: String,
-    /// Weight of the edge, all parallel ones together.
+    /// Weight of the edge. Parallel edges are summed.
     pub weight: f32,
 }
 
-/// How a graph search went: query → facts → phrases; where it arrived stands with each [`Hit`].
+/// Record of a graph search: the facts linked to the query, the seed phrases, and the parameters of the walk. Each
+/// [`Hit`] carries its own rank in the walk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GraphTrace {
-    /// Whose search it was.
+    /// Variant of the graph search.
     pub variant: GraphVariant,
-    /// Probability of following an edge.
+    /// Probability of following an edge instead of restarting.
     pub damping: f64,
-    /// Weight of the passages' own similarity in the reset vector.
+    /// Factor of the passages' own similarity in the reset vector.
     pub passage_weight: f64,
-    /// The facts most like the query, best first, those that a filter dropped included.
+    /// Facts most similar to the query, best first, including those that the filter dropped.
     pub facts: Vec<SeedFact>,
-    /// Places in `facts`, from 0, that a filter kept, in its order and repeated as it repeats them. Empty without a
-    /// filter: then all are followed, in theirs.
+    /// Indices into `facts` that the filter kept, in the filter's order and with its repetitions. Empty without a
+    /// filter; all facts are then followed in their own order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<usize>,
-    /// The phrases that the walk started from, by falling linking score.
+    /// Phrases that the walk started from, by descending linking score.
     pub phrases: Vec<SeedPhrase>,
-    /// Whether no fact was left, so that the passages are ranked by their own similarity.
+    /// If `true`, no fact was left to follow, so passages are ranked by their own similarity.
     pub fallback: bool,
-    /// Whether the index has more passages than [`OpenOptions::walk_below`](crate::OpenOptions): the walk stayed around
-    /// where it started, no more than 200 passages had a weight of their own, and similarities of passages were scaled
-    /// by a sample of them.
+    /// If `true`, the index has more passages than [`OpenOptions::walk_below`](crate::OpenOptions) and the search was
+    /// approximate: the walk stayed near its start, at most 200 passages had a weight of their own, and similarities
+    /// were scaled by a sample of the passages.
     pub local: bool,
-    /// The most that is missing of the mass of the walk from the reset that it had, over all nodes together, but for
-    /// single precision; 0 where there was no walk.
+    /// Upper bound on the mass missing from the walk, summed over all nodes, apart from rounding in single precision. 0
+    /// if there was no walk.
     pub missing: f64,
 }
 
-/// A fact that a query was linked to, in normalised words.
+/// Fact linked to a query, in normalized words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeedFact {
-    /// What the fact is about.
+    /// Subject of the fact.
     pub subject: String,
-    /// What it says of the two.
+    /// Relation between subject and object.
     pub relation: String,
-    /// What the subject is related to.
+    /// Object of the fact.
     pub object: String,
     /// Cosine between the query and the fact.
     pub similarity: f32,
-    /// The same, scaled to [0, 1] over all facts of the index.
+    /// `similarity` scaled to [0, 1] over all facts of the index.
     pub score: f32,
-    /// Whether it was kept by the filter; always, where there is none.
+    /// If `true`, the filter kept the fact. Always `true` without a filter.
     pub kept: bool,
 }
 
-/// A phrase that a walk started from.
+/// Phrase that a walk started from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeedPhrase {
-    /// The phrase, normalised.
+    /// Normalized text of the phrase.
     pub phrase: String,
-    /// How many passages state a triple with it.
+    /// Number of passages that state a triple with the phrase.
     pub passages: usize,
-    /// What phrases are cut by.
+    /// Linking score, by which the list of seed phrases is cut off.
     pub linking: f64,
-    /// Its weight in the reset vector, before that is scaled to sum 1.
+    /// Weight in the reset vector, before that vector is scaled to sum 1.
     pub weight: f64,
 }
 

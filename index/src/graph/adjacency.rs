@@ -1,4 +1,4 @@
-//! The graph in compressed sparse rows: what a walk reads.
+//! Graph edges in compressed sparse rows, as PageRank reads them.
 
 use std::path::Path;
 
@@ -9,35 +9,35 @@ use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use super::table::starts;
 use crate::error::IndexError;
 
-/// Undirected weighted graph in compressed sparse row form. Parallel edges are added up, and every edge stands in the
-/// rows of both its ends; the targets of a row are sorted. Nodes are first the phrases, then the passages.
+/// Undirected weighted graph in compressed sparse row form. Parallel edges are merged, every edge is in the rows of
+/// both its endpoints, and the neighbors in a row are sorted. Nodes are the phrases, then the passages.
 #[derive(Debug, Clone, Copy)]
 pub struct Adjacency<'a> {
-    /// Where the row of each node begins, and where the last one ends.
+    /// Start of each node's row, and the end of the last row.
     pub offsets: &'a [u64],
-    /// The other end of each edge.
+    /// Neighbor of each entry.
     pub targets: &'a [u32],
-    /// The weight of each edge: finite and above zero.
+    /// Weight of each edge: finite and positive.
     pub weights: &'a [f32],
 }
 
 impl<'a> Adjacency<'a> {
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn nodes(&self) -> usize {
         self.offsets.len() - 1
     }
 
-    /// The neighbours of a node and the weights of the edges to them. A node that is not there has none.
+    /// Returns the neighbors of a node and the weights of the edges to them. Empty for an unknown node.
     pub fn row(&self, node: u32) -> (&'a [u32], &'a [f32]) {
         let bounds = self.offsets.get(node as usize..node as usize + 2);
         let row = bounds.map_or(0..0, |at| at[0] as usize..at[1] as usize);
         (&self.targets[row.clone()], &self.weights[row])
     }
 
-    /// Whether every edge stands in the rows of both its ends, and all rows are sorted. Walks rely on it: an edge to a
-    /// node without edges has no end.
+    /// Checks that every edge is in the rows of both endpoints and that all rows are sorted. The PageRank solver relies
+    /// on this: an edge to a node without edges would be a dead end.
     fn is_mutual(&self) -> bool {
-        // Rows are read in ascending order, so each row is named by those of its targets in its own order.
+        // Rows are read in ascending order, so the neighbors of each row come up in that row's own order.
         let mut next = self.offsets.to_vec();
         let mut back = |node: u32, target: u32| {
             let end = self.offsets.get(target as usize + 1)?;
@@ -59,14 +59,15 @@ pub(super) struct SparseRows {
 }
 
 impl SparseRows {
-    /// The sparse form of a graph without loops.
+    /// Compresses a graph without self-loops.
     pub(super) fn of(graph: &UnGraph<(), f32>) -> SparseRows {
         let mut compiled = SparseRows { offsets: vec![0], targets: Vec::new(), weights: Vec::new() };
         let mut row: Vec<(u32, f32)> = Vec::new();
         for node in graph.node_indices() {
             row.clear();
             row.extend(graph.edges(node).map(|edge| (edge.target().index() as u32, *edge.weight())));
-            // By weight too, so that both rows of an edge add up in the same order and come to the same sum.
+            // Sorts by weight too, so that both rows of an edge sum parallel edges in the same order, to the same
+            // result.
             row.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
             for parallel in row.chunk_by(|a, b| a.0 == b.0) {
                 compiled.targets.push(parallel[0].0);
@@ -86,7 +87,7 @@ impl SparseRows {
     }
 }
 
-/// The adjacency of a snapshot, by memory map.
+/// Edges of a snapshot's graph, memory-mapped.
 #[derive(Debug)]
 pub(super) struct AdjacencyFile {
     offsets: Column<u64>,

@@ -1,4 +1,4 @@
-//! From the triples of passages to a graph on disk.
+//! Builds a graph on disk from the triples of passages.
 
 use std::path::Path;
 
@@ -18,22 +18,22 @@ use crate::manifest::GraphInfo;
 use crate::progress::{BuildPhase, BuildProgress};
 use crate::store::PassageStore;
 
-/// What a graph is built of and with.
+/// Inputs and options for building a graph.
 #[derive(Clone, Copy)]
 pub(crate) struct GraphDraft<'a> {
-    /// The folder of the graph, which holds the triples already.
+    /// Folder of the graph, which already contains the triples.
     pub(crate) dir: &'a Path,
     pub(crate) store: &'a PassageStore,
     pub(crate) embedding: BatchEmbedder<'a>,
-    /// The graph that is replaced, if it is of the same embedder: its synonyms are found again by what changed.
+    /// Graph to replace, if it has the same embedder. Its synonyms are updated instead of searched again.
     pub(crate) previous: Option<&'a Graph>,
     pub(crate) threads: usize,
     pub(crate) progress: &'a dyn BuildProgress,
 }
 
 impl GraphDraft<'_> {
-    /// Asks `extract` for the triples that are not known, then builds the graph over all of them. `earlier` names the
-    /// extractor of triples that are known from before.
+    /// Extracts unknown triples with `extract`, then builds the graph over all triples. `earlier` names the extractor
+    /// of triples known from before.
     pub(crate) fn build(
         &self,
         mut triples: TripleWriter,
@@ -45,19 +45,20 @@ impl GraphDraft<'_> {
         let asked = extract.map(|extract| self.extract(&mut triples, extract)).transpose()?;
         let given = triples.has(TripleOrigin::Given);
         triples.finish(self.store.len())?;
-        // Whoever was at hand and had nothing to do is no source, unless nobody else is named for the next documents.
+        // An extractor that had nothing to extract is not a source, unless no other is named for later documents.
         let extract = extract.filter(|_| asked == Some(true) || earlier.is_none());
         self.join(GraphInfo::source(given, extract.map(Extract::id).as_deref(), earlier))
     }
 
-    /// Whether there was a passage to ask about.
+    /// Extracts triples of passages without any. Returns `true` if there was such a passage.
     fn extract(&self, triples: &mut TripleWriter, extract: &dyn Extract) -> Result<bool, IndexError> {
         let unknown = triples.unknown(self.store.count());
         let origin = TripleOrigin::of(&extract.id());
-        let (mut done, total) = (0, Some(unknown.len() as u64));
+        let mut done = 0;
+        let total = Some(unknown.len() as u64);
         self.progress.update(BuildPhase::Extracting, 0, total);
         extract.extract(self.store, &unknown, &mut |number, found| {
-            // What nobody asked for is not kept.
+            // Ignores passages that were not requested.
             if unknown.binary_search(&number).is_err() {
                 return Ok(());
             }
@@ -69,7 +70,7 @@ impl GraphDraft<'_> {
         Ok(!unknown.is_empty())
     }
 
-    /// Builds everything that follows from the triples.
+    /// Builds all files that follow from the triples.
     fn join(&self, source: String) -> Result<GraphInfo, IndexError> {
         let triples = TripleFile::open(&self.dir.join(graph_file::TRIPLES), self.store.len())?;
         let statements = StatementTables::write(self.dir, &triples)?;
@@ -119,7 +120,8 @@ impl GraphDraft<'_> {
         text: &dyn Fn(u32) -> Result<String, IndexError>,
     ) -> Result<VectorFile, IndexError> {
         let what = if phase == BuildPhase::Facts { "facts" } else { "phrases" };
-        let (path, total) = (self.dir.join(name), Some(count as u64));
+        let path = self.dir.join(name);
+        let total = Some(count as u64);
         let texts = NumberedTexts { what, count: u32::try_from(count).unwrap_or(u32::MAX), text };
         self.embedding.write(&path, &texts, &|done| self.progress.update(phase, done, total))?;
         VectorFile::open(&path, count, self.embedding.embed.dims())

@@ -1,8 +1,8 @@
-//! Files of typed columns: what every file of the graph is made of.
+//! Files of typed columns, the format of every file of the graph.
 //!
-//! Layout, all integers little-endian: magic · columns, each beginning at a multiple of 8 · for each column its kind
-//! (8 bytes), `u64` offset and `u64` length in bytes · `u64` number of columns, magic again. The checksum of the file
-//! stands in the manifest; what is found here is held within its bounds whatever the file says.
+//! Layout, all integers little-endian: magic · columns, each starting at a multiple of 8 · for each column its type (8
+//! bytes), `u64` offset and `u64` length in bytes · `u64` number of columns, magic again. The manifest contains the
+//! checksum of the file; bounds are checked here whatever the file says.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -20,9 +20,9 @@ const MAGIC: [u8; 8] = *b"WMCOLUM1";
 const ENTRY: usize = 3 * 8;
 const TAIL: usize = 8 + MAGIC.len();
 
-/// A number as it lies in a column.
+/// Number type of a column.
 pub(crate) trait Element: Pod {
-    /// Names the type in the file.
+    /// Name of the type in the file.
     const KIND: [u8; 8];
 }
 
@@ -46,7 +46,7 @@ impl Element for f32 {
     const KIND: [u8; 8] = *b"f32     ";
 }
 
-/// A file of columns, by memory map. Its columns are taken in the order in which they were written.
+/// File of columns, memory-mapped. Columns are read in the order in which they were written.
 #[derive(Debug)]
 pub(crate) struct ColumnFile {
     path: PathBuf,
@@ -64,7 +64,7 @@ impl ColumnFile {
         Ok(ColumnFile { path: path.to_owned(), map: Arc::new(map), directory: directory.into_iter() })
     }
 
-    /// The next column, which must be of this type.
+    /// Returns the next column, which must be of this type.
     pub(crate) fn take<T: Element>(&mut self) -> Result<Column<T>, IndexError> {
         match self.directory.next() {
             Some((kind, range)) if kind == T::KIND && range.len() % size_of::<T>() == 0 => {
@@ -79,7 +79,7 @@ impl ColumnFile {
     }
 }
 
-/// The kind and place of every column, or nothing where they do not fit.
+/// Parses the type and range of every column. `None` if they do not fit the file.
 fn directory(bytes: &[u8]) -> Option<Vec<([u8; 8], Range<usize>)>> {
     let (rest, tail) = bytes.split_at_checked(bytes.len().checked_sub(TAIL)?)?;
     let (count, magic) = tail.split_first_chunk()?;
@@ -94,13 +94,13 @@ fn directory(bytes: &[u8]) -> Option<Vec<([u8; 8], Range<usize>)>> {
         let offset = usize::try_from(u64::from_le_bytes(*offset)).ok()?;
         let length = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
         let range = offset..offset.checked_add(length)?;
-        // Maps begin at a page, so a column that begins at a multiple of 8 is aligned for every type there is.
+        // Maps start at a page boundary, so a multiple of 8 is aligned for every type in use.
         (range.end <= data.len() && offset % 8 == 0).then_some((*kind, range))
     };
     entries.chunks_exact(ENTRY).map(place).collect()
 }
 
-/// A column of a mapped file.
+/// Column of a mapped file.
 pub(crate) struct Column<T> {
     map: Arc<Mmap>,
     range: Range<usize>,
@@ -111,7 +111,7 @@ impl<T: Element> Deref for Column<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // Bounds, length and place were checked when the column was taken: this cannot panic.
+        // Cannot panic: bounds, length and alignment were checked in `take`.
         bytemuck::cast_slice(&self.map[self.range.clone()])
     }
 }
@@ -122,7 +122,7 @@ impl<T: Element> std::fmt::Debug for Column<T> {
     }
 }
 
-/// A file of columns in the making.
+/// Writer of a file of columns.
 #[derive(Debug)]
 pub(crate) struct ColumnFileWriter {
     path: PathBuf,
@@ -140,14 +140,14 @@ impl ColumnFileWriter {
         Ok(columns)
     }
 
-    /// Begins the next column.
+    /// Starts the next column.
     pub(crate) fn begin<T: Element>(&mut self) -> Result<(), IndexError> {
         self.pad()?;
         self.directory.push((T::KIND, self.position, 0));
         Ok(())
     }
 
-    /// Adds to the column that was begun last. Gives back where in that column the values begin, in bytes.
+    /// Appends to the current column. Returns the offset of the values in that column, in bytes.
     pub(crate) fn push<T: Element>(&mut self, values: &[T]) -> Result<u64, IndexError> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let mut start = 0;
@@ -166,7 +166,7 @@ impl ColumnFileWriter {
         self.push(values).map(drop)
     }
 
-    /// Writes where the columns are. The file is complete but not yet synced.
+    /// Writes the directory of columns. The file is complete but not yet synced.
     pub(crate) fn finish(mut self) -> Result<(), IndexError> {
         self.pad()?;
         let directory = std::mem::take(&mut self.directory);

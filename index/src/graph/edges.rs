@@ -1,5 +1,5 @@
-//! The edge table of HippoRAG 2 (`HippoRAG.py:add_fact_edges`, `add_passage_edges`, `add_synonymy_edges`,
-//! `add_new_edges`), as an undirected graph with parallel edges.
+//! Edge table of HippoRAG 2 (`HippoRAG.py:add_fact_edges`, `add_passage_edges`, `add_synonymy_edges`, `add_new_edges`),
+//! as an undirected graph with parallel edges.
 
 use petgraph::graph::{NodeIndex, UnGraph};
 
@@ -9,10 +9,10 @@ use super::synonyms::Neighbours;
 
 /// Builds the graph over `passages_of.len()` phrases and `passages` passages.
 ///
-/// The table holds a weight for every ordered pair of nodes, and each entry becomes one edge without direction:
-/// * for each triple as it was `stated`, 1 is added to (subject, object) and to (object, subject);
+/// The table holds a weight for every ordered pair of nodes, and each entry becomes one undirected edge:
+/// * each triple in `stated` adds 1 to (subject, object) and to (object, subject);
 /// * each passage has an edge of weight 1 to each of its phrases;
-/// * each synonym (a, b) sets the weight of (a, b) to its score, whatever facts had added up there;
+/// * each synonym (a, b) sets the weight of (a, b) to its score, replacing what facts had added up there;
 /// * pairs of a node with itself are left out.
 pub(super) fn graph(
     stated: &[Numbers],
@@ -41,7 +41,8 @@ pub(super) fn graph(
     graph
 }
 
-/// Shows the entries of both rows, sorted by target, to `visit`; where both have one, that of `over` counts.
+/// Merges the entries of two rows sorted by target and calls `visit` for each. Where both have an entry, that of `over`
+/// wins.
 fn overlay(mut under: &[(u32, f32)], over: impl Iterator<Item = (u32, f32)>, mut visit: impl FnMut(u32, f32)) {
     for (to, weight) in over {
         let before = under.partition_point(|entry| entry.0 < to);
@@ -53,7 +54,7 @@ fn overlay(mut under: &[(u32, f32)], over: impl Iterator<Item = (u32, f32)>, mut
     under.iter().for_each(|&(to, weight)| visit(to, weight));
 }
 
-/// How many triples join two phrases, seen from each of them.
+/// Number of triples that join two phrases, by each of the two.
 struct PairCounts {
     offsets: Vec<usize>,
     pairs: Vec<(u32, f32)>,
@@ -70,7 +71,7 @@ impl PairCounts {
             counts.pairs.push((to, equal.len() as f32));
             counts.offsets[from as usize + 1] = counts.pairs.len();
         }
-        // A phrase without a fact of its own ends where the one before it ends.
+        // A phrase without facts gets an empty range after its predecessor's.
         (0..phrases).for_each(|i| counts.offsets[i + 1] = counts.offsets[i + 1].max(counts.offsets[i]));
         counts
     }

@@ -1,4 +1,4 @@
-//! The golden vectors of HippoRAG 2 and RouteRAG's fork: the half that builds the graph.
+//! Golden vectors of HippoRAG 2 and RouteRAG's fork: construction of the graph.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::Index;
 use crate::golden::{Given, built, cases};
 use crate::python;
 
-/// The cases of a section of the file of texts; none where it is not there.
+/// Cases of a section of the golden file of texts. Empty if the file is not available.
 fn texts(section: &str) -> Vec<Value> {
     cases("hippo_text_utils", section)
 }
@@ -54,14 +54,15 @@ fn texts_are_named_as_in_the_reference() {
 fn scores_are_scaled_as_in_the_reference() {
     for case in texts("min_max") {
         let numbers = |value| array(value).iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<_>>();
-        let (given, expected) = (numbers(&case["in"]), numbers(&case["out"]));
+        let given = numbers(&case["in"]);
+        let expected = numbers(&case["out"]);
         assert_eq!(given.len(), expected.len(), "{case}");
         let scale = Scale::of(given.iter().copied());
         assert!(given.iter().zip(expected).all(|(x, y)| (scale.apply(*x) - y).abs() < 1e-6), "{case}");
     }
 }
 
-/// Builds an index as the reference was run, and hands its graph to `check` with the numbers of the passages' titles.
+/// Builds an index as the reference did, and calls `check` with its graph.
 fn with_graph(golden: &Value, check: impl FnOnce(&Graph, &Index)) {
     let temp = tempfile::tempdir().unwrap();
     let embed = Given::of(golden, &["chunk", "entity", "fact"]);
@@ -69,7 +70,7 @@ fn with_graph(golden: &Value, check: impl FnOnce(&Graph, &Index)) {
     check(index.graph().unwrap(), &index);
 }
 
-/// The nodes by the names that the golden file has for them.
+/// Names of the nodes in the golden file.
 fn nodes(graph: &Graph, index: &Index) -> Vec<String> {
     let phrases = (0..graph.phrases() as u32).map(|phrase| graph.phrase(phrase).to_owned());
     let title = |number| format!("P:{}", index.snapshot.store.passage(number).unwrap().title);
@@ -85,16 +86,18 @@ fn edge(edges: &mut Edges, a: &str, b: &str, weight: f32) {
     weights.sort_unstable_by(f32::total_cmp);
 }
 
-/// The edges, parallel ones apart, as they were before they were added up.
+/// Edges before parallel ones are merged.
 fn multi(graph: &Graph, names: &[String]) -> Edges {
     let id = |text: &str| graph.phrase_id(&phrase::normalise(text)).unwrap();
     let stated = (0..graph.passages() as u32).flat_map(|passage| graph.triples(passage).unwrap());
     let stated: Vec<_> = stated.map(|triple| [id(&triple.subject), 0, id(&triple.object)]).collect();
-    let (mut passages_of, phrases) = (ListRows::new(), 0..graph.phrases() as u32);
+    let mut passages_of = ListRows::new();
+    let phrases = 0..graph.phrases() as u32;
     phrases.clone().for_each(|phrase| passages_of.push(&mut graph.passages_of(phrase).to_vec()));
     let pairs = |(numbers, scores): (&[u32], &[f32])| numbers.iter().copied().zip(scores.iter().copied()).collect();
     let synonyms = Neighbours::of(phrases.map(|phrase| pairs(graph.synonyms(phrase))));
-    let (built, mut found) = (edges::graph(&stated, &passages_of, &synonyms, graph.passages()), Edges::new());
+    let built = edges::graph(&stated, &passages_of, &synonyms, graph.passages());
+    let mut found = Edges::new();
     for raw in built.raw_edges() {
         edge(&mut found, &names[raw.source().index()], &names[raw.target().index()], raw.weight);
     }

@@ -1,5 +1,5 @@
-//! How building grows with the corpus: not run with the other tests. `WAYMARK_PASSAGES` says how many passages of five
-//! triples each are made up.
+//! Measures how building scales with the corpus. Not run with the other tests; `WAYMARK_PASSAGES` sets the number of
+//! generated passages, of five triples each.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use crate::store::{PassageStore, StoreWriter};
 
 const DIMS: usize = 384;
 
-/// When each phase began and was last heard of.
+/// Start of the measurement, and begin and end of each phase in seconds.
 struct Times(Instant, Mutex<BTreeMap<String, (f64, f64)>>);
 
 impl BuildProgress for Times {
@@ -25,7 +25,7 @@ impl BuildProgress for Times {
     }
 }
 
-/// A number below `limit`, small ones far more often, as names are in texts.
+/// Random number below `limit`, small ones far more often, as names are distributed in texts.
 fn skewed(state: &mut u64, limit: f64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -47,12 +47,15 @@ fn statements(passage: usize, passages: usize, state: &mut u64) -> Vec<Triple> {
 #[ignore = "measures: WAYMARK_PASSAGES says how many"]
 fn growth() {
     let passages: usize = std::env::var("WAYMARK_PASSAGES").map_or(10_000, |count| count.parse().unwrap());
-    let (temp, embed, mut state) = (tempfile::tempdir().unwrap(), HashEmbed::new(DIMS), 88_172_645_463_325_252);
+    let temp = tempfile::tempdir().unwrap();
+    let embed = HashEmbed::new(DIMS);
+    let mut state = 88_172_645_463_325_252;
     let path = |name| temp.path().join(name);
     let mut store = StoreWriter::create(&path("store")).unwrap();
     let mut triples = TripleWriter::create(&path(graph_file::TRIPLES)).unwrap();
     for number in 0..passages {
-        let (id, text) = (number.to_string(), "A passage.".to_owned());
+        let id = number.to_string();
+        let text = "A passage.".to_owned();
         store.add(&Document { id, title: String::new(), text, triples: None, metadata: None }).unwrap();
         triples.add(number as u32, &statements(number, passages, &mut state), TripleOrigin::Given).unwrap();
     }

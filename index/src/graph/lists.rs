@@ -1,10 +1,10 @@
-//! Lists of numbers, one per row: in memory while a graph is built, by memory map afterwards.
+//! Lists of numbers, one per row: in memory during a build, memory-mapped afterwards.
 
 use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use super::table::starts;
 use crate::error::IndexError;
 
-/// Lists by memory map, each one sorted and without repetition.
+/// Sorted lists without repetitions, memory-mapped.
 #[derive(Debug)]
 pub(crate) struct Lists {
     offsets: Column<u64>,
@@ -12,7 +12,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Takes `rows` lists of numbers below `below`.
+    /// Reads `rows` lists of numbers below `below`.
     pub(crate) fn read(columns: &mut ColumnFile, rows: usize, below: usize) -> Result<Lists, IndexError> {
         let lists = Lists { offsets: columns.take()?, values: columns.take()? };
         if lists.offsets.len() != rows + 1 || !starts(&lists.offsets, lists.values.len()) {
@@ -26,7 +26,7 @@ impl Lists {
         Ok(lists)
     }
 
-    /// The list of this row; empty where there is none.
+    /// Returns the list of this row. Empty for an unknown row.
     pub(crate) fn get(&self, row: u32) -> &[u32] {
         self.row(row as usize)
     }
@@ -40,7 +40,7 @@ impl Lists {
 /// Lists in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ListRows {
-    /// Where each list begins, and where the last one ends.
+    /// Start of each list, and the end of the last.
     pub(crate) offsets: Vec<u64>,
     pub(crate) values: Vec<u32>,
 }
@@ -54,7 +54,7 @@ impl ListRows {
         self.offsets.len() - 1
     }
 
-    /// Adds a row, sorted and without repetition.
+    /// Appends a row, after sorting it and removing repetitions.
     pub(crate) fn push(&mut self, row: &mut Vec<u32>) {
         row.sort_unstable();
         row.dedup();
@@ -66,12 +66,13 @@ impl ListRows {
         &self.values[self.offsets[row] as usize..self.offsets[row + 1] as usize]
     }
 
-    /// For each of `count` values the rows that hold it, in order.
+    /// Returns for each of `count` values the rows that contain it, in order.
     pub(crate) fn inverse(&self, count: usize) -> ListRows {
         let mut offsets = vec![0_u64; count + 1];
         self.values.iter().for_each(|&value| offsets[value as usize + 1] += 1);
         (0..count).for_each(|i| offsets[i + 1] += offsets[i]);
-        let (mut next, mut values) = (offsets.clone(), vec![0; self.values.len()]);
+        let mut next = offsets.clone();
+        let mut values = vec![0; self.values.len()];
         for (row, number) in (0..self.len()).zip(0..) {
             for &value in self.get(row) {
                 let place = &mut next[value as usize];

@@ -1,8 +1,8 @@
-//! The graph of phrases and passages: what is searched beside the passages themselves.
+//! Graph of phrases and passages, searched beside the passages themselves.
 //!
-//! Triples of passages are normalised to phrases (their subjects and objects) and facts (subject, relation, object).
-//! Phrases and passages are the nodes of an undirected weighted graph, as in HippoRAG 2; phrases are numbered in the
-//! order of their code points, facts in the order of their subject, relation and object.
+//! Triples of passages are normalized to phrases (their subjects and objects) and facts (subject, relation, object).
+//! Phrases and passages are the nodes of an undirected weighted graph, as in HippoRAG 2. Phrases are numbered in code
+//! point order, facts in the order of subject, relation and object.
 
 mod adjacency;
 mod build;
@@ -33,23 +33,22 @@ use columns::{Column, ColumnFile};
 use lists::Lists;
 use table::StringTable;
 
-/// A fact by the numbers of its phrases.
+/// Fact with the numbers of its phrases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GraphFact<'a> {
-    /// Number of the phrase that the fact is about.
+    /// Number of the subject's phrase.
     pub subject: u32,
-    /// What it says of the two, normalised.
+    /// Normalized relation between subject and object.
     pub relation: &'a str,
-    /// Number of the phrase that the subject is related to.
+    /// Number of the object's phrase.
     pub object: u32,
 }
 
-/// The graph of a snapshot. Never changes. Numbers that name nothing are answered with what is empty.
+/// Immutable graph of a snapshot. Lookups of unknown numbers return empty values.
 #[derive(Debug)]
 pub struct Graph {
     triples: TripleFile,
-    /// Where triples are from of which the file says no more than that an extractor found them: of the only one, where
-    /// there was only one.
+    /// Origin of triples that the file marks only as extracted: the manifest's extractor, if it names exactly one.
     extracted: TripleOrigin,
     phrases: StringTable,
     relations: StringTable,
@@ -65,13 +64,14 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Opens the graph in the folder `dir` over so many passages.
+    /// Opens the graph in the folder `dir` over this number of passages.
     pub(crate) fn open(dir: &Path, info: &GraphInfo, passages: usize, dims: usize) -> Result<Graph, IndexError> {
         let path = |name| dir.join(name);
         let phrases = StringTable::open(&path(graph_file::PHRASES))?;
         let relations = StringTable::open(&path(graph_file::RELATIONS))?;
         let facts = open_facts(&path(graph_file::FACTS), phrases.len(), relations.len())?;
-        let (count, nodes) = (facts[0].len(), phrases.len() + passages);
+        let count = facts[0].len();
+        let nodes = phrases.len() + passages;
         if [phrases.len() as u64, count as u64] != [info.phrases, info.facts] {
             let message = format!("it holds {} phrases and {count} facts", phrases.len());
             return Err(IndexError::corrupt(&path(graph_file::PHRASES), message));
@@ -94,78 +94,78 @@ impl Graph {
         })
     }
 
-    /// How many phrases there are.
+    /// Number of phrases.
     pub fn phrases(&self) -> usize {
         self.phrases.len()
     }
 
-    /// How many facts there are.
+    /// Number of facts.
     pub fn facts(&self) -> usize {
         self.facts[0].len()
     }
 
-    /// How many passages there are.
+    /// Number of passages.
     pub fn passages(&self) -> usize {
         self.triples.passages()
     }
 
-    /// The text of a phrase, normalised.
+    /// Normalized text of a phrase.
     pub fn phrase(&self, phrase: u32) -> &str {
         self.phrases.get(phrase)
     }
 
-    /// The number of a phrase that is given in its normal form.
+    /// Returns the number of a phrase, given in normal form. `None` if the graph does not contain it.
     pub fn phrase_id(&self, text: &str) -> Option<u32> {
         self.phrases.find(text)
     }
 
-    /// A fact.
+    /// Returns a fact.
     pub fn fact(&self, fact: u32) -> GraphFact<'_> {
         let [subject, relation, object] =
             [0, 1, 2].map(|part: usize| self.facts[part].get(fact as usize).copied().unwrap_or(u32::MAX));
         GraphFact { subject, relation: self.relations.get(relation), object }
     }
 
-    /// The text of a fact, by which it is embedded: see [`phrase::fact`].
+    /// Text of a fact as embedded; see [`phrase::fact`].
     pub fn fact_text(&self, fact: u32) -> String {
         let GraphFact { subject, relation, object } = self.fact(fact);
         phrase::fact(self.phrase(subject), relation, self.phrase(object))
     }
 
-    /// The passages with a triple that names this phrase, in order.
+    /// Passages with a triple that names this phrase, in order.
     pub fn passages_of(&self, phrase: u32) -> &[u32] {
         self.passages_of.get(phrase)
     }
 
-    /// The passages that state this fact, in order.
+    /// Passages that state this fact, in order.
     pub fn passages_of_fact(&self, fact: u32) -> &[u32] {
         self.passages_of_fact.get(fact)
     }
 
-    /// The facts that this passage states, in order.
+    /// Facts that this passage states, in order.
     pub fn facts_of(&self, passage: u32) -> &[u32] {
         self.facts_of.get(passage)
     }
 
-    /// The synonyms of a phrase, in order, and their cosines.
+    /// Synonyms of a phrase in order, and their cosines.
     pub fn synonyms(&self, phrase: u32) -> (&[u32], &[f32]) {
         self.synonyms.get(phrase)
     }
 
-    /// What the synonyms of a changed graph are found by.
+    /// Phrases and synonyms, from which those of a changed graph are updated.
     fn as_earlier(&self) -> PreviousSynonyms<'_> {
         PreviousSynonyms { phrases: &self.phrases, synonyms: &self.synonyms }
     }
 
-    /// The triples of a passage as they were extracted or given.
+    /// Reads the triples of a passage as they were extracted or given.
     ///
     /// # Errors
-    /// If their record is damaged.
+    /// If the record is damaged.
     pub fn triples(&self, passage: u32) -> Result<Vec<Triple>, IndexError> {
         self.triples.get(passage)
     }
 
-    /// Where the triples of a passage are from.
+    /// Origin of the triples of a passage.
     pub(crate) fn origin(&self, passage: u32) -> TripleOrigin {
         match self.triples.origin(passage) {
             TripleOrigin::Extracted => self.extracted,
@@ -173,32 +173,33 @@ impl Graph {
         }
     }
 
-    /// The edges: nodes are the phrases, by their numbers, then the passages, numbered from [`Graph::phrases`].
+    /// Edges of the graph. Nodes are the phrases by number, then the passages, numbered from [`Graph::phrases`].
     pub fn adjacency(&self) -> Adjacency<'_> {
         self.adjacency.view()
     }
 
-    /// The vector of a phrase, of length 1.
+    /// Vector of a phrase, of length 1.
     pub fn phrase_vector(&self, phrase: u32) -> &[f32] {
         self.phrase_vectors().row(phrase).unwrap_or_default()
     }
 
-    /// The vector of a fact, of length 1.
+    /// Vector of a fact, of length 1.
     pub fn fact_vector(&self, fact: u32) -> &[f32] {
         self.fact_vectors().row(fact).unwrap_or_default()
     }
 
-    /// The `k` facts most like `query`, and the least and largest likeness of any fact, exactly. `None` without facts.
+    /// Returns the `k` facts most similar to `query`, with the smallest and largest similarity of any fact, all exact.
+    /// `None` if there are no facts.
     pub(crate) fn nearest_facts(&self, query: &[f32], k: usize) -> Option<Extremes> {
         self.fact_codes.extremes(&self.fact_vectors, query, k)
     }
 
-    /// One vector of length 1 per phrase.
+    /// Vectors of the phrases, each of length 1.
     pub(crate) fn phrase_vectors(&self) -> &VectorFile {
         &self.phrase_vectors
     }
 
-    /// One vector of length 1 per fact.
+    /// Vectors of the facts, each of length 1.
     pub(crate) fn fact_vectors(&self) -> &VectorFile {
         &self.fact_vectors
     }

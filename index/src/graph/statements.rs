@@ -1,4 +1,4 @@
-//! What the passages state, in normal form: phrases, relations and facts by number.
+//! Numbers the normalized phrases, relations and facts of all passages.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,30 +11,32 @@ use super::triples::TripleFile;
 use crate::error::IndexError;
 use crate::layout::graph_file;
 
-/// A triple by the numbers of its subject, relation and object.
+/// Triple by the numbers of its subject, relation and object.
 pub(super) type Numbers = [u32; 3];
 
-/// The statements of a graph in the making.
+/// Statements of a graph under construction.
 #[derive(Debug)]
 pub(super) struct StatementTables {
-    /// Every triple of every passage; one that two passages state, or that two triples of one passage come to when
-    /// normalised, stands here as often.
+    /// Every triple of every passage, with repetitions between passages and between triples that become equal by
+    /// normalization.
     pub(super) stated: Vec<Numbers>,
-    /// Each triple once, in order: as HippoRAG 2's store of facts is in the golden vectors.
+    /// Distinct triples, in order. The golden vectors show that HippoRAG 2's fact store has the same content.
     pub(super) facts: Vec<Numbers>,
-    /// The facts of each passage.
+    /// Facts of each passage.
     pub(super) facts_of: ListRows,
-    /// The phrases of each passage.
+    /// Phrases of each passage.
     pub(super) phrases_of: ListRows,
-    /// Different phrases.
+    /// Number of distinct phrases.
     pub(super) phrases: usize,
 }
 
 impl StatementTables {
-    /// Normalises the triples of all passages and writes what they are made of to the folder `dir`.
+    /// Normalizes the triples of all passages, and writes phrases, relations, facts and mentions to the folder `dir`.
     pub(super) fn write(dir: &Path, triples: &TripleFile) -> Result<StatementTables, IndexError> {
-        let (mut phrases, mut relations) = (Names::default(), Names::default());
-        let (mut stated, mut ends) = (Vec::new(), Vec::with_capacity(triples.passages()));
+        let mut phrases = Names::default();
+        let mut relations = Names::default();
+        let mut stated = Vec::new();
+        let mut ends = Vec::with_capacity(triples.passages());
         for passage in (0..).take(triples.passages()) {
             triples.each(passage, |[subject, relation, object]| {
                 stated.push([phrases.number(subject), relations.number(relation), phrases.number(object)]);
@@ -60,10 +62,12 @@ impl StatementTables {
         facts.sort_unstable();
         facts.dedup();
         facts.shrink_to_fit();
-        let (mut facts_of, mut phrases_of, mut start) = (ListRows::new(), ListRows::new(), 0);
+        let mut facts_of = ListRows::new();
+        let mut phrases_of = ListRows::new();
+        let mut start = 0;
         for &end in ends {
             let own = &stated[start..end];
-            // All are there, so whichever way the search ends it names the fact.
+            // Every statement is among the facts, so `Ok` and `Err` of the search both give the right place.
             let number = |triple| facts.binary_search(triple).unwrap_or_else(|place| place) as u32;
             facts_of.push(&mut own.iter().map(number).collect());
             phrases_of.push(&mut own.iter().flat_map(|&[subject, _, object]| [subject, object]).collect());
@@ -72,7 +76,7 @@ impl StatementTables {
         StatementTables { stated, facts, facts_of, phrases_of, phrases }
     }
 
-    /// The columns of the facts.
+    /// Writes the columns of the facts.
     fn write_facts(&self, path: &Path) -> Result<(), IndexError> {
         let mut columns = ColumnFileWriter::create(path)?;
         for part in 0..3 {
@@ -84,7 +88,7 @@ impl StatementTables {
         columns.finish()
     }
 
-    /// Which passages mention a phrase, which state a fact, and which facts a passage states.
+    /// Writes the passages of each phrase, the passages of each fact, and the facts of each passage.
     fn write_mentions(&self, path: &Path) -> Result<(), IndexError> {
         let mut columns = ColumnFileWriter::create(path)?;
         self.phrases_of.inverse(self.phrases).write(&mut columns)?;
@@ -94,7 +98,7 @@ impl StatementTables {
     }
 }
 
-/// Texts in normal form, numbered as they come.
+/// Distinct normalized texts, numbered in order of first use.
 #[derive(Default)]
 struct Names {
     numbers: HashMap<Box<str>, u32>,
@@ -102,7 +106,8 @@ struct Names {
 
 impl Names {
     fn number(&mut self, text: &str) -> u32 {
-        let (text, next) = (normalise(text), self.numbers.len() as u32);
+        let text = normalise(text);
+        let next = self.numbers.len() as u32;
         match self.numbers.get(text.as_str()) {
             Some(&number) => number,
             None => {
@@ -112,7 +117,7 @@ impl Names {
         }
     }
 
-    /// Writes the texts in order, and gives the place of each number in it.
+    /// Writes the texts in sorted order. Returns the sorted place of each number.
     fn write(self, path: &Path) -> Result<Vec<u32>, IndexError> {
         let mut names: Vec<(Box<str>, u32)> = self.numbers.into_iter().collect();
         names.sort_unstable();

@@ -1,14 +1,14 @@
-//! A table of texts by their number, sorted, so that the number of a text can be found too.
+//! Sorted table of texts, searchable by number and by text.
 
 use std::path::Path;
 
 use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use crate::error::IndexError;
 
-/// Texts by memory map: each one different, in the order of their code points.
+/// Distinct texts in code point order, memory-mapped.
 #[derive(Debug)]
 pub(crate) struct StringTable {
-    /// Where each text begins, and where the last one ends.
+    /// Start of each text, and the end of the last.
     offsets: Column<u64>,
     text: Column<u8>,
 }
@@ -34,16 +34,17 @@ impl StringTable {
         self.offsets.len() - 1
     }
 
-    /// The text with this number; empty where there is none.
+    /// Returns the text with this number. Empty for an unknown number.
     pub(crate) fn get(&self, number: u32) -> &str {
         let number = number as usize;
         let bytes = self.offsets.get(number..number + 2).and_then(|at| self.text.get(at[0] as usize..at[1] as usize));
         bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
     }
 
-    /// The number of a text.
+    /// Returns the number of a text.
     pub(crate) fn find(&self, text: &str) -> Option<u32> {
-        let (mut low, mut high) = (0, u32::try_from(self.len()).ok()?);
+        let mut low = 0;
+        let mut high = u32::try_from(self.len()).ok()?;
         while low < high {
             let middle = low + (high - low) / 2;
             match self.get(middle).cmp(text) {
@@ -55,7 +56,7 @@ impl StringTable {
         None
     }
 
-    /// Writes a table of `texts`, which come in order.
+    /// Writes a table of `texts`, which must be sorted.
     pub(crate) fn write<'a>(path: &Path, texts: impl Iterator<Item = &'a str> + Clone) -> Result<(), IndexError> {
         let mut columns = ColumnFileWriter::create(path)?;
         columns.begin::<u64>()?;
@@ -73,7 +74,8 @@ impl StringTable {
     }
 }
 
-/// Whether `offsets` cut a column of `length` into rows: from 0, never falling, to its end.
+/// Returns `true` if `offsets` split a column of `length` into rows: they start at 0, never decrease, and end at
+/// `length`.
 pub(super) fn starts(offsets: &[u64], length: usize) -> bool {
     offsets.first() == Some(&0)
         && offsets.last() == Some(&(length as u64))

@@ -135,7 +135,8 @@ fn table(passages: &[Vec<Triple>], graph: &Graph) -> HashMap<(String, String), f
     for (number, triples) in passages.iter().enumerate() {
         let mut seen = BTreeSet::new();
         for triple in triples.iter().filter(|triple| seen.insert(*triple)) {
-            let (s, o) = (phrase::normalise(&triple.subject), phrase::normalise(&triple.object));
+            let s = phrase::normalise(&triple.subject);
+            let o = phrase::normalise(&triple.object);
             *table.entry((s.clone(), o.clone())).or_default() += 1.0;
             *table.entry((o.clone(), s.clone())).or_default() += 1.0;
             table.extend([s, o].map(|phrase| ((format!("P:{number}"), phrase), 1.0)));
@@ -166,7 +167,8 @@ proptest! {
             Some(passage) => format!("P:{passage}"),
             None => graph.phrase(node).to_owned(),
         };
-        let (adjacency, mut edges) = (graph.adjacency(), 0);
+        let adjacency = graph.adjacency();
+        let mut edges = 0;
         for from in 0..adjacency.nodes() as u32 {
             let (targets, weights) = adjacency.row(from);
             prop_assert!(targets.is_sorted_by(|a, b| a < b));
@@ -174,7 +176,8 @@ proptest! {
                 let (back, back_weights) = adjacency.row(to);
                 let place = back.binary_search(&from).unwrap();
                 prop_assert_eq!(back_weights[place].to_bits(), weight.to_bits());
-                let (a, b) = (name(from), name(to));
+                let a = name(from);
+                let b = name(to);
                 let expected: f32 = sums[&if a < b { (a, b) } else { (b, a) }].iter().sum();
                 prop_assert!((expected - weight).abs() < 1e-6);
                 edges += 1;

@@ -1,4 +1,4 @@
-//! The triples of every passage as they were extracted or given, in the order in which they became known.
+//! File of the triples of every passage as extracted or given, in the order in which they became known.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -10,28 +10,28 @@ use crate::manifest::GraphInfo;
 use crate::openie::Builtin;
 use crate::triple::Triple;
 
-/// Where the triples of a passage are from.
+/// Origin of the triples of a passage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum TripleOrigin {
-    /// Nobody was asked.
+    /// Not extracted.
     None = 0,
-    /// The document brought them.
+    /// Given by the document.
     Given = 1,
-    /// An extractor found them.
+    /// Found by an extractor.
     Extracted = 2,
-    /// The built-in extractor found them, which is asked again when the corpus changes. Snapshots that were written
-    /// before these had a number of their own have [`TripleOrigin::Extracted`] instead.
+    /// Found by the built-in extractor, which runs again when the corpus changes. Older snapshots, written before this
+    /// value existed, use [`TripleOrigin::Extracted`] instead.
     Builtin = 3,
 }
 
 impl TripleOrigin {
-    /// Where triples are from that the extractor of this name finds.
+    /// Returns the origin of triples found by the extractor with this ID.
     pub(crate) fn of(extractor: &str) -> TripleOrigin {
         if extractor == Builtin.id() { TripleOrigin::Builtin } else { TripleOrigin::Extracted }
     }
 
-    /// The same, where the file says no more than that an extractor found them, and the manifest names only one.
+    /// Resolves [`TripleOrigin::Extracted`] by the manifest, if that names exactly one extractor.
     pub(crate) fn told_by(self, info: &GraphInfo) -> TripleOrigin {
         match (self, info.extractor()) {
             (TripleOrigin::Extracted, Some(extractor)) => TripleOrigin::of(extractor),
@@ -39,13 +39,13 @@ impl TripleOrigin {
         }
     }
 
-    /// Whether an extractor found them, whichever it was.
+    /// Returns `true` if any extractor found the triples.
     pub(crate) fn is_extracted(self) -> bool {
         matches!(self, TripleOrigin::Extracted | TripleOrigin::Builtin)
     }
 }
 
-/// The triples of a snapshot, by memory map.
+/// Triples of a snapshot, memory-mapped.
 #[derive(Debug)]
 pub(crate) struct TripleFile {
     path: PathBuf,
@@ -56,7 +56,7 @@ pub(crate) struct TripleFile {
 }
 
 impl TripleFile {
-    /// Opens the triples of so many passages.
+    /// Opens the triples of this number of passages.
     pub(crate) fn open(path: &Path, passages: usize) -> Result<TripleFile, IndexError> {
         let mut columns = ColumnFile::open(path)?;
         let triples = TripleFile {
@@ -76,7 +76,7 @@ impl TripleFile {
         self.starts.len()
     }
 
-    /// Where the triples of a passage are from.
+    /// Origin of the triples of a passage.
     pub(crate) fn origin(&self, passage: u32) -> TripleOrigin {
         match self.origins.get(passage as usize) {
             Some(1) => TripleOrigin::Given,
@@ -86,14 +86,14 @@ impl TripleFile {
         }
     }
 
-    /// The triples of a passage.
+    /// Reads the triples of a passage.
     pub(crate) fn get(&self, passage: u32) -> Result<Vec<Triple>, IndexError> {
         let mut found = Vec::new();
         self.each(passage, |[subject, relation, object]| found.push(Triple::new(subject, relation, object)))?;
         Ok(found)
     }
 
-    /// Shows the triples of a passage to `visit`.
+    /// Calls `visit` for each triple of a passage.
     pub(crate) fn each(&self, passage: u32, mut visit: impl FnMut([&str; 3])) -> Result<(), IndexError> {
         let mut record = self.record(passage);
         while let Some(rest) = record.filter(|rest| !rest.is_empty()) {
@@ -113,7 +113,7 @@ impl TripleFile {
     }
 }
 
-/// The first triple of a record, and what is left of it.
+/// Splits the first triple off a record.
 fn triple(mut record: &[u8]) -> Option<([&str; 3], &[u8])> {
     let mut fields = [""; 3];
     for field in &mut fields {
@@ -124,7 +124,7 @@ fn triple(mut record: &[u8]) -> Option<([&str; 3], &[u8])> {
     Some((fields, record))
 }
 
-/// A number of seven bits per byte, the lowest first; the last byte has its high bit clear.
+/// Decodes a number of seven bits per byte, the lowest first; the high bit is clear in the last byte.
 fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut number = 0_u64;
     for (place, &byte) in bytes.iter().enumerate().take(9) {
@@ -136,14 +136,14 @@ fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
-/// The triples of a passage as they are kept: what is said twice counts once, where it is first said
-/// (`filter_invalid_triples` of HippoRAG 2).
+/// Iterates over the triples of a passage without repetitions, each at its first place (`filter_invalid_triples` of
+/// HippoRAG 2).
 pub(crate) fn distinct(triples: &[Triple]) -> impl Iterator<Item = &Triple> {
     let mut seen = HashSet::with_capacity(triples.len());
     triples.iter().filter(move |triple| seen.insert(*triple))
 }
 
-/// The triples of a snapshot in the making. Takes those of each passage once, in any order.
+/// Writer of a triple file. Accepts the triples of each passage once, in any order.
 #[derive(Debug)]
 pub(crate) struct TripleWriter {
     path: PathBuf,
@@ -157,11 +157,13 @@ impl TripleWriter {
     pub(crate) fn create(path: &Path) -> Result<TripleWriter, IndexError> {
         let mut columns = ColumnFileWriter::create(path)?;
         columns.begin::<u8>()?;
-        let (starts, lengths, origins) = (Vec::new(), Vec::new(), Vec::new());
+        let starts = Vec::new();
+        let lengths = Vec::new();
+        let origins = Vec::new();
         Ok(TripleWriter { path: path.to_owned(), columns, starts, lengths, origins })
     }
 
-    /// Adds the triples of a passage, of which only those that are [`distinct`] are kept.
+    /// Adds the triples of a passage, without repetitions (see [`distinct`]).
     pub(crate) fn add(&mut self, passage: u32, triples: &[Triple], origin: TripleOrigin) -> Result<(), IndexError> {
         let mut record = Vec::new();
         for triple in distinct(triples) {
@@ -182,24 +184,24 @@ impl TripleWriter {
         Ok(())
     }
 
-    /// Whether any document brought triples.
+    /// Returns `true` if any document brought triples.
     pub(crate) fn any(&self) -> bool {
         self.origins.iter().any(|&origin| origin != TripleOrigin::None as u8)
     }
 
-    /// Whether any passage has triples from there, be they none in number.
+    /// Returns `true` if any passage has triples of this origin, even an empty list.
     pub(crate) fn has(&self, origin: TripleOrigin) -> bool {
         self.origins.contains(&(origin as u8))
     }
 
-    /// The passages below `passages` whose triples are not known.
+    /// Returns the passages below `passages` whose triples are not known.
     pub(crate) fn unknown(&self, passages: u32) -> Vec<u32> {
         let known =
             |&number: &u32| self.origins.get(number as usize).is_none_or(|&origin| origin == TripleOrigin::None as u8);
         (0..passages).filter(known).collect()
     }
 
-    /// The file is complete, for so many passages, but not yet synced.
+    /// Completes the file for this number of passages, without syncing it.
     pub(crate) fn finish(mut self, passages: usize) -> Result<(), IndexError> {
         self.reach(passages);
         self.columns.column(&self.starts)?;

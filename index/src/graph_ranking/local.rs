@@ -1,38 +1,38 @@
-//! Personalised PageRank around a few nodes of a large graph.
+//! Personalized PageRank around a few nodes of a large graph.
 //!
-//! Andersen, Chung and Lang, "Local Graph Partitioning using PageRank Vectors" (FOCS 2006): what has yet to be
-//! distributed waits at the nodes as a residual; a node whose residual is large for its degree keeps the share of it
-//! that starts anew and pushes the rest over its edges. Only the surroundings of the start are ever touched. What is
-//! missing at the end is the sum of the residuals, to the letter.
+//! Algorithm of Andersen, Chung and Lang, "Local Graph Partitioning using PageRank Vectors" (FOCS 2006). Mass that is
+//! not distributed yet waits at the nodes as a residual. A node whose residual is large for its degree keeps the
+//! restart share of the residual and pushes the rest along its edges. Only the surroundings of the start are ever
+//! touched. The mass missing at the end is exactly the sum of the residuals.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use crate::graph::Adjacency;
 
-/// How a local walk goes, and when it ends.
+/// Parameters and stopping rule of a local walk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LocalPageRank {
     /// Probability of following an edge.
     pub(crate) damping: f64,
-    /// Largest residual of a node, per unit of its summed weights; all that was reset is 1.
+    /// Largest residual of a node per unit of its summed weights, relative to a total reset of 1.
     pub(crate) tolerance: f64,
-    /// Edges after which it ends in any case.
+    /// Maximum number of edges to visit.
     pub(crate) work: usize,
-    /// A node that is walked around as if it had no edges; no walk starts there.
+    /// Node to ignore together with its edges. No walk starts there.
     pub(crate) without: Option<u32>,
 }
 
-/// Where a local walk arrived.
+/// Result of a local walk.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LocalScores {
-    /// The nodes that it reached, in ascending order, and their mass.
+    /// Reached nodes in ascending order, with their mass.
     pub(crate) mass: Vec<(u32, f32)>,
-    /// What is missing, summed over all nodes, of a whole of 1.
+    /// Missing mass, summed over all nodes, of a total of 1.
     pub(crate) missing: f64,
 }
 
-/// Memory for walks: as long as the graph has nodes, and all zero between walks.
+/// Reusable buffers for walks, one entry per node of the graph, all zero between walks.
 #[derive(Debug, Default)]
 pub(crate) struct ScratchPool(Mutex<Vec<LocalScratch>>);
 
@@ -41,7 +41,7 @@ struct LocalScratch {
     mass: Vec<f32>,
     residual: Vec<f32>,
     waiting: VecDeque<u32>,
-    /// Nodes that were given anything, each once.
+    /// Nodes that received any mass, each once.
     touched: Vec<u32>,
 }
 
@@ -62,7 +62,7 @@ impl ScratchPool {
 }
 
 impl LocalPageRank {
-    /// Walks from `reset`: nodes and their weights, which need not sum to 1. A node may stand there only once.
+    /// Runs a walk from `reset`: distinct nodes with their weights, which need not sum to 1.
     pub(crate) fn solve(&self, edges: &Adjacency<'_>, reset: &[(u32, f64)], scratches: &ScratchPool) -> LocalScores {
         let mut scratch = scratches.take(edges.nodes());
         let local = self.solve_in(edges, reset, &mut scratch);
@@ -75,7 +75,7 @@ impl LocalPageRank {
         if !(total > 0.0 && total.is_finite()) {
             return LocalScores { mass: Vec::new(), missing: 0.0 };
         }
-        // Nodes without edges start anew by the reset, which is the same as walking without them and scaling.
+        // A walk restarts at a node without edges, which equals walking without that node and scaling the result.
         let kept = |target: u32| Some(target) != self.without;
         let alone = |&&(node, _): &&(u32, f64)| !edges.row(node).0.iter().any(|&target| kept(target));
         let whole = 1.0 - self.damping * reset.iter().filter(alone).map(|(_, weight)| weight).sum::<f64>() / total;
@@ -105,29 +105,30 @@ impl LocalPageRank {
 
 impl LocalScratch {
     fn add(&mut self, node: u32, amount: f32) {
-        let (mass, residual) = (self.mass[node as usize], &mut self.residual[node as usize]);
+        let mass = self.mass[node as usize];
+        let residual = &mut self.residual[node as usize];
         if mass == 0.0 && *residual == 0.0 {
             self.touched.push(node);
         }
         *residual += amount;
     }
 
-    /// Gives a node more, and lets it wait for its turn once that is enough.
+    /// Adds residual to a node, and queues the node once its residual is large enough.
     fn push(&mut self, node: u32, amount: f32, tolerance: f32, edges: &Adjacency<'_>) {
         let before = self.residual[node as usize];
         self.add(node, amount);
-        // Most are given too little even for a node of one edge, and nothing more need be read for them.
+        // Most residuals are too small even for a node with one edge; nothing more needs to be read for those.
         if before + amount <= tolerance {
             return;
         }
-        // The number of edges stands for the summed weights, which would have to be read: weights are about 1.
+        // The number of edges approximates the summed weights, which would have to be read: weights are about 1.
         let bound = tolerance * edges.row(node).0.len() as f32;
         if before <= bound && before + amount > bound {
             self.waiting.push_back(node);
         }
     }
 
-    /// Takes the masses out and leaves everything zero.
+    /// Takes the masses out and resets every buffer to zero.
     fn settle(&mut self) -> LocalScores {
         self.touched.sort_unstable();
         self.touched.dedup();
@@ -177,9 +178,10 @@ mod tests {
             let edges = Adjacency { offsets: &offsets, targets: &targets, weights: &weights };
             let reset: Vec<(u32, f64)> = reset.into_iter().filter(|(node, _)| Some(*node) != without).collect();
             prop_assume!(!reset.is_empty());
-            let (scratches, walk) = (ScratchPool::default(), LocalPageRank { damping, tolerance, work: 100_000, without });
+            let scratches = ScratchPool::default();
+            let walk = LocalPageRank { damping, tolerance, work: 100_000, without };
             let local = walk.solve(&edges, &reset, &scratches);
-            // What the first walk left behind must not be seen by the second.
+            // The second walk must not see what the first one left behind.
             prop_assert_eq!(&walk.solve(&edges, &reset, &scratches), &local);
             let mut whole_reset = vec![0.0_f64; 40];
             reset.iter().for_each(|&(node, weight)| whole_reset[node as usize] = weight);
@@ -201,7 +203,8 @@ mod tests {
             let walk = LocalPageRank { damping: 0.5, tolerance: 1e-9, work, without: None };
             walk.solve(&edges, &[(7, 3.0)], &ScratchPool::default())
         };
-        let (short, long) = (walk(10), walk(10_000));
+        let short = walk(10);
+        let long = walk(10_000);
         assert!(short.missing > 0.1 && long.missing < 1e-5, "{} and {}", short.missing, long.missing);
         assert!(long.mass.len() < 100, "only what is near is touched");
     }

@@ -1,4 +1,5 @@
-//! From facts to passages: where a walk over the graph starts, where it arrives, and by which way.
+//! Ranks passages by personalized PageRank over the graph: seed phrases, the walk, and the likeliest path to each
+//! passage.
 
 mod local;
 mod path_tracer;

@@ -1,4 +1,4 @@
-//! The way by which a walk most likely came to a passage.
+//! Finds the likeliest path of a walk to a passage.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,22 +9,22 @@ use crate::evidence::PathEdge;
 use crate::graph::{Adjacency, Graph};
 use crate::mode::GraphVariant;
 
-/// Ways of three edges whose middle one joins phrases of which either has more edges than this are not looked for: each
-/// of them is unlikely, and they are many. Where one starts and how a shorter one goes is not limited.
+/// Largest number of edges of a phrase in the middle of a path of three edges. Paths through phrases with more edges
+/// are unlikely and very many, so they are skipped. Starting phrases and shorter paths are not limited.
 const MOST_EDGES: usize = 1024;
 
-/// Finds ways of at most three edges from the phrases of one walk.
+/// Finds paths of at most three edges from the seeds of one walk.
 #[derive(Debug)]
 pub(crate) struct PathTracer<'a> {
     graph: &'a Graph,
     edges: Adjacency<'a>,
-    /// The phrase that the walk leaves out.
+    /// Phrase that the walk ignores.
     without: Option<u32>,
-    /// The summed weights of the phrases that were met.
+    /// Summed edge weights of the phrases visited so far.
     degrees: RefCell<HashMap<u32, f64>>,
-    /// Each seed, with its weight.
+    /// Weight of each seed phrase.
     seeds: HashMap<u32, f64>,
-    /// The phrases one edge from a seed: the likeliest seed, how likely, and the weight of the edge.
+    /// Phrases one edge away from a seed, each with its likeliest seed, the likelihood, and the weight of the edge.
     near: HashMap<u32, NearbyPhrase>,
 }
 
@@ -35,14 +35,14 @@ struct NearbyPhrase {
     weight: f32,
 }
 
-/// A way being compared with others.
+/// Best path found so far.
 struct CandidatePath {
     chance: f64,
     steps: Vec<(u32, f32)>,
 }
 
 impl<'a> PathTracer<'a> {
-    /// For the walk of a variant from these phrases. Those of no weight lead nowhere.
+    /// Prepares a tracer for the walk of a variant from these seeds. Seeds of weight 0 start no path.
     pub(crate) fn new(graph: &'a Graph, variant: GraphVariant, seeds: &[Seed]) -> PathTracer<'a> {
         let seeds = seeds.iter().filter(|seed| seed.weight > 0.0).map(|seed| (seed.phrase, seed.weight));
         let mut tracer = PathTracer {
@@ -57,7 +57,7 @@ impl<'a> PathTracer<'a> {
         tracer
     }
 
-    /// The nodes one edge from a seed; of equally likely seeds the one of the least number.
+    /// Returns the nodes one edge away from a seed. Among equally likely seeds the lowest number wins.
     fn around(&self) -> HashMap<u32, NearbyPhrase> {
         let mut around: HashMap<u32, NearbyPhrase> = HashMap::new();
         for (&seed, &chance) in &self.seeds {
@@ -73,7 +73,7 @@ impl<'a> PathTracer<'a> {
         around
     }
 
-    /// The edges of a node as the walk takes them.
+    /// Edges of a node, without those that the walk ignores.
     fn row(&self, node: u32) -> impl Iterator<Item = (u32, f32)> + use<'a> {
         let without = self.without;
         let (targets, weights) = if without == Some(node) { (&[][..], &[][..]) } else { self.edges.row(node) };
@@ -81,20 +81,20 @@ impl<'a> PathTracer<'a> {
         row.filter(move |(target, _)| without != Some(*target))
     }
 
-    /// The summed weights of a node's edges.
+    /// Returns the summed weights of a node's edges.
     fn degree(&self, node: u32) -> f64 {
         let sum = || self.row(node).map(|(_, weight)| f64::from(weight)).sum();
         *self.degrees.borrow_mut().entry(node).or_insert_with(sum)
     }
 
-    /// Whether ways may go on over a phrase in their middle.
+    /// Returns `true` if paths may pass through this phrase.
     fn is_passable(&self, phrase: u32) -> bool {
         self.edges.row(phrase).0.len() <= MOST_EDGES
     }
 
-    /// The likeliest way to a passage over at most two more phrases: the largest product of the seed's weight and of
-    /// each edge's share in the edges of the phrase that it leaves. Of equally likely ones the shortest, then the one
-    /// whose last phrases come first. Empty if there is none.
+    /// Returns the likeliest path to a passage over at most two more phrases: the largest product of the seed's weight
+    /// and of each edge's share among the edges of the phrase it leaves. Among equally likely paths the shortest wins,
+    /// then the one whose last phrases come first. Empty if there is none.
     pub(crate) fn way(&self, passage: u32) -> Vec<PathEdge> {
         let phrases = self.graph.phrases() as u32;
         let mut best = CandidatePath { chance: 0.0, steps: Vec::new() };

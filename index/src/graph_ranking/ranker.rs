@@ -1,4 +1,4 @@
-//! Walks over the graph of a snapshot, whole or local.
+//! Runs PageRank over the graph of a snapshot, whole or local.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -11,56 +11,55 @@ use crate::options::GraphOptions;
 use crate::pagerank::{Edges, PageRankScores, PageRankSolver};
 use crate::scored::Scored;
 
-/// The most that may be missing of a whole walk's mass, over all nodes together: each mass is known to one millionth of
-/// the whole mass.
+/// Largest missing mass of a walk over the whole graph, summed over all nodes: one millionth of the total mass.
 const TOLERANCE: f64 = 1e-6;
 
-/// The largest residual of a local walk, per unit of a node's weights.
+/// Largest residual of a local walk, per unit of a node's weights.
 const LOCAL_TOLERANCE: f64 = 1e-6;
-/// Edges after which a local walk ends.
+/// Maximum number of edges that a local walk visits.
 const LOCAL_WORK: usize = 2_000_000;
 
-/// What a walk needs beside the graph.
+/// PageRank solvers and buffers for one graph.
 #[derive(Debug)]
 pub(crate) struct GraphRanker {
-    /// For walks over the whole graph, those that were last used first; none where it is too large for them.
+    /// Solvers for walks over the whole graph, most recently used first. `None` if the graph is too large for them.
     whole: Option<Mutex<Vec<PreparedSolver>>>,
     scratches: ScratchPool,
 }
 
-/// Kinds of walks that are kept prepared at a time.
+/// Number of prepared solvers to keep.
 const MOST_PREPARED: usize = 4;
 
-/// Walks of one kind.
+/// Solver for one combination of damping and ignored phrase.
 #[derive(Debug)]
 struct PreparedSolver {
     damping: f64,
-    /// The phrase that they leave out.
+    /// Phrase that the walks ignore.
     without: Option<u32>,
-    /// Filled by the first who wants them, while the others wait for it.
+    /// Initialized by the first caller, while other callers wait for it.
     solver: Arc<OnceLock<Arc<PageRankSolver<f32>>>>,
 }
 
-/// Where a walk arrived.
+/// Passages ranked by a walk.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RankedPassages {
-    /// The passages where most of it did, by falling mass, equal ones in the order of the corpus.
+    /// Passages with the most mass, best first, ties in corpus order.
     pub(crate) best: Vec<Scored>,
-    /// The most that is missing of its mass of 1, over all nodes together, but for rounding.
+    /// Upper bound on the missing mass of a total of 1, summed over all nodes, apart from rounding.
     pub(crate) missing: f64,
 }
 
-/// The passages' own weights in a reset.
+/// Weights of the passages in a reset vector.
 #[derive(Debug, Clone)]
 pub(crate) enum PassageWeights {
-    /// Of every passage, in order.
+    /// One weight per passage, in order.
     Every(Vec<f32>),
-    /// Of some; the others have none.
+    /// Weights of some passages; the others weigh 0.
     Some(Vec<(u32, f32)>),
 }
 
 impl PassageWeights {
-    /// The weight of a passage.
+    /// Returns the weight of a passage.
     pub(crate) fn of(&self, passage: u32) -> f32 {
         match self {
             PassageWeights::Every(weights) => weights.get(passage as usize).copied().unwrap_or_default(),
@@ -72,7 +71,7 @@ impl PassageWeights {
 }
 
 impl GraphRanker {
-    /// For walks over the whole of a graph; without one, they stay around where they start.
+    /// Prepares walks over `whole`. `None` makes walks local, around their start.
     pub(crate) fn new(whole: Option<&Graph>) -> GraphRanker {
         let usual = |graph| {
             let damping = GraphOptions::default().damping;
@@ -82,12 +81,13 @@ impl GraphRanker {
         GraphRanker { whole: whole.map(usual), scratches: ScratchPool::default() }
     }
 
-    /// Whether walks go over the whole graph, from every passage.
+    /// Returns `true` if walks cover the whole graph.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole.is_some()
     }
 
-    /// Walks from phrases and passages to the best passages that are wanted. Which are changes nothing about the walk.
+    /// Walks from phrases and passages, and returns the best passages that `wanted` selects. The selection does not
+    /// influence the walk.
     pub(crate) fn rank(
         &self,
         graph: &Graph,
@@ -140,13 +140,13 @@ impl GraphRanker {
     }
 }
 
-/// The phrase that a walk leaves out, and its edges with it: in GraphRAG-R1's, that without text.
+/// Returns the phrase that a walk ignores: GraphRAG-R1 ignores the phrase without text, together with its edges.
 pub(super) fn left_out(graph: &Graph, variant: GraphVariant) -> Option<u32> {
     graph.phrase_id("").filter(|_| variant == GraphVariant::GraphR1)
 }
 
-/// The walks of a kind, which `make` prepares now where they are not yet: once, however many want them at the same time.
-/// Nobody waits for them but who wants them.
+/// Returns the solver for these parameters. Calls `make` if there is none yet: once, even for concurrent callers. Only
+/// callers that need this solver wait for it.
 fn prepared(
     kept: &Mutex<Vec<PreparedSolver>>,
     damping: f64,
@@ -167,7 +167,7 @@ fn prepared(
     Arc::clone(solver.get_or_init(|| Arc::new(make())))
 }
 
-/// Prepares walks over the edges of the graph. Those of the phrase `without`, if one is given, are gone.
+/// Prepares a solver over the edges of the graph, without those of the phrase `without`.
 fn solver(graph: &Graph, damping: f64, without: Option<u32>) -> PageRankSolver<f32> {
     let adjacency = graph.adjacency();
     let mut edges = Edges { offsets: adjacency.offsets, targets: adjacency.targets, weights: adjacency.weights };
@@ -191,14 +191,16 @@ mod tests {
 
     use super::*;
 
-    /// Over one node without edges.
+    /// Solver over one node without edges.
     fn lonely() -> PageRankSolver<f32> {
         PageRankSolver::new(&Edges::<f32> { offsets: &[0, 0], targets: &[], weights: &[] }, 1, 0.5)
     }
 
     #[test]
     fn who_wants_the_same_walks_at_once_waits_for_one_preparation() {
-        let (kept, made, together) = (Mutex::default(), AtomicUsize::new(0), Barrier::new(4));
+        let kept = Mutex::default();
+        let made = AtomicUsize::new(0);
+        let together = Barrier::new(4);
         let make = || {
             made.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(20));
@@ -217,7 +219,8 @@ mod tests {
 
     #[test]
     fn the_kinds_that_were_last_used_are_kept() {
-        let (kept, made) = (Mutex::default(), AtomicUsize::new(0));
+        let kept = Mutex::default();
+        let made = AtomicUsize::new(0);
         let make = || {
             made.fetch_add(1, Ordering::SeqCst);
             lonely()
@@ -228,7 +231,7 @@ mod tests {
             made.load(Ordering::SeqCst) - before
         };
         assert!((0..MOST_PREPARED as u32).all(|without| made_by(without) == 1));
-        // The one more takes the place of 1: 0 was used since.
+        // The additional kind evicts 1, because 0 was used more recently.
         assert_eq!([0, 99, 0, 1, 99].map(made_by), [0, 1, 0, 1, 0]);
         assert_eq!(kept.lock().unwrap_or_else(PoisonError::into_inner).len(), MOST_PREPARED);
     }

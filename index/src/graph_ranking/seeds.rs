@@ -1,53 +1,55 @@
-//! Which phrases a walk starts from, and with how much weight.
+//! Selects and weighs the phrases that a walk starts from.
 
 use crate::graph::Graph;
 use crate::mode::GraphVariant;
 use crate::options::GraphOptions;
 
-/// A fact that is followed.
+/// Fact that the search follows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct KeptFact {
-    /// Its number.
+    /// Number of the fact.
     pub(crate) fact: u32,
-    /// How like the query it is, scaled to [0, 1] over all facts.
+    /// Similarity to the query, scaled to [0, 1] over all facts.
     pub(crate) score: f32,
 }
 
-/// A phrase that a walk starts from.
+/// Phrase that a walk starts from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Seed {
-    /// Its number.
+    /// Number of the phrase.
     pub(crate) phrase: u32,
-    /// How many passages name it in a triple.
+    /// Number of passages that name the phrase in a triple.
     pub(crate) passages: usize,
-    /// What phrases are cut by.
+    /// Linking score, by which the list of seeds is cut off.
     pub(crate) linking: f64,
-    /// Its weight in the reset.
+    /// Weight in the reset vector.
     pub(crate) weight: f64,
 }
 
-/// What is added up for one phrase.
+/// Sums over the facts that name one phrase.
 struct PhraseScores {
     phrase: u32,
     passages: usize,
-    /// Summed scores of the facts that name it, and how many they are.
+    /// Sum of the scores of the facts that name the phrase, followed by the number of these facts.
     scores: f64,
     times: f64,
-    /// The score of the last one.
+    /// Score of the last such fact.
     last: f64,
 }
 
-/// The phrases of the facts that were kept, in their order: at most `linking_top_k`, by falling linking score, equal
-/// ones in the order in which they are first named, a fact's subject before its object.
+/// Selects the phrases of the kept facts: at most `linking_top_k`, by descending linking score. Ties keep the order in
+/// which phrases are first named, a fact's subject before its object.
 ///
-/// A fact gives each of its phrases its score over the number of passages that name the phrase. HippoRAG 2 takes the
-/// mean of that over the facts, and cuts by it (`HippoRAG.py:graph_search_with_fact_entities`); RouteRAG's fork takes
-/// that of the last fact, and cuts by the mean of the scores themselves (`RouteRAG.py`, the same function), as does
-/// GraphRAG-R1's, in which there are no phrases without text. A fact of score 0 gives weight 0.
+/// A fact gives each of its phrases the fact's score divided by the number of passages that name the phrase. HippoRAG 2
+/// takes the mean over the facts, as weight and as linking score (`HippoRAG.py:graph_search_with_fact_entities`).
+/// RouteRAG's fork weighs by the last fact alone, and its linking score is the mean of the undivided scores
+/// (`RouteRAG.py`, the same function). GraphRAG-R1's fork does the same, but has no phrases without text. A fact of
+/// score 0 gives weight 0.
 pub(crate) fn seeds(graph: &Graph, kept: &[KeptFact], options: &GraphOptions) -> Vec<Seed> {
     let mut named: Vec<PhraseScores> = Vec::new();
     for &KeptFact { fact, score } in kept {
-        let (fact, score) = (graph.fact(fact), f64::from(score));
+        let fact = graph.fact(fact);
+        let score = f64::from(score);
         for phrase in [fact.subject, fact.object] {
             if options.variant == GraphVariant::GraphR1 && graph.phrase(phrase).is_empty() {
                 continue;
@@ -62,7 +64,7 @@ pub(crate) fn seeds(graph: &Graph, kept: &[KeptFact], options: &GraphOptions) ->
         }
     }
     let mut seeds: Vec<Seed> = named.iter().map(|named| named.seed(options.variant)).collect();
-    // The sort is stable, which is what keeps ties in the order in which they are named.
+    // A stable sort keeps ties in the order in which phrases are first named.
     seeds.sort_by(|a, b| b.linking.total_cmp(&a.linking));
     seeds.truncate(options.linking_top_k);
     seeds
@@ -70,7 +72,8 @@ pub(crate) fn seeds(graph: &Graph, kept: &[KeptFact], options: &GraphOptions) ->
 
 impl PhraseScores {
     fn seed(&self, variant: GraphVariant) -> Seed {
-        let (mean, share) = (self.scores / self.times, self.passages.max(1) as f64);
+        let mean = self.scores / self.times;
+        let share = self.passages.max(1) as f64;
         let (linking, weight) = match variant {
             GraphVariant::HippoRag => (mean / share, mean / share),
             GraphVariant::RouteRag | GraphVariant::GraphR1 => (mean, self.last / share),

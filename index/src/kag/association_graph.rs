@@ -1,32 +1,32 @@
-//! The graph itself, and the walk over it.
+//! Knowledge association graph, and the walk over it.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::options::KagOptions;
 
-/// A chunk that was found.
+/// Chunk in the graph.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChunkNode<'a> {
-    /// Its cosine with the question.
+    /// Cosine with the question.
     pub(crate) similarity: f32,
-    /// Its title in normal form; empty if it has none.
+    /// Title in normal form; empty if there is none.
     pub(crate) title: &'a str,
 }
 
-/// A triple that was found.
+/// Triple in the graph.
 #[derive(Debug, Clone)]
 pub(crate) struct TripleNode<'a> {
-    /// Its cosine with the question.
+    /// Cosine with the question.
     pub(crate) similarity: f32,
-    /// Its head, in normal form.
+    /// Head in normal form; empty if it has no ASCII letter or digit.
     pub(crate) head: &'a str,
-    /// Its tail, in normal form; like the head empty where that has no ASCII letter or digit.
+    /// Tail in normal form; empty if it has no ASCII letter or digit.
     pub(crate) tail: &'a str,
-    /// The chunks it was extracted from, by their place among those found.
+    /// Indices of the found chunks that state the triple.
     pub(crate) sources: Vec<usize>,
 }
 
-/// A ranked thing, by its place among those found.
+/// Ranked chunk or triple, by its index among those found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RankedItem {
     ChunkNode(usize),
@@ -43,7 +43,8 @@ pub(crate) struct NodeMasses {
 }
 
 impl NodeMasses {
-    /// The `k` chunks and triples with the most mass; of equal ones chunks first, then as they were found.
+    /// Returns the `k` chunks and triples with the most mass. Ties list chunks first, then keep the order in which
+    /// items were found.
     pub(crate) fn best(&self, k: usize) -> Vec<(RankedItem, f64)> {
         let chunks = self.chunks.iter().enumerate().map(|(place, &mass)| (RankedItem::ChunkNode(place), mass));
         let triples = self.triples.iter().enumerate().map(|(place, &mass)| (RankedItem::Triple(place), mass));
@@ -54,26 +55,26 @@ impl NodeMasses {
     }
 }
 
-/// The knowledge association graph (TeaRAG §4.2): the question, chunks, triples, and entities known by their names, in
-/// this order.
+/// Knowledge association graph (TeaRAG §4.2). Nodes are the question, chunks, triples, and entities by name, in this
+/// order.
 #[derive(Debug)]
 pub(crate) struct AssociationGraph {
     chunks: usize,
     triples: usize,
-    /// Names of the entities, key entities first, in the order in which they came up.
+    /// Names of the entities in order of first use, key entities first.
     entities: Vec<String>,
-    /// How many of them are key entities.
+    /// Number of key entities.
     keys: usize,
-    /// Both ends and the weight of each edge, the smaller end first, in order.
+    /// Endpoints and weight of each edge, the smaller endpoint first, sorted.
     edges: Vec<(usize, usize, f64)>,
 }
 
-/// Weight of an edge between things that occur together. "Assigned", says the text, so two reasons for one edge do not
-/// make it heavier.
+/// Weight of an edge between co-occurring nodes. The paper says "assigned", so a second reason for an edge does not add
+/// weight.
 const TOGETHER: f64 = 1.0;
 
 impl AssociationGraph {
-    /// Joins what was found for a question about `keys`, entities in normal form.
+    /// Joins chunks and triples found for a question with the key entities `keys` in normal form.
     pub(crate) fn new(
         chunks: &[ChunkNode<'_>],
         triples: &[TripleNode<'_>],
@@ -97,7 +98,7 @@ impl AssociationGraph {
             if relevance > options.threshold {
                 builder.join(0, node, relevance);
             }
-            // All that is empty in normal form would be one entity, which joins what has nothing in common.
+            // An empty normal form would be one entity that connects unrelated triples.
             let ends: Vec<usize> = [triple.head, triple.tail]
                 .into_iter()
                 .filter(|name| !name.is_empty())
@@ -124,9 +125,9 @@ impl AssociationGraph {
         1 + self.chunks + self.triples + self.entities.len()
     }
 
-    /// Personalised PageRank (§4.2): `p ← α·M·p + (1 - α)·v` from `p = v`, a fixed number of times. `M` is the matrix of
-    /// weights with columns that sum to 1; `v` is 1 for the question, 0.5 for each key entity, and not scaled. What lies
-    /// on a node without edges goes nowhere.
+    /// Personalized PageRank (§4.2): `p ← α·M·p + (1 - α)·v` from `p = v`, for a fixed number of steps. `M` is the
+    /// weight matrix with columns that sum to 1; `v` is 1 for the question and 0.5 for each key entity, without
+    /// scaling. Mass on a node without edges is lost.
     pub(crate) fn walk(&self, options: &KagOptions) -> NodeMasses {
         let nodes = self.nodes();
         let first = 1 + self.chunks + self.triples;
@@ -162,12 +163,12 @@ struct AssociationBuilder {
     entities: Vec<String>,
     named: HashMap<String, usize>,
     edges: BTreeMap<(usize, usize), f64>,
-    /// Number of the first entity.
+    /// Node number of the first entity.
     first: usize,
 }
 
 impl AssociationBuilder {
-    /// The node of the entity with this name.
+    /// Returns the node of the entity with this name, adding it if needed.
     fn entity(&mut self, name: &str) -> usize {
         if let Some(&node) = self.named.get(name) {
             return node;
@@ -178,7 +179,7 @@ impl AssociationBuilder {
         node
     }
 
-    /// Gives an edge its weight; none, if that is 0 or it would join a node to itself.
+    /// Sets the weight of an edge. Skips self-loops and weight 0.
     fn join(&mut self, a: usize, b: usize, weight: f64) {
         if a != b && weight > 0.0 {
             self.edges.insert((a.min(b), a.max(b)), weight);

@@ -1,10 +1,10 @@
-//! Entities of a question that names none: the phrases of the graph that stand in it.
+//! Finds key entities for a question that names none: phrases of the graph that occur in the question.
 
 use std::collections::HashSet;
 
 use crate::query::ENTITIES;
 
-/// Words of a phrase that is looked for in a question, at most.
+/// Maximum number of words in a phrase.
 const LONGEST: usize = 8;
 
 /// Words that are no entity by themselves.
@@ -17,22 +17,23 @@ const FILLING: &[&str] = &[
     "whom", "whose", "why", "will", "with", "would", "you",
 ];
 
-/// A run of letters and digits of a question.
+/// Run of letters and digits in a question.
 struct QuestionWord {
-    /// Where it lies in the question's normal form.
+    /// Start in the question's normal form, in bytes.
     start: usize,
     end: usize,
-    /// It is no filling, and begins with a capital letter or holds a digit.
+    /// If `true`, the word is not a filler word and begins with a capital letter or contains a digit.
     named: bool,
     filling: bool,
 }
 
-/// The phrases in `question`, in the order in which they stand there: from left to right the longest that `known` has
-/// and that is more than filling words. If one is written like a name, with a capital letter or a digit, only such ones
-/// are given; of those the first [`ENTITIES`], since each becomes a key entity with a search of its own.
+/// Finds phrases in `question` from left to right, each time the longest that `known` accepts and that has more than
+/// filler words. If one of them is written like a name, with a capital letter or a digit, only such phrases count.
+/// Returns at most [`ENTITIES`], since each becomes a key entity with a search of its own.
 pub(crate) fn linked(question: &str, known: &dyn Fn(&str) -> bool) -> Vec<String> {
     let (normal, words) = words(question);
-    let (mut found, mut seen): (Vec<(String, bool)>, HashSet<String>) = (Vec::new(), HashSet::new());
+    let mut found: Vec<(String, bool)> = Vec::new();
+    let mut seen: HashSet<String> = HashSet::new();
     let mut at = 0;
     while at < words.len() {
         let ends = (at..words.len().min(at + LONGEST)).rev();
@@ -56,9 +57,11 @@ pub(crate) fn linked(question: &str, known: &dyn Fn(&str) -> bool) -> Vec<String
     found.into_iter().filter(|(_, named)| *named || !any_named).map(|(phrase, _)| phrase).take(ENTITIES).collect()
 }
 
-/// The question in normal form, as [`phrase::normalise`](crate::graph::phrase::normalise) has it, and its words.
+/// Returns the normal form of the question, as [`phrase::normalise`](crate::graph::phrase::normalise) defines it, and
+/// its words.
 fn words(question: &str) -> (String, Vec<QuestionWord>) {
-    let (mut normal, mut words): (String, Vec<QuestionWord>) = (String::new(), Vec::new());
+    let mut normal: String = String::new();
+    let mut words: Vec<QuestionWord> = Vec::new();
     let mut within = false;
     for c in question.chars() {
         for lower in c.to_lowercase() {

@@ -1,4 +1,4 @@
-//! Finding what goes into the graph of a question, and ranking it.
+//! Finds the chunks, triples and entities for a question's association graph, and ranks them.
 
 use std::collections::BTreeSet;
 
@@ -20,38 +20,38 @@ use crate::query::Query;
 use crate::scored::{Scored, best};
 use crate::triple::Triple;
 
-/// Characters of what is asked that are embedded with each key entity, at most; embedders read no further than this.
+/// Maximum number of characters of the question that are embedded with each key entity; embedders read no further.
 const LONGEST_ASKED: usize = 2048;
 
-/// What a question is about, as it is asked for and as the graph has it.
+/// Entity that a question is about: as written, and in the graph's normal form.
 struct QueryEntity {
     text: String,
     name: String,
     given: bool,
 }
 
-/// What was found for a question.
+/// Chunks, phrases and facts found for a question.
 struct KagCandidates {
     keys: Vec<QueryEntity>,
-    /// By key entity.
+    /// Phrases found for each key entity.
     phrases: Vec<Vec<Scored>>,
     chunks: Vec<Scored>,
-    /// Normal forms of the chunks' titles.
+    /// Chunk titles in normal form.
     titles: Vec<String>,
     passages: Vec<Passage>,
     facts: Vec<Scored>,
-    /// By fact: the chunks that state it.
+    /// Indices of the chunks that state each fact.
     sources: Vec<Vec<usize>>,
 }
 
-/// Answers a question in [`Mode::Kag`](crate::Mode::Kag): TeaRAG §4.1 and §4.2 with embeddings alone, where TeaRAG also
+/// Answers a query in [`Mode::Kag`](crate::Mode::Kag): TeaRAG §4.1 and §4.2 with embeddings alone, where TeaRAG also
 /// reranks.
 ///
-/// Chunks are those most like the question. For each key entity the phrases most like `Key entity: {e}. Query: {q}` are
-/// looked for; without any key entity, those most like the question. Of all facts that name one of these phrases, the
-/// ones most like the question are taken. The best `k` of chunks and facts, ranked together, are returned; equal ones
-/// chunks first, then the more alike; facts in the words of a passage ([`worded`]). `text` is what is asked, without white
-/// space around it. Of chunks and facts only those are looked for that may be found, if not all may.
+/// Chunks are the passages most similar to the question. For each key entity, the search finds the phrases most similar
+/// to `Key entity: {e}. Query: {q}`; without a key entity, those most similar to the question. Among all facts that
+/// name one of these phrases, it takes the facts most similar to the question. It returns the best `k` of chunks and
+/// facts, ranked together; ties list chunks first, then the more similar. Facts are returned in the words of a passage
+/// ([`worded`]). `text` is the query text without surrounding white space; `allowed` restricts chunks and facts.
 pub(crate) fn search(
     index: &Index,
     graph: &Graph,
@@ -73,7 +73,8 @@ pub(crate) fn search(
         .zip(&found.sources)
         .map(|(scored, sources)| {
             let fact = graph.fact(scored.number);
-            let (head, tail) = (graph.phrase(fact.subject), graph.phrase(fact.object));
+            let head = graph.phrase(fact.subject);
+            let tail = graph.phrase(fact.object);
             TripleNode { similarity: scored.score, head, tail, sources: sources.clone() }
         })
         .collect();
@@ -95,8 +96,8 @@ pub(crate) fn search(
     Ok(evidence)
 }
 
-/// A fact in the words of the first passage that states it and may be found (Table 11). Its normal form is what it is
-/// known by; a policy cannot copy an answer from that: it lacks capitals, signs, and letters that are not ASCII.
+/// Rewrites a fact in the words of the first allowed passage that states it (Table 11). The normal form identifies the
+/// fact, but a policy cannot copy an answer from it: it lacks capitals, punctuation and non-ASCII letters.
 fn worded(
     graph: &Graph,
     fact: u32,
@@ -136,7 +137,7 @@ fn find(
     let question = &vectors[0];
     let dense = &index.snapshot.dense;
     let chunks = dense.search(question, options.chunks.max(query.k), query.deadline, allowed)?;
-    // The question itself stands in where it is about no entity.
+    // Without a key entity, the question itself takes its place.
     let about = if keys.is_empty() { &vectors[..] } else { &vectors[1..] };
     let phrases = about.iter().map(|vector| {
         query.enter_stage("the phrases were searched")?;
@@ -160,7 +161,7 @@ fn find(
     Ok(KagCandidates { keys, phrases, chunks, titles, passages, facts, sources })
 }
 
-/// The key entities of a query, or else those of its text; each name once.
+/// Returns the key entities of a query, or else of its text, without repeated names.
 fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<QueryEntity> {
     let mut keys: Vec<QueryEntity> = Vec::new();
     for entity in &query.entities {
@@ -176,14 +177,15 @@ fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<QueryEntity> {
     keys
 }
 
-/// The phrases most like a vector; the empty one, which stands for what has no ASCII letter or digit, is none.
+/// Returns the phrases most similar to a vector, without the empty phrase, which stands for text without ASCII letters
+/// or digits.
 fn nearest(graph: &Graph, vector: &[f32], count: usize) -> Vec<Scored> {
     let rows = graph.phrase_vectors().rows().zip(0..);
     let scored = rows.map(|(row, number)| Scored { number, score: dot(vector, row) });
     best(scored.filter(|scored| !graph.phrase(scored.number).is_empty()).collect(), count)
 }
 
-/// Every fact that names one of the phrases, in order.
+/// Returns every fact that names one of the phrases, in order.
 fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
     let phrases: BTreeSet<u32> = phrases.iter().flatten().map(|scored| scored.number).collect();
     let mut facts = BTreeSet::new();
@@ -201,7 +203,7 @@ fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
 impl KagCandidates {
     fn hit(&self, index: &Index, place: usize, rank: usize, mass: f64) -> Result<Hit, IndexError> {
         let dense = HitRank { rank: place + 1, score: self.chunks[place].score };
-        // The walk starts from the question and its entities, never from a chunk.
+        // The walk restarts at the question and its entities, never at a chunk.
         let graph = GraphRank { rank, mass, reset: 0.0, via: Vec::new() };
         let path = HitPath { dense: Some(dense), graph: Some(graph), ..HitPath::default() };
         index.hit(self.chunks[place].number, rank, mass as f32, path)
@@ -212,7 +214,8 @@ impl KagCandidates {
         let found =
             |scored: &Scored| LinkedPhrase { phrase: graph.phrase(scored.number).to_owned(), similarity: scored.score };
         let entities = self.keys.iter().zip(&self.phrases).zip(&masses.entities).map(|((key, phrases), &mass)| {
-            let (name, given) = (key.name.clone(), key.given);
+            let name = key.name.clone();
+            let given = key.given;
             KeyEntity { name, given, phrases: phrases.iter().map(found).collect(), mass }
         });
         let chunks = self.chunks.iter().enumerate().map(|(place, chunk)| KagChunk {

@@ -1,15 +1,15 @@
-//! How text becomes terms.
+//! Text analyzer: splits text into terms.
 
 use tantivy::tokenizer::{
     AsciiFoldingFilter, Language, LowerCaser, RemoveLongFilter, SimpleTokenizer, Stemmer, TextAnalyzer,
 };
 
-/// Names the chain below and the weight of titles; it stands in the manifest, and any other way of making terms must
-/// have another name.
+/// Name of the analyzer and the weighting of titles, stored in the manifest. Every change to either needs a new name.
 pub(crate) const NAME: &str = "words-lower-ascii-english-title2";
 
-/// Words (runs of letters and digits) of at most 80 bytes, in lower case, with accents removed (`Müller` → `muller`),
-/// stemmed as English. Stop words are kept: BM25 weighs them down by itself, and titles are made of them.
+/// Builds the analyzer. Terms are words (runs of letters and digits) of at most 80 bytes, in lower case, without
+/// accents (`Müller` → `muller`), with English stemming. Stop words stay: BM25 gives them little weight by itself, and
+/// titles consist of them.
 pub(super) fn analyzer() -> TextAnalyzer {
     TextAnalyzer::builder(SimpleTokenizer::default())
         .filter(RemoveLongFilter::limit(80))

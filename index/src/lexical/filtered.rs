@@ -1,5 +1,5 @@
-//! The best of some passages. The others are passed over while they are scored, so that the list is full whenever so many
-//! match; scores are those that a search of all passages gives.
+//! BM25 search among some passages. Scoring skips the others, so the list is full if enough allowed passages match;
+//! scores equal those of a search over all passages.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ use tantivy::{Score, Searcher};
 use crate::condition::AllowedPassages;
 use crate::scored::Scored;
 
-/// A passage found, in an order in which the worst is the largest.
+/// Scored passage, ordered so that the worst is the largest.
 #[derive(Debug, Clone, Copy)]
 struct Badness(Scored);
 
@@ -34,7 +34,7 @@ impl PartialEq for Badness {
 
 impl Eq for Badness {}
 
-/// The `limit` passages that are allowed with the highest scores, of equal ones the first in the corpus; `limit` is not 0.
+/// Returns the `limit` allowed passages with the highest scores, ties in corpus order; `limit` must not be 0.
 pub(super) fn best(
     searcher: &Searcher,
     query: &dyn Query,
@@ -44,7 +44,7 @@ pub(super) fn best(
     let weight = query.weight(EnableScoring::enabled_from_searcher(searcher))?;
     let mut found: BinaryHeap<Badness> = BinaryHeap::new();
     for segment in searcher.segment_readers() {
-        // tantivy passes over what scores no more than what is given back.
+        // tantivy skips documents that do not score above the returned threshold.
         weight.for_each_pruning(Score::MIN, segment, &mut |number, score| {
             if allowed.contains(number) {
                 found.push(Badness(Scored { number, score }));

@@ -1,8 +1,8 @@
 //! BM25 over title and text, by tantivy (k1 = 1.2, b = 0.75).
 //!
-//! One segment, written in the order of the store, so that tantivy's document ids are the numbers of the passages and
-//! nothing has to be stored here. A query is plain text: it is analysed like a passage and its terms are searched as
-//! alternatives, so that no character in it can be a syntax error.
+//! The index is one segment in the order of the store, so tantivy's document IDs equal passage numbers and no field is
+//! stored. A query is plain text: it is analyzed like a passage and its terms are alternatives, so no character can
+//! cause a syntax error.
 
 mod analyzer;
 mod filtered;
@@ -29,10 +29,10 @@ pub(crate) use writer::LexicalWriter;
 
 const CONTENT: &str = "content";
 
-/// Distinct terms of a query that are searched at most; those after it add nothing but time.
+/// Maximum number of distinct terms searched in a query; further ones would only add time.
 const MOST_TERMS: usize = 1024;
 
-/// The lexical index of a snapshot, ready for searching.
+/// Lexical index of a snapshot.
 pub(crate) struct LexicalIndex {
     dir: PathBuf,
     searcher: Searcher,
@@ -65,8 +65,8 @@ impl LexicalIndex {
         Ok(LexicalIndex { dir: dir.to_owned(), searcher, content, analyzer: analyzer::analyzer() })
     }
 
-    /// The `limit` passages with the highest BM25 score among those that share a term with `text`, and are allowed, if
-    /// not all are; of equal ones the first in the corpus. How rare a term is follows from all passages either way.
+    /// Returns the `limit` passages with the highest BM25 score that share a term with `text` and are in `allowed`
+    /// (`None` allows all), ties in corpus order. Term frequencies always count all passages.
     pub(crate) fn search(
         &self,
         text: &str,
@@ -88,7 +88,7 @@ impl LexicalIndex {
         Ok(found.into_iter().map(|(score, address)| Scored { number: address.doc_id, score }).collect())
     }
 
-    /// The distinct terms of `text` in order, each with how often it occurs.
+    /// Returns the distinct terms of `text` in order, each with its number of occurrences.
     fn terms(&self, text: &str) -> Vec<(Term, f32)> {
         let mut terms: Vec<(Term, f32)> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
@@ -108,7 +108,7 @@ impl LexicalIndex {
     }
 }
 
-/// A term that stands in the query several times counts several times.
+/// Builds the clause of a term. A term that occurs several times in the query counts as many times.
 fn clause(term: Term, times: f32) -> Box<dyn Query> {
     let query = Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs));
     if times > 1.0 { Box::new(BoostQuery::new(query, times)) } else { query }

@@ -1,4 +1,4 @@
-//! A tantivy directory that is never written: a snapshot may lie on a read-only file system.
+//! Read-only tantivy directory, so that a snapshot may be on a read-only file system.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tantivy::Directory;
 use tantivy::directory::error::{DeleteError, LockError, OpenReadError, OpenWriteError};
 use tantivy::directory::{DirectoryLock, FileHandle, Lock, MmapDirectory, WatchCallback, WatchHandle, WritePtr};
 
-/// Reads through to the folder, refuses every write, and hands out locks without making a file for them.
+/// Reads from the folder, refuses every write, and grants locks without creating a file.
 #[derive(Debug, Clone)]
 pub(super) struct ReadOnlyDirectory(MmapDirectory);
 
@@ -51,7 +51,7 @@ impl Directory for ReadOnlyDirectory {
         Ok(())
     }
 
-    /// Nothing writes here, so there is nothing to be kept from.
+    /// Grants every lock, because nothing here is ever written.
     fn acquire_lock(&self, _: &Lock) -> Result<DirectoryLock, LockError> {
         Ok(DirectoryLock::from(Box::new(())))
     }

@@ -1,4 +1,4 @@
-//! Writing the lexical index, one passage after the other.
+//! Writer of the lexical index.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use tantivy::{Index, TantivyDocument};
 use super::{CONTENT, analyzer, schema};
 use crate::error::IndexError;
 
-/// Sizes tantivy's first hash table of terms; it grows by itself.
+/// Initial size of tantivy's hash table of terms; the table grows by itself.
 const MEMORY_BUDGET: usize = 64 << 20;
 
-/// Bytes that a segment in the making may take. tantivy finds what it holds by addresses of 32 bits, and beyond them
-/// writes over what came first without a word; its own writer of several segments keeps below them.
+/// Maximum bytes of a segment being written. tantivy addresses its buffer with 32 bits and silently overwrites its
+/// beginning beyond them; its own multi-segment writer stays below that.
 const MOST_MEMORY: usize = 3900 << 20;
 
-/// A lexical index in the making.
+/// Lexical index being written.
 pub(crate) struct LexicalWriter {
     dir: PathBuf,
     writer: SingleSegmentIndexWriter,
@@ -33,7 +33,7 @@ impl fmt::Debug for LexicalWriter {
 }
 
 impl LexicalWriter {
-    /// Begins in an empty folder, which is created.
+    /// Creates the folder and starts an empty index in it.
     pub(crate) fn create(dir: &Path) -> Result<LexicalWriter, IndexError> {
         std::fs::create_dir(dir).map_err(IndexError::io("create", dir))?;
         let creating = || IndexError::lexical("create", dir);
@@ -47,15 +47,15 @@ impl LexicalWriter {
         Ok(LexicalWriter { dir: dir.to_owned(), writer, content })
     }
 
-    /// Whether nothing more should be added.
+    /// Returns `true` if no more passages should be added.
     pub(crate) fn is_full(&self) -> bool {
         self.writer.mem_usage() > MOST_MEMORY
     }
 
-    /// Appends a passage, whose document id is how many came before it.
+    /// Appends a passage, whose document ID is the count of earlier passages.
     ///
-    /// The title goes in twice, so that a word in it counts as two in the text (BM25F with weight 2): measured on four
-    /// question sets, that finds one to two more supporting passages in a hundred.
+    /// The title is added twice, so that a word in it counts as two in the text (BM25F with weight 2). On four question
+    /// sets this finds one to two more supporting passages in a hundred.
     pub(crate) fn add(&mut self, title: &str, text: &str) -> Result<(), IndexError> {
         let mut document = TantivyDocument::default();
         for part in [title, title, text] {

@@ -1,4 +1,4 @@
-//! Which of the triples that somebody extracted are triples at all.
+//! Filters out malformed triples.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::python;
 use crate::triple::Triple;
 
-/// Keeps the lists of exactly three, every part as Python's `str()` shows it, and of equal ones the first
-/// (HippoRAG's `filter_invalid_triples`).
+/// Keeps lists of exactly three parts, formatted as Python's `str()` does, without repetitions (HippoRAG's
+/// `filter_invalid_triples`).
 pub(crate) fn valid_triples(found: &[Value]) -> Vec<Triple> {
     let mut seen = HashSet::new();
     let triples = found.iter().filter_map(|value| match value.as_array()?.as_slice() {

@@ -1,4 +1,4 @@
-//! Triples that were extracted elsewhere, out of a file.
+//! Imports triples that were extracted elsewhere, from a file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,45 +18,45 @@ use crate::extract::{Extract, Passages, TripleSink};
 use crate::location::Location;
 use crate::triple::Triple;
 
-/// What an import found and did not find, for people. The numbers about passages add up over all extractions.
+/// Summary of an import. Counts of passages add up over all extractions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ImportReport {
-    /// Records in the file.
+    /// Number of records in the file.
     pub records: u64,
-    /// Records that were replaced by a later one for the same passage.
+    /// Number of records replaced by a later one for the same passage.
     pub replaced: u64,
-    /// Triples left out because they have not three parts or repeat an earlier one of the same record.
+    /// Number of triples dropped because they do not have three parts or repeat an earlier one of the same record.
     pub dropped: u64,
-    /// Passages that were asked about.
+    /// Number of passages requested.
     pub passages: u64,
-    /// Of these, passages that no record is about.
+    /// Number of requested passages without a record.
     pub missing: u64,
-    /// Of these, passages whose record holds no triple.
+    /// Number of requested passages whose record has no triple.
     pub empty: u64,
-    /// Records that are about no passage that was asked about.
+    /// Number of records that match no requested passage.
     pub unmatched: u64,
 }
 
-/// What a record is about: the hash of a passage's id or of its text.
+/// Hash of a passage's ID or of its text, by which records are found.
 type PassageKey = [u8; 16];
 
-/// Where a record lies.
+/// Position of a record in the file.
 #[derive(Debug, Clone, Copy)]
 struct RecordSpan {
     offset: u64,
     length: usize,
     line: u64,
-    /// Among the records that were kept, from 0.
+    /// Index among the kept records, from 0.
     number: usize,
 }
 
-/// A file of triples: HippoRAG's or RouteRAG's OpenIE results, `{"docs": [{"idx", "passage", "extracted_entities",
-/// "extracted_triples"}, …]}` (HippoRAG 1 wrote the same with other `idx`, which are not looked at), whose records are
-/// matched by the text of the passage; or JSONL of `{"id", "triples"}`, matched by the passage's id. A list of records,
-/// and records of both kinds in one file, are read as well.
+/// Triples from a file. Two formats are supported: OpenIE results of HippoRAG or RouteRAG, `{"docs": [{"idx",
+/// "passage", "extracted_entities", "extracted_triples"}, …]}` (the `idx`, which differs in HippoRAG 1, is ignored),
+/// matched by the text of the passage; and JSONL of `{"id", "triples"}`, matched by the passage's ID. Lists of records,
+/// and files that mix both kinds of records, work as well.
 ///
-/// Only where the records lie is kept in memory, about 50 bytes for each. The file is read again by
-/// [`Extract::extract`], and must not change in between.
+/// Only the positions of the records are kept in memory, about 50 bytes each. [`Extract::extract`] reads the file
+/// again, so the file must not change in between.
 #[derive(Debug)]
 pub struct Imported {
     path: PathBuf,
@@ -67,15 +67,15 @@ pub struct Imported {
 #[derive(Debug, Default)]
 struct ImportCounts {
     report: ImportReport,
-    /// By the number of the record: whether a passage asked for it.
+    /// For each record, by its number: `true` if a passage requested it.
     matched: Vec<bool>,
 }
 
 impl Imported {
-    /// Reads through the file and notes where each record lies.
+    /// Reads the file once and notes the position of each record.
     ///
     /// # Errors
-    /// If the file cannot be read, is neither of the two kinds, or holds a record without the fields it needs.
+    /// If the file cannot be read, has neither format, or contains a record without the required fields.
     pub fn open(path: &Path) -> Result<Imported, IndexError> {
         let mut places = HashMap::new();
         let mut report = ImportReport::default();
@@ -87,7 +87,8 @@ impl Imported {
                 message: format!("record {}: {message}", report.records),
             })?;
             report.dropped += record.dropped;
-            let (line, number) = (found.location.line, places.len());
+            let line = found.location.line;
+            let number = places.len();
             let place = RecordSpan { offset: found.offset, length: found.bytes.len(), line, number };
             places
                 .entry(record.key)
@@ -101,7 +102,7 @@ impl Imported {
         Ok(Imported { path: path.to_owned(), places, counts: Mutex::new(ImportCounts { report, matched }) })
     }
 
-    /// What was found so far.
+    /// Returns the counts so far.
     pub fn report(&self) -> ImportReport {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let unmatched = counts.matched.iter().filter(|&&matched| !matched).count() as u64;
@@ -173,7 +174,7 @@ impl Extract for Imported {
             }
             sink(number, triples)?;
         }
-        // A change to a few passages may well find none; a whole corpus without any is the wrong file.
+        // A change to a few passages may match nothing; a whole corpus without a match means the wrong file.
         if !found && !numbers.is_empty() && numbers.len() == passages.len() {
             return Err(self.nothing_matches(passages)?);
         }
@@ -181,7 +182,7 @@ impl Extract for Imported {
     }
 }
 
-/// One record, read.
+/// Parsed record.
 struct ParsedRecord {
     key: PassageKey,
     triples: Vec<Triple>,
@@ -203,7 +204,7 @@ impl ParsedRecord {
             (Some(_), _) => return Err("field `id` is neither a string nor a number".to_owned()),
             (None, None) => {
                 return Err("there is neither `id` (with `triples`) nor `passage` (with `extracted_triples`), \
-                            so nobody knows which passage it is about"
+                            so the record matches no passage"
                     .to_owned());
             }
         };
@@ -226,8 +227,8 @@ enum KeyKind {
     Text,
 }
 
-/// Of a text without white space around it: programs differ in whether they keep the line break before a passage
-/// without a title.
+/// Hashes an ID or a text. White space around texts is ignored, because programs differ in keeping the line break
+/// before a passage without a title.
 fn key(kind: KeyKind, text: &str) -> PassageKey {
     let mut hash = Sha256::new();
     match kind {

@@ -1,5 +1,5 @@
-//! Where triples come from when the corpus brings none: a built-in extractor, files of open information extraction that
-//! were made elsewhere, and language models.
+//! Sources of triples for documents that bring none: a built-in extractor, files of open information extraction made
+//! elsewhere, and language models.
 
 mod builtin;
 mod endpoint;

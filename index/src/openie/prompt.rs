@@ -1,11 +1,11 @@
-//! What a model is asked: the two steps of HippoRAG's open information extraction, named entities and then triples, in
-//! words of our own.
+//! Prompts for a language model: the two steps of HippoRAG's open information extraction, named entities and then
+//! triples, in our own wording.
 
 use serde_json::{Value, json};
 
 use crate::complete::{ModelMessage, ModelRole};
 
-/// Changes with every change to the prompts: what was extracted with others is not used again.
+/// Version of the prompts. Must increase with every change, so that answers to older prompts are not reused.
 pub(super) const VERSION: u32 = 1;
 
 const ENTITIES_TASK: &str = "\
@@ -45,7 +45,7 @@ fn example_triples() -> Value {
     ]})
 }
 
-/// Asks for the named entities of `passage`.
+/// Prompt for the named entities of `passage`.
 pub(super) fn entities(passage: &str) -> Vec<ModelMessage> {
     vec![
         ModelMessage::new(ModelRole::System, ENTITIES_TASK),
@@ -55,7 +55,7 @@ pub(super) fn entities(passage: &str) -> Vec<ModelMessage> {
     ]
 }
 
-/// Asks for the triples of `passage`, which names `entities`.
+/// Prompt for the triples of `passage`, which names `entities`.
 pub(super) fn triples(passage: &str, entities: &[String]) -> Vec<ModelMessage> {
     vec![
         ModelMessage::new(ModelRole::System, TRIPLES_TASK),

@@ -1,4 +1,4 @@
-//! Finding the records of a file of triples without holding the file: only their bounds are looked for here.
+//! Finds the records of a file of triples in a stream, looking only for their bounds.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use crate::error::IndexError;
 use crate::location::Location;
 
-/// A record with more bytes than this is a mistake; reading it whole would only fill the memory.
+/// Maximum bytes of a record. Longer ones are mistakes that would only fill the memory.
 const LONGEST: usize = 64 << 20;
 
-/// One record as it stands in the file.
+/// Unparsed record of the file.
 pub(super) struct RawRecord {
     pub(super) location: Location,
-    /// From the start of the file, in bytes.
+    /// Byte offset in the file.
     pub(super) offset: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The records of a file, in order. After an error nothing follows.
+/// Records of a file, in order. Iteration ends after an error.
 pub(super) struct RecordReader {
     scanner: RecordScanner,
     form: RecordLayout,
@@ -27,17 +27,17 @@ pub(super) struct RecordReader {
     ended: bool,
 }
 
-/// How records stand in a file.
+/// Arrangement of the records in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordLayout {
-    /// As elements of a list: HippoRAG's `docs`, or the whole file.
+    /// Elements of a list: HippoRAG's `docs`, or the whole file.
     List,
-    /// One behind the other.
+    /// One record after the other.
     Lines,
 }
 
 impl RecordReader {
-    /// Opens the file and finds out how records stand in it.
+    /// Opens the file and detects the arrangement of its records.
     pub(super) fn open(path: &Path) -> Result<RecordReader, IndexError> {
         let mut scanner = RecordScanner::open(path)?;
         let form = match scanner.past_white()? {
@@ -92,9 +92,9 @@ impl Iterator for RecordReader {
 struct RecordScanner {
     reader: BufReader<File>,
     path: Arc<Path>,
-    /// Bytes read.
+    /// Number of bytes read.
     offset: u64,
-    /// From 1.
+    /// Current line, from 1.
     line: u64,
 }
 
@@ -145,8 +145,8 @@ impl RecordScanner {
         Location { file: Arc::clone(&self.path), line: self.line }
     }
 
-    /// Goes through the keys of an object whose brace was read, up to the inside of its list `docs`. `false` where it
-    /// has none; then the scanner stands anywhere.
+    /// Skips the keys of an object, whose brace was read, up to the content of its list `docs`. Returns `false` if
+    /// there is no such list; the position is then undefined.
     fn enter_docs(&mut self) -> Result<bool, IndexError> {
         loop {
             match self.past_white()? {
@@ -175,19 +175,20 @@ impl RecordScanner {
         }
     }
 
-    /// The object whose brace was read.
+    /// Reads an object whose brace was read.
     fn object(&mut self) -> Result<RawRecord, IndexError> {
-        let (location, offset) = (self.here(), self.offset - 1);
+        let location = self.here();
+        let offset = self.offset - 1;
         let mut bytes = vec![b'{'];
         self.nested(&mut bytes).map_err(|error| match error {
-            // What is wrong began where the record begins; the end of the file says nothing.
+            // Reports the start of the record; the end of the file would not help to find the mistake.
             IndexError::BadTriples { message, .. } => IndexError::BadTriples { location: location.clone(), message },
             error => error,
         })?;
         Ok(RawRecord { location, offset, bytes })
     }
 
-    /// Everything behind an opening brace or bracket up to the closing one.
+    /// Reads everything after an opening brace or bracket, up to the closing one.
     fn nested(&mut self, out: &mut Vec<u8>) -> Result<(), IndexError> {
         let mut depth = 1_u32;
         while depth > 0 {
@@ -202,7 +203,7 @@ impl RecordScanner {
         Ok(())
     }
 
-    /// Everything behind an opening quote up to the closing one.
+    /// Reads everything after an opening quote, up to the closing one.
     fn string(&mut self, out: &mut Vec<u8>) -> Result<(), IndexError> {
         loop {
             match self.more(out)? {

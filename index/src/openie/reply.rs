@@ -1,5 +1,5 @@
-//! Reading what a language model replied: the first object with the list that was asked for, and replies that were cut
-//! off mended.
+//! Parses replies of a language model: the first object that contains the requested list, after repairing replies that
+//! were cut off.
 
 use std::sync::LazyLock;
 
@@ -9,19 +9,19 @@ use serde_json::{Map, Value};
 
 use crate::python;
 
-/// A list that a model is asked for, by the key it stands under.
+/// List requested from a model, named by its JSON key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplyList {
-    /// `named_entities`.
+    /// Key `named_entities`.
     Entities,
-    /// `triples`.
+    /// Key `triples`.
     Triples,
 }
 
-/// Why a reply gives no list.
+/// Error of a reply without a usable list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReplyError {
-    #[error("the reply holds no object with `{0}`")]
+    #[error("the reply contains no object with `{0}`")]
     Missing(&'static str),
     #[error("the object with `{0}` in the reply cannot be read")]
     Broken(&'static str),
@@ -35,8 +35,8 @@ impl ReplyList {
         }
     }
 
-    /// The list in `reply`, which is mended first if it was `cut` off. Where HippoRAG's reading finds none, any JSON
-    /// object in the reply that has the key will do.
+    /// Returns the list in `reply`, repairing the reply first if it was `cut` off. If HippoRAG's parser would find
+    /// none, accepts any JSON object in the reply that has the key.
     pub(crate) fn read(self, reply: &str, cut: bool) -> Result<Vec<Value>, ReplyError> {
         let mended;
         let reply = if cut {
@@ -48,8 +48,8 @@ impl ReplyList {
         self.find(reply).or_else(|error| self.find_json(reply).ok_or(error))
     }
 
-    /// HippoRAG's `_extract_ner_from_response` and its like for triples: the first flat object with the key is read as
-    /// a Python literal. Theirs takes [`ReplyError::Missing`] for an empty list.
+    /// Parses like HippoRAG's `_extract_ner_from_response` and its counterpart for triples: reads the first flat object
+    /// with the key as a Python literal. HippoRAG treats [`ReplyError::Missing`] as an empty list.
     fn find(self, reply: &str) -> Result<Vec<Value>, ReplyError> {
         let pattern = match self {
             ReplyList::Entities => &ENTITIES,
@@ -61,7 +61,7 @@ impl ReplyList {
     }
 
     fn find_json(self, reply: &str) -> Option<Vec<Value>> {
-        // A reply has a handful of braces; one with more is no list that could be trusted.
+        // A reply has a handful of braces; one with more contains no trustworthy list.
         const BRACES: usize = 256;
         reply.match_indices('{').take(BRACES).find_map(|(start, _)| {
             let mut values = serde_json::Deserializer::from_str(&reply[start..]).into_iter::<Map<String, Value>>();
@@ -80,20 +80,21 @@ impl ReplyList {
 static ENTITIES: LazyLock<Option<Regex>> = LazyLock::new(|| pattern("named_entities"));
 static TRIPLES: LazyLock<Option<Regex>> = LazyLock::new(|| pattern("triples"));
 
-/// A flat object with a list under `key`; the list may hold lists, but no object.
+/// Pattern of a flat object with a list under `key`; the list may contain lists, but no objects.
 fn pattern(key: &str) -> Option<Regex> {
     Regex::new(&format!(r#"\{{[^{{}}]*"{key}"\s*:\s*\[[^\]]*\][^{{}}]*\}}"#)).ok()
 }
 
-/// HippoRAG's `fix_broken_generated_json`: text that is JSON stays as it is; from any other, what follows the last comma
-/// is dropped, and the brackets and braces that are open then are closed.
+/// Repairs like HippoRAG's `fix_broken_generated_json`: valid JSON is unchanged; otherwise drops everything after the
+/// last comma, and closes the open brackets and braces.
 pub(crate) fn mend(text: &str) -> String {
     if is_json(text) {
         return text.to_owned();
     }
     let kept = text.rfind(',').map_or(text, |comma| &text[..comma]);
     let mut open = Vec::new();
-    let (mut in_string, mut escaped) = (false, false);
+    let mut in_string = false;
+    let mut escaped = false;
     for c in kept.chars() {
         match c {
             _ if escaped => escaped = false,
@@ -109,7 +110,7 @@ pub(crate) fn mend(text: &str) -> String {
     kept.chars().chain(open.into_iter().rev()).collect()
 }
 
-/// Whether Python's `json.loads` takes it: JSON, and numbers that are none or infinite.
+/// Returns `true` if Python's `json.loads` accepts the text: JSON, or JSON with `NaN` or `Infinity`.
 fn is_json(text: &str) -> bool {
     let valid = |text: &str| serde_json::from_str::<IgnoredAny>(text).is_ok();
     if valid(text) {
@@ -118,9 +119,10 @@ fn is_json(text: &str) -> bool {
     if !(text.contains("NaN") || text.contains("Infinity")) {
         return false;
     }
-    // Outside of strings, which are the odd pieces between quotes that no backslash stands before.
+    // Text outside of strings: every other piece between unescaped quotes.
     let mut plain = String::with_capacity(text.len());
-    let (mut rest, mut in_string) = (text, false);
+    let mut rest = text;
+    let mut in_string = false;
     while let Some(c) = rest.chars().next() {
         let special = ["NaN", "Infinity"].into_iter().find(|word| !in_string && rest.starts_with(word));
         let taken = match (c, special) {

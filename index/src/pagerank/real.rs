@@ -1,9 +1,9 @@
-//! The numbers that a walk is computed in.
+//! Number types of the PageRank solver.
 
 use std::fmt::Debug;
 use std::ops::{Add, Div, Mul, Sub};
 
-/// `f32` or `f64`.
+/// Number type: `f32` or `f64`.
 pub trait Real:
     Copy
     + Debug
@@ -16,10 +16,10 @@ pub trait Real:
     + Into<f64>
     + sealed::Sealed
 {
-    /// The number of this kind nearest to `x`.
+    /// Converts from `f64`, rounding to nearest.
     fn of(x: f64) -> Self;
 
-    /// Its size without its sign.
+    /// Absolute value.
     fn abs(self) -> Self;
 }
 
@@ -44,7 +44,7 @@ impl Real for f64 {
 }
 
 mod sealed {
-    /// No other numbers are meant.
+    /// Prevents implementations for other types.
     #[allow(unnameable_types)]
     pub trait Sealed {}
     impl Sealed for f32 {}

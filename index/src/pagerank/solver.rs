@@ -1,39 +1,38 @@
-//! The edges, put in the order in which they are swept.
+//! PageRank solver: the reduced system, stored in sweep order.
 
 use super::system::System;
 use super::{Edges, MOST_SWEEPS, PageRankScores, Real};
 
-/// The walks over one undirected weighted graph with one damping, ready to start from any number of resets, in any number
-/// of threads.
+/// Solver for one graph and one damping. Handles any number of resets, from any number of threads.
 #[derive(Debug, Clone)]
 pub struct PageRankSolver<F> {
-    /// The node at each place: first those that are swept, by the number of their entries, then those that are
-    /// eliminated, in the order in which they went, then those without edges.
+    /// Node at each place: first the swept nodes by number of entries, then the eliminated nodes in the order of their
+    /// elimination, then the nodes without edges.
     order: Vec<u32>,
-    /// How many places have edges.
+    /// Number of places with edges.
     connected: usize,
     /// Summed weights at each place with edges.
     degrees: Vec<F>,
-    /// The inverse of each diagonal entry.
+    /// Inverse of each diagonal entry.
     inverses: Vec<F>,
-    /// How much is missing at most for each unit that a swept place moved.
+    /// Maximum missing mass per unit that a swept place moved.
     bounds: Vec<F>,
-    /// All degrees together.
+    /// Sum of all degrees.
     volume: f64,
     damping: f64,
-    /// The factor of over-relaxation.
+    /// Factor of over-relaxation.
     omega: F,
-    /// Runs of swept places with equally many entries.
+    /// Runs of swept places with equal numbers of entries.
     runs: Vec<RowRun>,
-    /// Where each eliminated place's entries begin, and the last one's end.
+    /// Start of each eliminated place's entries, and the end of the last.
     starts: Vec<usize>,
-    /// The places of all entries, those of swept places first. The entries of a swept place lead to swept ones only,
-    /// which is what sweeping relies on; those of an eliminated one to swept and later ones.
+    /// Places of all entries, those of swept places first. Entries of a swept place refer to swept places only, which
+    /// sweeping relies on; those of an eliminated place refer to swept and later places.
     targets: Vec<u32>,
     entries: Vec<F>,
 }
 
-/// Places one after the other that have equally many entries.
+/// Consecutive places with equal numbers of entries.
 #[derive(Debug, Clone, Copy)]
 struct RowRun {
     places: usize,
@@ -41,14 +40,14 @@ struct RowRun {
 }
 
 impl<F: Real> PageRankSolver<F> {
-    /// Prepares walks over a graph that follow edges with probability `damping`, at least 0 and less than 1. Nodes from
-    /// number `last` on are never eliminated and swept after those before it; what is swept last is known best, so in
-    /// a graph of phrases and passages these are the passages.
+    /// Prepares a solver for walks that follow edges with probability `damping`, at least 0 and less than 1. Nodes from
+    /// number `last` on are never eliminated and are swept last. The values swept last are the most accurate, so in a
+    /// graph of phrases and passages these should be the passages.
     ///
-    /// Edges of no weight are left out, as are those that lead nowhere.
+    /// Edges of weight 0 or to unknown nodes are ignored.
     ///
     /// # Panics
-    /// If an edge stands in one of its two rows only.
+    /// If an edge is in only one of its two rows.
     pub fn new<W: Copy + Into<f64>>(edges: &Edges<'_, W>, last: usize, damping: f64) -> PageRankSolver<F> {
         let mut system = System::new(edges, damping);
         system.reduce(last);
@@ -67,7 +66,9 @@ impl<F: Real> PageRankSolver<F> {
         let order: Vec<u32> = swept.iter().chain(&system.eliminated).chain(&alone).copied().collect();
         let mut places = vec![0_u32; nodes];
         order.iter().zip(0..).for_each(|(&node, place)| places[node as usize] = place);
-        let (mut starts, mut targets, mut entries) = (Vec::new(), Vec::new(), Vec::new());
+        let mut starts = Vec::new();
+        let mut targets = Vec::new();
+        let mut entries = Vec::new();
         for (place, &node) in order[..connected.len()].iter().enumerate() {
             if place >= swept.len() {
                 starts.push(targets.len());
@@ -78,10 +79,14 @@ impl<F: Real> PageRankSolver<F> {
             }
         }
         let edge = starts.first().copied().unwrap_or(targets.len());
-        assert!(targets[..edge].iter().all(|&place| (place as usize) < swept.len()), "an edge stands in one row only");
+        assert!(
+            targets[..edge].iter().all(|&place| (place as usize) < swept.len()),
+            "an edge is in only one of its two rows"
+        );
         starts.push(targets.len());
         let bound = |&node: &u32| {
-            let (row, diagonal) = (&system.rows[node as usize], system.diagonal[node as usize]);
+            let row = &system.rows[node as usize];
+            let diagonal = system.diagonal[node as usize];
             let others: f64 = row.iter().map(|(_, entry)| entry).sum();
             F::of(((1.0 - 1.0 / omega) * diagonal + others) / (1.0 - damping))
         };
@@ -104,14 +109,14 @@ impl<F: Real> PageRankSolver<F> {
         }
     }
 
-    /// Personalised PageRank from `reset`, one number per node, until no more than `tolerance` is missing. The numbers
-    /// need not sum to 1; those that are negative or no number count as 0, and if nothing is left there is no mass
-    /// anywhere.
+    /// Computes personalized PageRank from `reset`, one number per node, until at most `tolerance` of the mass is
+    /// missing. The numbers need not sum to 1. Negative numbers and NaN count as 0; if nothing remains, every mass is
+    /// 0.
     ///
     /// # Panics
-    /// If `reset` has not one number per node.
+    /// If the length of `reset` differs from the number of nodes.
     pub fn solve(&self, reset: &[F], tolerance: f64) -> PageRankScores<F> {
-        assert_eq!(reset.len(), self.order.len(), "one number per node");
+        assert_eq!(reset.len(), self.order.len(), "the reset needs one number per node");
         let clean = |x: F| if x > F::default() { x } else { F::default() };
         let at = |node: &u32| clean(reset[*node as usize]);
         let (connected, alone) = self.order.split_at(self.connected);
@@ -121,12 +126,12 @@ impl<F: Real> PageRankSolver<F> {
         if total <= 0.0 || !total.is_finite() {
             return PageRankScores { mass, missing: 0.0, sweeps: 0 };
         }
-        // The mass of the system as it is solved is all that was reset, but for what nodes without edges do not pass on.
+        // Total mass of the solved system: the whole reset, minus what nodes without edges do not pass on.
         let whole = 1.0 - self.damping * alone_sum / total;
         let start = F::of((1.0 - self.damping) / (total * whole));
         let mut gain: Vec<F> = connected.iter().map(|node| at(node) * start).collect();
         self.substitute(&mut gain);
-        // Whoever follows edges for long is found by degree alone, wherever the start: a good first guess of the rest.
+        // After many steps a walk is distributed by degree, whatever its start: a good initial guess for the rest.
         let rest = F::of(self.damping * (total - alone_sum) / (total * whole * self.volume.max(f64::MIN_POSITIVE)));
         let mut walk: Vec<F> = gain.iter().zip(&self.inverses).map(|(&gain, &inverse)| gain * inverse + rest).collect();
         let (missing, sweeps) = self.relax(&gain, tolerance, &mut walk);
@@ -138,13 +143,13 @@ impl<F: Real> PageRankSolver<F> {
         PageRankScores { mass, missing, sweeps }
     }
 
-    /// The entries of an eliminated place.
+    /// Iterates over the entries of an eliminated place.
     fn eliminated(&self, index: usize) -> impl Iterator<Item = (usize, F)> + '_ {
         let row = self.starts[index]..self.starts[index + 1];
         self.targets[row.clone()].iter().map(|&target| target as usize).zip(self.entries[row].iter().copied())
     }
 
-    /// Passes what eliminated places gain on to their neighbours.
+    /// Forward substitution: passes the gain of eliminated places on to their neighbors.
     fn substitute(&self, gain: &mut [F]) {
         let swept = self.bounds.len();
         for (index, place) in (swept..self.connected).enumerate() {
@@ -155,7 +160,7 @@ impl<F: Real> PageRankSolver<F> {
         }
     }
 
-    /// Solves for the eliminated places, where the others are known.
+    /// Back substitution: computes the eliminated places from the others.
     fn resolve(&self, gain: &[F], walk: &mut [F]) {
         let swept = self.bounds.len();
         for (index, place) in (swept..self.connected).enumerate().rev() {
@@ -164,14 +169,15 @@ impl<F: Real> PageRankSolver<F> {
         }
     }
 
-    /// Sweeps until little enough is missing; how much that is, and how many sweeps it took.
+    /// Sweeps until the missing mass is within the tolerance. Returns the missing mass and the number of sweeps.
     fn relax(&self, gain: &[F], tolerance: f64, walk: &mut [F]) -> (f64, usize) {
-        let (mut least, mut stalled) = (f64::INFINITY, 0);
+        let mut least = f64::INFINITY;
+        let mut stalled = 0;
         for sweeps in 1..=MOST_SWEEPS {
             let missing = self.sweep(gain, walk);
             stalled = if missing < least { 0 } else { stalled + 1 };
             least = least.min(missing);
-            // Where rounding is all that still moves, it would go on for ever.
+            // Once only rounding still moves values, no further sweep helps.
             if missing <= tolerance || stalled == 8 {
                 return (missing, sweeps);
             }
@@ -179,13 +185,15 @@ impl<F: Real> PageRankSolver<F> {
         (least, MOST_SWEEPS)
     }
 
-    /// Moves every swept place in order to where its neighbours want it, and a little further. How much is missing then.
+    /// Updates every swept place from its neighbors, with over-relaxation. Returns the missing mass afterwards.
     fn sweep(&self, gain: &[F], walk: &mut [F]) -> f64 {
         assert!(walk.len() >= self.bounds.len() && gain.len() == walk.len());
         let mut sweep = Sweep { walk, omega: self.omega, missing: 0.0 };
-        let (mut place, mut edge) = (0, 0);
+        let mut place = 0;
+        let mut edge = 0;
         for run in &self.runs {
-            let (places, edges) = (place..place + run.places, edge..edge + run.places * run.entries);
+            let places = place..place + run.places;
+            let edges = edge..edge + run.places * run.entries;
             (place, edge) = (places.end, edges.end);
             let rows = RunRows {
                 first: places.start,
@@ -215,7 +223,7 @@ impl<F: Real> PageRankSolver<F> {
     }
 }
 
-/// The rows of a run.
+/// Rows of a run.
 struct RunRows<'a, F> {
     first: usize,
     gain: &'a [F],
@@ -225,7 +233,7 @@ struct RunRows<'a, F> {
     entries: &'a [F],
 }
 
-/// A sweep on its way.
+/// State of one sweep.
 struct Sweep<'a, F> {
     walk: &'a mut [F],
     omega: F,
@@ -233,9 +241,10 @@ struct Sweep<'a, F> {
 }
 
 impl<F: Real> Sweep<'_, F> {
-    /// Rows of so few entries that they are unrolled.
+    /// Sweeps rows of a constant, small number of entries, so that the loop is unrolled.
     fn rows<const N: usize>(&mut self, rows: &RunRows<'_, F>) {
-        let (targets, entries) = (rows.targets.as_chunks::<N>().0, rows.entries.as_chunks::<N>().0);
+        let targets = rows.targets.as_chunks::<N>().0;
+        let entries = rows.entries.as_chunks::<N>().0;
         for (i, (targets, entries)) in targets.iter().zip(entries).enumerate() {
             let mut sum = rows.gain[i];
             for i in 0..N {
@@ -251,7 +260,7 @@ impl<F: Real> Sweep<'_, F> {
         }
         let edges = rows.targets.chunks_exact(count).zip(rows.entries.chunks_exact(count));
         for (i, (targets, entries)) in edges.enumerate() {
-            // Several sums side by side, so that no addition waits for the one before.
+            // Four independent sums, so that no addition waits for the previous one.
             let mut sums = [F::default(); 4];
             let (targets, last_targets) = targets.as_chunks::<4>();
             let (entries, last_entries) = entries.as_chunks::<4>();
@@ -275,7 +284,7 @@ impl<F: Real> Sweep<'_, F> {
         unsafe { *self.walk.get_unchecked(place as usize) }
     }
 
-    /// Moves row `i`, whose gain and neighbours come to `sum`.
+    /// Updates row `i`, where `sum` is its gain plus the contribution of its neighbors.
     #[inline(always)]
     fn relax(&mut self, rows: &RunRows<'_, F>, i: usize, sum: F) {
         let place = rows.first + i;

@@ -1,33 +1,34 @@
-//! The linear system of a walk, and the nodes that are solved for beforehand.
+//! Linear system of a walk, and elimination of nodes with few edges.
 
 use super::Edges;
 
-/// Nodes of at most so many edges are eliminated.
+/// Largest number of edges of a node to eliminate.
 const MOST_EDGES: usize = 6;
 
-/// `(D - damping·A)·u = g`, by rows, with the off-diagonal entries negated: none of them is negative.
+/// The system `(D - damping·A)·u = g` by rows. Off-diagonal entries are stored negated, so none is negative.
 ///
-/// Some nodes are eliminated as Gauss did it: where `v` goes, every two of its neighbours `i` and `j` get
-/// `c[i][v]·c[v][j] / m[v]` between them, and on their diagonals the same with `i = j` less. What is left of a
-/// symmetric, diagonally dominant matrix is one again (Horn and Johnson, "Matrix Analysis"), its solution is the same,
-/// and the columns of its inverse have the same sums at most.
+/// Gaussian elimination of a node `v` adds `c[i][v]·c[v][j] / m[v]` between every two of its neighbors `i` and `j`, and
+/// subtracts the same with `i = j` from their diagonals. The remainder of a symmetric, diagonally dominant matrix is
+/// again one (Horn and Johnson, "Matrix Analysis"), has the same solution, and the columns of its inverse have at most
+/// the same sums.
 pub(super) struct System {
-    /// The diagonal entries; that of an eliminated node as it was when it went.
+    /// Diagonal entries. Those of eliminated nodes are as they were at elimination.
     pub(super) diagonal: Vec<f64>,
-    /// The other entries of each row, by node; of an eliminated node those to nodes that were there when it went, of
-    /// the others those to nodes that are there still.
+    /// Other entries of each row, by node. An eliminated node keeps entries to the nodes present at its elimination;
+    /// the others have entries to remaining nodes only.
     pub(super) rows: Vec<Vec<(u32, f64)>>,
-    /// The summed weights of each node's edges.
+    /// Summed weights of each node's edges.
     pub(super) degrees: Vec<f64>,
-    /// The nodes that were eliminated, in order.
+    /// Eliminated nodes, in order of elimination.
     pub(super) eliminated: Vec<u32>,
 }
 
 impl System {
-    /// The system of a graph for one damping. Edges of no weight are left out, as are those that lead nowhere.
+    /// Builds the system of a graph for one damping. Edges of weight 0 or to unknown nodes are ignored.
     pub(super) fn new<W: Copy + Into<f64>>(edges: &Edges<'_, W>, damping: f64) -> System {
         let nodes = edges.nodes();
-        let (mut diagonal, mut degrees) = (vec![0.0; nodes], vec![0.0; nodes]);
+        let mut diagonal = vec![0.0; nodes];
+        let mut degrees = vec![0.0; nodes];
         let mut rows: Vec<Vec<(u32, f64)>> = vec![Vec::new(); nodes];
         for node in 0..nodes {
             let (targets, weights) = edges.row(node);
@@ -55,8 +56,8 @@ impl System {
         System { diagonal, rows, degrees, eliminated: Vec::new() }
     }
 
-    /// Eliminates nodes before `last` while that makes the system no larger: first those of one edge, then those of
-    /// two, and so on, in the order of their numbers.
+    /// Eliminates nodes before `last` as long as that does not enlarge the system: first nodes of one edge, then of
+    /// two, and so on, each in order of their numbers.
     pub(super) fn reduce(&mut self, last: usize) {
         let last = last.min(self.rows.len());
         let mut gone = vec![false; self.rows.len()];
@@ -82,7 +83,7 @@ impl System {
         }
     }
 
-    /// How many entries there would be more, but for those of the node itself.
+    /// Counts the entries that eliminating a node would add, net of its own entries.
     fn fill(&self, node: usize) -> usize {
         let row = &self.rows[node];
         let pairs = row.iter().enumerate().flat_map(|(i, a)| row[i + 1..].iter().map(move |b| (a.0, b.0)));
@@ -113,8 +114,8 @@ impl System {
         self.rows[node] = row;
     }
 
-    /// The largest eigenvalue of `D⁻¹·C` of the nodes that are left, for `D` the diagonal and `C` the rest: what
-    /// Jacobi's method would leave of an error. Estimated from below by power iteration.
+    /// Estimates from below, by power iteration, the largest eigenvalue of `D⁻¹·C` over the remaining nodes, where `D`
+    /// is the diagonal and `C` the rest: the factor by which Jacobi's method reduces an error.
     pub(super) fn radius(&self, kept: &[u32]) -> f64 {
         let mut vector = vec![0.0; self.rows.len()];
         kept.iter().for_each(|&node| vector[node as usize] = 1.0);
@@ -139,5 +140,5 @@ impl System {
     }
 }
 
-/// Steps of the power iteration.
+/// Number of steps of the power iteration.
 const POWERS: usize = 20;

@@ -1,22 +1,24 @@
-//! Likeness of strings: `difflib`.
+//! String similarity: `difflib`.
 //!
-//! After Ratcliff and Metzener's gestalt matching, as the documentation and source of CPython's `difflib` define it,
-//! with its heuristic against popular characters.
+//! Ratcliff and Metzener's gestalt matching, as the documentation and source of CPython's `difflib` define it,
+//! including its heuristic for popular characters.
 
 use std::collections::HashMap;
 
-/// From this length on, characters that make up more than a hundredth of the second string start no match.
+/// Minimum length of the second string for the heuristic: from here on, characters that make up more than a hundredth
+/// of that string start no match.
 const POPULAR_FROM: usize = 200;
 
-/// `difflib.get_close_matches(word, possibilities, n=1, cutoff=0)`: the place of the possibility most like `word`; of
-/// equally like ones that which sorts last, and of equal ones the first. `None` where there is no possibility.
+/// Computes `difflib.get_close_matches(word, possibilities, n=1, cutoff=0)`: the index of the possibility most similar
+/// to `word`. Ties go to the one that sorts last, and among equal strings to the first. `None` if there is no
+/// possibility.
 pub(crate) fn closest(word: &str, possibilities: &[String]) -> Option<usize> {
     let matcher = SequenceMatcher::new(word);
     let mut best: Option<(f64, usize)> = None;
     for (place, possibility) in possibilities.iter().enumerate() {
         let ratio = matcher.ratio(possibility);
         let better = best.is_none_or(|(most, held)| {
-            // UTF-8 sorts as code points do, which is how Python sorts.
+            // UTF-8 sorts in code point order, as Python does.
             ratio > most || (ratio == most && *possibility > possibilities[held])
         });
         if better {
@@ -26,10 +28,10 @@ pub(crate) fn closest(word: &str, possibilities: &[String]) -> Option<usize> {
     best.map(|(_, place)| place)
 }
 
-/// `SequenceMatcher` with its second sequence set.
+/// Python's `SequenceMatcher`, with its second sequence set.
 struct SequenceMatcher {
     b: Vec<char>,
-    /// Where each character of `b` stands, without popular ones.
+    /// Positions of each character in `b`, without popular characters.
     places: HashMap<char, Vec<usize>>,
 }
 
@@ -47,7 +49,7 @@ impl SequenceMatcher {
         SequenceMatcher { b, places }
     }
 
-    /// Twice the characters that match, of all characters of both strings; 1 for two empty ones.
+    /// Twice the number of matching characters, divided by the length of both strings; 1 for two empty strings.
     fn ratio(&self, a: &str) -> f64 {
         let a: Vec<char> = a.chars().collect();
         let length = a.len() + self.b.len();
@@ -74,10 +76,12 @@ impl SequenceMatcher {
         sum
     }
 
-    /// `find_longest_match`: of the longest common runs in the two ranges the one that begins first in `a`, then in `b`;
-    /// popular characters only at its ends.
+    /// Python's `find_longest_match`: the longest common run of the two ranges that begins first in `a`, then in `b`.
+    /// Popular characters only extend a match.
     fn longest(&self, a: &[char], a_low: usize, a_high: usize, b_low: usize, b_high: usize) -> (usize, usize, usize) {
-        let (mut start_a, mut start_b, mut size) = (a_low, b_low, 0);
+        let mut start_a = a_low;
+        let mut start_b = b_low;
+        let mut size = 0;
         let mut lengths: HashMap<usize, usize> = HashMap::new();
         for (i, c) in a.iter().enumerate().take(a_high).skip(a_low) {
             let mut next = HashMap::new();
@@ -108,7 +112,7 @@ mod tests {
     fn ratio(a: &str, b: &str) -> f64 {
         SequenceMatcher::new(b).ratio(a)
     }
-    /// What CPython 3.11 says.
+    /// Expected values come from CPython 3.11.
     #[test]
     fn ratios_are_those_of_difflib() {
         for (a, b, expected) in [
@@ -124,7 +128,7 @@ mod tests {
         }
     }
 
-    /// The same, of strings so long that characters become popular.
+    /// Expected values come from CPython 3.11, for strings long enough to have popular characters.
     #[test]
     fn popular_characters_start_no_match() {
         let long: String = (0..120_u8).map(|i| format!("{}{i}", char::from(b'a' + i % 26))).collect();

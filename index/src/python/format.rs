@@ -1,10 +1,10 @@
-//! Writing: `str()` and `repr()`.
+//! Python's `str()` and `repr()`.
 
 use std::fmt::Write;
 
 use serde_json::{Number, Value};
 
-/// `str()` of a value that came out of JSON: a string as it is, anything else as [`repr_value`] has it.
+/// Formats a JSON value like `str()`: a string as it is, anything else as [`repr_value`].
 pub(crate) fn show(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -16,8 +16,8 @@ pub(crate) fn show(value: &Value) -> String {
     }
 }
 
-/// `str()` of a tuple of strings: `('oliver badman', 'is a', 'politician')`. Of several only: Python puts a comma
-/// behind a single one.
+/// Formats a tuple of at least two strings like `str()`: `('oliver badman', 'is a', 'politician')`. A tuple of one
+/// would need a trailing comma.
 pub(crate) fn tuple(items: &[&str]) -> String {
     let mut out = String::from("(");
     for (place, item) in items.iter().enumerate() {
@@ -56,8 +56,8 @@ fn repr_value(value: &Value, out: &mut String) {
     }
 }
 
-/// Integers in full; a float with the fewest digits that read back as itself, in scientific notation below 1e-4 and
-/// from 1e16 on.
+/// Formats integers in full, and floats with the fewest digits that read back as the same number, in scientific
+/// notation below 1e-4 and from 1e16 on.
 fn repr_number(number: &Number) -> String {
     let (false, Some(value)) = (number.is_i64() || number.is_u64(), number.as_f64()) else {
         return number.to_string();
@@ -76,8 +76,8 @@ fn repr_number(number: &Number) -> String {
     }
 }
 
-/// `repr()` of a string: in single quotes, unless it holds some and no double ones; backslash, control and other
-/// unprintable characters escaped.
+/// Formats a string like `repr()`: in single quotes, unless it contains single and no double quotes; escapes
+/// backslashes, control and other unprintable characters.
 fn repr_text(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -108,9 +108,9 @@ fn escape(c: char, out: &mut String) {
     };
 }
 
-/// Python's `str.isprintable`: neither a control, format, private, unassigned nor separator character, but for the
-/// space. Rust's debug escaping draws the same line, except that it also escapes a combining mark at the very start;
-/// here one stands behind a letter.
+/// Python's `str.isprintable`: no control, format, private, unassigned or separator character except the space. Rust's
+/// debug escaping agrees, except that it also escapes a combining mark at the very start; a letter in front avoids
+/// that.
 fn printable(c: char) -> bool {
     let mut buffer = ['a'; 2];
     buffer[1] = c;

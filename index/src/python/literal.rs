@@ -1,15 +1,15 @@
-//! Reading: `ast.literal_eval` of strings, numbers, `True`, `False`, `None`, lists, tuples and dicts.
+//! Python's `ast.literal_eval` for strings, numbers, `True`, `False`, `None`, lists, tuples and dicts.
 
 use serde_json::{Map, Number, Value};
 
-/// Stands where an escape names half of a surrogate pair, which no Rust string can hold.
+/// Replaces half a surrogate pair from an escape, which no Rust string can hold.
 const LONE: char = char::REPLACEMENT_CHARACTER;
 
-/// Values deeper than this are refused; Python gives up at about the same depth.
+/// Maximum nesting depth. Python's limit is about the same.
 const DEEPEST: usize = 90;
 
-/// The value that `text` writes as a Python literal; tuples become arrays. `None` where Python would raise, and for
-/// sets, bytes and complex numbers, which JSON cannot hold.
+/// Parses a Python literal; tuples become arrays. `None` where Python would raise, and for sets, bytes and complex
+/// numbers, which JSON cannot represent.
 pub(crate) fn literal(text: &str) -> Option<Value> {
     let mut reader = LiteralReader { rest: text };
     let value = reader.value(0)?;
@@ -22,7 +22,7 @@ struct LiteralReader<'a> {
 }
 
 impl LiteralReader<'_> {
-    /// White space, line breaks included: everything read here lies within brackets or was stripped before.
+    /// Skips white space, including line breaks: all text read here is within brackets or was stripped before.
     fn skip(&mut self) {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);
     }
@@ -47,7 +47,7 @@ impl LiteralReader<'_> {
             '[' => self.items('[', ']', depth).map(|(items, _)| Value::Array(items)),
             '(' => {
                 let (mut items, commas) = self.items('(', ')', depth)?;
-                // One value in parentheses without a comma is that value.
+                // A single value in parentheses without a comma is not a tuple.
                 if items.len() == 1 && commas == 0 { items.pop() } else { Some(Value::Array(items)) }
             }
             '{' => self.dict(depth),
@@ -57,10 +57,11 @@ impl LiteralReader<'_> {
         }
     }
 
-    /// The values between two brackets and how many commas stood there.
+    /// Returns the values between two brackets and the number of commas.
     fn items(&mut self, open: char, close: char, depth: usize) -> Option<(Vec<Value>, usize)> {
         self.rest = self.rest.strip_prefix(open)?;
-        let (mut items, mut commas) = (Vec::new(), 0);
+        let mut items = Vec::new();
+        let mut commas = 0;
         loop {
             if self.peek()? == close {
                 self.rest = &self.rest[close.len_utf8()..];
@@ -76,7 +77,8 @@ impl LiteralReader<'_> {
 
     fn dict(&mut self, depth: usize) -> Option<Value> {
         self.rest = self.rest.strip_prefix('{')?;
-        let (mut fields, mut expects_more) = (Map::new(), true);
+        let mut fields = Map::new();
+        let mut expects_more = true;
         loop {
             if self.take("}") {
                 return Some(Value::Object(fields));
@@ -137,7 +139,7 @@ impl LiteralReader<'_> {
         Number::from_f64(if minus { -value } else { value }).map(Value::Number)
     }
 
-    /// One string, or several in a row, which are one.
+    /// Reads one string, or several adjacent ones, which Python concatenates.
     fn strings(&mut self) -> Option<Value> {
         let mut text = String::new();
         loop {
@@ -174,7 +176,7 @@ impl LiteralReader<'_> {
     }
 }
 
-/// Reads what follows a backslash and gives back what comes after it.
+/// Decodes the escape after a backslash, and returns the text behind the escape.
 fn escape<'a>(text: &'a str, out: &mut String) -> Option<&'a str> {
     let c = text.chars().next()?;
     let rest = &text[c.len_utf8()..];
@@ -196,7 +198,7 @@ fn escape<'a>(text: &'a str, out: &mut String) -> Option<&'a str> {
             out.push(char::from_u32(u32::from_str_radix(&text[..end], 8).ok()?)?);
             return Some(&text[end..]);
         }
-        // Names of characters would need Unicode's list of them.
+        // Character names would need Unicode's name table.
         'N' => return None,
         other => {
             out.extend(['\\', other]);
@@ -221,8 +223,8 @@ fn code<'a>(text: &'a str, digits: usize, out: &mut String) -> Option<&'a str> {
     Some(rest)
 }
 
-/// A `\u` escape. Two that make a surrogate pair are read as the one character that they mean in JSON: Python would
-/// keep the halves, which cannot be written as UTF-8.
+/// Decodes a `\u` escape. Two that form a surrogate pair are read as one character, as in JSON: Python would keep the
+/// halves, which cannot be encoded as UTF-8.
 fn unit<'a>(text: &'a str, out: &mut String) -> Option<&'a str> {
     let (high, rest) = hex(text, 4)?;
     if (0xd800..0xdc00).contains(&high)

@@ -1,5 +1,5 @@
-//! How Python writes values and reads them back. The reference systems are Python programs whose files, prompts and
-//! replies hold values in that form, so being exact against them means being exact in this.
+//! Python's notation of values, written and read. The reference systems are Python programs whose files, prompts and
+//! replies contain values in this notation, so reproducing these systems requires reproducing the notation exactly.
 
 mod difflib;
 mod format;

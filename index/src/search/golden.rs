@@ -184,7 +184,8 @@ fn routerag_walks_as_the_reference() {
             let evidence = search(&index, GraphVariant::RouteRag, text(&case["query"]), Mode::Graph, k);
             check(&format!("{name}, {}", case["query"]), &evidence, &case["graph_no_filter"]);
             let dense = search(&index, GraphVariant::RouteRag, text(&case["query"]), Mode::Passage, k);
-            let (ranking, scores) = (names(&case["dense_ranking"]), numbers(&case["dense_scores_minmax"]));
+            let ranking = names(&case["dense_ranking"]);
+            let scores = numbers(&case["dense_scores_minmax"]);
             ranked_as(&dense, &ranking, &scores).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
         array(&expected["queries"]).len()
@@ -212,7 +213,8 @@ fn modes_answer_as_routerag() {
         });
         for (k, modes) in searches {
             for (query, golden) in modes.iter().filter(|(_, golden)| golden.get("docs").is_some()) {
-                let (evidence, scores) = (of(query, k), numbers(&golden["scores"]));
+                let evidence = of(query, k);
+                let scores = numbers(&golden["scores"]);
                 let others = golden.get("acceptable_alternatives").map_or(&[][..], array);
                 let mut orders = [&golden["docs"]].into_iter().chain(others).map(names);
                 assert!(orders.any(|order| ranked_as(&evidence, &order, &scores).is_ok()), "{name}, {query:?}");

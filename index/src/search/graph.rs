@@ -1,4 +1,4 @@
-//! Passages over the graph: HippoRAG 2 and its forks.
+//! Graph search: HippoRAG 2 and its forks.
 
 use super::SearchContext;
 use crate::condition::TopPassages;
@@ -10,32 +10,32 @@ use crate::graph::scale::Scale;
 use crate::graph_ranking::{KeptFact, PassageWeights, PathTracer, RankedPassages, seeds};
 use crate::scored::Scored;
 
-/// Passages with a weight of their own in the reset of a local walk: as many as HippoRAG 2 retrieves.
+/// Number of passages with a weight of their own in the reset vector of a local walk; HippoRAG 2 retrieves as many.
 const OWN: usize = 200;
-/// Passages by which the least similarity of a large index is told, evenly spread over it.
+/// Number of evenly spaced passages that estimate the smallest similarity in a large index.
 const SAMPLE: usize = 1024;
 
-/// A graph search, done.
+/// Result of a graph search.
 pub(super) struct GraphSearchResult<'a> {
     pub(super) walk: GraphTrace,
-    /// The passages found, best first.
+    /// Passages, best first.
     pub(super) list: Vec<RankedPassage>,
     facts: Vec<CandidateFact>,
-    /// What shows where the walk started from, and its ways if they are asked for; none where there was no walk.
+    /// Reset weights of the passages, and a path tracer if the query asks for paths. `None` without a walk.
     shown: Option<(PassageWeights, Option<PathTracer<'a>>)>,
 }
 
-/// A passage that was found.
+/// Passage in the result of a graph search.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RankedPassage {
     pub(super) number: u32,
-    /// The mass of the walk there, or its own similarity, scaled.
+    /// PageRank mass, or the scaled similarity if there was no walk.
     score: f32,
-    /// Its own similarity, where that is what it is ranked by.
+    /// Unscaled similarity, if passages are ranked by it.
     similarity: Option<f32>,
 }
 
-/// A fact like the query.
+/// Fact similar to the query.
 #[derive(Debug, Clone, Copy)]
 struct CandidateFact {
     fact: u32,
@@ -43,7 +43,7 @@ struct CandidateFact {
     score: f32,
 }
 
-/// How like the query the passages are.
+/// Similarities between the query and the passages.
 enum PassageSimilarities {
     Every(Vec<f32>),
     Best(Vec<Scored>),
@@ -57,7 +57,7 @@ impl SearchContext<'_> {
         Ok(Evidence { walk: Some(result.walk), ..self.evidence(hits) })
     }
 
-    /// The passages of a walk as they are returned.
+    /// Converts the passages of a graph search to hits.
     pub(super) fn hits(&self, result: &GraphSearchResult<'_>) -> Result<Vec<Hit>, IndexError> {
         let hits = result.list.iter().enumerate().map(|(place, reached)| {
             let mut path = HitPath::default();
@@ -67,8 +67,8 @@ impl SearchContext<'_> {
         hits.collect()
     }
 
-    /// Searches the graph for `limit` passages, looking at so many `facts`; only the first `linking_top_k` of them can
-    /// be followed.
+    /// Searches the graph for `limit` passages. Looks up `facts` facts, of which only the first `linking_top_k` can be
+    /// followed.
     pub(super) fn search_graph<'a>(
         &self,
         graph: &'a Graph,
@@ -127,7 +127,7 @@ impl SearchContext<'_> {
         Ok(GraphSearchResult { walk, list, facts, shown: Some((own, tracer)) })
     }
 
-    /// Asks the filter which facts to follow.
+    /// Asks the filter for the places of the facts to follow.
     fn filter(
         &self,
         filter: &dyn FactFilter,
@@ -152,8 +152,8 @@ impl SearchContext<'_> {
         Ok(kept)
     }
 
-    /// The similarities of all passages, or of at least the `limit` best, and the scale of all of them. In a large
-    /// index the least of them is that of a sample.
+    /// Returns the similarity of every passage or, in a large index, of at least the `limit` best, and the scale over
+    /// all passages. In a large index a sample estimates the smallest similarity.
     fn similar(&self, vector: &[f32], every: bool, limit: usize) -> Result<(PassageSimilarities, Scale), IndexError> {
         let dense = &self.index.snapshot.dense;
         if every {
@@ -166,7 +166,7 @@ impl SearchContext<'_> {
         Ok((PassageSimilarities::Best(best), scale))
     }
 
-    /// What is known to be similar where that holds the best `limit` that may be found, or else those.
+    /// Returns `similar` if it contains the best `limit` allowed passages, and searches for these otherwise.
     fn nearest(
         &self,
         similar: PassageSimilarities,
@@ -181,7 +181,7 @@ impl SearchContext<'_> {
     }
 }
 
-/// The facts most like the query, best first, equal ones by number, with their exact scores.
+/// Returns the facts most similar to the query with their exact scores, best first, ties by number.
 fn candidates(graph: &Graph, vector: &[f32], count: usize) -> Vec<CandidateFact> {
     let Some(found) = graph.nearest_facts(vector, count) else { return Vec::new() };
     let scale = Scale::new(found.least, found.largest);
@@ -209,7 +209,7 @@ impl CandidateFact {
 }
 
 impl PassageSimilarities {
-    /// The most similar that are wanted, their scores scaled: the ranking where there is no fact to follow.
+    /// Ranks passages by scaled similarity, for searches without a fact to follow.
     fn ranked(&self, scale: Scale, wanted: TopPassages<'_>) -> Vec<RankedPassage> {
         let scored = match self {
             PassageSimilarities::Every(scores) => {
@@ -222,7 +222,7 @@ impl PassageSimilarities {
         scored.into_iter().map(reached).collect()
     }
 
-    /// What each passage has in the reset. The reference scales twice, which is the same as once.
+    /// Computes the weight of each passage in the reset vector. The reference scales twice, which equals scaling once.
     fn weights(&self, scale: Scale, weight: f64) -> PassageWeights {
         let own = |score: f32| (f64::from(scale.apply(score)) * weight) as f32;
         match self {
@@ -237,7 +237,7 @@ impl PassageSimilarities {
 }
 
 impl GraphSearchResult<'_> {
-    /// Writes into `path` how the passage at `place` was found.
+    /// Records in `path` the rank of the passage at `place`.
     pub(super) fn show(&self, place: usize, path: &mut HitPath) {
         let Some(reached) = self.list.get(place) else { return };
         if let Some(score) = reached.similarity {
@@ -253,7 +253,7 @@ impl GraphSearchResult<'_> {
         }
     }
 
-    /// The facts to return, and their scores: those that were kept, in their order, or else all that were found.
+    /// Facts to return, with scores: the facts that the filter kept, in its order, or else all facts found.
     pub(super) fn returned(&self) -> Vec<(u32, f32)> {
         let pair = |candidate: &CandidateFact| (candidate.fact, candidate.score);
         let candidates = || self.facts.iter().map(pair).collect();

@@ -1,4 +1,4 @@
-//! The graph's list and the passages' own, fused: RouteRAG's `[graph][passage]`.
+//! Hybrid search, RouteRAG's `[graph][passage]`: the graph's list fused with the passage list.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use crate::fusion::{RRF_K, RankedList, depth, reciprocal_rank};
 use crate::graph::Graph;
 
 impl SearchContext<'_> {
-    /// `RouteRAG.search` (RouteRAG §3.1.2): reciprocal rank fusion of lists twice as deep as what is wanted. Where
-    /// that has no order for ties, the graph's list comes first.
+    /// Runs `RouteRAG.search` (RouteRAG §3.1.2): reciprocal rank fusion of two lists, each twice as deep as the result.
+    /// RouteRAG leaves the order of ties open; here the graph's list comes first.
     pub(super) fn by_both(&self, graph: &Graph) -> Result<Evidence, IndexError> {
         let depth = depth(self.query.k);
         let found = self.search_graph(graph, depth, self.query.graph.linking_top_k)?;

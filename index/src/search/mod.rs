@@ -1,4 +1,4 @@
-//! A query's way through an index: one file per mode.
+//! Search in an index, one file per mode.
 
 #[cfg(test)]
 mod golden;
@@ -19,39 +19,40 @@ use crate::mode::Mode;
 use crate::query::Query;
 
 impl Index {
-    /// Searches, on the calling thread. The same query on the same snapshot always has the same answer.
+    /// Searches on the calling thread. The same query on the same snapshot always returns the same evidence.
     ///
-    /// * [`Mode::Passage`]: with [`Ranking::Fused`](crate::Ranking::Fused), lists of at least twice `k` are fused (see
-    ///   [`crate::fusion`]), equal scores in the order of BM25; the other rankings order by score, and equal scores as
-    ///   in the corpus.
-    /// * [`Mode::Graph`]: by the mass of a walk from the phrases of the facts most like the query (HippoRAG 2), equal
-    ///   ones as in the corpus. If there is no fact to follow, passages are ranked by their own similarity, scaled to
-    ///   \[0, 1\] over all of them. In an index of more passages than [`OpenOptions::walk_below`](crate::OpenOptions)
-    ///   the walk is a local one, of the passages only the 200 most similar have a weight of their own in where it
-    ///   starts, and the scale is that of a sample and of these: the trace says so ([`GraphTrace::local`](crate::GraphTrace)), and
-    ///   how much is missing of the walk from there.
-    /// * [`Mode::Hybrid`]: both lists, twice `k` deep, by reciprocal rank fusion, equal scores in the order of the
-    ///   graph's list.
-    /// * [`Mode::Triples`]: as [`Mode::Graph`], and with the passages the facts that were followed, or if a filter kept
-    ///   none, those that it was given.
-    /// * [`Mode::Kag`]: passages and facts like the query and the entities it is about, joined by what they name and
-    ///   ranked together by a walk from the query (TeaRAG); equal ones passages first, then the more alike. `k` counts
-    ///   both.
+    /// * [`Mode::Passage`]: [`Ranking::Fused`](crate::Ranking::Fused) fuses lists of at least twice `k` (see
+    ///   [`crate::fusion`]) and breaks ties in BM25 order. The other rankings order by score and break ties in corpus
+    ///   order.
+    /// * [`Mode::Graph`]: ranks by the mass of a PageRank walk from the phrases of the facts most similar to the query
+    ///   (HippoRAG 2), ties in corpus order. Without a fact to follow, ranks passages by their own similarity, scaled
+    ///   to \[0, 1\] over all passages. In an index of more passages than
+    ///   [`OpenOptions::walk_below`](crate::OpenOptions) the walk is local: only the 200 most similar passages have a
+    ///   weight of their own in the reset vector, and similarities are scaled by a sample plus these.
+    ///   [`GraphTrace::local`](crate::GraphTrace) and [`GraphTrace::missing`](crate::GraphTrace) report this and the
+    ///   missing mass.
+    /// * [`Mode::Hybrid`]: fuses the lists of both modes, each twice `k` deep, by reciprocal rank; ties in the order of
+    ///   the graph's list.
+    /// * [`Mode::Triples`]: searches as [`Mode::Graph`], and also returns the followed facts, or the facts given to the
+    ///   filter if the filter kept none.
+    /// * [`Mode::Kag`]: joins passages and facts similar to the query and its entities into one graph by the names they
+    ///   share, and ranks both by a walk from the query (TeaRAG); ties list passages first, then the more similar. `k`
+    ///   counts passages and facts together.
     ///
-    /// With a condition (`only` of the query) nothing but what it allows is found: no passage of another document, and no
-    /// triple that only such passages state, nor their names with one. As many passages are found as without it, as long
-    /// as so many are allowed and the search comes to them: the lists of words and vectors are of allowed passages from the
-    /// start, with the scores that they have among all. Of a walk the passages that are not allowed are left out when it
-    /// is over. It goes over the whole graph as ever, and so may what it tells of itself: the facts and phrases that it
-    /// starts from, and the way to each passage. Facts are looked for among all, so that fewer triples may be left than are
-    /// asked for. This is for finding, and keeps no secrets. The condition is held against every document once for each
-    /// snapshot, as long as it is among the last eight that were asked for.
+    /// A condition (`only` of the query) restricts the result: it contains no passage of another document and no triple
+    /// stated by such passages only, and triples do not name such passages. Lists by words and by vectors contain
+    /// allowed passages from the start, with the same scores as without a condition, so a search returns as many
+    /// passages as it would without one, provided enough are allowed and reached. A walk covers the whole graph and
+    /// drops other passages afterwards; its trace may therefore mention facts, phrases and paths of other documents.
+    /// Facts are searched without the condition too, so fewer triples than requested may remain. A condition is for
+    /// relevance, not for access control. Each condition is evaluated once per document and snapshot, as long as it is
+    /// among the eight most recently used.
     ///
-    /// A query of nothing but white space finds nothing.
+    /// A query of white space finds nothing.
     ///
     /// # Errors
-    /// If a number is out of its range ([`Query::check`]), the mode is not one of [`Index::modes`], the deadline has
-    /// passed before a stage, or the embedder, the filter of facts or a file fails.
+    /// If a number is out of range ([`Query::check`]), the mode is not in [`Index::modes`], the deadline has passed
+    /// before a stage, or the embedder, the fact filter or a file fails.
     pub fn search(&self, query: &Query) -> Result<Evidence, IndexError> {
         query.check()?;
         let unsupported = IndexError::Unsupported { mode: query.mode };
@@ -79,20 +80,20 @@ impl Index {
     }
 }
 
-/// One query being answered.
+/// Query being answered, with what its stages share.
 struct SearchContext<'a> {
     index: &'a Index,
     query: &'a Query,
-    /// What is looked for, without the white space around it; not empty.
+    /// Search text without surrounding white space; not empty.
     text: &'a str,
-    /// What may be found, if not everything may.
+    /// Passages that may be found. `None` allows all.
     allowed: Option<&'a AllowedPassages>,
-    /// The query's vector, once it has been asked for.
+    /// Vector of the query, embedded on first use.
     vector: OnceCell<Vec<f32>>,
 }
 
 impl SearchContext<'_> {
-    /// The vector of the query, of length 1.
+    /// Returns the vector of the query, of length 1.
     fn vector(&self) -> Result<&[f32], IndexError> {
         if let Some(vector) = self.vector.get() {
             return Ok(vector);
@@ -103,7 +104,7 @@ impl SearchContext<'_> {
         Ok(self.vector.get_or_init(|| vectors.swap_remove(0)))
     }
 
-    /// So many passages of those that may be found.
+    /// Selects the best `limit` allowed passages.
     fn wanted(&self, limit: usize) -> TopPassages<'_> {
         TopPassages { limit, among: self.allowed }
     }

@@ -1,4 +1,4 @@
-//! Passages by their words and vectors.
+//! Passage search by BM25 and by vectors.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::graph::scale::Scale;
 use crate::mode::{Mode, Ranking};
 use crate::scored::Scored;
 
-/// A list of passages, best first, and where each stands in the lists it was made of.
+/// Passages, best first, with the rank of each in the underlying lists.
 #[derive(Debug)]
 pub(super) struct PassageList {
     pub(super) ranked: Vec<(u32, f32)>,
@@ -19,7 +19,7 @@ pub(super) struct PassageList {
 }
 
 impl PassageList {
-    /// Where a passage stands.
+    /// Ranks of a passage in the underlying lists.
     pub(super) fn path(&self, number: u32) -> HitPath {
         HitPath { bm25: self.bm25.get(&number).copied(), dense: self.dense.get(&number).copied(), graph: None }
     }
@@ -34,7 +34,7 @@ impl SearchContext<'_> {
         Ok(self.evidence(hits.collect::<Result<_, IndexError>>()?))
     }
 
-    /// The best `limit` passages under the query's ranking.
+    /// Returns the best `limit` passages under the query's ranking.
     pub(super) fn passages(&self, limit: usize) -> Result<PassageList, IndexError> {
         let ranking = self.query.ranking;
         let depth = if ranking == Ranking::Fused { depth_of_rankings(limit) } else { limit };
@@ -55,7 +55,7 @@ impl SearchContext<'_> {
         self.index.snapshot.lexical.search(self.text, limit, self.allowed)
     }
 
-    /// Dense search; with [`Query::scaled`](crate::Query), the scores of a purely dense ranking lie in [0, 1].
+    /// Searches by vector. With [`Query::scaled`](crate::Query), scores of a purely dense ranking lie in [0, 1].
     fn by_vector(&self, limit: usize) -> Result<Vec<Scored>, IndexError> {
         let dense = &self.index.snapshot.dense;
         let vector = self.vector()?;
@@ -78,7 +78,8 @@ fn pairs(list: &[Scored]) -> Vec<(u32, f32)> {
 
 fn fuse(bm25: &[Scored], dense: &[Scored]) -> Vec<(u32, f32)> {
     let numbers = |list: &[Scored]| list.iter().map(|scored| scored.number).collect::<Vec<_>>();
-    let (bm25, dense) = (numbers(bm25), numbers(dense));
+    let bm25 = numbers(bm25);
+    let dense = numbers(dense);
     let fused = reciprocal_rank(&[RankedList::new(&bm25), RankedList::new(&dense)], RRF_K);
     fused.into_iter().map(|(number, score)| (number, score as f32)).collect()
 }

@@ -1,4 +1,4 @@
-//! Passages over the graph, with the facts that led to them: GraphRAG-R1's retriever.
+//! Graph search that also returns facts: GraphRAG-R1's retriever.
 
 use super::SearchContext;
 use crate::error::IndexError;
@@ -7,8 +7,9 @@ use crate::graph::Graph;
 use crate::hits::passages_stating;
 
 impl SearchContext<'_> {
-    /// GraphRAG-R1 §3.3: text and triples of one search. The triples are the facts that its filter kept, or those that
-    /// it was given if it kept none (`server.py`); without a filter, the facts most like the query.
+    /// Returns text and triples of one search (GraphRAG-R1 §3.3). The triples are the facts that the filter kept, or
+    /// all facts given to the filter if it kept none (`server.py`); without a filter, the facts most similar to the
+    /// query.
     pub(super) fn by_triples(&self, graph: &Graph) -> Result<Evidence, IndexError> {
         let candidates = self.query.graph.linking_top_k.max(self.query.triples);
         let found = self.search_graph(graph, self.query.k, candidates)?;

@@ -1,8 +1,8 @@
-//! The passages themselves, in one file: looked up by their number in the index or by their id.
+//! Store of passages in one file, addressed by number or by ID.
 //!
-//! Layout, all integers little-endian: magic · records (four `u32` lengths, then id, title, text, metadata as JSON) ·
-//! `u64` offset of each record and of their end · `u32` numbers in the order of their ids · `u64` count, `u64` offset
-//! of the offsets, magic again. The checksum stands in the manifest.
+//! Layout, all integers little-endian: magic · records (four `u32` lengths, then ID, title, text, metadata as JSON) ·
+//! `u64` offset of each record and of the end of the last · `u32` numbers in the order of their IDs · `u64` count,
+//! `u64` offset of the offsets, magic again. The checksum is in the manifest.
 
 mod writer;
 
@@ -23,15 +23,15 @@ pub(crate) use writer::StoreWriter;
 const MAGIC: [u8; 8] = *b"WMSTORE1";
 const TAIL: usize = 8 + 8 + MAGIC.len();
 
-/// The stored passages, by memory map.
+/// Stored passages, memory-mapped.
 #[derive(Debug)]
 pub(crate) struct PassageStore {
     path: PathBuf,
     map: Mmap,
     count: usize,
-    /// Where the offsets begin.
+    /// Byte offset of the table of offsets.
     offsets: usize,
-    /// Where the numbers in the order of ids begin.
+    /// Byte offset of the numbers in the order of IDs.
     order: usize,
 }
 
@@ -59,42 +59,43 @@ impl PassageStore {
         self.count
     }
 
-    /// As [`PassageStore::len`]: no index holds more passages than a `u32` counts.
+    /// Number of passages, as [`PassageStore::len`]. An index never exceeds the range of `u32`.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.count).unwrap_or(u32::MAX)
     }
 
-    /// The passage with this number, without its metadata.
+    /// Reads the passage with this number, without its metadata.
     pub(crate) fn passage(&self, number: u32) -> Result<Passage, IndexError> {
         let [id, title, text, _] = self.fields(number)?;
         Ok(Passage { id: id.to_owned(), title: title.to_owned(), text: text.to_owned() })
     }
 
-    /// What is searched of the passage with this number.
+    /// Reads the searchable text of the passage with this number.
     pub(crate) fn content(&self, number: u32) -> Result<String, IndexError> {
         let [_, title, text, _] = self.fields(number)?;
         Ok(crate::corpus::content(title, text))
     }
 
-    /// The whole document with this number.
+    /// Reads the whole document with this number.
     pub(crate) fn document(&self, number: u32) -> Result<Document, IndexError> {
         let [id, title, text, _] = self.fields(number)?;
         let metadata = self.metadata(number)?;
         Ok(Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), triples: None, metadata })
     }
 
-    /// What else the document with this number says.
+    /// Reads the metadata of the document with this number. `None` if it has none.
     pub(crate) fn metadata(&self, number: u32) -> Result<Option<Map<String, Value>>, IndexError> {
-        // Nothing else of the record is looked at: a filter asks every passage for this.
+        // Parses nothing else of the record, because conditions read the metadata of every passage.
         match self.record(number).and_then(pieces).ok_or_else(|| self.broken(number))? {
             [.., []] => Ok(None),
             [.., json] => serde_json::from_slice(json).map(Some).map_err(|_| self.broken(number)),
         }
     }
 
-    /// The number of the passage with this id.
+    /// Returns the number of the passage with this ID.
     pub(crate) fn find(&self, id: &str) -> Result<Option<u32>, IndexError> {
-        let (mut low, mut high) = (0, self.count);
+        let mut low = 0;
+        let mut high = self.count;
         while low < high {
             let middle = low + (high - low) / 2;
             let at = self.order + 4 * middle;
@@ -108,8 +109,8 @@ impl PassageStore {
         Ok(None)
     }
 
-    /// Id, title, text and metadata of a record. Bounds are checked, so that even a file that was opened without its
-    /// checksum being looked at gives an error and no panic.
+    /// Returns ID, title, text and metadata of a record. Checks all bounds, so that a file opened without verification
+    /// causes an error instead of a panic.
     fn fields(&self, number: u32) -> Result<[&str; 4], IndexError> {
         self.record(number).and_then(split).ok_or_else(|| self.broken(number))
     }
@@ -120,7 +121,8 @@ impl PassageStore {
             return None;
         }
         let offset = |i: usize| usize::try_from(u64_at(&self.map, self.offsets + 8 * i)).ok();
-        let (start, end) = (offset(number)?, offset(number + 1)?);
+        let start = offset(number)?;
+        let end = offset(number + 1)?;
         self.map[..self.offsets].get(start..end)
     }
 
@@ -147,7 +149,7 @@ fn split(record: &[u8]) -> Option<[&str; 4]> {
     Some(fields)
 }
 
-/// The same as bytes.
+/// Splits a record into its four fields as bytes.
 fn pieces(mut record: &[u8]) -> Option<[&[u8]; 4]> {
     let mut lengths = [0; 4];
     for length in &mut lengths {
@@ -161,7 +163,7 @@ fn pieces(mut record: &[u8]) -> Option<[&[u8]; 4]> {
     record.is_empty().then_some(pieces)
 }
 
-/// The number at `at`, which the caller has found to lie inside.
+/// Reads the number at `at`, which must be in bounds.
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte))
 }

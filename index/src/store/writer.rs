@@ -1,4 +1,4 @@
-//! Writing the passage store, one document after the other.
+//! Writer of the passage store.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -8,7 +8,7 @@ use super::MAGIC;
 use crate::corpus::Document;
 use crate::error::IndexError;
 
-/// A store in the making. Keeps the ids and offsets in memory, nothing else.
+/// Passage store being written. Keeps only IDs and offsets in memory.
 #[derive(Debug)]
 pub(crate) struct StoreWriter {
     path: PathBuf,
@@ -21,7 +21,8 @@ pub(crate) struct StoreWriter {
 impl StoreWriter {
     pub(crate) fn create(path: &Path) -> Result<StoreWriter, IndexError> {
         let file = File::create_new(path).map_err(IndexError::io("create", path))?;
-        let (offsets, ids) = (Vec::new(), Vec::new());
+        let offsets = Vec::new();
+        let ids = Vec::new();
         let mut store = StoreWriter {
             path: path.to_owned(),
             out: BufWriter::with_capacity(1 << 18, file),
@@ -33,7 +34,7 @@ impl StoreWriter {
         Ok(store)
     }
 
-    /// Appends a document, whose number is how many came before it. Ids must be unique, which the corpus sees to.
+    /// Appends a document, whose number is the count of earlier documents. The corpus guarantees that IDs are unique.
     pub(crate) fn add(&mut self, document: &Document) -> Result<(), IndexError> {
         self.offsets.push(self.position);
         self.ids.push(document.id.as_str().into());

@@ -1,20 +1,20 @@
-//! Products of one query with many rows of codes, in whole numbers: the same on every processor.
+//! Integer dot products of one query with many rows of codes, the same on every CPU.
 
-/// Bytes that a row is a multiple of: one register of the widest kind.
+/// Bytes to which rows are padded: one AVX-512 register.
 pub(super) const BLOCK: usize = 64;
 
-/// The two halves of a query's numbers, each from 0 to 127: twice the product of two such with a code still fits the
-/// 16 bits in which AVX2 adds pairs.
+/// High and low halves of a query's numbers, each from 0 to 127. The sum of two products of such a half with a code
+/// fits the 16 bits in which AVX2 adds pairs.
 #[derive(Debug)]
 pub(super) struct QueryHalves {
     pub(super) high: Vec<u8>,
     pub(super) low: Vec<u8>,
 }
 
-/// What a row's codes give with the high and the low halves.
+/// Dot products of a row's codes with the high and the low halves.
 pub(super) type Products = (i32, i32);
 
-/// The products of every row in `codes`, which are as long as the halves, into `out`.
+/// Computes the dot products of every row in `codes`, as long as the halves, into `out`.
 pub(super) fn products(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products>) {
     let stride = query.high.len();
     debug_assert!(stride.is_multiple_of(BLOCK) && stride == query.low.len() && codes.len().is_multiple_of(stride));
@@ -48,9 +48,11 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub(super) fn products_vnni(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products>) {
-        let (highs, lows) = (query.high.as_chunks::<BLOCK>().0, query.low.as_chunks::<BLOCK>().0);
+        let highs = query.high.as_chunks::<BLOCK>().0;
+        let lows = query.low.as_chunks::<BLOCK>().0;
         out.extend(codes.chunks_exact(query.high.len()).map(|row| {
-            let (mut high_sum, mut low_sum) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+            let mut high_sum = _mm512_setzero_si512();
+            let mut low_sum = _mm512_setzero_si512();
             for ((code, high), low) in row.as_chunks::<BLOCK>().0.iter().zip(highs).zip(lows) {
                 // SAFETY: each is an array of 64 bytes, and the loads ask for no alignment.
                 let [code, high, low] = unsafe {
@@ -69,10 +71,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2")]
     pub(super) fn products_avx2(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products>) {
-        let (highs, lows) = (query.high.as_chunks::<32>().0, query.low.as_chunks::<32>().0);
+        let highs = query.high.as_chunks::<32>().0;
+        let lows = query.low.as_chunks::<32>().0;
         let ones = _mm256_set1_epi16(1);
         out.extend(codes.chunks_exact(query.high.len()).map(|row| {
-            let (mut high_sum, mut low_sum) = (_mm256_setzero_si256(), _mm256_setzero_si256());
+            let mut high_sum = _mm256_setzero_si256();
+            let mut low_sum = _mm256_setzero_si256();
             for ((code, high), low) in row.as_chunks::<32>().0.iter().zip(highs).zip(lows) {
                 // SAFETY: each is an array of 32 bytes, and the loads ask for no alignment.
                 let [code, high, low] = unsafe {
@@ -82,7 +86,7 @@ mod x86 {
                         _mm256_loadu_si256(low.as_ptr().cast()),
                     ]
                 };
-                // Pairs of products stay within 16 bits, since no half is above 127.
+                // Sums of two products fit 16 bits, since no half exceeds 127.
                 let pairs = |half| _mm256_madd_epi16(_mm256_maddubs_epi16(half, code), ones);
                 high_sum = _mm256_add_epi32(high_sum, pairs(high));
                 low_sum = _mm256_add_epi32(low_sum, pairs(low));
@@ -122,7 +126,8 @@ mod tests {
             let mut half = || (0..stride).map(|_| next(128, 127) as u8).collect::<Vec<_>>();
             let query = QueryHalves { high: half(), low: half() };
             let codes: Vec<i8> = (0..rows * stride).map(|_| (next(255, 254) - 127) as i8).collect();
-            let (mut portable, mut found) = (Vec::new(), Vec::new());
+            let mut portable = Vec::new();
+            let mut found = Vec::new();
             products_portable(&query, &codes, &mut portable);
             products(&query, &codes, &mut found);
             prop_assert_eq!(&found, &portable);

@@ -1,11 +1,12 @@
-//! Vectors in a byte per number, beside the flat file: to find the few that can matter among very many without reading
-//! the rest.
+//! Vectors quantized to one byte per number, beside the flat file: find the few candidates among very many vectors
+//! without reading the rest.
 //!
-//! A row `v` is held as `scale·c + e` with whole `c` from -127 to 127, and a query `q` as `step·t + f` with whole `t`.
-//! Then `v·q = scale·step·(c·t) + e·q + scale·(c·f)`, where the first term is computed exactly in whole numbers, and by
+//! A row `v` is stored as `scale·c + e` with integers `c` from -127 to 127, and a query `q` as `step·t + f` with
+//! integers `t`. Then `v·q = scale·step·(c·t) + e·q + scale·(c·f)`. The first term is computed exactly in integers; by
 //! Cauchy and Schwarz the rest is at most `‖e‖·‖q‖ + (‖v‖ + ‖e‖)·‖f‖`. The lengths of `v` and `e` are stored with the
-//! codes. With what rounding does to a dot product in `f32` added, nothing outside these bounds can be among the best,
-//! and what is inside is scored again from the flat file: the answer is that of a scan of all vectors, to the bit.
+//! codes. After adding a bound for the rounding of a dot product in `f32`, no row outside these bounds can be among the
+//! best, and rows inside are scored again from the flat file: the result equals that of a scan of all vectors, to the
+//! bit.
 //!
 //! Layout, little-endian: the codes of each row, padded with zeros to a multiple of 64 · for each row `f32` scale,
 //! `f32` length of `e`, `f32` length of `v`, `i32` sum of the codes.
@@ -28,26 +29,26 @@ use crate::error::IndexError;
 
 pub(crate) use scan::Extremes;
 
-/// The largest code.
+/// Largest code.
 const MOST: f32 = 127.0;
-/// The largest size of a query's numbers: 63·128 + 127, a high and a low half of 7 bits each, the high one signed.
+/// Largest magnitude of a query's numbers: 63·128 + 127, a high and a low half of 7 bits each, the high one signed.
 const MOST_OF_QUERY: f64 = 8191.0;
-/// The products of longer rows might not fit 32 bits.
+/// Longest row whose products are sure to fit 32 bits.
 const MOST_DIMS: usize = 1 << 16;
 
-/// What stands with the codes of a row.
+/// Scale and bounds of a row of codes.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct CodeRow {
     scale: f32,
-    /// Length of what the codes leave out, rounded up.
+    /// Length of the quantization error, rounded up.
     left: f32,
     /// Length of the vector, rounded up.
     length: f32,
     sum: i32,
 }
 
-/// The codes of a file of vectors, by memory map.
+/// Codes of a file of vectors, memory-mapped.
 #[derive(Debug)]
 pub(crate) struct Codes {
     map: Mmap,
@@ -93,7 +94,7 @@ impl Codes {
     }
 
     fn rows(&self) -> &[CodeRow] {
-        // A map begins at a page, and the codes before the rows are a multiple of 64 bytes: this cannot panic.
+        // Cannot panic: maps start at a page boundary, and the codes before the rows are a multiple of 64 bytes.
         bytemuck::cast_slice(&self.map[self.count * self.stride..])
     }
 }
@@ -102,28 +103,30 @@ fn stride(dims: usize) -> usize {
     dims.next_multiple_of(BLOCK)
 }
 
-/// Fills `codes` from `vector` and leaves the padding zero.
+/// Quantizes `vector` into `codes`, leaving the padding zero.
 fn encode(vector: &[f32], codes: &mut [i8]) -> CodeRow {
     let largest = vector.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
     let scale = largest / MOST;
-    let (mut left, mut length, mut sum) = (0.0, 0.0, 0);
+    let mut left = 0.0;
+    let mut length = 0.0;
+    let mut sum = 0;
     for (code, &x) in codes.iter_mut().zip(vector) {
         *code = if scale > 0.0 { (x / scale).round().clamp(-MOST, MOST) as i8 } else { 0 };
         left += (f64::from(x) - f64::from(scale) * f64::from(*code)).powi(2);
         length += f64::from(x).powi(2);
         sum += i32::from(*code);
     }
-    // Rounded to nearest by `as`, so a little is added first.
+    // `as f32` rounds to nearest, so a margin is added first to round up.
     let up = |square: f64| (square.sqrt() * (1.0 + 1e-6)) as f32;
     CodeRow { scale, left: up(left), length: up(length), sum }
 }
 
-/// A query, ready to be multiplied with codes.
+/// Query, quantized for multiplication with codes.
 #[derive(Debug)]
 struct CodedQuery {
     halves: QueryHalves,
     step: f64,
-    /// Length of what the halves leave out.
+    /// Length of the quantization error.
     left: f64,
     length: f64,
 }
@@ -133,9 +136,10 @@ impl CodedQuery {
         let largest = query.iter().fold(0.0_f64, |largest, &x| largest.max(f64::from(x).abs()));
         let step = largest / MOST_OF_QUERY;
         let padded = stride(query.len());
-        // The high half of a padding is never multiplied with anything but zero.
+        // The high half of the padding is only ever multiplied with zeros.
         let mut halves = QueryHalves { high: vec![0; padded], low: vec![0; padded] };
-        let (mut left, mut length) = (0.0, 0.0);
+        let mut left = 0.0;
+        let mut length = 0.0;
         for (&x, place) in query.iter().zip(0..) {
             let x = f64::from(x);
             let whole = if step > 0.0 { (x / step).round().clamp(-MOST_OF_QUERY, MOST_OF_QUERY) } else { 0.0 };

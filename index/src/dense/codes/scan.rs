@@ -1,34 +1,34 @@
-//! The best, the least and the largest of many dot products, exactly, from codes and a few vectors.
+//! Finds the best, the smallest and the largest of many dot products exactly, from codes and a few full vectors.
 
 use super::super::kernel::dot;
 use super::super::vectors::VectorFile;
 use super::{CodeRow, CodedQuery, Codes};
 use crate::scored::{Scored, best};
 
-/// Rows whose products are taken at once; they stay in the nearest cache.
+/// Number of rows multiplied at once; they fit the L1 cache.
 const ROWS: usize = 256;
 
 /// What a scan over all rows found.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Extremes {
-    /// The rows with the largest products, best first, equal ones by number.
+    /// Rows with the largest products, best first, ties by number.
     pub(crate) best: Vec<Scored>,
-    /// The least product of any row.
+    /// Smallest product of any row.
     pub(crate) least: f32,
-    /// The largest.
+    /// Largest product of any row.
     pub(crate) largest: f32,
 }
 
-/// Rows that may still be among those sought, each with the most it can be.
+/// Rows that may still be among the best, each with an upper bound of its product.
 #[derive(Debug, Default)]
 struct Candidates {
-    /// The least that the best `wanted` rows are, as a heap with the smallest on top.
+    /// Lower bounds of the best `wanted` rows, as a heap with the smallest on top.
     sure: std::collections::BinaryHeap<std::cmp::Reverse<Ordered>>,
     rows: Vec<(u32, f64)>,
     wanted: usize,
 }
 
-/// A number that is never NaN.
+/// Number that is never NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Ordered(f64);
 
@@ -51,7 +51,7 @@ impl Candidates {
         Candidates { wanted, ..Candidates::default() }
     }
 
-    /// Below this no row can be among those sought.
+    /// Returns the bound below which no row can be among the best.
     fn floor(&self) -> f64 {
         match self.sure.peek() {
             Some(least) if self.sure.len() == self.wanted => least.0.0,
@@ -60,7 +60,8 @@ impl Candidates {
     }
 
     fn look(&mut self, number: u32, value: f64, slack: f64) {
-        let (low, high) = (value - slack, value + slack);
+        let low = value - slack;
+        let high = value + slack;
         if high < self.floor() {
             return;
         }
@@ -73,7 +74,7 @@ impl Candidates {
         }
     }
 
-    /// The rows that are left now that all have been looked at.
+    /// Iterates over the remaining rows, once all rows were offered.
     fn left(&self) -> impl Iterator<Item = u32> {
         let floor = self.floor();
         self.rows.iter().filter(move |(_, high)| *high >= floor).map(|(number, _)| *number)
@@ -81,11 +82,12 @@ impl Candidates {
 }
 
 impl Codes {
-    /// The `k` rows of `vectors` with the largest dot product with `query`, and the least and largest product of all.
-    /// The same, to the bit, as by computing every product in `f32`. `None` without rows.
+    /// Returns the `k` rows of `vectors` with the largest dot product with `query`, and the smallest and largest
+    /// product of all rows, equal to the bit to computing every product in `f32`. `None` without rows.
     pub(crate) fn extremes(&self, vectors: &VectorFile, query: &[f32], k: usize) -> Option<Extremes> {
         let coded = CodedQuery::of(query);
-        let (mut largest, mut least) = (Candidates::of(k.max(1)), Candidates::of(1));
+        let mut largest = Candidates::of(k.max(1));
+        let mut least = Candidates::of(1);
         let mut products = Vec::with_capacity(ROWS);
         let rounding = (query.len() + 64) as f64 * f64::from(f32::EPSILON);
         let mut number = 0;
@@ -109,9 +111,10 @@ impl Codes {
 }
 
 impl CodedQuery {
-    /// The most by which a row's product in `f32` can differ from what its codes give.
+    /// Largest difference between a row's product in `f32` and the product of its codes.
     pub(super) fn slack(&self, row: &CodeRow, rounding: f64) -> f64 {
-        let (left, length) = (f64::from(row.left), f64::from(row.length));
+        let left = f64::from(row.left);
+        let length = f64::from(row.length);
         left * self.length + (length + left) * self.left + rounding * length * self.length
     }
 }

@@ -8,7 +8,8 @@ use crate::scored::{Scored, best};
 
 fn write(rows: &[Vec<f32>], dims: usize) -> (tempfile::TempDir, VectorFile, Codes) {
     let dir = tempfile::tempdir().unwrap();
-    let (flat, path) = (dir.path().join("vectors"), dir.path().join("codes"));
+    let flat = dir.path().join("vectors");
+    let path = dir.path().join("codes");
     let mut writer = VectorWriter::create(&flat).unwrap();
     rows.iter().for_each(|row| writer.add(row).unwrap());
     writer.finish().unwrap();
@@ -21,7 +22,8 @@ fn write(rows: &[Vec<f32>], dims: usize) -> (tempfile::TempDir, VectorFile, Code
 fn every_product(rows: &[Vec<f32>], query: &[f32], k: usize) -> Extremes {
     let scored = rows.iter().zip(0..).map(|(row, number)| Scored { number, score: dot(query, row) });
     let all = best(scored.collect(), rows.len());
-    let (largest, least) = (all[0].score, all[all.len() - 1].score);
+    let largest = all[0].score;
+    let least = all[all.len() - 1].score;
     Extremes { best: all.into_iter().take(k).collect(), least, largest }
 }
 

@@ -1,6 +1,5 @@
-//! Approximate neighbours, where holding every vector against every other one would take too long: a graph of nearest
-//! neighbours (HNSW, by usearch) over vectors in a byte per number, kept in memory while it is used. What it finds is
-//! scored again in full.
+//! Approximate nearest neighbors, for sets too large to compare pairwise: an HNSW graph by usearch, over vectors of one
+//! byte per number, in memory. Results are scored again in full precision.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,23 +11,24 @@ use super::{BestNeighbours, MOST, THRESHOLD};
 use crate::dense::{VectorFile, dot, dot_bytes};
 use crate::error::IndexError;
 
-/// Phrases that a thread takes at once.
+/// Number of phrases that a thread takes at once.
 const BLOCK: usize = 256;
-/// Neighbours per node.
+/// Neighbors per node.
 const CONNECTIVITY: usize = 16;
-/// Candidates looked at when a node is added.
+/// Number of candidates examined when adding a node.
 const EXPANSION_ADD: usize = 64;
-/// Candidates looked at in a search, at least.
+/// Minimum number of candidates examined in a search.
 const EXPANSION_SEARCH: usize = 64;
-/// Neighbours asked for at first; most phrases have fewer.
+/// Number of neighbors requested at first; most phrases have fewer.
 const FEW: usize = 24;
-/// Neighbours asked for where there are more: beyond [`MOST`], since the order is approximate, and the phrase itself.
+/// Number of neighbors requested if there are more: above [`MOST`], since the order is approximate and includes the
+/// phrase itself.
 const MANY: usize = MOST + 59;
-/// How far the score of two vectors in bytes may be from the true one, as a guess that is on the safe side.
+/// Safe estimate of the scoring error of two quantized vectors.
 const ERROR: f32 = 0.02;
 
-/// For each of the `queries` about its nearest among `columns`, itself left out. `done` gets how many of the queries
-/// the work so far comes to: as many for the graph as for the searches in it.
+/// Finds for each query approximately its nearest neighbors among `columns`, excluding itself. Calls `done` with the
+/// equivalent number of queries finished, counting building the graph as half of the work.
 pub(super) fn nearest(
     vectors: &VectorFile,
     queries: &[u32],
@@ -37,7 +37,8 @@ pub(super) fn nearest(
     done: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<(u32, BestNeighbours)>, IndexError> {
     let graph = ApproximateGraph::new(vectors, columns.len(), threads.max(1))?;
-    let (half, added) = (queries.len() as u64 / 2, AtomicU64::new(0));
+    let half = queries.len() as u64 / 2;
+    let added = AtomicU64::new(0);
     share(&mut columns.to_vec(), BLOCK, threads, |block| {
         block.iter().try_for_each(|&column| graph.add(column))?;
         let added = added.fetch_add(block.len() as u64, Ordering::Relaxed) + block.len() as u64;
@@ -59,7 +60,7 @@ pub(super) fn nearest(
 struct ApproximateGraph<'a> {
     vectors: &'a VectorFile,
     index: Index,
-    /// What a number is multiplied with to become a byte.
+    /// Factor that maps a number to a byte.
     scale: f32,
 }
 

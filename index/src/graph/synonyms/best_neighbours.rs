@@ -1,15 +1,15 @@
-//! The best neighbours seen so far.
+//! Best neighbors seen so far.
 
 use super::{MOST, THRESHOLD};
 
-/// Keeps the [`MOST`] best of what it is offered, equal scores by number.
+/// Collector of the [`MOST`] best neighbors, ties by number.
 #[derive(Debug, Default)]
 pub(super) struct BestNeighbours {
     list: Vec<(u32, f32)>,
 }
 
 impl BestNeighbours {
-    /// Offers a neighbour, which is not kept below [`THRESHOLD`].
+    /// Offers a neighbor. Ignores scores below [`THRESHOLD`].
     pub(super) fn offer(&mut self, number: u32, score: f32) {
         if score >= THRESHOLD {
             self.list.push((number, score));
@@ -26,7 +26,7 @@ impl BestNeighbours {
         }
     }
 
-    /// What was kept, in no order.
+    /// Returns the collected neighbors, unsorted.
     pub(super) fn list(mut self) -> Vec<(u32, f32)> {
         self.cut();
         self.list

@@ -1,8 +1,8 @@
-//! Synonyms: the phrases whose vectors lie close to that of a phrase.
+//! Synonyms: phrases whose vectors are close to that of a phrase.
 //!
-//! As HippoRAG 2 finds them (`HippoRAG.py:add_synonymy_edges`): a phrase of more than two letters and digits has as
-//! synonyms its nearest other phrases that are not empty, as far as their cosine is at least [`THRESHOLD`], and at
-//! most [`MOST`] of them. Equal scores go by the order of the phrases.
+//! Defined as in HippoRAG 2 (`HippoRAG.py:add_synonymy_edges`): a phrase of more than two letters and digits has as
+//! synonyms its nearest other non-empty phrases with a cosine of at least [`THRESHOLD`], and at most [`MOST`] of them.
+//! Ties are in the order of the phrases.
 
 mod approximate;
 mod best_neighbours;
@@ -22,17 +22,17 @@ use crate::error::IndexError;
 use best_neighbours::BestNeighbours;
 pub(crate) use update::PreviousSynonyms;
 
-/// The least cosine of synonyms (`synonymy_edge_sim_threshold`).
+/// Minimum cosine of synonyms (`synonymy_edge_sim_threshold`).
 pub(crate) const THRESHOLD: f32 = 0.8;
 
-/// The most synonyms that a phrase has: counting stops when more than 100 are found.
+/// Maximum number of synonyms of a phrase: HippoRAG 2 stops counting when there are more than 100.
 pub(crate) const MOST: usize = 101;
 
-/// The most phrases that are all held against each other: some seconds of work, about as much as a graph over them
-/// takes. More are searched approximately, so that nothing grows with their square.
+/// Largest number of phrases compared pairwise: some seconds of work, about as much as the approximate search takes.
+/// More phrases are searched approximately, which avoids quadratic growth.
 const EXACT: usize = 1 << 16;
 
-/// The synonyms of every phrase, in memory: by row, sorted by number.
+/// Synonyms of every phrase, in memory, by row and sorted by number.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Neighbours {
     offsets: Vec<u64>,
@@ -41,7 +41,7 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Lists of pairs of number and score, in any order.
+    /// Builds the rows from unsorted lists of numbers and scores.
     pub(super) fn of(lists: impl Iterator<Item = Vec<(u32, f32)>>) -> Neighbours {
         let mut neighbours = Neighbours { offsets: vec![0], numbers: Vec::new(), scores: Vec::new() };
         for mut list in lists {
@@ -53,8 +53,9 @@ impl Neighbours {
         neighbours
     }
 
-    /// Finds the synonyms of all `phrases`, whose vectors these are: exactly among at most [`EXACT`] of them, beyond that
-    /// approximately, and then with one thread always the same. `done` gets how many phrases the work so far comes to.
+    /// Finds the synonyms of all `phrases` with these vectors: exactly for at most [`EXACT`] phrases, approximately for
+    /// more, and then deterministically only with one thread. Calls `done` with the equivalent number of phrases
+    /// finished.
     pub(super) fn find(
         phrases: &StringTable,
         vectors: &VectorFile,
@@ -66,19 +67,19 @@ impl Neighbours {
         Ok(Neighbours::gather(phrases.len(), nearest(vectors, &queries, &columns, threads, done)?))
     }
 
-    /// The lists of so many phrases, of which those are in order that have a list at all.
+    /// Gathers lists into rows, one per phrase; `found` is sorted by phrase and may skip some.
     fn gather(phrases: usize, found: Vec<(u32, BestNeighbours)>) -> Neighbours {
         let mut found = found.into_iter().peekable();
         let list = |phrase| found.next_if(|(query, _)| *query as usize == phrase).map(|(_, best)| best.list());
         Neighbours::of((0..phrases).map(list).map(Option::unwrap_or_default))
     }
 
-    /// How many pairs there are.
+    /// Number of pairs.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// The synonyms of a phrase and their scores.
+    /// Iterates over the synonyms of a phrase and their scores.
     pub(crate) fn row(&self, phrase: usize) -> impl Iterator<Item = (u32, f32)> + '_ {
         let row = self.offsets[phrase] as usize..self.offsets[phrase + 1] as usize;
         self.numbers[row.clone()].iter().copied().zip(self.scores[row].iter().copied())
@@ -93,14 +94,14 @@ impl Neighbours {
     }
 }
 
-/// The phrases that can be synonyms, and those that can have some.
+/// Returns the phrases that can be synonyms, and those that can have synonyms.
 fn eligible(phrases: &StringTable) -> (Vec<u32>, Vec<u32>) {
     let all = 0..u32::try_from(phrases.len()).unwrap_or(u32::MAX);
     let columns = all.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
     (columns, all.filter(|&number| has_synonyms(phrases.get(number))).collect())
 }
 
-/// The synonyms of a snapshot, by memory map.
+/// Synonyms of a snapshot, memory-mapped.
 #[derive(Debug)]
 pub(crate) struct Synonyms {
     offsets: Column<u64>,
@@ -127,13 +128,13 @@ impl Synonyms {
         if (0..phrases).all(sound) { Ok(stored) } else { Err(columns.corrupt("a list of synonyms is out of order")) }
     }
 
-    /// How many pairs there are.
+    /// Number of pairs.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// The synonyms of a phrase, sorted by number, and their scores.
+    /// Returns the synonyms of a phrase, sorted by number, and their scores.
     pub(crate) fn get(&self, phrase: u32) -> (&[u32], &[f32]) {
         self.row(phrase as usize)
     }

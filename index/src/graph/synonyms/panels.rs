@@ -1,46 +1,46 @@
-//! The first parts of many vectors, laid side by side so that the products of a few queries with sixteen of them are
-//! added up in registers.
+//! Prefixes of many vectors, laid out so that the dot products of a few queries with sixteen prefixes accumulate in
+//! registers.
 
 use crate::dense::{VectorFile, dot};
 
-/// Columns of a panel.
+/// Number of columns per panel.
 pub(super) const WIDTH: usize = 16;
 
-/// Queries that are multiplied at once.
+/// Number of queries multiplied at once.
 pub(super) const HEIGHT: usize = 4;
 
-/// The products of [`HEIGHT`] queries with a panel.
+/// Dot products of [`HEIGHT`] queries with a panel.
 pub(super) type Tile = [[f32; WIDTH]; HEIGHT];
 
-/// How vectors are parted: in the numbers that are multiplied first and the length of what follows.
+/// Split of vectors into a prefix, which is multiplied first, and a rest, of which only the length is kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PrefixSplit(usize);
 
 impl PrefixSplit {
-    /// A third of the numbers leaves few pairs that have to be looked at again.
+    /// Splits off a third of the numbers, which leaves few pairs that need full products.
     pub(super) fn of(dims: usize) -> PrefixSplit {
         PrefixSplit((dims / 3).max(1))
     }
 
-    /// How many numbers come first.
+    /// Length of the prefix.
     pub(super) fn first(self) -> usize {
         self.0
     }
 
-    /// The length of what follows.
+    /// Norm of the rest of a vector.
     pub(super) fn rest(self, row: &[f32]) -> f32 {
         let rest = row.get(self.0..).unwrap_or_default();
         dot(rest, rest).sqrt()
     }
 }
 
-/// Columns in panels, the last one filled up with zeros.
+/// Prefixes of columns in panels. The last panel is padded with zeros.
 #[derive(Debug)]
 pub(super) struct Panels {
     cut: PrefixSplit,
     /// For each panel the first numbers of all its columns, then the second ones, and so on.
     numbers: Vec<f32>,
-    /// The length of what follows of every column.
+    /// Norm of the rest of every column.
     pub(super) rests: Vec<[f32; WIDTH]>,
 }
 
@@ -48,7 +48,8 @@ impl Panels {
     pub(super) fn of(vectors: &VectorFile, columns: &[u32], cut: PrefixSplit) -> Panels {
         let panel = cut.first() * WIDTH;
         let count = columns.len().div_ceil(WIDTH);
-        let (mut numbers, mut rests) = (vec![0.0; count * panel], vec![[0.0; WIDTH]; count]);
+        let mut numbers = vec![0.0; count * panel];
+        let mut rests = vec![[0.0; WIDTH]; count];
         let filled = numbers.chunks_exact_mut(panel).zip(&mut rests).zip(columns.chunks(WIDTH));
         for ((numbers, rests), columns) in filled {
             for (lane, &column) in columns.iter().enumerate() {
@@ -60,7 +61,8 @@ impl Panels {
         Panels { cut, numbers, rests }
     }
 
-    /// The products of the first parts of some queries, laid one behind the other, with each panel.
+    /// Multiplies the prefixes of some queries, stored consecutively, with each panel, and calls `visit` with each
+    /// tile.
     pub(super) fn tiles(&self, queries: &[f32], mut visit: impl FnMut(usize, &Tile)) {
         for (place, panel) in self.numbers.chunks_exact(self.cut.first() * WIDTH).enumerate() {
             visit(place, &tile(queries, panel));

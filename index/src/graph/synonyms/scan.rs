@@ -1,7 +1,8 @@
-//! Exact neighbours: every query is held against every column, block by block.
+//! Exact nearest neighbors: compares every query with every column, block by block.
 //!
-//! Most pairs are far apart, and the first parts of two vectors tell: with `a = (a₁, a₂)` and `b = (b₁, b₂)` the product
-//! `a·b` is at most `a₁·b₁ + ‖a₂‖·‖b₂‖` (Cauchy and Schwarz). Only where that reaches the threshold is the rest read.
+//! Most pairs are far apart, and the prefixes of two vectors show it: with `a = (a₁, a₂)` and `b = (b₁, b₂)`, the
+//! product `a·b` is at most `a₁·b₁ + ‖a₂‖·‖b₂‖` (Cauchy and Schwarz). The rest is read only if this bound reaches the
+//! threshold.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,17 +12,17 @@ use super::{BestNeighbours, THRESHOLD};
 use crate::dense::{VectorFile, dot};
 use crate::error::IndexError;
 
-/// Queries that a thread takes at once.
+/// Number of queries that a thread takes at once.
 const BLOCK: usize = 64;
 
-/// Columns that are laid in panels at once: 32 MiB of vectors of 384 numbers.
+/// Number of columns in panels at once: prefixes of 32 MiB for vectors of 384 numbers.
 const CHUNK: usize = 1 << 16;
 
-/// More than rounding takes from the sum of a few thousand products of vectors of length 1.
+/// Upper bound on the rounding error of a sum of a few thousand products of unit vectors.
 const SLACK: f32 = 1e-4;
 
-/// For each of the `queries` its nearest among `columns`, itself left out. `done` gets how many of the queries the work
-/// so far comes to.
+/// Finds for each query its nearest neighbors among `columns`, excluding itself. Calls `done` with the equivalent
+/// number of queries finished.
 pub(super) fn nearest(
     vectors: &VectorFile,
     queries: &[u32],
@@ -31,7 +32,9 @@ pub(super) fn nearest(
 ) -> Result<Vec<(u32, BestNeighbours)>, IndexError> {
     let mut found: Vec<(u32, BestNeighbours)> =
         queries.iter().map(|&query| (query, BestNeighbours::default())).collect();
-    let (cut, all, pairs) = (PrefixSplit::of(vectors.dims()), columns.len() as u64, AtomicU64::new(0));
+    let cut = PrefixSplit::of(vectors.dims());
+    let all = columns.len() as u64;
+    let pairs = AtomicU64::new(0);
     for columns in columns.chunks(CHUNK) {
         let scan = Scan { vectors, columns, panels: Panels::of(vectors, columns, cut), cut };
         share(&mut found, BLOCK, threads, |block| {
@@ -44,7 +47,7 @@ pub(super) fn nearest(
     Ok(found)
 }
 
-/// Columns on their way past the queries.
+/// Chunk of columns being compared with the queries.
 struct Scan<'a> {
     vectors: &'a VectorFile,
     columns: &'a [u32],
@@ -53,9 +56,10 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Holds at most [`HEIGHT`] queries against all columns.
+    /// Compares at most [`HEIGHT`] queries with all columns.
     fn hold(&self, few: &mut [(u32, BestNeighbours)]) {
-        let (mut firsts, mut rests) = (vec![0.0; self.cut.first() * HEIGHT], [0.0; HEIGHT]);
+        let mut firsts = vec![0.0; self.cut.first() * HEIGHT];
+        let mut rests = [0.0; HEIGHT];
         for (place, &mut (query, _)) in few.iter_mut().enumerate() {
             let row = self.vectors.row(query).unwrap_or_default();
             rests[place] = self.cut.rest(row);
@@ -74,7 +78,7 @@ impl Scan<'_> {
         });
     }
 
-    /// Multiplies a query with those columns of a panel that may be near, in full.
+    /// Computes full products of a query with those columns of a panel that may be near.
     fn look(&self, query: u32, panel: usize, most: &[f32; WIDTH], best: &mut BestNeighbours) {
         let Some(a) = self.vectors.row(query) else { return };
         let columns = &self.columns[panel * WIDTH..];

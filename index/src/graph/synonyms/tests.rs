@@ -21,7 +21,8 @@ fn numbers(seed: u64) -> impl FnMut() -> f32 {
 /// The vector of a text: near that of every other one with the same first letters, so that many are synonyms.
 fn vector(text: &str, dims: usize, spread: f32) -> Vec<f32> {
     let seed = |text: &str| text.bytes().fold(7_u64, |seed, byte| seed.wrapping_mul(131).wrapping_add(u64::from(byte)));
-    let (mut shared, mut own) = (numbers(seed(text.split(' ').next().unwrap())), numbers(seed(text)));
+    let mut shared = numbers(seed(text.split(' ').next().unwrap()));
+    let mut own = numbers(seed(text));
     let row: Vec<f32> = (0..dims).map(|_| shared() + spread * own()).collect();
     let length = dot(&row, &row).sqrt();
     row.into_iter().map(|x| x / length).collect()
@@ -96,7 +97,8 @@ proptest! {
             now.remove(gone.get(&before));
         }
         now.extend(new);
-        let (before, now) = (phrases(&before, 24, spread), phrases(&now.into_iter().collect::<Vec<_>>(), 24, spread));
+        let before = phrases(&before, 24, spread);
+        let now = phrases(&now.into_iter().collect::<Vec<_>>(), 24, spread);
         let found = Neighbours::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
         prop_assert!(renewed(&found, &before, &now) == naive(&now));
     }

@@ -1,9 +1,9 @@
-//! Synonyms of a changed set of phrases, from those of the set before.
+//! Updates synonyms after a change to the set of phrases.
 //!
-//! A list that was not full holds every phrase near enough, so it loses those that are gone and gains the new ones near
-//! enough. A full one may have left phrases out: it stands as long as it lost none, since what it left out comes after
-//! everything in it; otherwise it is made again. So the lists are those that would come of all phrases anew, to the
-//! bit, where those are found exactly.
+//! A list that was not full contains every phrase near enough, so it loses removed phrases and gains new ones near
+//! enough. A full list may have left phrases out; it stays valid if it lost none, because everything left out comes
+//! after everything in it. Otherwise the list is computed again. The result therefore equals, to the bit, that of a
+//! search over all phrases, where that search is exact.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ use crate::dense::VectorFile;
 use crate::error::IndexError;
 use crate::graph::table::StringTable;
 
-/// Phrases of before and their synonyms. The vector of a text must be the same before and now.
+/// Phrases of the previous graph and their synonyms. The vector of a text must not have changed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreviousSynonyms<'a> {
     pub(crate) phrases: &'a StringTable,
@@ -20,8 +20,8 @@ pub(crate) struct PreviousSynonyms<'a> {
 }
 
 impl Neighbours {
-    /// The synonyms of all `phrases`, as [`Neighbours::find`] gives them, looking only at what changed; unless that is so
-    /// much that finding all anew is less work.
+    /// Computes the synonyms of all `phrases`, as [`Neighbours::find`] does, but only for what changed, unless a full
+    /// search is less work.
     pub(in crate::graph) fn renew(
         earlier: PreviousSynonyms<'_>,
         phrases: &StringTable,
@@ -31,11 +31,11 @@ impl Neighbours {
     ) -> Result<Neighbours, IndexError> {
         let (moved, new) = moved(earlier.phrases, phrases);
         let (columns, queries) = eligible(phrases);
-        // Lists over more than are scanned may lack some, and would go on lacking them where all can be found.
+        // Above the limit lists are approximate and may miss some, which an update would carry into an exact result.
         if columns.len() <= EXACT && eligible(earlier.phrases).0.len() > EXACT {
             return Neighbours::find(phrases, vectors, threads, done);
         }
-        // What each phrase has from before: a list that only lacks the new phrases, or nothing.
+        // The usable part of each phrase's old list, which lacks only new phrases; `None` to compute it again.
         let mut kept: Vec<Option<Vec<(u32, f32)>>> = vec![None; phrases.len()];
         for (before, now) in (0..).zip(&moved).filter_map(|(before, now)| Some((before, (*now)?))) {
             kept[now as usize] = list(earlier.synonyms, before, &moved);
@@ -43,7 +43,7 @@ impl Neighbours {
         let (old, again): (Vec<u32>, Vec<u32>) = queries.iter().partition(|&&query| kept[query as usize].is_some());
         let fresh: Vec<u32> = columns.iter().copied().filter(|column| new.binary_search(column).is_ok()).collect();
         let work = again.len() as u64 * columns.len() as u64 + old.len() as u64 * fresh.len() as u64;
-        // Finding all anew takes about as long as holding each against so many.
+        // A full search takes about as long as comparing everything with this many phrases.
         let anew = queries.len() as u64 * columns.len().min(EXACT) as u64;
         if work > anew / 2 {
             return Neighbours::find(phrases, vectors, threads, done);
@@ -59,7 +59,7 @@ impl Neighbours {
     }
 }
 
-/// A list in the numbers of now, or nothing where it has to be made again.
+/// Renumbers an old list. `None` if it must be computed again.
 fn list(synonyms: &Synonyms, before: u32, moved: &[Option<u32>]) -> Option<Vec<(u32, f32)>> {
     let (numbers, scores) = synonyms.get(before);
     let now = |number: &u32| moved.get(*number as usize).copied().flatten();
@@ -67,9 +67,10 @@ fn list(synonyms: &Synonyms, before: u32, moved: &[Option<u32>]) -> Option<Vec<(
     (numbers.len() < MOST || left.len() == numbers.len()).then_some(left)
 }
 
-/// The number now of every phrase of before, if it is still there, and the phrases that were not there before.
+/// Returns the new number of every old phrase that is still present, and the phrases that are new.
 fn moved(before: &StringTable, now: &StringTable) -> (Vec<Option<u32>>, Vec<u32>) {
-    let (mut moved, mut new) = (vec![None; before.len()], Vec::new());
+    let mut moved = vec![None; before.len()];
+    let mut new = Vec::new();
     let mut at = 0;
     for number in 0..u32::try_from(now.len()).unwrap_or(u32::MAX) {
         let text = now.get(number);

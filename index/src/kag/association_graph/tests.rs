@@ -108,7 +108,8 @@ proptest! {
         let first = 1 + chunks.len() + triples.len();
         let start = |node: usize| if node == 0 { 1.0 } else if (first..first + keys.len()).contains(&node) { 0.5 } else { 0.0 };
         let all: Vec<f64> = [vec![masses.question], masses.chunks, masses.triples, masses.entities].concat();
-        let (mut sum, mut expected) = (0.0, 0.0);
+        let mut sum = 0.0;
+        let mut expected = 0.0;
         for (node, mass) in all.iter().enumerate() {
             prop_assert!(*mass >= 0.0);
             if joined[node] {

@@ -20,7 +20,9 @@ use crate::triple::Triple;
 
 fn document(id: &str, title: &str, text: &str, triples: &[(&str, &str, &str)]) -> Document {
     let triples = triples.iter().map(|&(subject, relation, object)| Triple::new(subject, relation, object)).collect();
-    let (id, title, text) = (id.to_owned(), title.to_owned(), text.to_owned());
+    let id = id.to_owned();
+    let title = title.to_owned();
+    let text = text.to_owned();
     Document { id, title, text, triples: Some(triples), metadata: None }
 }
 
@@ -65,7 +67,8 @@ fn masses_again(shown: &KagTrace) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
     names.extend(shown.entities.iter().map(|entity| entity.name.as_str()));
     names.extend(shown.chunks.iter().map(|chunk| chunk.title.as_str()).filter(|title| !title.is_empty()));
     names.extend(shown.triples.iter().flat_map(|triple| [triple.subject.as_str(), triple.object.as_str()]));
-    let (chunks, triples) = (shown.chunks.len(), shown.triples.len());
+    let chunks = shown.chunks.len();
+    let triples = shown.triples.len();
     let entity = |name: &str| 1 + chunks + triples + names.iter().position(|other| *other == name).unwrap();
     let nodes = 1 + chunks + triples + names.len();
     let mut matrix = vec![vec![0.0_f64; nodes]; nodes];
@@ -83,7 +86,8 @@ fn masses_again(shown: &KagTrace) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
     for (place, triple) in shown.triples.iter().enumerate() {
         let node = 1 + chunks + place;
         join(0, node, triple.relevance);
-        let (head, tail) = (entity(&triple.subject), entity(&triple.object));
+        let head = entity(&triple.subject);
+        let tail = entity(&triple.object);
         join(head, tail, 1.0);
         for member in std::iter::once(node).chain(triple.chunks.iter().map(|chunk| 1 + chunk)) {
             join(member, head, 1.0);
@@ -100,7 +104,8 @@ fn masses_again(shown: &KagTrace) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
         let step = |row: usize| -> f64 {
             (0..nodes).filter(|&column| sums[column] > 0.0).map(|c| matrix[row][c] / sums[c] * mass[c]).sum()
         };
-        let (stay, go) = (1.0 - shown.options.damping, shown.options.damping);
+        let stay = 1.0 - shown.options.damping;
+        let go = shown.options.damping;
         mass = (0..nodes).map(|row| go * step(row) + stay * start[row]).collect();
     }
     let keys = shown.entities.iter().map(|key| mass[entity(&key.name)]).collect();

@@ -152,7 +152,9 @@ impl Referents {
             .any(|token| matches!(token.text, "He" | "She" | "he" | "she" | "his" | "her" | "His" | "Her"));
         let royal = words.iter().any(|word| word != "I" && is_numeral(word)) || title.contains(", ");
         let person = !is_work(tokens) && (lived(tokens) || (spoken && (named || royal)));
-        let (classes, names, short) = (HashSet::new(), HashSet::new(), HashMap::new());
+        let classes = HashSet::new();
+        let names = HashSet::new();
+        let short = HashMap::new();
         Referents { title: name, words, person, topic: None, classes, names, latest: None, short }
     }
 
@@ -295,7 +297,8 @@ fn is_work(tokens: &[WordToken<'_>]) -> bool {
 fn lived(tokens: &[WordToken<'_>]) -> bool {
     let Some(open) = tokens.iter().take(16).position(|token| token.tag == WordTag::Open) else { return false };
     let inside = tokens[open + 1..].iter().take(20).take_while(|token| token.tag != WordTag::Close);
-    let (mut years, mut span) = (0, false);
+    let mut years = 0;
+    let mut span = false;
     for token in inside {
         match token.text {
             "born" | "b." | "died" | "d." | "Born" | "née" => return true,

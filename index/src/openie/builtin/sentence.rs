@@ -25,7 +25,8 @@ pub(super) fn sentences<'t, 'a>(tokens: &'t [WordToken<'a>]) -> impl Iterator<It
 /// How many tokens the first sentence has, and how many after it end it.
 fn first(tokens: &[WordToken<'_>]) -> (usize, usize) {
     // `run` is the end of the run of marks last looked at: each run is counted once.
-    let (mut opened, mut run) = (None, 0);
+    let mut opened = None;
+    let mut run = 0;
     for (at, token) in tokens.iter().enumerate() {
         match token.tag {
             WordTag::Open => opened = Some(at),

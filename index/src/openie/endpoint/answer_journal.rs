@@ -1,8 +1,9 @@
-//! The journal of an extraction: every answer of a model, as soon as it is there.
+//! Journal of an extraction: every answer of a model, as soon as it arrives.
 //!
-//! JSONL, appended to one whole line at a time, so that whatever ends the process at most the last line is cut short;
-//! such a line is written over. A file that is none of this is left alone. Answers are found by the text of the passage, the model and the version of the prompts,
-//! so that a journal may hold answers of several models. Each line is also a record that can be imported.
+//! JSONL, appended one whole line at a time, so that a crash truncates at most the last line; the next write replaces a
+//! truncated line. A file of another kind is left alone. Answers are found by the text of the passage, the model and
+//! the version of the prompts, so a journal may contain answers of several models. Each line is also a record that can
+//! be imported.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,12 +19,13 @@ use crate::error::IndexError;
 use crate::openie::prompt;
 use crate::triple::Triple;
 
-/// A killed process loses nothing that it has written; only where the whole machine stops is it this much.
+/// Interval between syncs: the most work lost if the machine crashes. A killed process loses nothing that it has
+/// written.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 type Key = [u8; 16];
 
-/// How every line begins.
+/// First bytes of every line.
 const BEGINNING: &[u8] = br#"{"model":"#;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,25 +37,26 @@ struct JournalLine {
     extracted_triples: Vec<Triple>,
 }
 
-/// The journal of one model's answers, for one writer at a time.
+/// Journal of one model's answers, for one writer at a time.
 #[derive(Debug)]
 pub(super) struct AnswerJournal {
     path: PathBuf,
     model: String,
     file: File,
-    /// Where the line of each answer begins, and how long it is.
+    /// Offset and length of each answer's line.
     places: HashMap<Key, (u64, usize)>,
-    /// Where the next line goes.
+    /// Byte offset of the next line.
     end: u64,
     synced: Instant,
 }
 
 impl AnswerJournal {
-    /// Opens the journal at `path`, creating it if need be, with the answers of `model` that are whole in it.
+    /// Opens the journal at `path`, creating it if needed, and indexes the complete answers of `model`.
     pub(super) fn open(path: &Path, model: &str) -> Result<AnswerJournal, IndexError> {
         let opened = File::options().read(true).write(true).create(true).truncate(false).open(path);
         let file = opened.map_err(IndexError::io("open", path))?;
-        let (model, places) = (model.to_owned(), HashMap::new());
+        let model = model.to_owned();
+        let places = HashMap::new();
         let mut journal = AnswerJournal { path: path.to_owned(), model, file, places, end: 0, synced: Instant::now() };
         journal.load()?;
         Ok(journal)
@@ -61,7 +64,8 @@ impl AnswerJournal {
 
     fn load(&mut self) -> Result<(), IndexError> {
         let mut reader = BufReader::with_capacity(1 << 18, &self.file);
-        let (mut bytes, mut ours) = (Vec::new(), false);
+        let mut bytes = Vec::new();
+        let mut ours = false;
         loop {
             bytes.clear();
             let read = reader.read_until(b'\n', &mut bytes).map_err(IndexError::io("read", &self.path))?;
@@ -75,22 +79,23 @@ impl AnswerJournal {
                 }
                 Ok(_) => ours = true,
                 Err(error) => {
-                    tracing::warn!(file = %self.path.display(), %error, "a line of the journal is passed over")
+                    tracing::warn!(file = %self.path.display(), %error, "skipping a malformed line of the journal")
                 }
             }
             self.end += read as u64;
         }
         if !ours && (self.end > 0 || !begins_line(&bytes)) {
             let path = self.path.display();
-            let message =
-                format!("{path} is no journal of answers, and is left as it is: name another file, or none yet");
+            let message = format!(
+                "{path} is not a journal of answers and was left unchanged: choose another file, or one that does not exist yet"
+            );
             return Err(IndexError::Extract { what: self.model.clone(), source: message.into() });
         }
-        // What is left is the beginning of a line that a killed process did not finish.
+        // The rest is the beginning of a line that a killed process did not finish.
         self.file.set_len(self.end).map_err(IndexError::io("truncate", &self.path))
     }
 
-    /// The answer for a passage, if it is there.
+    /// Returns the answer for a passage. `None` if the journal has none.
     pub(super) fn find(&mut self, passage: &str) -> Result<Option<Vec<Triple>>, IndexError> {
         let Some(&(start, length)) = self.places.get(&self.key(passage)) else { return Ok(None) };
         let mut bytes = vec![0; length];
@@ -100,7 +105,7 @@ impl AnswerJournal {
         Ok(line.ok().filter(|line| line.passage == passage).map(|line| line.extracted_triples))
     }
 
-    /// Writes an answer down.
+    /// Appends an answer.
     pub(super) fn add(&mut self, passage: &str, answer: &Answer) -> Result<(), IndexError> {
         let line = JournalLine {
             model: self.model.clone(),
@@ -121,7 +126,7 @@ impl AnswerJournal {
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Makes the written answers durable.
     pub(super) fn sync(&mut self) -> Result<(), IndexError> {
         self.synced = Instant::now();
         self.file.sync_data().map_err(IndexError::io("sync", &self.path))
@@ -135,7 +140,7 @@ impl AnswerJournal {
     }
 }
 
-/// Whether `bytes` may be the beginning of a line of a journal.
+/// Returns `true` if `bytes` can be the beginning of a journal line.
 fn begins_line(bytes: &[u8]) -> bool {
     bytes.starts_with(BEGINNING) || BEGINNING.starts_with(bytes)
 }

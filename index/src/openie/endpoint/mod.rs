@@ -1,4 +1,4 @@
-//! Triples out of a language model.
+//! Extracts triples with a language model.
 
 mod answer_journal;
 mod prompter;
@@ -21,29 +21,29 @@ use crate::corpus::content;
 use crate::error::IndexError;
 use crate::extract::{Extract, Passages, TripleSink};
 
-/// How a model is asked for triples.
+/// Options of an [`Endpoint`].
 #[derive(Debug, Clone)]
 pub struct EndpointOptions {
-    /// Passages that are asked about at once.
+    /// Number of passages in progress at once.
     pub concurrency: usize,
-    /// How often a request is made at most, where it fails for a reason that may pass; at least 1.
+    /// Maximum number of attempts of a request that fails temporarily; at least 1.
     pub attempts: u32,
-    /// How often a request is made at most, where the reply cannot be read; at least 1.
+    /// Maximum number of attempts of a request whose reply cannot be parsed; at least 1.
     pub readings: u32,
-    /// Wait before the second attempt; before each further one it doubles. Up to half of it is taken off at random.
+    /// Wait before the second attempt. Doubles for each further attempt; up to half of it is subtracted at random.
     pub first_wait: Duration,
-    /// Longest wait between two attempts, what the endpoint asks for included.
+    /// Maximum wait between two attempts, even if the endpoint asks for more.
     pub longest_wait: Duration,
-    /// What the random part of the waits comes from.
+    /// Seed of the random part of the waits.
     pub seed: u64,
-    /// Tokens of a reply at most.
+    /// Maximum number of tokens in a reply.
     pub max_tokens: u32,
-    /// Passages that may fail for good, and then have no triples. One more fails the extraction, once all other
-    /// passages are done.
+    /// Number of passages that may fail permanently, leaving them without triples. One more fails the extraction, after
+    /// all other passages are done.
     pub tolerated: u64,
-    /// File that every answer is appended to as soon as it is there, and taken from the next time the same passage is
-    /// asked about with the same model: whatever ends the process, no answer is paid for twice. Its lines can be
-    /// imported as [`Imported`](super::Imported).
+    /// Journal to which every answer is appended, and from which answers for the same passage and model are taken, so
+    /// that no answer is paid for twice even after a crash. Its lines can be imported as [`Imported`](super::Imported).
+    /// `None` keeps no journal.
     pub journal: Option<PathBuf>,
 }
 
@@ -63,27 +63,27 @@ impl Default for EndpointOptions {
     }
 }
 
-/// What was extracted and what was not, for people. The numbers add up over all extractions.
+/// Summary of an extraction. Counts add up over all extractions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointReport {
-    /// Passages that were asked about.
+    /// Number of passages requested.
     pub passages: u64,
-    /// Of these, passages whose answer was in the journal.
+    /// Number of passages answered from the journal.
     pub reused: u64,
-    /// Of these, passages that failed for good, and have no triples.
+    /// Number of passages that failed permanently and have no triples.
     pub failed: u64,
-    /// Of these, passages with a reply that was cut off and mended, and so may lack triples.
+    /// Number of passages with a repaired reply, which may lack triples because it was cut off.
     pub mended: u64,
-    /// Of these, passages that state nothing, as the model says.
+    /// Number of passages that state nothing, according to the model.
     pub empty: u64,
-    /// Requests that were made again.
+    /// Number of repeated requests.
     pub retries: u64,
-    /// Why the first passage failed that did.
+    /// Error of the first failed passage. `None` if no passage failed.
     pub first_failure: Option<String>,
 }
 
-/// Asks a language model for the triples of passages in two steps, named entities and then triples, as HippoRAG does
-/// (with prompts of our own); several passages at once, and once about those of the same title and text.
+/// Extractor that asks a language model for triples in two steps, named entities and then triples, as HippoRAG does
+/// (with our own prompts). Handles several passages at once, and passages of the same title and text only once.
 #[derive(Debug)]
 pub struct Endpoint {
     complete: Arc<dyn Complete>,
@@ -92,12 +92,12 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An extractor that asks `complete`.
+    /// Builds an extractor that asks `complete`.
     pub fn new(complete: Arc<dyn Complete>, options: EndpointOptions) -> Endpoint {
         Endpoint { complete, options, report: Mutex::default() }
     }
 
-    /// What was extracted so far.
+    /// Returns the counts so far.
     pub fn report(&self) -> EndpointReport {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -107,7 +107,7 @@ impl Endpoint {
     }
 }
 
-/// What a worker hands over: the passages of one text, that text, and what came of it.
+/// Result of a worker: the passages with one text, that text, and the answer or failure.
 type Outcome<'a> = (&'a [u32], String, Result<Answer, Failure>);
 
 impl Extract for Endpoint {
@@ -122,8 +122,9 @@ impl Extract for Endpoint {
     fn extract(&self, passages: &dyn Passages, numbers: &[u32], sink: &mut TripleSink<'_>) -> Result<(), IndexError> {
         let mut journal = self.options.journal.as_deref().map(|path| AnswerJournal::open(path, self.complete.model()));
         let mut journal = journal.take().transpose()?;
-        // Passages of the same text say the same, and are asked about together.
-        let (mut asked, mut places): (Vec<Vec<u32>>, HashMap<[u8; 32], usize>) = (Vec::new(), HashMap::new());
+        // Passages with the same text have the same triples, so they share one request.
+        let mut asked: Vec<Vec<u32>> = Vec::new();
+        let mut places: HashMap<[u8; 32], usize> = HashMap::new();
         for &number in numbers {
             let passage = passages.passage(number)?;
             let text = content(&passage.title, &passage.text);
@@ -149,12 +150,15 @@ impl Extract for Endpoint {
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(2 * self.options.concurrency.max(1));
             for _ in 0..self.options.concurrency.clamp(1, asked.len().max(1)) {
-                let (send, asked, pause, next) = (send.clone(), &asked, &pause, &next);
+                let send = send.clone();
+                let asked = &asked;
+                let pause = &pause;
+                let next = &next;
                 scope.spawn(move || self.work(passages, asked, next, pause, &send));
             }
             drop(send);
             let result = self.gather(&receive, journal.as_mut(), sink);
-            // Whoever still waits for another attempt is no longer needed.
+            // Workers that still wait before another attempt are no longer needed.
             pause.stop();
             drop(receive);
             result
@@ -163,7 +167,8 @@ impl Extract for Endpoint {
 }
 
 impl Endpoint {
-    /// Asks about one text after the other until none is left or nobody listens. Each is that of its first passage.
+    /// Processes one text after the other until none is left or the receiver is gone. Uses the number of the first
+    /// passage with the text.
     fn work<'a>(
         &self,
         passages: &dyn Passages,
@@ -185,16 +190,17 @@ impl Endpoint {
         }
     }
 
-    /// Takes answers as they come, writes them down and hands them on.
+    /// Receives answers, appends them to the journal and passes them on.
     fn gather(
         &self,
         receive: &Receiver<Result<Outcome<'_>, IndexError>>,
         mut journal: Option<&mut AnswerJournal>,
         sink: &mut TripleSink<'_>,
     ) -> Result<(), IndexError> {
-        // So many transient failures without one answer between them: the endpoint is down, and the rest need not wait.
+        // So many temporary failures in a row mean that the endpoint is down, so the rest need not be tried.
         let hopeless = 3 * self.options.concurrency.max(1);
-        let (mut failed, mut in_a_row) = (0, 0);
+        let mut failed = 0;
+        let mut in_a_row = 0;
         for outcome in receive {
             let (numbers, text, answer) = outcome?;
             let count = numbers.len() as u64;

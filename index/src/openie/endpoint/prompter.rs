@@ -1,4 +1,4 @@
-//! Asking about one passage, again and again where that may help.
+//! Asks a model about one passage, with retries.
 
 use serde_json::Value;
 
@@ -11,17 +11,17 @@ use crate::openie::reply::ReplyList;
 use crate::python;
 use crate::triple::Triple;
 
-/// What a model said about a passage.
+/// Answer of a model about a passage.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Answer {
     pub(super) entities: Vec<String>,
     pub(super) triples: Vec<Triple>,
-    /// A reply was cut off and had to be mended.
+    /// If `true`, a reply was cut off and repaired.
     pub(super) mended: bool,
     pub(super) retries: u64,
 }
 
-/// Why there is no answer.
+/// Error of a passage without an answer.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) message: String,
@@ -29,18 +29,18 @@ pub(super) struct Failure {
     pub(super) retries: u64,
 }
 
-/// What a failure means for other passages.
+/// Effect of a failure on other passages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureScope {
-    /// They will fail as well.
+    /// All other passages will fail too.
     Refused,
-    /// They may not be answered either, for now.
+    /// Other passages may fail too, for now.
     Transient,
-    /// Nothing.
+    /// Only this passage is affected.
     Passage,
 }
 
-/// Whom to ask, and how often.
+/// Model, options and stop signal for asking about passages.
 pub(super) struct PassagePrompter<'a> {
     pub(super) complete: &'a dyn Complete,
     pub(super) options: &'a EndpointOptions,
@@ -48,7 +48,7 @@ pub(super) struct PassagePrompter<'a> {
 }
 
 impl PassagePrompter<'_> {
-    /// Entities, then triples of the passage with this number and text.
+    /// Asks for the entities, then for the triples of a passage.
     pub(super) fn passage(&self, number: u32, text: &str) -> Result<Answer, Failure> {
         let mut answer = Answer::default();
         let entities = self.list(number, &prompt::entities(text), ReplyList::Entities, &mut answer)?;
@@ -62,7 +62,7 @@ impl PassagePrompter<'_> {
         Ok(answer)
     }
 
-    /// One reply that can be read.
+    /// Asks for one list, retrying while that may help.
     fn list(
         &self,
         number: u32,
@@ -70,7 +70,8 @@ impl PassagePrompter<'_> {
         wanted: ReplyList,
         answer: &mut Answer,
     ) -> Result<Vec<Value>, Failure> {
-        let (mut failed, mut misread) = (0, 0);
+        let mut failed = 0;
+        let mut misread = 0;
         loop {
             let (message, kind, again, after) = match self.complete.complete(messages, self.options.max_tokens) {
                 Ok(reply) => match wanted.read(&reply.text, reply.cut) {

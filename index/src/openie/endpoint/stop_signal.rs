@@ -1,9 +1,9 @@
-//! Waiting that can be ended, and how long to wait.
+//! Interruptible waits, and the duration of waits between attempts.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Where threads wait until their time has passed or all are told to stop.
+/// Signal that ends the waits of all threads.
 #[derive(Debug, Default)]
 pub(super) struct StopSignal {
     stopped: Mutex<bool>,
@@ -21,7 +21,7 @@ impl StopSignal {
         *self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits; `false` if it was told to stop.
+    /// Waits. Returns `false` if interrupted.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(stopped, time, |stopped| !*stopped);
@@ -29,8 +29,8 @@ impl StopSignal {
     }
 }
 
-/// The wait after a number of failed attempts, at least 1: `first` doubled for each further one, at most `longest`,
-/// with up to half of it taken off. The same `seed` and `number` always take the same off.
+/// Computes the wait after `failed` attempts, at least 1: `first`, doubled for each further failure, at most `longest`,
+/// minus up to half of it. The same `seed` and `number` always subtract the same share.
 pub(super) fn backoff(first: Duration, longest: Duration, failed: u32, seed: u64, number: u32) -> Duration {
     let full = first.saturating_mul(1 << (failed - 1).min(20)).min(longest);
     let mixed = mix(mix(seed ^ (u64::from(number) << 32)) ^ u64::from(failed));
@@ -38,7 +38,7 @@ pub(super) fn backoff(first: Duration, longest: Duration, failed: u32, seed: u64
     full.mul_f64(1.0 - fraction / 2.0)
 }
 
-/// One step of SplitMix64 (Steele, Lea, Flood 2014).
+/// Computes one step of SplitMix64 (Steele, Lea, Flood 2014).
 fn mix(state: u64) -> u64 {
     let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -83,7 +83,8 @@ fn corpus(count: usize) -> Corpus {
 }
 
 fn options() -> EndpointOptions {
-    let (first_wait, longest_wait) = (Duration::from_millis(1), Duration::from_millis(4));
+    let first_wait = Duration::from_millis(1);
+    let longest_wait = Duration::from_millis(4);
     EndpointOptions { concurrency: 4, attempts: 3, first_wait, longest_wait, ..EndpointOptions::default() }
 }
 
@@ -114,7 +115,8 @@ fn every_passage_is_asked_about_once_and_several_at_a_time() {
 
 #[test]
 fn passages_of_the_same_text_are_paid_for_once() {
-    let (model, corpus) = (Scripted::new(&[]), Corpus(["t000", "t001", "t000", "t000"].map(str::to_owned).to_vec()));
+    let model = Scripted::new(&[]);
+    let corpus = Corpus(["t000", "t001", "t000", "t000"].map(str::to_owned).to_vec());
     let endpoint = Endpoint::new(model.clone(), options());
     let triples = |title: &str| vec![Triple::new(title, "is", "x")];
     let all = extract(&endpoint, &corpus).unwrap();
