@@ -1,0 +1,186 @@
+//! Checks and measurements that need a CUDA GPU.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use waymark_models::cuda::kernel::layout::HEAD_DIMS;
+use waymark_models::cuda::plan::StepLimits;
+use waymark_models::cuda::profile::UniformBatch;
+use waymark_models::cuda::{CudaDecoder, CudaError, CudaOptions, CudaProfiler, Gpu, WeightSource};
+use waymark_models::decoder::Decoder;
+use waymark_models::gradient::Learner;
+use waymark_models::kernel::Team;
+use waymark_models::weights::Weights;
+use waymark_models::{AdapterSlot, BLOCK};
+
+use super::compare::adapter;
+use super::compare::batching::compare_batching;
+use super::compare::graph_replay::{StepBounds, compare_graphs};
+use super::compare::greedy_text::{TextSide, compare_greedy};
+use super::compare::prompts;
+use super::ledger::catch_panic;
+use super::report::{Agreement, GREEDY, KernelCheck, LoadTime, TrainingCheck};
+use super::shape::{Ceilings, ModelShape};
+use super::{temp_dir, training};
+use waymark_engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
+
+/// Limits of the steps in a comparison.
+const LIMITS: StepLimits = StepLimits { rows: 64, tokens: 8192, context: 1024 };
+
+/// Number of rows of the largest batch, over a small decoder: the default maximum of the decode rates.
+const MAX_ROWS: usize = 256;
+
+/// Number of decode steps in which a row alone is compared with the same row in a batch.
+const DECODE_STEPS: usize = 4;
+
+/// Bound on the mean difference of log-probabilities between `bf16` and `f32`; rounding gives a few thousandths.
+const BF16_BOUND: f64 = 0.05;
+
+/// Compares every kernel with its reference, for heads of width `dim`. Results before an error are in `kernels`.
+pub(super) fn kernels(ordinal: usize, dim: usize, seed: u64, kernels: &mut KernelCheck) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    let checked = catch_panic(|| {
+        Gpu::open(ordinal, dim)?.check(dim, seed, &mut found)?;
+        Ok(())
+    });
+    for finding in found {
+        kernels.compared += 1;
+        if finding.holds() {
+            kernels.worst = kernels.worst.max(finding.error / finding.bound);
+        } else {
+            let kernel = finding.kernel.name();
+            let case = &finding.case;
+            let error = finding.error;
+            let bound = finding.bound;
+            kernels.wrong.push(format!("{kernel}, {case}, heads of {dim}: {error:.3e}, bound {bound:.0e}"));
+        }
+    }
+    checked
+}
+
+/// Describes the GPU, without computing on it.
+pub(super) fn describe(ordinal: usize) -> Result<String, CudaError> {
+    let (info, _) = Gpu::query(ordinal)?;
+    Ok(format!("{}, {} multiprocessors, driver CUDA {}", info.name, info.multiprocessors, info.driver))
+}
+
+/// Measures the peak rates of the GPU.
+pub(super) fn ceilings(ordinal: usize) -> Result<Ceilings, CudaError> {
+    let ceilings = Gpu::open(ordinal, HEAD_DIMS[0])?.peak_rates(5)?;
+    Ok(Ceilings { bandwidth: ceilings.bandwidth, operations: ceilings.operations })
+}
+
+/// Creates a backend of this shape with random weights; `limit` is the time limit of a step.
+pub(super) fn backend(
+    ordinal: usize,
+    shape: &ModelShape,
+    limits: StepLimits,
+    graphs: bool,
+    limit: Duration,
+    team: Arc<Team>,
+) -> Result<(CudaBackend, LoadTime), CudaError> {
+    let begun = Instant::now();
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit };
+    let mut decoder = CudaDecoder::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)?;
+    decoder.warm_up()?;
+    let plan = *decoder.plan();
+    let ready = LoadTime {
+        shape: shape.name.clone(),
+        seconds: begun.elapsed().as_secs_f64(),
+        kv_bytes_per_token: plan.kv_bytes_per_token(),
+        kv_tokens: plan.blocks * BLOCK,
+    };
+    Ok((CudaBackend::new(decoder, &shape.name, 1, team), ready))
+}
+
+/// Creates a profiler of this shape with random weights, large enough for `steps`; `limit` is the time limit of a step.
+pub(super) fn profiler(
+    ordinal: usize,
+    shape: &ModelShape,
+    limits: StepLimits,
+    steps: &[UniformBatch],
+    limit: Duration,
+) -> Result<CudaProfiler, CudaError> {
+    let blocks = steps.iter().map(UniformBatch::blocks).max();
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: false, limit };
+    CudaProfiler::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)
+}
+
+/// Compares, over one checkpoint, GPU with CPU, with and without adapters; batches with single rows; and CUDA graphs
+/// with plain launches. `limit` is the time limit of a step. Results before an error are in `found`.
+pub(super) fn agreement(
+    ordinal: usize,
+    weights: &Weights,
+    limit: Duration,
+    team: &Arc<Team>,
+    found: &mut Vec<Agreement>,
+) -> anyhow::Result<()> {
+    let context = LIMITS.context.min(weights.config().context);
+    let limits = StepLimits { context, ..LIMITS };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: Some(4096), graphs: true, limit };
+    let decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
+    let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));
+    let vocab = weights.config().vocab;
+    let decoder = Decoder::load(weights, Arc::clone(team))?;
+    let mut cpu = CpuBackend::new(decoder, "cpu", 1, KvBudget::Blocks(1024))?;
+    let texts = prompts(50, 24, vocab, 7);
+    found.push(compare_greedy(GREEDY, TextSide::plain(&mut cpu), TextSide::plain(&mut gpu), &texts, 32, BF16_BOUND)?);
+    found.push(compare_batching(&mut gpu, &prompts(64, 40, vocab, 8), DECODE_STEPS, BF16_BOUND)?);
+    found.push(graph_agreement(&mut gpu, &[])?);
+    let texts = prompts(6, 24, vocab, 10);
+    let mixed = temp_dir::with(|dir| {
+        let adapters = adapter::save(weights, team, dir)?;
+        adapter::compare_mixed(&mut cpu, &mut gpu, &adapters, &texts, 16, BF16_BOUND)
+    });
+    found.push(mixed?);
+    Ok(())
+}
+
+/// Compares batches of up to [`MAX_ROWS`] rows with single rows, and graphs, captured as by a server, with plain
+/// launches, also with adapters. `limit` is the time limit of a step. Results before an error are in `found`.
+pub(super) fn large_batches(
+    ordinal: usize,
+    weights: &Weights,
+    limit: Duration,
+    team: &Arc<Team>,
+    found: &mut Vec<Agreement>,
+) -> anyhow::Result<()> {
+    let limits = StepLimits { rows: MAX_ROWS, ..LIMITS };
+    let blocks = Some(limits.rows * limits.context.div_ceil(BLOCK));
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: true, limit };
+    let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
+    decoder.warm_up()?;
+    let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));
+    // All prompts form one step, with at most 30 tokens each.
+    found.push(compare_batching(
+        &mut gpu,
+        &prompts(MAX_ROWS, 10, weights.config().vocab, 11),
+        DECODE_STEPS,
+        BF16_BOUND,
+    )?);
+    found.push(graph_agreement(&mut gpu, &[])?);
+    let slots = temp_dir::with(|dir| Ok(adapter::load(&mut gpu, &adapter::save(weights, team, dir)?)?))?;
+    found.push(graph_agreement(&mut gpu, &slots)?);
+    Ok(())
+}
+
+/// Compares replayed graphs with plain launches around the edge of every bucket. Rows use `adapters` in turn.
+fn graph_agreement(gpu: &mut CudaBackend, adapters: &[Option<AdapterSlot>]) -> Result<Agreement, BackendError> {
+    let decoder = gpu.decoder();
+    let edges = decoder.buckets().sizes().to_vec();
+    let StepLimits { rows, tokens, context } = *decoder.limits();
+    let bounds = StepBounds { rows, tokens, context, vocab: decoder.config().vocab };
+    compare_graphs(gpu, &edges, bounds, adapters, |gpu, on| gpu.decoder().set_graphs(on))
+}
+
+/// Compares one training step of an adapter on the GPU and on the CPU.
+pub(super) fn training(
+    ordinal: usize,
+    name: &str,
+    weights: &Weights,
+    team: Arc<Team>,
+) -> anyhow::Result<TrainingCheck> {
+    let gpu = Learner::load_on_gpu(weights, ordinal, &training::tune(), None)?;
+    let cpu = Learner::load(weights, team, &training::tune())?;
+    Ok(training::compare(name, gpu, cpu)?)
+}

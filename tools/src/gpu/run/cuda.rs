@@ -1,0 +1,182 @@
+//! Parts of the benchmark that need a GPU.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use waymark_models::cuda::kernel::layout::HEAD_DIMS;
+use waymark_models::cuda::plan::StepLimits;
+use waymark_models::decoder::DecoderConfig;
+use waymark_models::kernel::Team;
+use waymark_models::weights::{Weights, write_random};
+
+use super::super::agentic::SearchSource;
+use super::super::ledger::{ReportLedger, catch_panic, catch_panic_async};
+use super::super::profile::{ProfileReport, steps};
+use super::super::report::{Agreement, GpuReport};
+use super::super::shape::{Ceilings, ModelShape};
+use super::super::{Args, BenchPart, cuda, temp_dir};
+use waymark_runtime::assembly;
+
+/// Name of the model that is compared by default.
+const SMALL: &str = "a tiny decoder with random weights";
+
+/// The measured GPU, and the threads for CPU work.
+struct GpuTarget {
+    ordinal: usize,
+    /// Peak rates, the basis of floors. `None` until measured.
+    best: Option<Ceilings>,
+    team: Arc<Team>,
+}
+
+impl Args {
+    /// Runs all parts on GPU `ordinal`. Only a missing GPU stops the run.
+    pub(super) async fn cuda(
+        &self,
+        ordinal: usize,
+        source: Option<&SearchSource>,
+        ledger: &mut ReportLedger,
+    ) -> anyhow::Result<()> {
+        match catch_panic(|| Ok(cuda::describe(ordinal)?)) {
+            Ok(about) => ledger.report.device = about,
+            Err(error) => {
+                ledger.record("GPU", Err(error));
+                return Ok(());
+            }
+        }
+        let mut target = GpuTarget { ordinal, best: None, team: Arc::new(Team::new(self.threads())) };
+        if self.wants(BenchPart::Check) {
+            self.check(&target, ledger);
+        }
+        // Before any engine takes most of the memory: the measurement needs 4 GiB.
+        target.best = self.ceilings(|| Ok(cuda::ceilings(ordinal)?), ledger);
+        let loads =
+            [BenchPart::Decode, BenchPart::Prefill, BenchPart::Agentic].into_iter().any(|part| self.wants(part));
+        for shape in &self.shapes {
+            for graphs in [true, false] {
+                if loads && (graphs || self.wants(BenchPart::Decode)) {
+                    let measured = catch_panic_async(self.shape(&target, shape, graphs, source, ledger)).await;
+                    ledger.record(&shape.name, measured);
+                }
+            }
+            if self.wants(BenchPart::Profile) {
+                let profiled = catch_panic(|| self.profile(&target, shape, &mut ledger.report));
+                ledger.record(&format!("profile of {}", shape.name), profiled);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the GPU's results with references and with the CPU's.
+    fn check(&self, target: &GpuTarget, ledger: &mut ReportLedger) {
+        for dim in HEAD_DIMS {
+            let kernels = ledger.report.kernels.get_or_insert_default();
+            let checked = cuda::kernels(target.ordinal, dim, 1, kernels);
+            ledger.record(&format!("kernels, heads of {dim}"), checked);
+        }
+        let compared = self.agreement(target, &mut ledger.report);
+        ledger.record("agreement", compared);
+        let compared = self.large_batches(target, &mut ledger.report);
+        ledger.record("batches", compared);
+        training(target, "a tiny decoder", || tiny(true), ledger);
+        if let Some(name) = &self.model {
+            training(target, name, || Ok(assembly::checkpoint(name, self.cache.clone())?.0.weights), ledger);
+        }
+    }
+
+    /// Measures rates and loads of one shape.
+    async fn shape(
+        &self,
+        target: &GpuTarget,
+        shape: &ModelShape,
+        graphs: bool,
+        source: Option<&SearchSource>,
+        ledger: &mut ReportLedger,
+    ) -> anyhow::Result<()> {
+        let limits = self.limits(shape);
+        let limit = self.patience.limit();
+        let team = Arc::clone(&target.team);
+        let (backend, ready) = cuda::backend(target.ordinal, shape, limits, graphs, limit, team)?;
+        let engine = self.engine(Box::new(backend))?;
+        if graphs {
+            ledger.report.ready.push(ready);
+        }
+        self.measure_loads(&engine, shape, target.best, graphs, source, ledger).await;
+        let refused = engine.counters().graph_refusals_total.get();
+        if refused > 0 {
+            let note = format!("{}: {refused} batch sizes could not be captured as CUDA graphs", shape.name);
+            ledger.report.notes.push(note);
+        }
+        engine.shutdown().await;
+        Ok(())
+    }
+
+    /// Profiles some steps of one shape.
+    fn profile(&self, target: &GpuTarget, shape: &ModelShape, report: &mut GpuReport) -> anyhow::Result<()> {
+        // Same limits as for the rates, since they determine the splits of decoding attention; same context as for
+        // decode rates.
+        let limits = self.limits(shape);
+        let context = self.prompt + self.tokens / 2;
+        let best = target.best.context("the GPU's peak rates are unknown: their measurement failed")?;
+        let steps = steps(&self.sequences, context, (self.prompts, self.prompt_tokens), limits);
+        let mut profiler = cuda::profiler(target.ordinal, shape, limits, &steps, self.patience.limit())?;
+        for step in steps {
+            let found = profiler.profile(step, self.rounds)?;
+            report.profiles.push(ProfileReport::new(shape, step, &found, best));
+        }
+        Ok(())
+    }
+
+    /// Returns the limits of steps of a shape.
+    fn limits(&self, shape: &ModelShape) -> StepLimits {
+        StepLimits { rows: self.rows(), tokens: self.step_tokens(), context: self.longest().min(shape.config.context) }
+    }
+
+    /// Compares the GPU with the CPU over the given model, or over a small decoder with random weights.
+    fn agreement(&self, target: &GpuTarget, report: &mut GpuReport) -> anyhow::Result<()> {
+        let (over, weights) = match &self.model {
+            Some(name) => {
+                let (checkpoint, _) = assembly::checkpoint(name, self.cache.clone())?;
+                (checkpoint.name, checkpoint.weights)
+            }
+            None => (SMALL.to_owned(), tiny(false)?),
+        };
+        let mut found = Vec::new();
+        let limit = self.patience.limit();
+        let compared = catch_panic(|| cuda::agreement(target.ordinal, &weights, limit, &target.team, &mut found));
+        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: over.clone(), ..agreement }));
+        compared
+    }
+
+    /// Compares large batches with single rows over a small decoder with random weights.
+    fn large_batches(&self, target: &GpuTarget, report: &mut GpuReport) -> anyhow::Result<()> {
+        let mut found = Vec::new();
+        let limit = self.patience.limit();
+        let compared =
+            catch_panic(|| cuda::large_batches(target.ordinal, &tiny(false)?, limit, &target.team, &mut found));
+        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: SMALL.to_owned(), ..agreement }));
+        compared
+    }
+}
+
+/// Compares a training step on the GPU and on the CPU.
+fn training(
+    target: &GpuTarget,
+    name: &str,
+    weights: impl FnOnce() -> anyhow::Result<Weights>,
+    ledger: &mut ReportLedger,
+) {
+    let compared = catch_panic(|| cuda::training(target.ordinal, name, &weights()?, Arc::clone(&target.team)));
+    let kept = compared.map(|compared| ledger.report.learning.push(compared));
+    ledger.record(&format!("training on {name}"), kept);
+}
+
+/// Creates a small checkpoint with random weights. With tied embeddings the previous token is nearly always the most
+/// likely next one, and almost certain, which makes comparisons of text uninformative.
+fn tiny(tied: bool) -> anyhow::Result<Weights> {
+    let shape: ModelShape = "tiny".parse().map_err(anyhow::Error::msg)?;
+    let config = DecoderConfig { tied_embeddings: tied, ..shape.config };
+    temp_dir::with(|dir| {
+        write_random(dir, &config, 1)?;
+        Ok(Weights::open(dir)?)
+    })
+}
