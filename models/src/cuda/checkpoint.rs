@@ -65,6 +65,7 @@ pub(super) fn visit_tensors(
 pub(super) fn read_bf16(weights: &Weights, name: &str, shape: &[usize], to: &mut Vec<bf16>) -> Result<(), ModelError> {
     let tensor: TensorView<'_> = tensor::view(weights, name, shape)?;
     to.clear();
+    // The common case needs no conversion by way of f32.
     if tensor.kind == GgmlKind::BF16 {
         let pairs = tensor.bytes.chunks_exact(2);
         to.extend(pairs.map(|pair| bf16::from_le_bytes([pair[0], pair[1]])));

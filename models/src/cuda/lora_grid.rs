@@ -47,6 +47,7 @@ impl LoraCapacity {
 
     /// Returns the grid of a decode step, large enough for every distribution of `rows` rows over the adapters.
     pub fn decode(self, rows: usize) -> LoraGrid {
+        // A tile holds up to sixteen rows of one adapter, and each adapter may leave its last tile partly filled.
         LoraGrid { tiles: rows.min(rows / 16 + self.adapters), stride: self.stacked }
     }
 

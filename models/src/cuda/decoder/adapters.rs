@@ -106,6 +106,7 @@ impl<D: Driver> Adapters<D> {
             return Ok(());
         }
         driver.bind()?;
+        // Clear the table before the memory is freed: kernels must not find its address.
         self.enter(driver, index, &vec![LoraFactors::default(); self.table.len() / MAX_ADAPTERS])?;
         self.slots[index] = None;
         Ok(())

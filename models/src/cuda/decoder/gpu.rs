@@ -94,6 +94,7 @@ impl CudaDecoder {
             sampled_on_gpu: Vec::new(),
             runner,
         };
+        // Some copies are still running: report their errors here, not in the first step.
         decoder.runner.driver.gpu().synchronize()?;
         Ok(decoder)
     }
@@ -234,6 +235,7 @@ impl CudaDecoder {
         if logits.rows() == 0 {
             return Ok(());
         }
+        // Only rows for the CPU sampler are copied: a row of logits has hundreds of kilobytes.
         for (to, from) in wanted().enumerate() {
             gpu.download(runner.logits(from, 1), logits.row_mut(to))?;
         }

@@ -50,6 +50,7 @@ impl Blas {
     /// Enqueues a matrix multiplication.
     pub(crate) fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
         let MatMul { operands, target, rows, inner, columns, scale } = *product;
+        // cuBLAS knows no buffer sizes: a wrong shape would access memory beyond the buffer.
         assert!(product.fits(), "matrix multiplication operands are too small for shape ({rows}, {inner}, {columns})");
         if rows == 0 || columns == 0 {
             return Ok(());
@@ -85,6 +86,7 @@ impl Blas {
                 to.address as *mut c_void,
                 to.kind,
                 size(to.stride),
+                // Plain f32, not TF32, so that `f32` operands keep their precision.
                 sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )

@@ -17,6 +17,7 @@ impl GpuEvent {
     /// Creates an event that is not yet recorded.
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, CudaError> {
         gpu.bind()?;
+        // With timing enabled, which profiles need.
         let event = gpu.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         call("cannot create an event", event).map(Self)
     }

@@ -17,6 +17,7 @@ impl CapturedGraph {
     /// loads kernels at their first use and refuses that during capture.
     pub(crate) fn capture(gpu: &Gpu, work: impl FnOnce() -> Result<(), CudaError>) -> Result<Self, CudaError> {
         let stream = gpu.stream();
+        // Other threads may call the driver during the capture.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         call("cannot begin to capture a graph", stream.begin_capture(mode))?;
         let captured = work();

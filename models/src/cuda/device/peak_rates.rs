@@ -92,6 +92,7 @@ impl Gpu {
             after.record(self)?;
             after.wait(self, begun, &mut self.adaptive_wait())?;
             let seconds = before.seconds_to(&after)?;
+            // The first round only warms up.
             best = if round == 0 { best } else { best.min(seconds) };
         }
         Ok(best)

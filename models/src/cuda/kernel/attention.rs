@@ -53,6 +53,7 @@ impl AttendDecode {
     /// Returns a number of splits that gives each of `multiprocessors` multiprocessors a few blocks, without splitting
     /// the longest context too finely.
     pub fn splits_for(rows: u32, kv_heads: u32, multiprocessors: u32, longest: u32) -> u32 {
+        // Four blocks per multiprocessor hide the latency of memory; a part below 128 tokens is not worth its overhead.
         let wanted = (4 * multiprocessors).div_ceil((rows * kv_heads).max(1));
         wanted.clamp(1, 64).min(longest.div_ceil(128).max(1))
     }

@@ -74,6 +74,7 @@ impl AttendBackward {
         let grid = |x: u32, y: u32| Geometry { blocks: [x, y, 1], threads: THREADS, shared: 0 };
         // SAFETY: the kernels' parameters; sizes were checked, and what indices name is promised by their spans.
         unsafe {
+            // One warp per pair, four warps per block.
             sums.launch(on, CudaKernel::AttendDelta, grid((pairs as u32).div_ceil(4), 1))?;
             self.arguments(&self.tiles).launch(on, kernel, grid(self.tile_count, self.kv_heads))?;
             let keys = CudaKernel::AttendBackwardKeys;

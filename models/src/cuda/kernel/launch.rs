@@ -238,6 +238,7 @@ impl LaunchArguments {
         kernel: CudaKernel,
         geometry: Geometry,
     ) -> Result<(), KernelError> {
+        // The driver rejects empty grids.
         if geometry.blocks.contains(&0) {
             return Ok(());
         }

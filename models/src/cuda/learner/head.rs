@@ -28,6 +28,7 @@ impl<D: Driver> LearnerPass<'_, D> {
     pub(super) fn loss_backward(&self, objective: &mut dyn Objective) -> Result<(), CudaError> {
         let config = self.config;
         let back = &self.buffers.back;
+        // Rows that no target is predicted from have no gradient from above.
         self.driver.clear(self.work(back.stream))?;
         for chunk in self.rows.chunks(TARGETS) {
             let mut slopes = Vec::with_capacity(2 * chunk.len());

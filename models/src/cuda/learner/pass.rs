@@ -105,6 +105,7 @@ impl<D: Driver> LearnerPass<'_, D> {
         let heads = config.heads as u32;
         let kv_heads = config.kv_heads as u32;
         let dim = config.head_dim as u32;
+        // The backward pass of the norms needs their inputs, of which the kernel overwrites the queries.
         if back && layer.head_norms.is_some() {
             self.driver.copy(qkv, self.work(buffers.raw))?;
         }

@@ -44,6 +44,7 @@ impl<D: Driver> LearnerPass<'_, D> {
                 shape,
             ),
             ProjectionOutput::Activation(y) => {
+                // Base model and adapter are summed in f32 and rounded once.
                 let wide = DeviceMatrix::new(self.work(self.buffers.wide), out);
                 self.matmul_bf16([DeviceMatrix::new(x, inn), weight], MatMulTarget::Single(wide), shape)?;
                 self.add_lora(site, x, Some(wide))?;
@@ -89,6 +90,7 @@ impl<D: Driver> LearnerPass<'_, D> {
                 self.matmul_bf16(operands, MatMulTarget::Half(DeviceMatrix::new(to, inn)), shape)
             });
         }
+        // The gradients through base model and adapter are summed in f32 and rounded once.
         let dx = to.map(|_| DeviceMatrix::new(self.work(self.buffers.back.x), inn));
         if let Some(dx) = dx {
             self.matmul_bf16(operands, MatMulTarget::Single(dx), shape)?;

@@ -62,6 +62,7 @@ impl WorkspaceLayout {
             activated: allocator.place(tokens * config.ffn),
             partial: allocator.place(partial(config, limits, multiprocessors)),
             arrived: allocator.place(rows * config.kv_heads),
+            // For the largest adapters, so that loading one never needs more workspace.
             small: allocator.place(tokens * MAX_STACKED * MAX_RANK),
             factors: allocator.place(config.layers * SITES * MAX_ADAPTERS),
             logits: allocator.place(rows * config.vocab),
@@ -82,5 +83,6 @@ fn partial(config: &DecoderConfig, limits: &StepLimits, multiprocessors: u32) ->
         let splits = splits(config, limits, rows, multiprocessors);
         AttendDecode::workspace(rows as u32, splits, config.heads as u32, config.head_dim as u32)
     };
+    // Not monotonic in the number of rows: fewer rows are split into more parts.
     (1..=limits.rows).map(values).max().unwrap_or(0)
 }

@@ -85,6 +85,7 @@ impl<D: DeviceClock> TimedDriver<D> {
         put: impl FnOnce() -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
         let mut entries = self.entries.borrow_mut();
+        // Timing is off.
         let Some(entries) = entries.as_mut() else { return put() };
         let from = self.driver.mark()?;
         put()?;
