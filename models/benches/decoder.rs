@@ -1,8 +1,10 @@
-//! Tokens per second of the whole decoder, and where the time goes.
+//! Benchmark of the whole decoder: tokens per second, and time per phase.
 //!
-//! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--kv f32|f16] [--arithmetic f32|bf16] [--adapter DIR]`
+//! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--kv
+//! f32|f16] [--arithmetic f32|bf16] [--adapter DIR]`
 //!
-//! Decoding is measured at 1 to 32 sequences that have `context` tokens each in the cache, prefill on 512 tokens.
+//! Decoding is measured with 1 to 32 sequences that have `context` tokens each in the cache, prefill with 512
+//! tokens.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::PathBuf;
@@ -28,7 +30,7 @@ struct Options {
 }
 
 impl Options {
-    /// None where cargo runs every benchmark without saying which weights to use.
+    /// `None` if cargo runs every benchmark without naming weights.
     fn parse() -> Option<Self> {
         let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
         let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1)).cloned();
@@ -45,14 +47,14 @@ impl Options {
     }
 }
 
-/// A decoder with sequences in its cache, one table each.
+/// A decoder with sequences in its cache, one block table each.
 struct Bench {
     decoder: Decoder,
     kv: KvCache,
     logits: Logits,
     batch: ForwardBatch,
     adapter: Option<AdapterSlot>,
-    /// Blocks per sequence.
+    /// Number of blocks per sequence.
     each: usize,
 }
 
@@ -70,7 +72,7 @@ impl Bench {
         begin.elapsed()
     }
 
-    /// Runs steps and prints the median's speed and the shares of the parts.
+    /// Runs steps, and prints the median's speed and the time share of each phase.
     fn report(&mut self, name: &str, tokens: usize, steps: usize, mut step: impl FnMut(&mut Self, usize) -> Duration) {
         step(self, 0);
         let before = *self.decoder.clock();

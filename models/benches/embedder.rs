@@ -1,7 +1,8 @@
-//! Passages embedded per second: `cargo bench -p waymark-models --bench embedder -- DIRECTORY CORPUS.jsonl [threads] [batch] [rounds]`.
+//! Benchmark of embedded passages per second: `cargo bench -p waymark-models --bench embedder -- DIRECTORY
+//! CORPUS.jsonl [threads] [batch] [rounds]`.
 //!
-//! `scripts/bench/embedder.py` does the same with onnxruntime and sentence-transformers; run them in turn, never at
-//! once.
+//! `scripts/bench/embedder.py` runs the same with onnxruntime and sentence-transformers; run the two in turn, never
+//! at the same time.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::io::{BufRead, BufReader};
@@ -32,7 +33,7 @@ fn main() {
     }
 }
 
-/// The first passages of 90 to 120 word pieces.
+/// First passages of 90 to 120 word pieces.
 fn passages(corpus: &Path, embedder: &Embedder, count: usize) -> Vec<String> {
     let lines = BufReader::new(std::fs::File::open(corpus).unwrap()).lines();
     let texts = lines.map(|line| {

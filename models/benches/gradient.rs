@@ -1,11 +1,13 @@
-//! Tokens per second of a learning step: forward, backward, and a step of AdamW; and of the three by themselves.
+//! Benchmark of a training step: tokens per second of forward pass, backward pass and AdamW step, together and
+//! separately.
 //!
-//! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--sequences 1] [--length 512] [--threads 2] [--rank 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full] [--arithmetic f32|bf16]`
+//! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--sequences 1] [--length 512] [--threads 2] [--rank
+//! 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full] [--arithmetic f32|bf16]`
 //!
-//! The adapter is on queries, keys, values and attention's output. `--targets` says which part of each sequence, at its
-//! end, counts in the loss; `--arithmetic` is that of products with frozen weights. Times are of the wall; those of the
-//! processor, beside them, tell on a busy machine. `scripts/bench/lora_step.py` does the same step with PyTorch and
-//! `peft`.
+//! The adapter covers queries, keys, values and attention's output. `--targets` is the fraction at the end of each
+//! sequence that counts in the loss; `--arithmetic` applies to multiplications with frozen weights. Times are
+//! wall-clock times; the CPU times printed next to them help on a busy machine. `scripts/bench/lora_step.py` runs
+//! the same step with PyTorch and `peft`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
@@ -86,15 +88,15 @@ fn pack(sequences: usize, length: usize, targets: f64, vocab: usize) -> Pack {
     pack
 }
 
-/// The least and the middle one.
+/// Minimum and median.
 fn ends(times: impl Iterator<Item = f64>) -> (f64, f64) {
     let mut times: Vec<f64> = times.collect();
     times.sort_unstable_by(f64::total_cmp);
     (times[0], times[times.len() / 2])
 }
 
-/// A pass forward and backward, and a step of AdamW (Loshchilov and Hutter 2019, algorithm 2) as PyTorch sets it by default: the
-/// seconds of both.
+/// Runs a forward and a backward pass and a step of AdamW (Loshchilov and Hutter 2019, algorithm 2) with PyTorch's
+/// default settings, and returns the seconds of both.
 fn step(learner: &mut Learner, pack: &Pack, moments: &mut [[f32; 2]], number: usize) -> [f64; 2] {
     const RATE: f32 = 1e-4;
     let begin = Instant::now();
@@ -113,7 +115,7 @@ fn step(learner: &mut Learner, pack: &Pack, moments: &mut [[f32; 2]], number: us
     [learnt, begin.elapsed().as_secs_f64() - learnt]
 }
 
-/// Seconds of processor time this process has had; 0 where the system does not say.
+/// CPU time of this process in seconds; 0 where the operating system does not report it.
 fn processor() -> f64 {
     const TICKS: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -121,7 +123,7 @@ fn processor() -> f64 {
     after.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS
 }
 
-/// The most memory this process has had, in bytes; 0 where the system does not say.
+/// Peak memory of this process in bytes; 0 where the operating system does not report it.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,8 +1,9 @@
-//! GFLOP/s of the matrix product per weight form, shape and number of rows, beside the machine's peak.
+//! Benchmark of the matrix multiplication: GFLOP/s per weight form, shape and number of rows, next to the machine's
+//! peak.
 //!
-//! `cargo bench -p waymark-models --bench kernel -- [threads] [substring of a form]`. A product counts 2·m·in·out
-//! operations and the GB/s are those of the packed weights. Numbers are the best of several runs, so that other work on
-//! the machine disturbs them little.
+//! `cargo bench -p waymark-models --bench kernel -- [threads] [substring of a form]`. A multiplication counts
+//! 2·m·in·out operations; the GB/s are those of the packed weights. Numbers are the best of several runs, to limit
+//! the influence of other work on the machine.
 #![allow(clippy::unwrap_used)]
 
 use std::hint::black_box;
@@ -58,8 +59,8 @@ fn products(team: &Team, kind: GgmlKind) {
     }
 }
 
-/// Brain floats beside plain ones and those of the default model, at the few rows of decoding and the many of prefill
-/// and learning.
+/// Brain floats compared with plain floats and the default model's form, at the few rows of decoding and the many
+/// rows of prefill and training.
 fn brains(team: &Team) {
     println!("brain floats, (out, in): GFLOP/s at m = 1, 8, 32, 96, 512, 2048, in brackets plain floats and Q4_1");
     for (out, inn) in SHAPES {
@@ -97,7 +98,7 @@ fn elementwise() {
     report("rms_norm of 576", &mut |x| x.chunks_exact_mut(576).for_each(|x| rms_norm(&up[..576], &up[..576], 1e-5, x)));
 }
 
-/// The kernels of the gradient, in the shapes of SmolLM2-135M.
+/// Kernels of the gradient, in the shapes of SmolLM2-135M.
 fn learning(team: &Team) {
     attention(team, "1 × 512 tokens", &[(512, None)]);
     attention(team, "1 × 2048 tokens", &[(2048, None)]);
@@ -112,12 +113,12 @@ fn learning(team: &Team) {
     vocabulary(team);
 }
 
-/// GFLOP/s of so many multiply-adds.
+/// GFLOP/s for the given number of multiply-adds.
 fn gflops(products: usize, seconds: f64) -> f64 {
     2.0 * products as f64 / seconds / 1e9
 }
 
-/// Counts two products per visible pair of tokens forwards and five backwards.
+/// Counts two multiplications per visible pair of tokens forward and five backward.
 fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
     let heads = HeadLayout { query: 9, kv: 3, dim: 64 };
     let mut pack = Pack::new();
@@ -144,7 +145,8 @@ fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
     );
 }
 
-/// Counts one product to score, two to learn the hidden states and three to learn the head too.
+/// Counts one multiplication for scoring, two for gradients of hidden states, and three when the vocabulary
+/// projection is trained too.
 fn vocabulary(team: &Team) {
     const TARGETS: usize = 384;
     let (entries, width) = (49_152, 576);
@@ -167,7 +169,7 @@ fn vocabulary(team: &Team) {
     println!("vocabulary, gradient of the head too: {:.0} GFLOP/s", gflops(3 * products, seconds));
 }
 
-/// The least seconds of one call, over about 150 ms and at least ten calls.
+/// Minimum seconds of one call, over about 150 ms and at least ten calls.
 fn best(mut work: impl FnMut()) -> f64 {
     let (start, mut least, mut calls) = (Instant::now(), f64::INFINITY, 0);
     while calls < 10 || start.elapsed() < Duration::from_millis(150) {
@@ -179,7 +181,7 @@ fn best(mut work: impl FnMut()) -> f64 {
     least
 }
 
-/// What chains of multiply-adds in registers reach.
+/// Throughput of multiply-add chains in registers.
 fn peak(team: &Team) -> f64 {
     const ROUNDS: usize = 20_000;
     let lanes = std::sync::atomic::AtomicUsize::new(0);
@@ -191,7 +193,7 @@ fn peak(team: &Team) -> f64 {
     (team.threads() * ROUNDS * CHAINS * lanes.into_inner() * 2) as f64 / seconds / 1e9
 }
 
-/// More than latency times width of any processor, few enough for its registers.
+/// More than latency times width of any CPU, and few enough for its registers.
 const CHAINS: usize = 12;
 
 /// Runs the chains and returns the values per vector.

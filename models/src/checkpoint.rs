@@ -81,7 +81,7 @@ fn from_folder(folder: &Path) -> Result<TextParts, ModelError> {
     let template = source.map(|source| ChatTemplate::new(&source, &bos, &eos_name)).transpose()?;
     let mut named = Vec::new();
     for file in ["generation_config.json", "config.json"] {
-        let generation: Generation = read(folder, file)?.unwrap_or_default();
+        let generation: GenerationConfig = read(folder, file)?.unwrap_or_default();
         named = generation.eos_token_id.map(TokenIds::into_vec).unwrap_or_default();
         if !named.is_empty() {
             break;
@@ -109,7 +109,7 @@ struct TokenizerSettings {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Generation {
+struct GenerationConfig {
     eos_token_id: Option<TokenIds>,
 }
 

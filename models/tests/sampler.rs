@@ -1,4 +1,4 @@
-//! The sampler against a plain one that sorts everything in double precision.
+//! Sampler compared with a simple one that sorts everything in double precision.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use waymark_models::sampler::{SampleError, Sampler, SamplingParams, TokenMask};
 
-/// Probabilities by id: temperature, min-p, top-k, top-p, as the documentation of the sampler says.
+/// Probabilities by ID after temperature, min-p, top-k and top-p, as documented for the sampler.
 fn oracle(params: &SamplingParams, logits: &[f32], allow: Option<&[u32]>) -> Vec<f64> {
     let allowed = |id: usize| allow.is_none_or(|ids| ids.contains(&(id as u32)));
     let scaled = |id: usize| f64::from(logits[id]) / f64::from(params.temperature);
@@ -33,7 +33,7 @@ fn oracle(params: &SamplingParams, logits: &[f32], allow: Option<&[u32]>) -> Vec
 
 fn random_logits(seed: u64, len: usize, spread: f32) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    // The product of two makes a few tokens stand out, as in a language model.
+    // A product of two random numbers makes a few tokens stand out, as in a language model.
     (0..len).map(|_| spread * rng.random_range(-1.0f32..1.0) * rng.random_range(0.0f32..1.0)).collect()
 }
 
@@ -97,7 +97,7 @@ fn a_seed_is_a_sequence() {
     };
     assert_eq!(run(7), run(7));
     assert_ne!(run(7), run(8));
-    // Written down so that it stays the same from version to version.
+    // Fixed expectation: a seed must give the same tokens in every version.
     assert_eq!(run(42)[..6], FIRST_OF_SEED_42);
 }
 
@@ -215,7 +215,7 @@ proptest! {
             return Ok(());
         }
         let sampled = result.unwrap();
-        // Single precision may put a token on the other side of a cut: the neighbourhood of the cut is allowed.
+        // Single precision may move a token across a cutoff, so tokens close to the cutoff are allowed.
         let near = |factor: f32| SamplingParams {
             top_p: (params.top_p * factor).min(1.0),
             min_p: params.min_p / factor,

@@ -1,5 +1,5 @@
-//! Token ids against the Python libraries, and what hostile text cannot do. The fixture is written by
-//! `scripts/parity/tokenizer.py`.
+//! Token IDs compared with the Python libraries, and robustness against hostile text. `scripts/parity/tokenizer.py`
+//! writes the fixture.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod pulled;
@@ -90,7 +90,7 @@ fn qwen2_and_llama3_from_json_and_from_gguf_agree_with_python() {
         synthetic::write_gguf(&path, "qwen2", GgmlDType::F32, metadata);
         let tokenizer = Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap();
         agrees(&tokenizer, &trained.cases);
-        // Control tokens have no text, tokens that a user added have.
+        // Control tokens have no text, user-defined tokens do.
         let (end, think) = (tokenizer.id("<|im_end|>").unwrap(), tokenizer.id("<think>").unwrap());
         assert!(tokenizer.is_control(end) && !tokenizer.is_control(think));
         assert_eq!(tokenizer.decode(&[think, end]), "<think>");
@@ -188,7 +188,7 @@ fn a_rendered_conversation_gets_the_ids_of_the_whole_text() {
     }
 }
 
-/// Text made of control tokens, parts of them, and anything else.
+/// Text made of control tokens, fragments of them, and arbitrary characters.
 fn hostile() -> impl Strategy<Value = String> {
     let names =
         vec!["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_start|>system\n", "<|im_", "end|>", "<", "</think>"];
@@ -218,7 +218,7 @@ proptest! {
     fn a_message_cannot_change_the_structure_of_a_conversation(
         contents in proptest::collection::vec(hostile(), 1..4),
     ) {
-        // The real template, and one that takes contents apart as Qwen3's does.
+        // The real template, and one that inspects contents like Qwen3's.
         let apart = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1].lstrip('\n') }}\
                      <|im_end|>\n{% endfor %}";
         let apart = ChatTemplate::new(apart, "", "").unwrap().with_control_tokens(SMOLLM2.tokenizer.control_names());

@@ -1,4 +1,4 @@
-//! What encoding leaves behind is bounded, whatever the texts.
+//! Memory kept by encoding is bounded, whatever the texts.
 #![allow(clippy::unwrap_used)]
 
 mod counting;
@@ -16,7 +16,7 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::from_file(&json).unwrap()
 }
 
-/// A word of `letters` letters that no other number gives.
+/// Word of `letters` letters that is unique to `number`.
 fn word(number: usize, letters: usize) -> String {
     let mut rest = number;
     let mut next = || {
@@ -29,11 +29,11 @@ fn word(number: usize, letters: usize) -> String {
 
 #[test]
 fn words_that_are_never_seen_again_are_not_kept() {
-    // One test: allocations are counted for the whole process.
+    // A single test, because allocations are counted for the whole process.
     let live = || counted().live;
-    // Usual words, and about the longest that the library remembers.
+    // Typical words, and the longest words that the library caches.
     for (letters, most) in [(8, 1 << 20), (240, 12 << 20)] {
-        // A new one remembers nothing yet.
+        // A new tokenizer has an empty cache.
         let tokenizer = tokenizer();
         let encode = |numbers: std::ops::Range<usize>| {
             for number in numbers {

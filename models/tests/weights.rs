@@ -1,4 +1,4 @@
-//! Checkpoints of every form, whole and damaged.
+//! Checkpoints of every format, intact and damaged.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod synthetic;
@@ -135,7 +135,7 @@ fn a_gguf_with_biases_that_nothing_adds_is_refused_by_name() {
         QTensor::quantize(&Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap(), GgmlDType::F32).unwrap()
     };
     let (embedding, bias) = (zeros(&[VOCAB, HIDDEN]), zeros(&[HIDDEN]));
-    // A configuration needs no more of a file than the embedding matrix.
+    // The configuration reads no tensor of the file except the embedding matrix.
     let config = |name: &str| {
         let tensors = [("token_embd.weight", &embedding), (name, &bias)];
         gguf_file::write(&mut File::create(&path).unwrap(), &metadata, &tensors).unwrap();
@@ -176,7 +176,7 @@ fn the_configuration_is_part_of_the_id() {
     assert_ne!(id, Weights::open(folder.path()).unwrap().id());
 }
 
-/// Everything that a file is asked for when it is loaded.
+/// Reads everything that loading a model reads.
 fn use_everything(path: &Path) -> Result<(), ModelError> {
     let weights = Weights::open(path)?;
     for (name, _) in tensors() {

@@ -1,4 +1,4 @@
-//! What a file claims to hold is compared before memory is taken for it.
+//! Sizes claimed by a file are checked before memory is allocated for them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod counting;
@@ -12,7 +12,7 @@ use waymark_models::weights::Gguf;
 
 #[test]
 fn a_million_types_of_three_tokens_take_no_memory() {
-    // One test: allocations are counted for the whole process.
+    // A single test, because allocations are counted for the whole process.
     const TYPES: usize = 1 << 20;
     let list = |texts: &[&str]| Value::Array(texts.iter().map(|&text| Value::String(text.to_owned())).collect());
     let metadata = [
@@ -31,6 +31,6 @@ fn a_million_types_of_three_tokens_take_no_memory() {
     let error = Tokenizer::from_gguf(&gguf).unwrap_err().to_string();
     let taken = counted().bytes - before;
     assert!(error.contains("3 tokens but 1048576 token types"), "{error}");
-    // Eight bytes for each would be this much; the pipeline before it takes some.
+    // Eight bytes for each type would exceed the bound; the steps before allocate a part of it.
     assert!(taken < 8 * TYPES, "{taken} bytes");
 }

@@ -8,7 +8,7 @@ use super::layer::LayerPass;
 use super::load::Loader;
 use super::network::Network;
 use super::parameter::Table;
-use super::projection::PassRows;
+use super::projection::ActivationRows;
 use super::tape::{PassScratch, Tape};
 use super::{Compute, Likeliest, Objective, Pack, PackSegment, Score, Tune};
 use crate::decoder::DecoderConfig;
@@ -79,7 +79,7 @@ impl Compute for CpuPasses {
         let plan = self.plan(pack);
         self.ready_to_score(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
-        let rows = PassRows { team, count: pack.tokens().len(), adapted: !base };
+        let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
         let pass = LayerPass { config, rope, plan: &plan, positions, rows };
         Ok(network.score(&pass, pack, &mut tape.kept[0], scratch))
     }
@@ -88,7 +88,7 @@ impl Compute for CpuPasses {
         let plan = self.plan(pack);
         self.ready_to_score(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
-        let rows = PassRows { team, count: pack.tokens().len(), adapted: !base };
+        let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
         let pass = LayerPass { config, rope, plan: &plan, positions, rows };
         Ok(network.likeliest(&pass, pack, count, &mut tape.kept[0], scratch))
     }
@@ -97,7 +97,7 @@ impl Compute for CpuPasses {
         let plan = self.plan(pack);
         self.ready_to_score(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
-        let rows = PassRows { team, count: pack.tokens().len(), adapted: !base };
+        let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
         let pass = LayerPass { config, rope, plan: &plan, positions, rows };
         Ok(network.states(&pass, pack, &mut tape.kept[0], scratch))
     }
@@ -106,7 +106,7 @@ impl Compute for CpuPasses {
         let plan = self.plan(pack);
         let whole = self.ready(pack, &plan)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
-        let rows = PassRows { team, count: pack.tokens().len(), adapted: true };
+        let rows = ActivationRows { team, count: pack.tokens().len(), adapted: true };
         let pass = LayerPass { config, rope, plan: &plan, positions, rows };
         network.learn(&pass, pack, (tape, whole), scratch, objective, gradients);
         Ok(())

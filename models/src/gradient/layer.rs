@@ -3,7 +3,7 @@
 use super::Module;
 use super::attention::AttentionPlan;
 use super::norm::Vector;
-use super::projection::{GradientBuffers, Output, PassRows, Projection};
+use super::projection::{GradientBuffers, Output, ActivationRows, Projection};
 use super::rotation::{HeadRotation, bias};
 use super::tape::{LayerActivations, PassScratch};
 use crate::decoder::DecoderConfig;
@@ -35,7 +35,7 @@ pub(super) struct LayerPass<'a> {
     pub(super) plan: &'a AttentionPlan,
     /// Position of each token in its sequence.
     pub(super) positions: &'a [usize],
-    pub(super) rows: PassRows<'a>,
+    pub(super) rows: ActivationRows<'a>,
 }
 
 impl TrainableLayer {

@@ -85,7 +85,8 @@ mod tests {
             }
         }
 
-        /// Of what it was made from it is no distance away; of anything else the slopes are what differences say.
+        /// The divergence from the source logits is zero; for all others, the derivative agrees with finite
+        /// differences.
         #[test]
         fn slopes_are_those_of_the_divergence(
             values in prop::collection::vec((-4.0f32..4.0, -4.0f32..4.0), 2..20), count in 1usize..12,

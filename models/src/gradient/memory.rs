@@ -2,7 +2,7 @@
 
 use super::attention::AttentionPlan;
 use super::cpu_passes::CpuPasses;
-use super::tape::{LayerActivations, PassScratch, PassSize, STEPS, Tape};
+use super::tape::{LayerActivations, PassScratch, STEPS, Tape, TapeSize};
 use super::{Pack, vocabulary};
 use crate::ModelError;
 
@@ -30,9 +30,9 @@ impl CpuPasses {
     pub(super) fn ready(&mut self, pack: &Pack, plan: &AttentionPlan) -> Result<usize, ModelError> {
         let size = self.fitted(self.size(pack.tokens().len(), pack.targets().len()), plan.room());
         self.afford(self.learning(&size, plan.room()), &size)?;
-        let PassSize { ranks, tokens, targets, whole, exact, .. } = size;
+        let TapeSize { ranks, tokens, targets, whole, exact, .. } = size;
         let Self { config, tape, scratch, .. } = self;
-        let size = PassSize { config, ranks, tokens, targets, whole, exact };
+        let size = TapeSize { config, ranks, tokens, targets, whole, exact };
         for step in STEPS {
             tape.fit(&size, step);
             scratch.fit(&size, true, step);
@@ -48,9 +48,9 @@ impl CpuPasses {
         let size = self.size(pack.tokens().len(), pack.targets().len());
         let need = self.scoring(&size);
         self.afford(need, &size)?;
-        let PassSize { ranks, tokens, targets, whole, exact, .. } = size;
+        let TapeSize { ranks, tokens, targets, whole, exact, .. } = size;
         let Self { config, tape, scratch, limit, .. } = self;
-        let size = PassSize { config, ranks, tokens, targets, whole, exact };
+        let size = TapeSize { config, ranks, tokens, targets, whole, exact };
         // Buffers left by learning are of no use for scoring.
         let left = size_of::<f32>() * (tape.held() + scratch.held());
         if limit.is_some_and(|limit| need + left > limit) {
@@ -67,14 +67,14 @@ impl CpuPasses {
     }
 
     /// Size of a pass in which all layers keep their activations.
-    fn size(&self, tokens: usize, targets: usize) -> PassSize<'_> {
+    fn size(&self, tokens: usize, targets: usize) -> TapeSize<'_> {
         let ranks = self.network.ranks();
         let whole = self.config.layers - 1;
-        PassSize { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
+        TapeSize { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
     }
 
     /// Size of a pass in which as many layers keep their activations as the limit allows, possibly none.
-    fn fitted<'a>(&self, mut size: PassSize<'a>, room: usize) -> PassSize<'a> {
+    fn fitted<'a>(&self, mut size: TapeSize<'a>, room: usize) -> TapeSize<'a> {
         while size.whole > 0 && self.limit.is_some_and(|limit| self.learning(&size, room) > limit) {
             size.whole -= 1;
         }
@@ -82,12 +82,12 @@ impl CpuPasses {
     }
 
     /// Number of bytes while learning; attention works in `room` values.
-    fn learning(&self, size: &PassSize<'_>, room: usize) -> usize {
+    fn learning(&self, size: &TapeSize<'_>, room: usize) -> usize {
         self.resting() + size_of::<f32>() * (Tape::len(size) + PassScratch::len(size, true) + room + self.ending(size))
     }
 
     /// Number of bytes while scoring.
-    fn scoring(&self, size: &PassSize<'_>) -> usize {
+    fn scoring(&self, size: &TapeSize<'_>) -> usize {
         self.resting()
             + size_of::<f32>() * (LayerActivations::len(size) + PassScratch::len(size, false) + self.ending(size))
     }
@@ -98,11 +98,11 @@ impl CpuPasses {
     }
 
     /// Number of values in the working memory of the vocabulary projection.
-    fn ending(&self, size: &PassSize<'_>) -> usize {
+    fn ending(&self, size: &TapeSize<'_>) -> usize {
         vocabulary::room(self.config.vocab, self.config.hidden, size.targets)
     }
 
-    fn afford(&self, need: usize, size: &PassSize<'_>) -> Result<(), ModelError> {
+    fn afford(&self, need: usize, size: &TapeSize<'_>) -> Result<(), ModelError> {
         match self.limit {
             Some(limit) if need > limit => Err(ModelError::Input(format!(
                 "a pass over {} tokens with {} targets needs {:.2} MiB of memory, the limit is {:.2} MiB; raise the limit \
@@ -154,7 +154,7 @@ mod tests {
         Slope { logprob: -1.0, entropy: 0.1 }
     }
 
-    /// What there is after learning from `pack`, with what the pass gave back already.
+    /// Memory after learning from `pack`, including what the pass has already freed.
     fn found(learner: &mut CpuPasses, pack: &Pack) -> usize {
         learn(learner, pack).unwrap();
         let config = &learner.config;
@@ -168,7 +168,8 @@ mod tests {
     fn a_pass_takes_what_was_said_whatever_came_before() {
         let lora = Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: Module::ALL.to_vec(), seed: 5 });
         for (name, tune) in [("llama", &lora), ("qwen2", &Tune::Full), ("qwen3", &lora), ("qwen3", &Tune::Full)] {
-            let (long, short) = (pack(&[100, 60, 9]), pack(&[30, 7]));
+            let long = pack(&[100, 60, 9]);
+            let short = pack(&[30, 7]);
             let mut learner = learner(name, tune);
             assert_eq!(found(&mut learner, &short), learner.bytes_of(&short), "{name}");
             assert_eq!(found(&mut learner, &long), learner.bytes_of(&long), "{name}");

@@ -129,7 +129,8 @@ mod tests {
                 };
                 let one = found(1);
                 for (at, &found) in one.iter().enumerate() {
-                    let (o, i) = (at / inn, at % inn);
+                    let o = at / inn;
+                    let i = at % inn;
                     let product = |row: usize| f64::from(dy[row * out + o]) * f64::from(x[row * inn + i]);
                     let expected = 1.0 + 0.5 * (0..rows).map(product).sum::<f64>();
                     assert!(

@@ -112,7 +112,8 @@ mod tests {
     fn a_child_goes_on_where_its_parent_ends() {
         let mut pack = Pack::new();
         let prompt = pack.push(&[5, 6, 7], None);
-        let (one, two) = (pack.push(&[8, 9], Some(prompt)), pack.push(&[3], Some(prompt)));
+        let one = pack.push(&[8, 9], Some(prompt));
+        let two = pack.push(&[3], Some(prompt));
         pack.target(one, 0);
         pack.target(one, 1);
         pack.target(two, 0);

@@ -42,7 +42,7 @@ pub(super) struct ProjectionAdapter {
 
 /// Parameters shared by the matrix multiplications of a pass.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PassRows<'a> {
+pub(super) struct ActivationRows<'a> {
     pub(super) team: &'a Team,
     /// Number of rows of all activations: one per token.
     pub(super) count: usize,
@@ -149,8 +149,8 @@ impl Projection {
 
     /// Applies the projection to `x` (rows, in). `small`, of shape (rows, rank), stores `A x` for
     /// [`backward`](Self::backward).
-    pub(super) fn forward(&self, rows: PassRows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
-        let PassRows { team, count, adapted } = rows;
+    pub(super) fn forward(&self, rows: ActivationRows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
+        let ActivationRows { team, count, adapted } = rows;
         let Some(y) = into.product(team, &self.weight, x, count) else { return };
         self.shrink(rows, x, small);
         if let (TrainedPart::Adapter(delta), true) = (&self.learnt, adapted) {
@@ -159,7 +159,7 @@ impl Projection {
     }
 
     /// Computes `A x` alone, if an adapter takes part.
-    pub(super) fn shrink(&self, rows: PassRows<'_>, x: &[f32], small: &mut [f32]) {
+    pub(super) fn shrink(&self, rows: ActivationRows<'_>, x: &[f32], small: &mut [f32]) {
         if let (TrainedPart::Adapter(delta), true) = (&self.learnt, rows.adapted) {
             matmul(rows.team, x, rows.count, &delta.shrink[0], small);
         }
@@ -171,14 +171,14 @@ impl Projection {
     /// With y = W x + s B A x: dx = Wᵀ dy + Aᵀ dh with dh = s Bᵀ dy, dA = Σ dh xᵀ, dB = s Σ dy (A x)ᵀ.
     pub(super) fn backward(
         &self,
-        rows: PassRows<'_>,
+        rows: ActivationRows<'_>,
         dy: &[f32],
         x: &[f32],
         small: &[f32],
         into: Output<'_>,
         learning: &mut GradientBuffers<'_>,
     ) {
-        let PassRows { team, count, .. } = rows;
+        let ActivationRows { team, count, .. } = rows;
         let dx = into.product(team, &self.transposed, dy, count);
         let GradientBuffers { gradients, small: dsmall } = learning;
         match &self.learnt {

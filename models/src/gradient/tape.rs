@@ -6,7 +6,7 @@ use crate::decoder::DecoderConfig;
 
 /// Quantities that determine the memory of a pass.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PassSize<'a> {
+pub(super) struct TapeSize<'a> {
     pub(super) config: &'a DecoderConfig,
     /// Adapter rank of each module; 0 without an adapter.
     pub(super) ranks: [usize; Module::COUNT],
@@ -76,7 +76,7 @@ pub(super) struct PassScratch {
     pub(super) dlast: Vec<f32>,
 }
 
-impl PassSize<'_> {
+impl TapeSize<'_> {
     /// Returns `true` if any layer recomputes its activations. The kept layers do not, nor does the last layer,
     /// whose activations are still in memory.
     pub(super) fn again(&self) -> bool {
@@ -103,7 +103,7 @@ impl PassSize<'_> {
 }
 
 /// A step in resizing a buffer.
-pub(super) type Fit = fn(&PassSize<'_>, &mut Vec<f32>, usize);
+pub(super) type Fit = fn(&TapeSize<'_>, &mut Vec<f32>, usize);
 
 /// Steps that resize the buffers. All buffers shrink before any grows: otherwise two passes that each keep to a
 /// limit could exceed it together.
@@ -112,7 +112,7 @@ pub(super) const STEPS: [Fit; 2] =
 
 impl Tape {
     /// Applies one of [`STEPS`] for a forward pass that is followed by a backward pass.
-    pub(super) fn fit(&mut self, size: &PassSize<'_>, step: Fit) {
+    pub(super) fn fit(&mut self, size: &TapeSize<'_>, step: Fit) {
         let layers = size.config.layers;
         let stream = size.tokens * size.config.hidden;
         self.inputs.resize_with(layers, Vec::new);
@@ -122,7 +122,7 @@ impl Tape {
     }
 
     /// Number of values after resizing.
-    pub(super) fn len(size: &PassSize<'_>) -> usize {
+    pub(super) fn len(size: &TapeSize<'_>) -> usize {
         let layers = size.config.layers;
         layers * size.tokens * size.config.hidden + layers.min(size.whole + 1) * LayerActivations::len(size)
     }
@@ -138,12 +138,12 @@ impl LayerActivations {
     const BUFFERS: usize = 10 + Module::COUNT;
 
     /// Applies one of [`STEPS`].
-    pub(super) fn fit(&mut self, size: &PassSize<'_>, step: Fit) {
+    pub(super) fn fit(&mut self, size: &TapeSize<'_>, step: Fit) {
         size.apply(step, self.buffers(), Self::lens(size));
     }
 
     /// Total number of values.
-    pub(super) fn len(size: &PassSize<'_>) -> usize {
+    pub(super) fn len(size: &TapeSize<'_>) -> usize {
         Self::lens(size).into_iter().sum()
     }
 
@@ -154,7 +154,7 @@ impl LayerActivations {
     }
 
     /// Length of each buffer, in the order of [`buffers`](Self::buffers).
-    fn lens(size: &PassSize<'_>) -> [usize; Self::BUFFERS] {
+    fn lens(size: &TapeSize<'_>) -> [usize; Self::BUFFERS] {
         let config = size.config;
         let q = config.q_width();
         let kv = config.kv_width();
@@ -167,7 +167,7 @@ impl LayerActivations {
 
 impl PassScratch {
     /// Applies one of [`STEPS`] for a forward pass and, if `back`, for a backward pass.
-    pub(super) fn fit(&mut self, size: &PassSize<'_>, back: bool, step: Fit) {
+    pub(super) fn fit(&mut self, size: &TapeSize<'_>, back: bool, step: Fit) {
         size.apply(step, self.forward(), Self::forward_lens(size));
         if back {
             size.apply(step, self.backward(), Self::backward_lens(size));
@@ -175,7 +175,7 @@ impl PassScratch {
     }
 
     /// Number of values for a forward pass and, if `back`, for a backward pass.
-    pub(super) fn len(size: &PassSize<'_>, back: bool) -> usize {
+    pub(super) fn len(size: &TapeSize<'_>, back: bool) -> usize {
         let forward: usize = Self::forward_lens(size).into_iter().sum();
         let backward: usize = Self::backward_lens(size).into_iter().sum();
         if back { forward + backward } else { forward }
@@ -190,7 +190,7 @@ impl PassScratch {
         [&mut self.stream, &mut self.normed, &mut self.activated, &mut self.hidden, &mut self.last]
     }
 
-    fn forward_lens(size: &PassSize<'_>) -> [usize; 5] {
+    fn forward_lens(size: &TapeSize<'_>) -> [usize; 5] {
         let stream = size.tokens * size.config.hidden;
         let last = size.targets * size.config.hidden;
         [stream, stream, size.tokens * size.config.ffn, last, last]
@@ -201,8 +201,8 @@ impl PassScratch {
         [dnormed, dactivated, dattended, dq, dk, dv, draw, dsmall, dstream, dhidden, dlast]
     }
 
-    fn backward_lens(size: &PassSize<'_>) -> [usize; 11] {
-        let PassSize { config, tokens, targets, .. } = *size;
+    fn backward_lens(size: &TapeSize<'_>) -> [usize; 11] {
+        let TapeSize { config, tokens, targets, .. } = *size;
         let hidden = config.hidden;
         let q = tokens * config.q_width();
         let kv = tokens * config.kv_width();

@@ -209,7 +209,8 @@ mod tests {
                         let right = Right { from: &right, stride: columns + 5 };
                         multiply(isa, extent, left, right, (&mut to, columns + 1), sum);
                         for (at, &found) in to.iter().enumerate() {
-                            let (r, c) = (at / (columns + 1), at % (columns + 1));
+                            let r = at / (columns + 1);
+                            let c = at % (columns + 1);
                             let product = |k: usize| left.from[r * row + k * step] * right.from[k * (columns + 5) + c];
                             let product: f32 = (0..inner).map(product).sum();
                             let start = if sum == Sum::Add || c == columns { 2.0 } else { 0.0 };

@@ -1,4 +1,4 @@
-//! Products of brain floats, each way there is, against sums in f64 of the rounded values.
+//! Matrix multiplication in brain floats, by each method, against sums in f64 of the rounded values.
 
 use half::bf16;
 use rand::{RngExt, SeedableRng};
@@ -18,22 +18,26 @@ fn near(value: f32) -> f64 {
     bf16::from_f32(value).to_f64()
 }
 
-/// Both orientations of the weights (out, in): `dot(row, output)` of the rounded values, and a bound for its rounding. A
-/// sum of `n` terms in any order is off by at most `n · 2⁻²⁴ · Σ|term|` to first order (Higham 2002, §4.2); the
-/// instruction may round a product before it adds it, which at most doubles that.
+/// Checks both orientations of the weights (out, in): `dot(row, output)` of the rounded values, with a bound for
+/// its rounding. A sum of `n` terms in any order is off by at most `n · 2⁻²⁴ · Σ|term|` to first order (Higham
+/// 2002, §4.2); the instruction may round a product before it adds it, which at most doubles the error.
 fn check(way: DotMethod, m: usize, out: usize, inn: usize, threads: usize) {
-    let (w, x, before) = (noise(1, out * inn), noise(2, m * inn), noise(3, m * out));
+    let w = noise(1, out * inn);
+    let x = noise(2, m * inn);
+    let before = noise(3, m * out);
     let packed = Packed::from_f32(&w, out, inn);
     let turned = Packed::from_f32_transposed(&w, inn, out);
     let team = Team::new(threads);
     for brain in [Brain::of(&packed), Brain::transposed(&turned)] {
         assert_eq!((brain.out(), brain.inn()), (out, inn));
         assert_eq!(brain.bytes(), out.next_multiple_of(32) * inn.next_multiple_of(2) * 2);
-        let (mut y, mut sums) = (vec![f32::NAN; m * out], before.clone());
+        let mut y = vec![f32::NAN; m * out];
+        let mut sums = before.clone();
         product(way, &team, &x, m, &brain, &mut y, Finish::Set);
         product(way, &team, &x, m, &brain, &mut sums, Finish::Add);
         for (at, &found) in y.iter().enumerate() {
-            let (row, column) = (&x[at / out * inn..][..inn], &w[at % out * inn..][..inn]);
+            let row = &x[at / out * inn..][..inn];
+            let column = &w[at % out * inn..][..inn];
             let terms = row.iter().zip(column).map(|(&x, &w)| near(x) * near(w));
             let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
             let bound = 2.0 * inn as f64 * f64::from(f32::EPSILON) / 2.0 * size;
@@ -73,7 +77,9 @@ fn rounding_is_to_the_nearest_and_to_even_between() {
 
 #[test]
 fn a_row_depends_neither_on_its_batch_nor_on_threads() {
-    let (out, inn, m) = (70, 577, 203);
+    let out = 70;
+    let inn = 577;
+    let m = 203;
     let x = noise(1, m * inn);
     let brain = Brain::of(&Packed::from_f32(&noise(2, out * inn), out, inn));
     for way in DotMethod::available() {
@@ -86,7 +92,7 @@ fn a_row_depends_neither_on_its_batch_nor_on_threads() {
         let team = Team::new(1);
         let together = run(&team, &x);
         assert!((2..5).all(|threads| run(&Team::new(threads), &x) == together), "{way:?}: the number of threads shows");
-        // In the memory that the batch leaves behind.
+        // Runs in the memory that the batch left behind.
         for (x, y) in x.chunks_exact(inn).zip(together.chunks_exact(out)) {
             assert_eq!(run(&team, x), y, "{way:?}");
         }

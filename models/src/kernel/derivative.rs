@@ -104,13 +104,16 @@ mod tests {
     #[test]
     fn rms_norm_agrees_with_differences() {
         for width in [5, 16, 48] {
-            let (x, weight, dy) = (wave(2 * width, 0.7), wave(width, 0.3), wave(2 * width, 1.1));
+            let x = wave(2 * width, 0.7);
+            let weight = wave(width, 0.3);
+            let dy = wave(2 * width, 1.1);
             let norm = |x: &[f32], weight: &[f32]| {
                 let mut y = vec![0.0; x.len()];
                 rms_norm(x, weight, 1e-5, &mut y);
                 y
             };
-            let (mut dx, mut dweight) = (vec![1.0; x.len()], vec![1.0; width]);
+            let mut dx = vec![1.0; x.len()];
+            let mut dweight = vec![1.0; width];
             rms_norm_back(&x, &weight, 1e-5, &dy, &mut dx);
             rms_weight_back(&x, 1e-5, &dy, &mut dweight);
             for (at, dx) in dx.iter().enumerate() {
@@ -124,19 +127,23 @@ mod tests {
 
     #[test]
     fn the_gate_agrees_with_differences() {
-        let (gate, up, d) = (wave(37, 0.7), wave(37, 0.3), wave(37, 1.1));
+        let gate = wave(37, 0.7);
+        let up = wave(37, 0.3);
+        let d = wave(37, 1.1);
         let value = |gate: &[f32], up: &[f32]| {
             let mut y = gate.to_vec();
             silu_mul(&mut y, up);
             y
         };
-        let (mut dgate, mut dup) = (gate.clone(), up.clone());
+        let mut dgate = gate.clone();
+        let mut dup = up.clone();
         silu_mul_back(&mut dgate, &mut dup, &d);
         for at in 0..gate.len() {
             close(dgate[at], slope(&gate, &d, at, |gate| value(gate, &up)));
             close(dup[at], slope(&up, &d, at, |up| value(&gate, up)));
         }
-        let (mut far, mut one) = ([-200.0, 200.0], [1.0, 1.0]);
+        let mut far = [-200.0, 200.0];
+        let mut one = [1.0, 1.0];
         silu_mul_back(&mut far, &mut one, &[1.0, 1.0]);
         assert_eq!((far, one), ([0.0, 1.0], [0.0, 200.0]));
     }

@@ -272,7 +272,8 @@ mod tests {
         if x.abs() > 5.0 {
             return x.signum();
         }
-        let (mut term, mut sum) = (x, x);
+        let mut term = x;
+        let mut sum = x;
         for n in 1..200 {
             term *= -x * x / f64::from(n);
             sum += term / f64::from(2 * n + 1);
@@ -347,7 +348,9 @@ mod tests {
                 let square = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / n;
                 let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
                 for (i, &x) in x.iter().enumerate() {
-                    let (x, w, b) = (f64::from(x), f64::from(weight[i]), f64::from(bias[i]));
+                    let x = f64::from(x);
+                    let w = f64::from(weight[i]);
+                    let b = f64::from(bias[i]);
                     close(rms[row * width + i], x / (square + 1e-5).sqrt() * w, 1e-5);
                     if width > 1 {
                         close(layer[row * width + i], (x - mean) / (variance + 1e-5).sqrt() * w + b, 1e-5);

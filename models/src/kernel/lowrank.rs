@@ -367,7 +367,9 @@ mod tests {
     fn both_products_agree_with_the_definition_on_every_instruction_set() {
         let team = Team::new(2);
         for (rows, long, rank) in [(1, 48, 4), (5, 80, 16), (13, 530, 24), (40, 33, 3)] {
-            let (a, b, x) = (values(rank * long, 0.3), values(rank * long, 0.7), values(50 * long, 0.11));
+            let a = values(rank * long, 0.3);
+            let b = values(rank * long, 0.7);
+            let x = values(50 * long, 0.11);
             let indices: Vec<usize> = (0..rows).map(|row| row * 7 % 50).collect();
             for isa in Isa::available() {
                 let narrow = NarrowMatrix::new(&a, long);

@@ -1,4 +1,5 @@
-//! Packing and products of every storage form on every instruction set, against candle's dequantisation and sums in f64.
+//! Packing and multiplication of every storage form on every instruction set, against candle's dequantization and
+//! sums in f64.
 #![allow(clippy::unwrap_used)]
 
 use candle_core::quantized::QTensor;
@@ -29,7 +30,7 @@ fn noise(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| rng.random_range(-1.0f32..1.0)).collect()
 }
 
-/// Weights quantised by candle to `kind`: packed, and the values they stand for.
+/// Weights quantized to `kind` by candle: packed, and dequantized.
 fn weights(kind: GgmlKind, seed: u64, out: usize, inn: usize) -> (Packed, Vec<f32>) {
     let values = noise(seed, out * inn);
     let (bytes, values) = match kind {
@@ -56,7 +57,8 @@ fn weights(kind: GgmlKind, seed: u64, out: usize, inn: usize) -> (Packed, Vec<f3
 fn reference(x: &[f32], w: &[f32], m: usize, out: usize, inn: usize) -> Vec<(f64, f64)> {
     (0..m * out)
         .map(|at| {
-            let (row, column) = (&x[at / out * inn..][..inn], &w[at % out * inn..][..inn]);
+            let row = &x[at / out * inn..][..inn];
+            let column = &w[at % out * inn..][..inn];
             let terms = row.iter().zip(column).map(|(&a, &b)| f64::from(a) * f64::from(b));
             terms.fold((0.0, 0.0), |(sum, bound), term| (sum + term, bound + term.abs()))
         })
@@ -107,7 +109,8 @@ fn every_number_of_rows() {
 
 #[test]
 fn unpacking_gives_exactly_the_dequantised_values() {
-    let (out, inn) = (50, 256);
+    let out = 50;
+    let inn = 256;
     let team = Team::new(1);
     let mut identity = vec![0.0; inn * inn];
     identity.iter_mut().step_by(inn + 1).for_each(|one| *one = 1.0);
@@ -129,7 +132,9 @@ fn unpacking_gives_exactly_the_dequantised_values() {
 
 #[test]
 fn a_row_does_not_depend_on_its_batch() {
-    let (out, inn, m) = (70, 576, 37);
+    let out = 70;
+    let inn = 576;
+    let m = 37;
     let x = noise(1, m * inn);
     for isa in Isa::available() {
         for kind in KINDS {
@@ -171,7 +176,8 @@ proptest! {
 
 #[test]
 fn a_transposed_matrix_has_the_dequantised_values() {
-    let (out, inn) = (45, 64);
+    let out = 45;
+    let inn = 64;
     for kind in KINDS {
         let (packed, values) = weights(kind, 5, out, inn);
         let transposed = packed.transposed();

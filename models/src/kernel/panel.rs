@@ -50,7 +50,8 @@ mod tests {
             let mut sums = vec![1.0; rows * PANEL];
             panel_product(&x, stride, &panel, &mut sums);
             for (at, &sum) in sums.iter().enumerate() {
-                let (row, out) = (at / PANEL, at % PANEL);
+                let row = at / PANEL;
+                let out = at % PANEL;
                 let expected: f32 = (0..k).map(|k| x[row * stride + k] * panel[k * PANEL + out]).sum();
                 assert_eq!(sum, expected + 1.0);
             }

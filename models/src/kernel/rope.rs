@@ -122,7 +122,8 @@ mod tests {
         let query: Vec<f32> = (0..16).map(|i| (i as f32 * 0.7).sin()).collect();
         let key: Vec<f32> = (0..16).map(|i| (i as f32 * 1.3).cos()).collect();
         let product = |at_query: usize, at_key: usize| -> f32 {
-            let (mut query, mut key) = (query.clone(), key.clone());
+            let mut query = query.clone();
+            let mut key = key.clone();
             rope.rotate(&mut query, at_query);
             rope.rotate(&mut key, at_key);
             query.iter().zip(&key).map(|(a, b)| a * b).sum()
@@ -184,7 +185,8 @@ mod tests {
         let mut scaled = Rope::new(32, 10_000.0, &RopeScaling::Linear { factor: 4.0 });
         plain.reserve(64);
         scaled.reserve(64);
-        let (mut a, mut b) = (vec![1.0; 32], vec![1.0; 32]);
+        let mut a = vec![1.0; 32];
+        let mut b = vec![1.0; 32];
         plain.rotate(&mut a, 5);
         scaled.rotate(&mut b, 20);
         assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6));

@@ -401,7 +401,8 @@ mod tests {
         let team = Arc::new(Team::new(3));
         let (sender, receiver) = std::sync::mpsc::channel();
         for caller in 0..CALLERS {
-            let (team, sender) = (team.clone(), sender.clone());
+            let team = team.clone();
+            let sender = sender.clone();
             thread::spawn(move || {
                 for region in 0..400 {
                     team.run(&|worker, _| {

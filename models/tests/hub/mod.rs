@@ -1,4 +1,4 @@
-//! A model hub in miniature: it speaks as much of the protocol as `hf-hub` asks for, and can break off.
+//! A miniature model hub: implements the part of the protocol that `hf-hub` uses, and can break off downloads.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
 use std::collections::HashMap;
@@ -15,18 +15,18 @@ pub struct Hub {
 
 struct State {
     files: Files,
-    /// What `main` has instead once the repository was described; nothing while it stays as it is.
+    /// Files that replace those of `main` once the repository was described. `None` if the branch does not move.
     pushed: Mutex<Option<Files>>,
     described: AtomicBool,
-    /// Bytes after which the next download breaks off; 0 for never.
+    /// Number of bytes after which the next download breaks off; 0 for never.
     cut: AtomicUsize,
-    /// Files and first bytes asked for, download by download.
+    /// Requested files with the first requested byte, one entry per download.
     starts: Mutex<Vec<(String, usize)>>,
 }
 
 type Files = HashMap<String, Vec<u8>>;
 
-/// The commits of [`State::files`] and of [`State::pushed`].
+/// Commit hashes of [`State::files`] and of [`State::pushed`].
 const COMMIT: &str = "c0ffee";
 const PUSHED: &str = "decade";
 
@@ -55,17 +55,17 @@ impl Hub {
         Self { address, state }
     }
 
-    /// Lets every download break off after so many bytes.
+    /// Breaks off every download after the given number of bytes.
     pub fn cut(&self, bytes: usize) {
         self.state.cut.store(bytes, Ordering::SeqCst);
     }
 
-    /// Lets `main` move on to other files as soon as someone has asked what it is.
+    /// Moves `main` to other files as soon as a client has requested its description.
     pub fn push(&self, list: &[(&str, &[u8])]) {
         *self.state.pushed.lock().unwrap() = Some(files(list));
     }
 
-    /// What was downloaded and where that began; single bytes (questions about the file) are left out.
+    /// Downloaded files with the first requested byte. Leaves out single-byte requests, which ask for metadata.
     pub fn starts(&self) -> Vec<(String, usize)> {
         self.state.starts.lock().unwrap().clone()
     }

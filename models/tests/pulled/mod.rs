@@ -1,6 +1,6 @@
-//! The default weights, for tests of any crate of the workspace: `#[path = "…/models/tests/pulled/mod.rs"] mod pulled;`.
+//! Default weights for tests of any crate in the workspace: `#[path = "…/models/tests/pulled/mod.rs"] mod pulled;`.
 //!
-//! They are pulled once into `$WAYMARK_CACHE`, or into `target/waymark-cache` of the workspace.
+//! The weights are pulled once into `$WAYMARK_CACHE`, or into `target/waymark-cache` of the workspace.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use waymark_models::catalog::Catalog;
 use waymark_models::pull::{self, PullError};
 
-/// Where pulled weights are kept.
+/// Directory of pulled weights.
 pub fn cache() -> PathBuf {
     if let Some(cache) = std::env::var_os("WAYMARK_CACHE") {
         return PathBuf::from(cache);
@@ -18,12 +18,12 @@ pub fn cache() -> PathBuf {
     root.join("target/waymark-cache")
 }
 
-/// The GGUF file of the default base model.
+/// GGUF file of the default base model.
 pub fn policy() -> PathBuf {
     pull::pull(&Catalog::bundled().default_policy, &cache(), &()).unwrap()
 }
 
-/// The same where it can be had; prints one line where no source can be reached.
+/// GGUF file of the default base model. `None`, after printing one line, if no source is reachable.
 pub fn policy_if_reachable() -> Option<PathBuf> {
     match pull::pull(&Catalog::bundled().default_policy, &cache(), &()) {
         Err(PullError::Sources { name, attempts }) if attempts.iter().all(unreachable) => {
@@ -38,7 +38,7 @@ fn unreachable(error: &PullError) -> bool {
     matches!(error, PullError::Package { .. } | PullError::Hub { .. })
 }
 
-/// The directory of the default embedder.
+/// Directory of the default embedder.
 pub fn embedder() -> PathBuf {
     pull::pull(&Catalog::bundled().default_embedder, &cache(), &()).unwrap()
 }

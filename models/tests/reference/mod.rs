@@ -1,5 +1,5 @@
-//! The loss of a pack in `f64`, computed in the plainest way: what gradients are measured by. It takes the learner's values
-//! and the decoder's table of rotations, and no other code of either.
+//! Reference implementation of a pack's loss in `f64`, from which gradients are measured. Shares only the learner's
+//! values and the decoder's rotation table with the tested code.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The checkpoint with a learner's values in it; `scale` is what its adapter's product is multiplied by.
+    /// The checkpoint with a learner's values in it; `scale` multiplies the adapter's update.
     pub fn new(weights: &Weights, learner: &Learner, scale: f64) -> Self {
         let config = weights.config().clone();
         let mut names = vec!["model.embed_tokens.weight".to_owned(), "model.norm.weight".to_owned()];
@@ -82,7 +82,7 @@ impl Reference {
         self.states(pack).into_iter().map(row).collect()
     }
 
-    /// What every target is predicted from.
+    /// Hidden state from which each target is predicted.
     pub fn states(&self, pack: &Pack) -> Vec<Vec<f64>> {
         let mut rows = vec![Vec::new(); pack.targets().len()];
         for segment in pack.segments() {
@@ -105,7 +105,7 @@ impl Reference {
         rows
     }
 
-    /// The stream behind the last layer and the norm.
+    /// Residual stream after the last layer and the final norm.
     fn normed(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
         let config = &self.config;
         let embedding = &self.tensors["model.embed_tokens.weight"];
@@ -143,7 +143,7 @@ impl Reference {
         }
     }
 
-    /// Queries or keys: projected, normalised where the model does so, rotated.
+    /// Queries or keys: projected, normalized where the model does so, and rotated.
     fn heads(&self, name: &str, x: &[f64], position: usize) -> Vec<f64> {
         let mut all = self.linear(&format!("{name}_proj"), x);
         let dim = self.config.head_dim;
@@ -152,7 +152,7 @@ impl Reference {
                 let normed = self.norm(&format!("{name}_norm"), head);
                 head.copy_from_slice(&normed);
             }
-            // The table's own cosines and sines: what (1, …, 1, 0, …, 0) turns into.
+            // Reads cosines and sines of the table by rotating (1, …, 1, 0, …, 0).
             let mut turned: Vec<f32> = (0..dim).map(|d| f32::from(d < dim / 2)).collect();
             self.rope.rotate(&mut turned, position);
             let (left, right) = head.split_at_mut(dim / 2);
@@ -183,13 +183,13 @@ impl Reference {
     }
 }
 
-/// Slopes that give every target its own weight.
+/// Slopes that give every target a different weight.
 pub fn slopes(pack: &Pack) -> Vec<Slope> {
     let slope = |i: usize| Slope { logprob: -0.5 - 0.1 * (i % 7) as f32, entropy: 0.3 - 0.2 * (i % 4) as f32 };
     (0..pack.targets().len()).map(slope).collect()
 }
 
-/// An objective with fixed slopes, which notes the scores.
+/// Objective with fixed slopes that records the scores.
 pub fn fixed<'a>(slopes: &'a [Slope], scores: &'a mut Vec<Score>) -> impl FnMut(usize, Score) -> Slope + 'a {
     move |target, score| {
         assert_eq!(target, scores.len(), "asked in order");

@@ -1,4 +1,4 @@
-//! Small random checkpoints, written the way real ones are.
+//! Small random checkpoints in real file formats.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ pub fn tensors() -> Vec<(String, Vec<usize>)> {
     list
 }
 
-/// ggml's name of a tensor of the list above.
+/// Name in ggml of a tensor from the list above.
 pub fn gguf_name(name: &str) -> String {
     let pairs = [
         ("model.embed_tokens", "token_embd"),
@@ -67,7 +67,7 @@ pub fn gguf_name(name: &str) -> String {
     pairs.iter().fold(name.to_owned(), |name, (hf, gguf)| name.replace(hf, gguf))
 }
 
-/// Row order of `convert_hf_to_gguf.py` for Llama: the halves of each head interleaved.
+/// Row order that `convert_hf_to_gguf.py` writes for Llama: the halves of each head interleaved.
 pub fn interleave(values: &[f32], heads: usize, width: usize) -> Vec<f32> {
     let size = values.len() / width / heads;
     let row = |row: usize| values[row * width..(row + 1) * width].iter().copied();
@@ -77,7 +77,7 @@ pub fn interleave(values: &[f32], heads: usize, width: usize) -> Vec<f32> {
         .collect()
 }
 
-/// The metadata of the little decoder.
+/// Metadata of the little decoder.
 pub fn metadata(architecture: &str) -> Vec<(String, Value)> {
     let mut list = vec![("general.architecture".to_owned(), Value::String(architecture.to_owned()))];
     let mut number = |key: &str, value: usize| list.push((format!("{architecture}.{key}"), Value::U32(value as u32)));
@@ -92,7 +92,7 @@ pub fn metadata(architecture: &str) -> Vec<(String, Value)> {
     list
 }
 
-/// Writes the little decoder as GGUF, matrices in `kind`; `extra` metadata are added.
+/// Writes the little decoder as GGUF, with matrices in `kind` and `extra` metadata.
 pub fn write_gguf(path: &Path, architecture: &str, kind: GgmlDType, extra: Vec<(String, Value)>) {
     let mut written = Vec::new();
     for (name, shape) in tensors() {

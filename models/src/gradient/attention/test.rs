@@ -14,7 +14,7 @@ fn forest(segments: &[(usize, Option<usize>)]) -> Pack {
     pack
 }
 
-/// The tokens each token sees, by the definition: walk up from its segment.
+/// Tokens visible to each token, by the definition: walk up from its segment.
 fn seen(pack: &Pack) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new(); pack.tokens().len()];
     for segment in pack.segments() {
@@ -87,7 +87,7 @@ impl Case {
         self.inputs.each_ref().map(|values| values.iter().map(|&value| f64::from(value)).collect())
     }
 
-    /// out, lse, dq, dk, dv as the kernels compute them.
+    /// Results of the kernels: out, lse, dq, dk, dv.
     fn run(&self, isa: Isa, threads: usize) -> [Vec<f32>; 5] {
         let team = Team::new(threads);
         let plan = AttentionPlan { isa, ..AttentionPlan::new(&self.pack, self.heads) };
@@ -101,7 +101,7 @@ impl Case {
     }
 }
 
-/// The largest difference; infinite if there is one that is no number.
+/// Largest difference. Infinite if any value is NaN.
 fn difference(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let differences = found.iter().zip(expected).map(|(found, expected)| (f64::from(*found) - expected).abs());
@@ -128,7 +128,7 @@ fn agrees_with_the_definition() {
             for isa in Isa::available() {
                 let first = case.run(isa, 1);
                 for ((name, found), expected) in ["out", "lse", "dq", "dk", "dv"].iter().zip(&first).zip(&expected) {
-                    // Of a single token dq and dk are 0 but for rounding, which is as large as that of values of size 1.
+                    // For a single token, dq and dk are 0 up to rounding, whose size is that of values around 1.
                     let size = expected.iter().fold(0.0f64, |most, value| most.max(value.abs()));
                     let (size, bound) = if size > 1e-9 { (size, 2e-5) } else { (1.0, 1e-5) };
                     let difference = difference(found, expected) / size;

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 use crate::gradient::DistillationTerm;
 
-/// Fixed slopes, and what every target but each third is drawn to.
+/// An objective with fixed slopes and a distillation term for two of every three targets.
 struct Drawn<'a> {
     case: &'a Case,
     towards: Vec<Likeliest>,
@@ -14,7 +14,7 @@ struct Drawn<'a> {
 }
 
 impl<'a> Drawn<'a> {
-    /// Up to nine tokens each, of random distributions.
+    /// Creates terms of up to nine tokens each with random distributions.
     fn new(case: &'a Case) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(8);
         let mut logits = || -> Vec<f32> { (0..case.vocabulary).map(|_| random.random_range(-2.0..2.0)).collect() };
@@ -26,7 +26,7 @@ impl<'a> Drawn<'a> {
         0.25 + 0.5 * (target % 4) as f32
     }
 
-    /// Tokens with what they are drawn to and what the model says of them, where a target is drawn to anything.
+    /// Tokens with their distillation and model log-probabilities. Empty for a target without a term.
     fn pairs(&self, target: usize, logs: &[f64]) -> Vec<(usize, f64, f64)> {
         let Some(DistillationTerm { towards, .. }) = self.pull(target) else { return Vec::new() };
         let total: f64 = towards.ids().iter().map(|&id| logs[id as usize].exp()).sum();
@@ -34,7 +34,7 @@ impl<'a> Drawn<'a> {
         towards.ids().iter().zip(towards.probabilities()).map(pair).collect()
     }
 
-    /// The divergence of a target by the definition.
+    /// Divergence of a target by the definition.
     fn divergence(&self, target: usize, logs: &[f64]) -> f64 {
         self.pairs(target, logs).into_iter().map(|(_, p, q)| p * (p / q).ln()).sum()
     }
@@ -75,7 +75,7 @@ impl Case {
         Self { vocabulary, width, weights, hidden, ids, slopes }
     }
 
-    /// Logarithms of target `target`'s distribution, by the definition.
+    /// Log-distribution of target `target` by the definition.
     fn logs(&self, target: usize, hidden: &[f64], weights: &[f64]) -> Vec<f64> {
         let state = &hidden[target * self.width..][..self.width];
         let logit = |row: &[f64]| row.iter().zip(state).map(|(a, b)| a * b).sum::<f64>();
@@ -186,7 +186,7 @@ fn scoring_alone_says_the_same() {
     assert_eq!(score(&Team::new(2), &packed, &case.hidden, &case.ids), case.run(Isa::best(), 1).0);
 }
 
-/// Over several tiles of the vocabulary, and more targets than have logits at once.
+/// Covers several tiles of the vocabulary, and more targets than have logits at once.
 #[test]
 fn what_targets_are_drawn_to_counts_as_defined() {
     for (vocabulary, width, targets) in [(5, 3, 2), (403, 48, 200)] {

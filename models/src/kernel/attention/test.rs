@@ -3,7 +3,7 @@
 use super::*;
 use crate::batch::LogitPositions;
 
-/// Values between -1 and 1, the same every time.
+/// Deterministic values between -1 and 1.
 fn noise(seed: usize) -> impl FnMut() -> f32 {
     let mut state = seed as u64 * 2 + 1;
     move || {
@@ -12,7 +12,7 @@ fn noise(seed: usize) -> impl FnMut() -> f32 {
     }
 }
 
-/// A pool filled with NaN but for the keys and values of some sequences.
+/// A pool filled with NaN except for the keys and values of some sequences.
 struct Cache {
     heads: HeadLayout,
     pool: Vec<f32>,
@@ -44,7 +44,7 @@ impl Cache {
         }
     }
 
-    /// The definition, in `f64`.
+    /// Attention by the definition, in `f64`.
     fn naive(&self, table: &[u32], position: usize, head: usize, query: &[f32]) -> Vec<f64> {
         let kv = head / self.heads.group();
         let score = |t: usize| -> f64 {
