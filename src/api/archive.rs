@@ -36,7 +36,7 @@ impl<T> Archive<T> {
     }
 
     /// Returns `true` if the store can hold anything.
-    pub(crate) fn keeps(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.most > 0 && self.bytes > 0
     }
 
@@ -46,7 +46,8 @@ impl<T> Archive<T> {
         let mut gone = Vec::new();
         let mut state = self.lock();
         gone.extend(state.remove(&id));
-        if self.keeps() && bytes <= self.bytes {
+        if self.is_enabled() && bytes <= self.bytes {
+            // The subtraction cannot underflow: `bytes <= self.bytes` was checked above.
             while state.kept.len() >= self.most || state.bytes > self.bytes - bytes {
                 let Some(value) = state.remove_oldest() else { break };
                 gone.push(value);
@@ -75,7 +76,7 @@ impl<T> Archive<T> {
     }
 
     /// Returns the number of values and their total size.
-    pub(crate) fn held(&self) -> StoreSize {
+    pub(crate) fn size(&self) -> StoreSize {
         let state = self.lock();
         StoreSize { count: state.kept.len(), bytes: state.bytes }
     }
@@ -89,6 +90,7 @@ impl<T> Archive<T> {
 impl<T> ArchiveState<T> {
     fn put(&mut self, id: String, value: Arc<T>, bytes: usize) {
         let (id, age): (Arc<str>, _) = (id.into(), self.clock);
+        // A counter instead of the time, which may repeat or jump back.
         self.clock += 1;
         self.bytes += bytes;
         self.ages.insert(age, id.clone());
@@ -190,7 +192,7 @@ mod tests {
                     }
                 }
                 let bytes = model.list.iter().map(|(.., bytes)| bytes).sum();
-                prop_assert_eq!(archive.held(), StoreSize { count: model.list.len(), bytes });
+                prop_assert_eq!(archive.size(), StoreSize { count: model.list.len(), bytes });
                 prop_assert_eq!(archive.lock().ages.len(), model.list.len());
             }
         }
@@ -213,7 +215,7 @@ mod tests {
         for (most, bytes) in [(0, 10), (10, 0)] {
             let archive = Archive::new(most, bytes);
             archive.insert("a".into(), Arc::new(()), 0);
-            assert!(!archive.keeps() && archive.get("a").is_none());
+            assert!(!archive.is_enabled() && archive.get("a").is_none());
         }
     }
 }

@@ -33,6 +33,7 @@ impl FromRequest<AppState> for Raw {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_headers(request.headers(), state.config.body_limit)?;
         let time = state.config.connection.body;
+        // The connection's timeouts cover the head and the response; the body is timed by its reader.
         let read = tokio::time::timeout(time, Bytes::from_request(request, state)).await.map_err(|_| {
             ApiError::new(
                 Code::RequestTimeout,
@@ -63,6 +64,7 @@ impl<T: WireRequest> FromRequest<AppState> for JsonBody<T> {
 /// Refuses requests whose headers show that the body is too large or not JSON.
 fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    // Refused by its declared length, before a byte of it is read.
     if length.is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
     }
@@ -172,6 +174,7 @@ fn refusal(path: &str, error: &serde_json::Error) -> ApiError {
     let field = message.split('`').nth(1).unwrap_or_default();
     let parent = if path == "." { "" } else { path };
     if message.starts_with("unknown field") {
+        // The path of an unknown field already ends in its name, except at the top level.
         let name = if parent.is_empty() { field } else { parent };
         return ApiError::unknown(name);
     }

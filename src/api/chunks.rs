@@ -67,6 +67,7 @@ pub(super) fn respond(state: &AppState, mut chunks: impl Chunks, events: Events)
         };
         match told {
             Ok(()) => frame.done(),
+            // The frame may hold chunks that came before the error; they are sent together.
             Err(error) => frame.error(&error),
         }
         yield frame.take();

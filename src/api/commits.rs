@@ -73,11 +73,12 @@ pub(super) fn archive() -> Archive<BackgroundChange> {
 /// Queues `changes` and responds at once.
 ///
 /// # Errors
-/// Same as [`Library::enter`](super::Library).
+/// Same as [`Library::submit`](super::Library).
 pub(super) fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
-    let ticket = state.library()?.enter(changes, caller, &state.metrics.index, &state.drain)?;
+    let ticket = state.library()?.submit(changes, caller, &state.metrics.index, &state.drain)?;
     let kept = BackgroundChange { id: episodes::id("commit"), owner: caller.key.clone(), created: now(), ticket };
     let answer = (StatusCode::ACCEPTED, axum::Json(kept.status())).into_response();
+    // Size 0: each change is small, so only their number is limited.
     state.commits.insert(kept.id.clone(), Arc::new(kept), 0);
     Ok(answer)
 }
@@ -98,6 +99,7 @@ pub(crate) async fn get(
 ) -> Result<axum::Json<CommitStatus>, ApiError> {
     let unknown = |message: String| ApiError::new(Code::CommitNotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| unknown(error.body_text()))?;
+    // A change of another key is reported as unknown, so that its existence is not revealed.
     let kept = state.commits.get(&id).filter(|kept| kept.owner == caller.key);
     let kept = kept.ok_or_else(|| unknown(format!("no change `{id}` is known")))?;
     Ok(axum::Json(kept.status()))
@@ -108,8 +110,8 @@ impl BackgroundChange {
         let (status, commit, error) = match self.ticket.progress() {
             ChangeProgress::Queued => (CommitStage::Queued, None, None),
             ChangeProgress::Running => (CommitStage::Running, None, None),
-            ChangeProgress::Over(Ok(made)) => (CommitStage::Done, Some(made), None),
-            ChangeProgress::Over(Err(error)) => (CommitStage::Failed, None, Some(error.body().error)),
+            ChangeProgress::Finished(Ok(made)) => (CommitStage::Done, Some(made), None),
+            ChangeProgress::Finished(Err(error)) => (CommitStage::Failed, None, Some(error.body().error)),
         };
         let id = self.id.clone();
         let created = self.created;

@@ -104,10 +104,10 @@ pub struct DebugAdapter {
 pub(crate) async fn state(State(state): State<AppState>) -> Result<axum::Json<DebugState>, ApiError> {
     let late = |_| ApiError::new(Code::EngineUnavailable, "the engine is in a long step: try again");
     let snapshot = tokio::time::timeout(PATIENCE, state.runtime.engine.snapshot()).await.map_err(late)??;
-    Ok(axum::Json(tell(&state, &snapshot)))
+    Ok(axum::Json(describe(&state, &snapshot)))
 }
 
-fn tell(state: &AppState, snapshot: &EngineSnapshot) -> DebugState {
+fn describe(state: &AppState, snapshot: &EngineSnapshot) -> DebugState {
     let served = state.policies.all();
     let named = served.iter().filter_map(|served| {
         let adapter = served.policy.adapter()?;
@@ -127,11 +127,11 @@ fn tell(state: &AppState, snapshot: &EngineSnapshot) -> DebugState {
         queue: snapshot.sessions.iter().filter(waits).map(|session| session.id).collect(),
         sessions: snapshot.sessions.iter().map(DebugSession::from).collect(),
         blocks: snapshot.blocks.into(),
-        adapters: snapshot.adapters.iter().map(|adapter| told(adapter, &names)).collect(),
+        adapters: snapshot.adapters.iter().map(|adapter| describe_adapter(adapter, &names)).collect(),
     }
 }
 
-fn told(snapshot: &AdapterSnapshot, names: &HashMap<u64, &str>) -> DebugAdapter {
+fn describe_adapter(snapshot: &AdapterSnapshot, names: &HashMap<u64, &str>) -> DebugAdapter {
     let AdapterSnapshot { adapter, sessions, retired } = *snapshot;
     let policy = names.get(&adapter.generation).filter(|_| !retired).map(|name| (*name).to_owned());
     DebugAdapter { generation: adapter.generation, policy, sessions }

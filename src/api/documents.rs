@@ -144,7 +144,7 @@ pub(crate) async fn upsert(
     if wait == Some(false) {
         return commits::start(&state, &caller, changes);
     }
-    let made = state.library()?.enter(changes, &caller, &state.metrics.index, &state.drain)?.over().await?;
+    let made = state.library()?.submit(changes, &caller, &state.metrics.index, &state.drain)?.finished().await?;
     Ok(axum::Json(made).into_response())
 }
 
@@ -165,7 +165,8 @@ pub(crate) async fn delete(
     let library = state.library()?;
     let id = known(id)?;
     let changes = Changes::delete([id.clone()]);
-    let made = library.enter(changes, &caller, &state.metrics.index, &state.drain)?.over().await?;
+    let made = library.submit(changes, &caller, &state.metrics.index, &state.drain)?.finished().await?;
+    // Only the commit knows whether the document existed: a check beforehand could race with other changes.
     if made.absent > 0 { Err(absent(&id)) } else { Ok(axum::Json(made)) }
 }
 

@@ -49,6 +49,7 @@ pub(crate) struct EmbedQueue {
 
 impl Default for EmbedQueue {
     fn default() -> Self {
+        // One request is embedded while the others wait.
         Self { turn: Arc::default(), admitted: Semaphore::new(1 + WAITING) }
     }
 }
@@ -209,6 +210,7 @@ fn check_length(index: usize, tokens: usize, most: usize) -> Result<usize, ApiEr
 /// Embeds chunk by chunk on blocking threads. Between two chunks other requests have their turn.
 async fn embed(served: &ServedEmbedder, mut texts: Vec<String>) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     let too_many = |_| ApiError::new(Code::QueueFull, "too many requests are waiting for the embedder");
+    // Refused at once instead of queued, because the semaphore bounds the queue itself.
     let _admitted = served.queue.admitted.try_acquire().map_err(too_many)?;
     let mut vectors = Vec::with_capacity(texts.len());
     let mut tokens = 0;
@@ -216,6 +218,7 @@ async fn embed(served: &ServedEmbedder, mut texts: Vec<String>) -> Result<(Vec<V
         let chunk: Vec<String> = texts.drain(..CHUNK.min(texts.len())).collect();
         let embedder = Arc::clone(&served.embedder);
         let first = vectors.len();
+        // Taken anew for each chunk, so that searches and other requests get their turn in between.
         let turn = Arc::clone(&served.queue.turn).lock_owned().await;
         let work = move || -> Result<_, ApiError> {
             // The blocking thread holds the lock, because it keeps working even if the request is dropped.

@@ -50,7 +50,7 @@ pub(super) async fn start_all(
     n: usize,
 ) -> Result<Events, ApiError> {
     // Refused first, before the request takes time or waits for one of the few compile slots.
-    let records = questions.iter().map(|(_, options)| traces::wanted(state, options.store));
+    let records = questions.iter().map(|(_, options)| traces::should_record(state, options.store));
     let records = records.collect::<Result<Vec<bool>, _>>()?;
     let calls = questions.iter().any(|(_, options)| !options.calls.is_empty());
     let schema = calls || questions.iter().any(|(_, options)| options.json.is_some());
@@ -68,16 +68,19 @@ pub(super) async fn start_all(
         }
         Ok(episodes)
     };
+    // Compiling a schema may take seconds of CPU time, so it runs under a semaphore and a timeout.
     let episodes = match schema {
         true if calls => compile(state, build).await.map_err(|error| error.renamed("response_format", "tools"))?,
         true => compile(state, build).await?,
         false => run_blocking(build).await?,
     };
+    // The request may last as long as its slowest episode.
     if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
     }
     let count = episodes.len();
     let events = admitted(follow(episodes, policy, &state.metrics), count).await?;
+    // From here on, dropped episodes count as canceled and leave a trace.
     admission.store(true, Relaxed);
     Ok(events)
 }
@@ -129,6 +132,7 @@ pub(super) async fn compile<T: Send + 'static>(
 /// seed; `place` is its number among all episodes and determines its ID.
 fn numbered(options: &EpisodeOptions, index: usize, place: usize) -> EpisodeOptions {
     let id = options.id.as_ref().map(|id| if place == 0 { id.clone() } else { format!("{id}-{place}") });
+    // The first answer has the request's own seed, so it equals the answer to a request with `n: 1`.
     EpisodeOptions { id, seed: options.seed.wrapping_add(index as u64), ..options.clone() }
 }
 

@@ -147,6 +147,7 @@ pub struct ApiError {
 impl ApiError {
     /// Creates an error with a message.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
+        // Overload is expected to pass, so clients are told to retry soon.
         let busy = matches!(code.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
         let retry_after = busy.then_some(Duration::from_secs(1));
         Self { code, message: message.into(), param: None, retry_after }
@@ -215,6 +216,7 @@ impl IntoResponse for ApiError {
         let mut response = (self.code.status(), axum::Json(self.body())).into_response();
         let headers = response.headers_mut();
         if let Some(after) = self.retry_after {
+            // `Retry-After` has whole seconds; rounding up keeps clients from retrying too early.
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_millis().div_ceil(1000).max(1) as u64));
             headers.insert(RETRY_AFTER_MS, HeaderValue::from(after.as_millis() as u64));
         }
@@ -226,6 +228,7 @@ impl IntoResponse for ApiError {
         if repeated && !self.code.retry() {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
+        // Read by the request log.
         response.extensions_mut().insert(self.code);
         response
     }

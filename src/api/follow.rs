@@ -14,7 +14,7 @@ use tokio::task::yield_now;
 use super::error::ApiError;
 use super::metrics::{EpisodeLabels, PolicyLabels, ServerMetrics};
 use super::traces::Recorder;
-use waymark_agent::{AgentError, Episode, Event, Policy, Reason};
+use waymark_agent::{AgentError, Episode, EpisodeEnd, Event, Policy};
 
 /// Capacity of the event queue between an episode and its reader. A full queue pauses the episode.
 const QUEUED: usize = 64;
@@ -49,6 +49,7 @@ fn events(
         let mut run = pin!(AssertUnwindSafe(episode.run(sender)).catch_unwind());
         let outcome = loop {
             tokio::select! {
+                // Queued events come before the outcome, so that they are sent in order.
                 biased;
                 Some(event) = receiver.recv() => {
                     if record.note(&event) {
@@ -88,6 +89,7 @@ struct EpisodeRecord {
 
 impl EpisodeRecord {
     fn new(metrics: ServerMetrics, policy: Arc<Policy>) -> Self {
+        // An episode that is dropped before it sets an outcome was canceled.
         Self { metrics, policy, begun: Instant::now(), spoke: false, outcome: "cancelled" }
     }
 
@@ -113,11 +115,11 @@ impl EpisodeRecord {
             }
             Event::Finished { reason, .. } => {
                 self.end(match reason {
-                    Reason::Stop => "stop",
-                    Reason::Length => "length",
-                    Reason::Turns => "turns",
-                    Reason::Time => "time",
-                    Reason::Refused => "refused",
+                    EpisodeEnd::Stop => "stop",
+                    EpisodeEnd::Length => "length",
+                    EpisodeEnd::Turns => "turns",
+                    EpisodeEnd::Time => "time",
+                    EpisodeEnd::Refused => "refused",
                 });
             }
             Event::Failed { .. } => return false,

@@ -47,7 +47,7 @@ pub(crate) enum ChangeProgress {
     /// Being committed.
     Running,
     /// Finished, successfully or not.
-    Over(Result<CommitResponse, ApiError>),
+    Finished(Result<CommitResponse, ApiError>),
 }
 
 /// Handle to follow a change. The change is committed even if all its handles are dropped.
@@ -109,8 +109,8 @@ impl Library {
     ///
     /// # Errors
     /// 400 for changes that contradict each other, 403 if the index is read-only, 429 if the caller has its maximum
-    /// number of unfinished changes, 503 if the queue is full. [`ChangeTicket::over`] lists errors of the commit itself.
-    pub(crate) fn enter(
+    /// number of unfinished changes, 503 if the queue is full. [`ChangeTicket::finished`] lists errors of the commit itself.
+    pub(crate) fn submit(
         &self,
         changes: Changes,
         caller: &Caller,
@@ -125,6 +125,7 @@ impl Library {
         let place = self.places.take(caller)?;
         let (progress, ticket) = watch::channel(ChangeProgress::Queued);
         let ticket = ChangeTicket(ticket);
+        // Held before the change is queued, so that a drain cannot miss it.
         ticket.hold(drain);
         let begun = Instant::now();
         let span = Span::current();
@@ -154,7 +155,7 @@ impl ChangeTicket {
         let left = self.0.has_changed().is_err();
         let progress = self.0.borrow().clone();
         match progress {
-            ChangeProgress::Queued | ChangeProgress::Running if left => ChangeProgress::Over(Err(bug())),
+            ChangeProgress::Queued | ChangeProgress::Running if left => ChangeProgress::Finished(Err(bug())),
             progress => progress,
         }
     }
@@ -163,17 +164,17 @@ impl ChangeTicket {
     ///
     /// # Errors
     /// 400 for a change that is invalid for this index, 409 while another process writes, 500 if the commit failed.
-    pub(crate) async fn over(mut self) -> Result<CommitResponse, ApiError> {
-        let _ = self.0.wait_for(|progress| matches!(progress, ChangeProgress::Over(_))).await;
+    pub(crate) async fn finished(mut self) -> Result<CommitResponse, ApiError> {
+        let _ = self.0.wait_for(|progress| matches!(progress, ChangeProgress::Finished(_))).await;
         match self.progress() {
-            ChangeProgress::Over(made) => made,
+            ChangeProgress::Finished(made) => made,
             ChangeProgress::Queued | ChangeProgress::Running => Err(bug()),
         }
     }
 
     /// Makes a drain wait for the change as for a request, since its client may have disconnected or not waited for it.
     fn hold(&self, drain: &Drain) {
-        let over = self.clone().over();
+        let over = self.clone().finished();
         let running = drain.enter();
         let drain = drain.clone();
         tokio::spawn(async move {
@@ -322,7 +323,7 @@ impl Committer {
         let made = made.map(|report| CommitResponse::of(&report, begun));
         // The slot is released before the result is sent, because the caller may send its next change at once.
         drop(place);
-        progress.send_replace(ChangeProgress::Over(made));
+        progress.send_replace(ChangeProgress::Finished(made));
     }
 }
 

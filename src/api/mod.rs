@@ -149,6 +149,7 @@ pub fn overloaded(state: AppState) -> Router {
 /// Builds the router of the whole interface. A request passes the layers from the last one added to the first.
 pub fn router(state: AppState) -> Router {
     let admit = from_fn_with_state(state.clone(), observe::admit);
+    // Only routes that compute are refused during a drain; the others stay available.
     let (router, mut rules, _) = work().map(|work| work.route_layer(admit)).merge(information()).split();
     if state.config.open_metrics {
         rules.open("/metrics");
@@ -159,6 +160,7 @@ pub fn router(state: AppState) -> Router {
         .layer(from_fn_with_state(gate, auth::authorize))
         .layer(from_fn(error_mapping::contain))
         .layer(DefaultBodyLimit::max(state.config.body_limit));
+    // Outside of the gate, because preflight requests carry no key.
     cors::allow(router, &state.config.cors_origins)
         .layer(from_fn_with_state(state.clone(), observe::observe))
         .with_state(state)

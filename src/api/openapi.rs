@@ -54,6 +54,7 @@ pub fn document_yaml() -> Result<String, Box<dyn std::error::Error + Send + Sync
 /// Serialized document, built once, or the error that prevented it.
 type CachedText = LazyLock<Result<Bytes, String>>;
 
+// The document does not change at run time, so it is serialized once.
 static YAML: CachedText = LazyLock::new(|| text(document_yaml()));
 
 static JSON: CachedText = LazyLock::new(|| text(document().to_json()));

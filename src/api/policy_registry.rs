@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 use super::error::{ApiError, Code};
 use super::state::now;
-use waymark_agent::{AgentError, Base, Policy, Verbatim};
+use waymark_agent::{AgentError, BaseIdentity, Policy, Verbatim};
 use waymark_engine::{Engine, EngineError};
 
 /// Served policy and its metadata.
@@ -95,6 +95,7 @@ impl PolicyRegistry {
     /// If `old` was replaced or unloaded meanwhile, or if another policy has the name of `new`.
     fn swap(&self, old: &Arc<ServedPolicy>, new: Arc<ServedPolicy>) -> Result<(), &'static str> {
         let mut policies = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        // By identity rather than by name: `old` may have been replaced meanwhile.
         let same = |other: &Arc<ServedPolicy>| Arc::ptr_eq(other, old);
         if policies.iter().any(|other| other.policy.name == new.policy.name && !same(other)) {
             return Err("another policy has its new name");
@@ -111,7 +112,7 @@ impl PolicyRegistry {
     /// Reloads all policies that were read from a directory, including their adapters. Running requests keep their
     /// policy. A policy is not touched if it cannot be read, or if its files have not changed, so that its cached
     /// prefixes and the replays of its traces stay valid.
-    pub(super) async fn reload(&self, engine: &Engine, base: &Base) {
+    pub(super) async fn reload(&self, engine: &Engine, base: &BaseIdentity) {
         for old in self.all() {
             let Some(dir) = &old.policy.dir else { continue };
             let name = &old.policy.name;
@@ -127,8 +128,15 @@ impl PolicyRegistry {
     ///
     /// # Errors
     /// If the policy cannot be loaded.
-    async fn renew(&self, old: &Arc<ServedPolicy>, dir: &Path, engine: &Engine, base: &Base) -> Result<bool, String> {
+    async fn renew(
+        &self,
+        old: &Arc<ServedPolicy>,
+        dir: &Path,
+        engine: &Engine,
+        base: &BaseIdentity,
+    ) -> Result<bool, String> {
         let read = Policy::inspect(dir).await.map_err(|error| error.to_string())?;
+        // Equal content hashes: replacing the policy would only invalidate its caches.
         if read.contents == old.policy.contents {
             return Ok(false);
         }
@@ -141,6 +149,7 @@ impl PolicyRegistry {
     fn remove(&self, name: &str) -> Result<Arc<ServedPolicy>, ApiError> {
         let served = self.get(name)?;
         let mut policies = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        // By identity rather than by name: the policy may have been replaced since the lookup.
         policies.retain(|other| !Arc::ptr_eq(other, &served));
         Ok(served)
     }
@@ -168,7 +177,7 @@ impl PolicyStore {
         directory: &str,
         policies: &PolicyRegistry,
         engine: &Engine,
-        base: &Base,
+        base: &BaseIdentity,
     ) -> Result<(Arc<ServedPolicy>, bool), ApiError> {
         let _turn = self.turn.lock().await;
         let policy = Policy::load(&self.folder(directory)?, engine, base).await.map_err(refusal)?;
@@ -193,6 +202,7 @@ impl PolicyStore {
         if directory.is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(refuse("give a directory below the server's `--policy-root`, without `..`"));
         }
+        // Symbolic links are resolved, so that none leads out of the root.
         match self.root.join(path).canonicalize() {
             Ok(folder) if folder.starts_with(&self.root) && folder.is_dir() => Ok(folder),
             Ok(_) => Err(refuse("not a directory below the server's `--policy-root`")),

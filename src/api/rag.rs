@@ -36,7 +36,7 @@ pub struct RagOptions {
     #[schema(minimum = 1, maximum = 200)]
     pub k: Option<usize>,
     /// Condition on the metadata of documents; the policy's searches find only matching documents.
-    #[schema(value_type = Option<schema::Condition>)]
+    #[schema(value_type = Option<schema::ConditionSchema>)]
     pub filters: Option<Condition>,
     /// Limits that are tighter than the policy's own.
     pub budget: Option<BudgetOptions>,
@@ -81,6 +81,7 @@ impl RagOptions {
         options.k = within("rag.k", self.k, 1, MAX_K)?;
         options.guided = self.guided;
         options.store = self.store;
+        // Routes that always return citations have set this already.
         options.cites |= self.citations == Some(true);
         options.turns = budget.turns;
         options.searches = budget.searches;

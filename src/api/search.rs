@@ -15,7 +15,7 @@ use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::schema;
 use super::state::AppState;
-use waymark_agent::{MAX_K, Part, SearchError};
+use waymark_agent::{MAX_K, QueryField, SearchError};
 
 /// Default number of passages.
 const DEFAULT_K: usize = 5;
@@ -45,11 +45,11 @@ pub struct SearchRequest {
     /// Options of graph search, in the modes `graph`, `hybrid` and `triples`.
     pub graph: Option<GraphRequest>,
     /// Options of the joint ranking of passages and triples in the mode `kag`, where `k` counts both.
-    #[schema(value_type = Option<schema::KagOptions>)]
+    #[schema(value_type = Option<schema::KagOptionsSchema>)]
     pub kag: Option<KagOptions>,
     /// Condition on the metadata of documents; only matching documents are found. Graph search still walks the whole
     /// graph and drops other passages at the end.
-    #[schema(value_type = Option<schema::Condition>)]
+    #[schema(value_type = Option<schema::ConditionSchema>)]
     pub filters: Option<Condition>,
     /// If `true`, returns details of the graph search (`walk`) and the path to each passage (`via`).
     pub explain: Option<bool>,
@@ -91,19 +91,19 @@ pub struct SearchResponse {
     /// Duration of the search in milliseconds.
     pub milliseconds: f64,
     /// Passages, best first.
-    #[schema(value_type = Vec<schema::Hit>)]
+    #[schema(value_type = Vec<schema::HitSchema>)]
     pub hits: Vec<Hit>,
     /// Triples, best first, in modes that return them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Option<Vec<schema::TripleHit>>)]
+    #[schema(value_type = Option<Vec<schema::TripleHitSchema>>)]
     pub triples: Vec<TripleHit>,
     /// Details of the graph search, if there was one and `explain` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Walk>)]
+    #[schema(value_type = Option<schema::WalkSchema>)]
     pub walk: Option<GraphTrace>,
     /// Details of the joint ranking in the mode `kag`, if `explain` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Associated>)]
+    #[schema(value_type = Option<schema::AssociatedSchema>)]
     pub association: Option<KagTrace>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) async fn search(
 /// Searches the index. Used by several routes.
 pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<SearchResponse, ApiError> {
     state.searcher()?;
-    let query = request.wanted()?;
+    let query = request.query()?;
     let begun = Instant::now();
     let mut evidence = state.search(query).await?;
     let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
@@ -153,7 +153,7 @@ impl AppState {
 
 impl SearchRequest {
     /// Validates the request and converts it to a query.
-    fn wanted(&self) -> Result<Query, ApiError> {
+    fn query(&self) -> Result<Query, ApiError> {
         if self.query.trim().is_empty() {
             return Err(ApiError::invalid("query", "`query` is empty"));
         }
@@ -184,14 +184,14 @@ impl SearchRequest {
     /// Refuses fields that a search in `mode` would ignore.
     fn check_read(&self, mode: Mode) -> Result<(), ApiError> {
         let given = [
-            ("ranking", Part::Ranking, self.ranking.is_some()),
-            ("graph", Part::Graph, self.graph.is_some()),
-            ("triples", Part::Triples, self.triples.is_some()),
-            ("entities", Part::Entities, self.entities.is_some()),
-            ("kag", Part::Kag, self.kag.is_some()),
+            ("ranking", QueryField::Ranking, self.ranking.is_some()),
+            ("graph", QueryField::Graph, self.graph.is_some()),
+            ("triples", QueryField::Triples, self.triples.is_some()),
+            ("entities", QueryField::Entities, self.entities.is_some()),
+            ("kag", QueryField::Kag, self.kag.is_some()),
         ];
         for (name, part, _) in given.into_iter().filter(|(.., given)| *given) {
-            if let Some(reason) = part.unread(mode) {
+            if let Some(reason) = part.unused_reason(mode) {
                 return Err(ApiError::invalid(name, format!("`{name}` {reason}")));
             }
         }

@@ -104,6 +104,7 @@ pub(crate) fn respond(
         let mut expired = pin!(drain.reached(DrainPhase::Expired));
         loop {
             tokio::select! {
+                // The drain comes first, so that a stream which is always ready ends as well.
                 biased;
                 () = &mut expired => {
                     let mut frame = Frame::default();
@@ -111,6 +112,7 @@ pub(crate) fn respond(
                     yield frame.take();
                     break;
                 }
+                // Comments keep idle connections open through proxies.
                 frame = tokio::time::timeout(ping, frames.next()) => match frame {
                     Ok(Some(Ok(frame))) => yield frame,
                     Ok(Some(Err(_))) => {

@@ -34,7 +34,7 @@ pub struct VectorStoreSearchRequest {
     #[schema(minimum = 1, maximum = 50)]
     pub max_num_results: Option<usize>,
     /// Condition on the metadata of documents; only matching documents are found.
-    #[schema(value_type = Option<schema::Condition>)]
+    #[schema(value_type = Option<schema::ConditionSchema>)]
     pub filters: Option<Condition>,
     /// Ranking of the results.
     pub ranking_options: Option<RankingOptions>,
@@ -121,6 +121,7 @@ pub(crate) async fn search(
         ranking.check("ranking_options")?;
     }
     let only = filters.map(Arc::new);
+    // Fusion needs lists longer than its result: a passage low in every list may rank high overall.
     let deep = if texts.len() == 1 { k } else { depth_of_rankings(k) };
     let mut lists = Vec::with_capacity(texts.len());
     for text in &texts {

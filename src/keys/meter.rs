@@ -46,6 +46,7 @@ impl Meter {
     /// Admits a request at `now` if `limits` allow it. A refused request uses nothing up.
     pub(crate) fn admit(self: &Arc<Self>, limits: &KeyLimits, now: Instant) -> Result<Admitted, Refused> {
         let mut usage = self.usage();
+        // Checked first: a request refused for its concurrency must not use up the rate limit.
         if limits.concurrent.is_some_and(|most| usage.running >= most) {
             return Err(Refused::Concurrency);
         }
@@ -76,6 +77,7 @@ impl Bucket {
         let per_second = full / 60.0;
         let passed = now.saturating_duration_since(self.filled).as_secs_f64();
         self.level = (self.level + passed * per_second).min(full);
+        // Callers take their timestamps before the lock, so these may arrive slightly out of order.
         self.filled = self.filled.max(now);
         if self.level >= 1.0 {
             self.level -= 1.0;

@@ -64,6 +64,7 @@ impl FromStr for Secret {
     type Err = SecretError;
 
     fn from_str(text: &str) -> Result<Self, SecretError> {
+        // Keys are often read from files that end in a line break.
         let text = text.trim();
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(SecretError::Characters);
@@ -91,6 +92,7 @@ impl Digest {
         let derived = blake3::derive_key("waymark 2026-11 salt of the prefix cache", self.0.as_bytes());
         let mut first = [0; 8];
         first.copy_from_slice(&derived[..8]);
+        // 0 stands for the shared cache.
         u64::from_le_bytes(first).max(1)
     }
 }

@@ -141,6 +141,7 @@ fn ring(file: Option<&Path>, fixed: &[KeyEntry], before: &[Arc<KnownKey>]) -> Re
     entries.extend(fixed.iter().cloned());
     let mut named: HashMap<KeyId, Digest> = HashMap::new();
     for entry in &entries {
+        // One secret under two names would have two sets of limits.
         if let Some((id, _)) = named.iter().find(|(id, digest)| **digest == entry.digest && **id != entry.id) {
             return Err(KeysError::Same(id.clone(), entry.id.clone()));
         }

@@ -44,14 +44,15 @@ pub(super) async fn serve<S>(
         let mut router = router.clone();
         let watch = asked.clone();
         async move {
-            let lifetime = watch.asked();
+            let lifetime = watch.request_started();
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(lifetime.clone());
             let answer = router.call(request).await?;
-            Ok::<_, Infallible>(watch.answered(answer, lifetime))
+            Ok::<_, Infallible>(watch.response_started(answer, lifetime))
         }
     });
     let io = TokioIo::new(TimedStream::new(stream, watch.clone()));
+    // Bounds the memory of a connection whose client does not read.
     let mut connection = pin!(http1::Builder::new().max_buf_size(BUFFER).serve_connection(io, service));
     let mut told = false;
     loop {
@@ -70,8 +71,8 @@ pub(super) async fn serve<S>(
                 }
                 return;
             }
-            () = watch.over() => {
-                tracing::debug!(doing = watch.doing(), "connection timed out");
+            () = watch.expired() => {
+                tracing::debug!(doing = watch.stage_name(), "connection timed out");
                 return;
             }
             changed = closing.changed() => {

@@ -96,6 +96,7 @@ impl Server {
                 wind_down(&drain, deadline).await
             } => left,
         };
+        // New connections are refused at once instead of waiting in the backlog.
         drop(listener);
         // The work is over, but a whole response or the end of a stream may still be in our buffers.
         connection_pool.close(left.min(times.send).max(CLOSING)).await;

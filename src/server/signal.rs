@@ -14,6 +14,7 @@ pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
         tracing::info!(signal = first.name, "shutting down");
         tokio::spawn(async move {
             let second = signals.next().await;
+            // Shells report a process killed by signal n with the status 128 + n.
             std::process::exit(128 + second.number);
         });
     }

@@ -43,9 +43,9 @@ enum ConnectionStage {
     /// The client waits for the response. Its body may still be arriving, which the body's reader times.
     Waiting { lifetime: Lifetime },
     /// The client is receiving the response.
-    Taking { lifetime: Lifetime, until: Instant },
+    Sending { lifetime: Lifetime, until: Instant },
     /// The response is complete but partly still in hyper's buffers.
-    Rest { until: Instant },
+    Flushing { until: Instant },
     /// The connection is idle.
     Idle { until: Instant },
 }
@@ -64,12 +64,14 @@ impl ConnectionTimer {
 
     fn enter(&self, stage: ConnectionStage) {
         *self.stage() = stage;
+        // Stores a permit, so that a change between the check and the wait is not lost.
         self.0.changed.notify_one();
     }
 
     /// Handles received bytes: the first ones on an idle connection begin a request head.
     fn received(&self) {
         let mut stage = self.stage();
+        // Further bytes of a head must not extend its timeout.
         if matches!(*stage, ConnectionStage::Idle { .. }) {
             *stage = ConnectionStage::Head { until: Instant::now() + self.0.times.header };
             drop(stage);
@@ -78,49 +80,49 @@ impl ConnectionTimer {
     }
 
     /// Handles the end of the response body, which may still have to be flushed.
-    fn made(&self) {
+    fn response_finished(&self) {
         let mut stage = self.stage();
-        let end = if let ConnectionStage::Taking { lifetime, .. } = &*stage { lifetime.end() } else { None };
-        *stage = ConnectionStage::Rest { until: end.unwrap_or_else(|| Instant::now() + self.0.times.send) };
+        let end = if let ConnectionStage::Sending { lifetime, .. } = &*stage { lifetime.end() } else { None };
+        *stage = ConnectionStage::Flushing { until: end.unwrap_or_else(|| Instant::now() + self.0.times.send) };
         drop(stage);
         self.0.changed.notify_one();
     }
 
     /// Handles the flush of everything that was written.
     fn flushed(&self) {
-        if matches!(*self.stage(), ConnectionStage::Rest { .. }) {
+        if matches!(*self.stage(), ConnectionStage::Flushing { .. }) {
             self.enter(ConnectionStage::Idle { until: Instant::now() + self.0.times.idle });
         }
     }
 
     /// Handles a complete request head. Returns the lifetime through which the handler sets the request's deadline.
-    pub(super) fn asked(&self) -> Lifetime {
+    pub(super) fn request_started(&self) -> Lifetime {
         let lifetime = Lifetime::telling(Arc::clone(&self.0.changed));
         self.enter(ConnectionStage::Waiting { lifetime: lifetime.clone() });
         lifetime
     }
 
     /// Handles the response of the handler, which is sent until its body is dropped.
-    pub(super) fn answered(&self, answer: AxumResponse, lifetime: Lifetime) -> Response<TimedBody> {
+    pub(super) fn response_started(&self, answer: AxumResponse, lifetime: Lifetime) -> Response<TimedBody> {
         let whole = answer.body().size_hint().exact().is_some();
         let until = Instant::now() + if whole { self.0.times.send } else { LONGEST_STREAM };
-        self.enter(ConnectionStage::Taking { lifetime, until });
+        self.enter(ConnectionStage::Sending { lifetime, until });
         answer.map(|body| TimedBody { body, watch: self.clone() })
     }
 
     /// Returns the deadline of the current stage. `None` while a handler works that set no deadline.
     fn deadline(&self) -> Option<Instant> {
         match &*self.stage() {
-            ConnectionStage::Head { until } | ConnectionStage::Rest { until } | ConnectionStage::Idle { until } => {
+            ConnectionStage::Head { until } | ConnectionStage::Flushing { until } | ConnectionStage::Idle { until } => {
                 Some(*until)
             }
             ConnectionStage::Waiting { lifetime } => lifetime.end(),
-            ConnectionStage::Taking { lifetime, until } => Some(lifetime.end().unwrap_or(*until)),
+            ConnectionStage::Sending { lifetime, until } => Some(lifetime.end().unwrap_or(*until)),
         }
     }
 
     /// Waits until a deadline has passed.
-    pub(super) async fn over(&self) {
+    pub(super) async fn expired(&self) {
         loop {
             let Some(deadline) = self.deadline() else {
                 self.0.changed.notified().await;
@@ -137,11 +139,11 @@ impl ConnectionTimer {
     }
 
     /// Describes the current stage, for the log.
-    pub(super) fn doing(&self) -> &'static str {
+    pub(super) fn stage_name(&self) -> &'static str {
         match *self.stage() {
             ConnectionStage::Head { .. } => "sending the head of a request",
             ConnectionStage::Waiting { .. } => "waiting for a response",
-            ConnectionStage::Taking { .. } | ConnectionStage::Rest { .. } => "receiving a response",
+            ConnectionStage::Sending { .. } | ConnectionStage::Flushing { .. } => "receiving a response",
             ConnectionStage::Idle { .. } => "idle",
         }
     }
@@ -176,7 +178,7 @@ impl HttpBody for TimedBody {
 
 impl Drop for TimedBody {
     fn drop(&mut self) {
-        self.watch.made();
+        self.watch.response_finished();
     }
 }
 
@@ -266,9 +268,9 @@ mod tests {
     fn each_stage_has_its_own_time() {
         let watch = ConnectionTimer::new(times(), Instant::now());
         assert_eq!(left(&watch), Some(1), "a connection that says nothing");
-        let lifetime = watch.asked();
+        let lifetime = watch.request_started();
         assert_eq!(left(&watch), None, "work is not broken off");
-        let answer = watch.answered(whole(), lifetime);
+        let answer = watch.response_started(whole(), lifetime);
         assert_eq!(left(&watch), Some(20), "an answer that is not taken");
         drop(answer);
         assert_eq!(left(&watch), Some(20), "an answer that lies in buffers");
@@ -276,8 +278,8 @@ mod tests {
         assert_eq!(left(&watch), Some(300), "a connection that is kept");
         watch.received();
         assert_eq!(left(&watch), Some(1), "a second head that does not come");
-        let lifetime = watch.asked();
-        let _answer = watch.answered(stream(), lifetime);
+        let lifetime = watch.request_started();
+        let _answer = watch.response_started(stream(), lifetime);
         assert_eq!(left(&watch), Some(3600), "a stream of unknown length");
     }
 
@@ -292,21 +294,21 @@ mod tests {
     #[test]
     fn work_ends_when_it_was_said_to_however_it_is_taken() {
         let watch = ConnectionTimer::new(times(), Instant::now());
-        let lifetime = watch.asked();
+        let lifetime = watch.request_started();
         lifetime.end_by(Instant::now() + Duration::from_secs(7));
         lifetime.end_by(Instant::now() + Duration::from_secs(900));
         assert_eq!(left(&watch), Some(7), "the first word counts");
-        let _answer = watch.answered(stream(), lifetime);
+        let _answer = watch.response_started(stream(), lifetime);
         assert_eq!(left(&watch), Some(7));
     }
 
     #[tokio::test]
     async fn an_end_is_heard_while_there_was_none() {
         let watch = ConnectionTimer::new(times(), Instant::now());
-        let lifetime = watch.asked();
+        let lifetime = watch.request_started();
         let over = tokio::spawn({
             let watch = watch.clone();
-            async move { watch.over().await }
+            async move { watch.expired().await }
         });
         tokio::task::yield_now().await;
         assert!(!over.is_finished());

@@ -85,12 +85,14 @@ fn read(files: &TlsConfig) -> Result<ServerConfig, TlsError> {
     }
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(wrong(&files.key))?;
     let unusable = |source| TlsError::Unusable { files: files.clone(), source };
+    // Chosen explicitly, because the default provider depends on the features that other crates enable.
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(unusable)?
         .with_no_client_auth()
         .with_single_cert(certificates, key)
         .map_err(unusable)?;
+    // Only HTTP/1.1 is served.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

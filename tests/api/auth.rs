@@ -1,14 +1,14 @@
-//! Keys: every route without one, with the wrong one and with the right one; limits; whose cache is whose.
+//! API keys: access to every route without a key, with a wrong one and with the right one; limits; private caches.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::keys::{KeyEntry, KeyId, ApiKeys, KeyLimits, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
 use waymark_engine::mock::Lines;
 
-use crate::house::{House, Plan, eventually, read_until, says, script};
+use crate::harness::{ServerPlan, TestServer, eventually, read_until, says, script};
 
-/// Everything that needs no key. Whoever adds a route to this list says that the whole world may use it.
+/// Routes that need no key. Adding a route here opens it to the whole world.
 const OPEN: [(&str, &str); 5] =
     [("get", "/"), ("get", "/health"), ("get", "/ready"), ("get", "/openapi.yaml"), ("get", "/openapi.json")];
 
@@ -26,17 +26,17 @@ fn chat() -> Value {
     json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]})
 }
 
-/// A house with one key for each scope.
-async fn guarded() -> (House, [(Scope, Secret); 3]) {
+/// Builds a server with one key per scope.
+async fn guarded() -> (TestServer, [(Scope, Secret); 3]) {
     let secrets = Scope::ALL.map(|scope| (scope, Secret::generate()));
     let entries = secrets.iter().map(|(scope, secret)| entry(scope.name(), secret, &[*scope])).collect();
-    let plan = Plan { keys: ApiKeys::open(None, entries).unwrap(), ..Plan::new(says("hi")) };
+    let plan = ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(says("hi")) };
     (plan.build().await, secrets)
 }
 
-/// The status and the error's code of a request with an empty body, which no route takes for more than it is.
-async fn knock(house: &House, method: &str, path: &str, key: Option<&str>) -> (u16, String) {
-    let mut request = house.client.request(method.to_uppercase().parse().unwrap(), house.url(path));
+/// Sends a request with an empty body, which is not valid for any route, and returns the status and the error code.
+async fn knock(server: &TestServer, method: &str, path: &str, key: Option<&str>) -> (u16, String) {
+    let mut request = server.client.request(method.to_uppercase().parse().unwrap(), server.url(path));
     if let Some(key) = key {
         request = request.bearer_auth(key);
     }
@@ -51,8 +51,8 @@ async fn knock(house: &House, method: &str, path: &str, key: Option<&str>) -> (u
 
 #[tokio::test]
 async fn every_route_without_a_key_with_a_wrong_one_and_with_the_right_one() {
-    let (house, secrets) = guarded().await;
-    let document: Value = house.get("/openapi.json").await.json().await.unwrap();
+    let (server, secrets) = guarded().await;
+    let document: Value = server.get("/openapi.json").await.json().await.unwrap();
     let mut open = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
@@ -60,7 +60,7 @@ async fn every_route_without_a_key_with_a_wrong_one_and_with_the_right_one() {
             let at = at.collect::<Vec<_>>().join("/");
             let needs = operation["security"][0]["key"][0].as_str();
             let Some(needs) = needs else {
-                assert_eq!(knock(&house, method, &at, None).await.0, 200, "{method} {path}");
+                assert_eq!(knock(&server, method, &at, None).await.0, 200, "{method} {path}");
                 open.push((method.as_str(), path.as_str()));
                 continue;
             };
@@ -69,11 +69,11 @@ async fn every_route_without_a_key_with_a_wrong_one_and_with_the_right_one() {
             }
             let unknown = Secret::generate();
             for key in [None, Some(unknown.reveal()), Some("x"), Some("é")] {
-                let refused = knock(&house, method, &at, key).await;
+                let refused = knock(&server, method, &at, key).await;
                 assert_eq!(refused, (401, "invalid_api_key".to_owned()), "{method} {path}");
             }
             for (scope, secret) in &secrets {
-                let (status, code) = knock(&house, method, &at, Some(secret.reveal())).await;
+                let (status, code) = knock(&server, method, &at, Some(secret.reveal())).await;
                 if scope.name() == needs {
                     assert_ne!((status, code.as_str()), (401, "invalid_api_key"), "{method} {path}");
                     assert_ne!(code, "insufficient_scope", "{method} {path}");
@@ -91,7 +91,7 @@ async fn every_route_without_a_key_with_a_wrong_one_and_with_the_right_one() {
 
 #[tokio::test]
 async fn what_is_not_there_is_told_to_known_keys_only() {
-    let (house, secrets) = guarded().await;
+    let (server, secrets) = guarded().await;
     let key = Some(secrets[0].1.reveal());
     for (method, path, status) in [
         ("get", "/v1/nothing", 404),
@@ -101,30 +101,30 @@ async fn what_is_not_there_is_told_to_known_keys_only() {
         ("get", "/V1/models", 404),
         ("get", "//v1/models", 404),
     ] {
-        assert_eq!(knock(&house, method, path, None).await.0, 401, "{method} {path}");
-        assert_eq!(knock(&house, method, path, key).await.0, status, "{method} {path}");
+        assert_eq!(knock(&server, method, path, None).await.0, 401, "{method} {path}");
+        assert_eq!(knock(&server, method, path, key).await.0, status, "{method} {path}");
     }
-    // What may be got may be asked about, and no more than that.
-    assert_eq!(knock(&house, "head", "/v1/models", None).await.0, 401);
-    assert_eq!(knock(&house, "head", "/v1/models", key).await.0, 200);
-    assert_eq!(knock(&house, "head", "/metrics", key).await.0, 403);
+    // A route that allows GET also allows HEAD, and nothing more.
+    assert_eq!(knock(&server, "head", "/v1/models", None).await.0, 401);
+    assert_eq!(knock(&server, "head", "/v1/models", key).await.0, 200);
+    assert_eq!(knock(&server, "head", "/metrics", key).await.0, 403);
 }
 
 #[tokio::test]
 async fn the_metrics_can_be_opened() {
     let secret = Secret::generate();
     let keys = ApiKeys::open(None, vec![entry("a", &secret, &[Scope::Infer])]).unwrap();
-    let mut plan = Plan { keys, ..Plan::new(says("hi")) };
+    let mut plan = ServerPlan { keys, ..ServerPlan::new(says("hi")) };
     plan.http.open_metrics = true;
-    let house = plan.build().await;
-    assert_eq!(house.get("/metrics").await.status(), 200);
-    assert_eq!(house.get("/v1/models").await.status(), 401);
+    let server = plan.build().await;
+    assert_eq!(server.get("/metrics").await.status(), 200);
+    assert_eq!(server.get("/v1/models").await.status(), 401);
 }
 
 #[tokio::test]
 async fn a_key_is_refused_before_its_body_is_read() {
-    let (house, _) = guarded().await;
-    let mut socket = house.raw_head("/v1/chat/completions", "content-length: 100000").await;
+    let (server, _) = guarded().await;
+    let mut socket = server.raw_head("/v1/chat/completions", "content-length: 100000").await;
     let answer = read_until(&mut socket, "invalid_api_key").await;
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
 }
@@ -138,9 +138,10 @@ async fn a_key_that_asks_too_often_waits() {
         KeyEntry { limits, ..entry("often", &secret, &[Scope::Infer]) },
         KeyEntry { limits, ..entry("other", &other, &[Scope::Infer]) },
     ];
-    let house = Plan { keys: ApiKeys::open(None, entries).unwrap(), ..Plan::new(says("hi")) }.build().await;
+    let server =
+        ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(says("hi")) }.build().await;
     let ask = async |secret: &Secret| {
-        let request = house.client.post(house.url("/v1/chat/completions")).bearer_auth(secret.reveal());
+        let request = server.client.post(server.url("/v1/chat/completions")).bearer_auth(secret.reveal());
         request.json(&chat()).send().await.unwrap()
     };
     for _ in 0..3 {
@@ -149,7 +150,8 @@ async fn a_key_that_asks_too_often_waits() {
     let refused = ask(&secret).await;
     assert_eq!(refused.status(), 429);
     let header = |name: &str| refused.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
-    let (seconds, milliseconds) = (header("retry-after"), header("retry-after-ms"));
+    let seconds = header("retry-after");
+    let milliseconds = header("retry-after-ms");
     assert!((1..=20).contains(&seconds) && milliseconds.div_ceil(1000) == seconds, "{seconds} {milliseconds}");
     let body: Value = refused.json().await.unwrap();
     assert_eq!(body["error"]["type"], "rate_limit_error");
@@ -163,18 +165,18 @@ async fn a_key_has_so_much_running_until_it_is_sent_or_given_up() {
     let limits = KeyLimits { requests_per_minute: None, concurrent: Some(1) };
     let entries = vec![KeyEntry { limits, ..entry("a", &secret, &[Scope::Infer]) }];
     let backend = says(&"word ".repeat(1000)).with_time(Duration::from_millis(4), Duration::ZERO);
-    let house = Plan { keys: ApiKeys::open(None, entries).unwrap(), ..Plan::new(backend) }.build().await;
+    let server = ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(backend) }.build().await;
     let mut body = chat();
     body["stream"] = json!(true);
     let header = format!("authorization: Bearer {}", secret.reveal());
-    let mut socket = house.raw_with("/v1/chat/completions", &header, &body).await;
+    let mut socket = server.raw_with("/v1/chat/completions", &header, &body).await;
     read_until(&mut socket, "\"content\":\"w\"").await;
-    let refused = knock(&house, "get", "/v1/models", Some(secret.reveal())).await;
+    let refused = knock(&server, "get", "/v1/models", Some(secret.reveal())).await;
     assert_eq!(refused, (429, "concurrency_limit_exceeded".to_owned()));
     drop(socket);
-    eventually("the stream was given up", || house.state.drain.running() == 0).await;
-    assert_eq!(knock(&house, "get", "/v1/models", Some(secret.reveal())).await.0, 200);
-    house.quiet().await;
+    eventually("the stream was given up", || server.state.drain.running() == 0).await;
+    assert_eq!(knock(&server, "get", "/v1/models", Some(secret.reveal())).await.0, 200);
+    server.quiet().await;
 }
 
 #[tokio::test]
@@ -186,13 +188,13 @@ async fn cached_prefixes_are_shared_unless_a_key_keeps_its_own() {
             ..entry(&format!("key-{index}"), secret, &[Scope::Infer])
         });
         let keys = ApiKeys::open(None, entries.collect()).unwrap();
-        let mut plan = Plan { keys, ..Plan::new(script(&Lines::new(["an answer"]))) };
+        let mut plan = ServerPlan { keys, ..ServerPlan::new(script(&Lines::new(["an answer"]))) };
         plan.http.private_cache = everybody;
-        let house = plan.build().await;
+        let server = plan.build().await;
         let mut body = chat();
         body["messages"][0]["content"] = json!("a prompt that fills several blocks ".repeat(8));
         let cached = async |secret: &Secret, path: &str, body: &Value| {
-            let request = house.client.post(house.url(path)).bearer_auth(secret.reveal()).json(body);
+            let request = server.client.post(server.url(path)).bearer_auth(secret.reveal()).json(body);
             let answer: Value = request.send().await.unwrap().json().await.unwrap();
             let details = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
             details.as_u64().or(answer["usage"]["cached_tokens"].as_u64()).unwrap()
@@ -204,11 +206,11 @@ async fn cached_prefixes_are_shared_unless_a_key_keeps_its_own() {
         assert_eq!(cached(&secrets[1], path, &body).await > 0, shared, "private {private}, everybody {everybody}");
 
         let question = json!({"model": "plain", "question": "another prompt that fills several blocks ".repeat(8)});
-        // What the template says before the question is less than two blocks: nothing else of it may be shared.
+        // The part of the template before the question is shorter than two blocks, so nothing else can be shared.
         let before = cached(&secrets[0], "/v1/agent", &question).await;
         let after = cached(&secrets[1], "/v1/agent", &question).await;
         assert_eq!(after >= before + 256, shared, "private {private}, everybody {everybody}: {before} {after}");
-        house.quiet().await;
+        server.quiet().await;
     }
 }
 
@@ -216,21 +218,22 @@ async fn cached_prefixes_are_shared_unless_a_key_keeps_its_own() {
 async fn keys_are_read_again_while_requests_run() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("keys.toml");
-    let (old, new) = (Secret::generate(), Secret::generate());
+    let old = Secret::generate();
+    let new = Secret::generate();
     std::fs::write(&path, entry("old", &old, &[Scope::Infer]).to_string()).unwrap();
     let keys = ApiKeys::open(Some(&path), Vec::new()).unwrap();
     let backend = says(&"word ".repeat(60)).with_time(Duration::from_millis(2), Duration::ZERO);
-    let house = Plan { keys: keys.clone(), ..Plan::new(backend) }.build().await;
+    let server = ServerPlan { keys: keys.clone(), ..ServerPlan::new(backend) }.build().await;
     let running = (0..8).map(|_| {
-        let request = house.client.post(house.url("/v1/chat/completions")).bearer_auth(old.reveal()).json(&chat());
+        let request = server.client.post(server.url("/v1/chat/completions")).bearer_auth(old.reveal()).json(&chat());
         tokio::spawn(async move { request.send().await.unwrap().json::<Value>().await.unwrap() })
     });
     let running: Vec<_> = running.collect();
-    eventually("all run", || house.state.drain.running() == 8).await;
+    eventually("all run", || server.state.drain.running() == 8).await;
     std::fs::write(&path, entry("new", &new, &[Scope::Infer]).to_string()).unwrap();
     keys.reload().unwrap();
-    assert_eq!(knock(&house, "get", "/v1/models", Some(old.reveal())).await.0, 401);
-    assert_eq!(knock(&house, "get", "/v1/models", Some(new.reveal())).await.0, 200);
+    assert_eq!(knock(&server, "get", "/v1/models", Some(old.reveal())).await.0, 401);
+    assert_eq!(knock(&server, "get", "/v1/models", Some(new.reveal())).await.0, 200);
     for answer in running {
         assert_eq!(answer.await.unwrap()["choices"][0]["message"]["content"], "word ".repeat(60));
     }

@@ -1,13 +1,13 @@
-//! A model that says bytes which are no text: every message is JSON all the same, and no character is lost.
+//! A model that samples arbitrary bytes: every message is valid JSON, and no character is lost.
 
 use serde_json::{Value, json};
 use waymark_engine::MockBackend;
 
-use crate::house::{House, chunks, joined, tokenizer};
+use crate::harness::{TestServer, chunks, joined, tokenizer};
 
 const TOKENS: usize = 300;
 
-/// The bytes of every token of an answer, as the log-probabilities tell them.
+/// Returns the bytes of all tokens of an answer, taken from its log-probabilities.
 fn said(entries: &[Value]) -> Vec<u8> {
     let bytes = entries.iter().flat_map(|entry| entry["bytes"].as_array().unwrap());
     bytes.map(|byte| u8::try_from(byte.as_u64().unwrap()).unwrap()).collect()
@@ -15,12 +15,12 @@ fn said(entries: &[Value]) -> Vec<u8> {
 
 #[tokio::test]
 async fn random_bytes_are_always_valid_json_and_lose_no_character() {
-    // All tokens are equally probable: most of what is said is not UTF-8.
-    let house = House::new(MockBackend::random(5, tokenizer().vocab()).with_confidence(0.0)).await;
+    // All tokens are equally probable, so most of the output is not UTF-8.
+    let server = TestServer::new(MockBackend::random(5, tokenizer().vocab()).with_confidence(0.0)).await;
     for seed in 0..8 {
         let mut request = json!({"model": "plain", "max_tokens": TOKENS, "temperature": 1, "seed": seed, "logprobs": true,
                                  "messages": [{"role": "user", "content": "hello"}]});
-        let (status, whole) = house.chat(&request).await;
+        let (status, whole) = server.chat(&request).await;
         assert_eq!(status, 200, "{whole}");
         let choice = &whole["choices"][0];
         let content = choice["message"]["content"].as_str().unwrap();
@@ -28,8 +28,8 @@ async fn random_bytes_are_always_valid_json_and_lose_no_character() {
         assert!(std::str::from_utf8(&bytes).is_err(), "this was meant to be no text");
         assert_eq!(content, String::from_utf8_lossy(&bytes), "what is no character stands for itself, and only that");
         request["stream"] = json!(true);
-        let chunks = chunks(&house.stream(&request).await);
+        let chunks = chunks(&server.stream(&request).await);
         assert_eq!(joined(&chunks, "content")[&0], content, "a stream says the same");
     }
-    house.quiet().await;
+    server.quiet().await;
 }

@@ -1,21 +1,20 @@
-//! Which passages support an answer, as `/v1/agent` tells it, and chat where it is asked to; responses have them as
-//! annotations.
+//! Citations: passages that support an answer, in `/v1/agent`, in chats on request, and as annotations in responses.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::golden::{self, steady};
-use crate::house::{House, Plan, chunks, says, script};
+use crate::harness::{ServerPlan, TestServer, chunks, says, script};
 use crate::responses::{Plays, two_searches};
 
-async fn ask(house: &House, model: &str, stream: bool) -> reqwest::Response {
-    let response = house.post("/v1/agent", &json!({"question": "Who?", "model": model, "stream": stream})).await;
+async fn ask(server: &TestServer, model: &str, stream: bool) -> reqwest::Response {
+    let response = server.post("/v1/agent", &json!({"question": "Who?", "model": model, "stream": stream})).await;
     assert_eq!(response.status(), 200);
     response
 }
 
-/// The last event of a stream.
+/// Returns the last event of a stream.
 fn finished(stream: &str) -> Value {
     let last = stream.trim_end().rsplit("\n\n").next().unwrap();
     let (head, data) = last.split_once("\ndata: ").unwrap();
@@ -23,12 +22,12 @@ fn finished(stream: &str) -> Value {
     serde_json::from_str(data).unwrap()
 }
 
-/// A house that searches twice.
-async fn searching() -> House {
-    Plan { searcher: Some(Arc::new(Plays::default())), ..Plan::new(script(&two_searches())) }.build().await
+/// Builds a server whose policy searches twice.
+async fn searching() -> TestServer {
+    ServerPlan { searcher: Some(Arc::new(Plays::default())), ..ServerPlan::new(script(&two_searches())) }.build().await
 }
 
-/// What supports its answer.
+/// Expected citations of its answer.
 fn both() -> Value {
     json!([
         {"start": 0, "end": 19, "passage": "p1", "title": "Faust", "stated": false},
@@ -36,55 +35,56 @@ fn both() -> Value {
     ])
 }
 
-/// A request to a policy that searches, with what is said about that.
+/// Builds a request to a policy that searches, with the given `rag` options.
 fn chat(rag: Value, stream: bool) -> Value {
     golden::ask(json!({"model": "routerag", "rag": rag, "stream": stream, "n": 2}))
 }
 
 #[tokio::test]
 async fn an_episode_ends_with_them() {
-    let (house, expected) = (searching().await, both());
-    let whole: Value = ask(&house, "routerag", false).await.json().await.unwrap();
+    let server = searching().await;
+    let expected = both();
+    let whole: Value = ask(&server, "routerag", false).await.json().await.unwrap();
     assert_eq!(
         (&whole["answer"], &whole["citations"]),
         (&json!("Goethe wrote Faust. Schiller wrote Tell."), &expected)
     );
     assert_eq!(whole["trace"].as_array().unwrap().last().unwrap()["citations"], expected);
-    let told = finished(&ask(&house, "routerag", true).await.text().await.unwrap());
+    let told = finished(&ask(&server, "routerag", true).await.text().await.unwrap());
     assert_eq!(told["citations"], expected);
 }
 
 #[tokio::test]
 async fn without_a_search_there_are_none() {
-    let house = House::new(says("Goethe wrote Faust.")).await;
-    let whole: Value = ask(&house, "plain", false).await.json().await.unwrap();
+    let server = TestServer::new(says("Goethe wrote Faust.")).await;
+    let whole: Value = ask(&server, "plain", false).await.json().await.unwrap();
     assert_eq!(whole["citations"], json!([]));
-    let told = finished(&ask(&house, "plain", true).await.text().await.unwrap());
+    let told = finished(&ask(&server, "plain", true).await.text().await.unwrap());
     assert_eq!((&told["answer"], &told["citations"]), (&json!("Goethe wrote Faust."), &json!([])));
 }
 
 #[tokio::test]
 async fn a_chat_tells_them_where_it_is_asked_to_and_nothing_else_changes() {
-    let house = searching().await;
-    let (_, bare) = house.chat(&chat(json!({}), false)).await;
-    let (_, mut whole) = house.chat(&chat(json!({"citations": true}), false)).await;
+    let server = searching().await;
+    let (_, bare) = server.chat(&chat(json!({}), false)).await;
+    let (_, mut whole) = server.chat(&chat(json!({"citations": true}), false)).await;
     for choice in 0..2 {
         let message = whole["choices"][choice]["message"].as_object_mut().unwrap();
         assert_eq!(message.shift_remove("rag"), Some(json!({"citations": both()})));
     }
     assert_eq!(steady(whole), steady(bare));
-    let (_, whole) = house.chat(&chat(json!({"citations": true, "trace": true}), false)).await;
-    let (_, traced) = house.chat(&chat(json!({"citations": false, "trace": true}), false)).await;
+    let (_, whole) = server.chat(&chat(json!({"citations": true, "trace": true}), false)).await;
+    let (_, traced) = server.chat(&chat(json!({"citations": false, "trace": true}), false)).await;
     let notes = |whole: Value| steady(whole)["choices"][1]["message"]["rag"].clone();
     assert_eq!(notes(whole), json!({"trace": notes(traced)["trace"], "citations": both()}));
 }
 
 #[tokio::test]
 async fn a_stream_tells_them_with_the_end_of_each_answer() {
-    let house = searching().await;
+    let server = searching().await;
     let streamed = async |rag: Value| {
-        let all: Vec<Value> = chunks(&house.stream(&chat(rag, true)).await).into_iter().map(steady).collect();
-        // Choices come as they are ready; within each the order is fixed.
+        let all: Vec<Value> = chunks(&server.stream(&chat(rag, true)).await).into_iter().map(steady).collect();
+        // Choices arrive in any order; within each the order is fixed.
         let of = |choice: u64| -> Vec<Value> {
             all.iter().filter(|chunk| chunk["choices"][0]["index"] == choice).cloned().collect()
         };
@@ -107,22 +107,22 @@ async fn a_stream_tells_them_with_the_end_of_each_answer() {
 
 #[tokio::test]
 async fn where_nothing_was_searched_a_chat_has_none() {
-    let house = House::new(says("Goethe wrote Faust.")).await;
-    let (_, whole) = house.chat(&golden::ask(json!({"rag": {"citations": true}}))).await;
+    let server = TestServer::new(says("Goethe wrote Faust.")).await;
+    let (_, whole) = server.chat(&golden::ask(json!({"rag": {"citations": true}}))).await;
     assert_eq!(whole["choices"][0]["message"]["rag"], json!({"citations": []}));
 }
 
-/// What the other routes do anyway can be asked for, and nothing else.
+/// Options that a route fixes are accepted with the fixed value, and refused with any other.
 #[tokio::test]
 async fn other_routes_refuse_what_they_do_otherwise() {
-    let house = searching().await;
+    let server = searching().await;
     for (path, taken, refused) in [("/v1/agent", true, false), ("/v1/responses", false, true)] {
         let body = |citations: bool| match path {
             "/v1/agent" => json!({"question": "Who?", "model": "routerag", "rag": {"citations": citations}}),
             _ => json!({"input": "Who?", "model": "routerag", "rag": {"citations": citations}}),
         };
-        assert_eq!(house.post(path, &body(taken)).await.status(), 200, "{path}");
-        let response = house.post(path, &body(refused)).await;
+        assert_eq!(server.post(path, &body(taken)).await.status(), 200, "{path}");
+        let response = server.post(path, &body(refused)).await;
         assert_eq!(response.status(), 400, "{path}");
         let error = response.json::<Value>().await.unwrap()["error"].clone();
         assert_eq!((&error["code"], &error["param"]), (&json!("unsupported_parameter"), &json!("rag.citations")));

@@ -1,4 +1,4 @@
-//! Changes that come while a commit runs go into the next one together, and each is told what it did itself.
+//! Changes that arrive during a commit go into the next one together, and each gets its own result.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
-use waymark::keys::{KeyEntry, KeyId, ApiKeys, KeyLimits, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
 use waymark_index::{Embed, EmbedError, LiveIndex};
 
 use crate::documents::{edition, plan_with};
-use crate::house::{House, Plan, eventually};
-use crate::shelf::HashEmbed;
+use crate::harness::{ServerPlan, TestServer, eventually};
+use crate::small_index::HashEmbed;
 
-/// Embeds nothing for as long as it is held; fails on one word, at length, and panics on another.
+/// Embedder that blocks while its lock is held. It fails on one word, with a long message, and panics on another.
 #[derive(Debug, Default)]
 struct Held {
     embed: HashEmbed,
@@ -44,16 +44,16 @@ impl Embed for Held {
     }
 }
 
-/// A house, its index, and what a commit waits for.
+/// A server, its index, and the lock that commits wait for.
 struct Scene {
     _dir: tempfile::TempDir,
     live: Arc<LiveIndex>,
     held: Arc<Held>,
-    house: Arc<House>,
+    server: Arc<TestServer>,
 }
 
 impl Scene {
-    /// With a commit under way that makes snapshot 2 once it is let go. It puts in `first`.
+    /// Starts a server with a commit in progress, which adds `first` and makes snapshot 2 once it is released.
     async fn new() -> Scene {
         let scene = Scene::idle(ApiKeys::default()).await;
         scene.held.held.store(true, SeqCst);
@@ -66,8 +66,8 @@ impl Scene {
     async fn idle(keys: ApiKeys) -> Scene {
         let held = Arc::new(Held::default());
         let (dir, live, plan) = plan_with(true, held.clone());
-        let house = Arc::new(Plan { keys, ..plan }.build().await);
-        Scene { _dir: dir, live, held, house }
+        let server = Arc::new(ServerPlan { keys, ..plan }.build().await);
+        Scene { _dir: dir, live, held, server }
     }
 
     fn let_go(&self) {
@@ -75,12 +75,12 @@ impl Scene {
     }
 
     fn request(&self, change: &Value) -> RequestBuilder {
-        self.house.client.post(self.house.url("/v1/documents")).json(change)
+        self.server.client.post(self.server.url("/v1/documents")).json(change)
     }
 
-    /// Sends a change that is waited for, and goes away before it is made.
+    /// Sends a change that waits for its commit, and disconnects before it is committed.
     async fn leave(&self, request: RequestBuilder) {
-        let drain = &self.house.state.drain;
+        let drain = &self.server.state.drain;
         let before = drain.running();
         let left = tokio::spawn(async move { request.send().await });
         eventually("the request and its change are in", || drain.running() == before + 2).await;
@@ -89,21 +89,21 @@ impl Scene {
         eventually("the change alone is left", || drain.running() == before + 1).await;
     }
 
-    /// Sends a change without waiting for it, and gives its id.
+    /// Sends a change without waiting for it, and returns its ID.
     async fn begin(&self, mut change: Value) -> String {
         change["wait"] = json!(false);
-        let (status, begun) = answer(self.house.post("/v1/documents", &change).await).await;
+        let (status, begun) = answer(self.server.post("/v1/documents", &change).await).await;
         assert_eq!((status, &begun["object"]), (202, &json!("documents.commit.status")), "{begun}");
         begun["id"].as_str().unwrap().to_owned()
     }
 
     async fn status(&self, id: &str) -> Value {
-        let (status, told) = answer(self.house.get(&format!("/v1/commits/{id}")).await).await;
+        let (status, told) = answer(self.server.get(&format!("/v1/commits/{id}")).await).await;
         assert_eq!((status, &told["id"]), (200, &json!(id)), "{told}");
         told
     }
 
-    /// What became of a change.
+    /// Returns the status of a change.
     async fn end(&self, id: &str) -> Value {
         for _ in 0..1000 {
             let told = self.status(id).await;
@@ -115,7 +115,7 @@ impl Scene {
         panic!("{id} never ends")
     }
 
-    /// What a change did, which was made.
+    /// Returns the result of a committed change.
     async fn made(&self, id: &str) -> Value {
         let told = self.end(id).await;
         assert_eq!(told["status"], "done", "{told}");
@@ -123,7 +123,7 @@ impl Scene {
     }
 
     async fn text(&self, id: &str) -> Value {
-        answer(self.house.get(&format!("/v1/documents/{id}")).await).await.1["document"]["text"].clone()
+        answer(self.server.get(&format!("/v1/documents/{id}")).await).await.1["document"]["text"].clone()
     }
 }
 
@@ -131,7 +131,7 @@ async fn answer(response: reqwest::Response) -> (u16, Value) {
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-/// One document whose text holds `word`.
+/// Builds one document whose text contains `word`.
 fn saying(id: &str, word: &str) -> Value {
     let mut change = edition(&[id], 2);
     change["documents"][0]["text"] = json!(format!("This {word} is in {id}."));
@@ -143,9 +143,9 @@ async fn many_posts_share_a_snapshot_and_each_is_told_its_own() {
     let scene = Scene::new().await;
     let posts: Vec<_> = (0..40)
         .map(|number| {
-            let house = scene.house.clone();
+            let server = scene.server.clone();
             tokio::spawn(async move {
-                // Each puts one in, three of them put another in the place of an old one, the last removes one.
+                // Each adds one document, three of them replace an old one, and the last removes one.
                 let new = format!("new{number}");
                 let old = ["a", "b", "e"].get(number / 4).filter(|_| number % 4 == 0);
                 let ids: Vec<&str> = [new.as_str()].into_iter().chain(old.copied()).collect();
@@ -153,7 +153,7 @@ async fn many_posts_share_a_snapshot_and_each_is_told_its_own() {
                 if number == 39 {
                     change["delete"] = json!(["g", "nobody"]);
                 }
-                let (status, done) = answer(house.post("/v1/documents", &change).await).await;
+                let (status, done) = answer(server.post("/v1/documents", &change).await).await;
                 assert_eq!(status, 200, "{done}");
                 let counts = ["added", "replaced", "removed", "absent"].map(|name| done[name].as_u64().unwrap());
                 let gone = u64::from(number == 39);
@@ -162,7 +162,7 @@ async fn many_posts_share_a_snapshot_and_each_is_told_its_own() {
             })
         })
         .collect();
-    eventually("all requests and their changes are in", || scene.house.state.drain.running() == 1 + 2 * 40).await;
+    eventually("all requests and their changes are in", || scene.server.state.drain.running() == 1 + 2 * 40).await;
     scene.let_go();
     let mut snapshots = BTreeSet::new();
     for post in posts {
@@ -171,7 +171,7 @@ async fn many_posts_share_a_snapshot_and_each_is_told_its_own() {
     assert!(snapshots.len() <= 8, "40 posts took {} snapshots", snapshots.len());
     assert_eq!(scene.live.current().manifest().snapshot, 2 + snapshots.len() as u64);
     assert_eq!(scene.live.current().manifest().passages, 6 + 1 + 40 - 1);
-    let metrics = scene.house.get("/metrics").await.text().await.unwrap();
+    let metrics = scene.server.get("/metrics").await.text().await.unwrap();
     let counted = format!("waymark_index_commits_total {}", 1 + snapshots.len());
     assert!(metrics.lines().any(|line| line == counted), "{counted}: {metrics}");
 }
@@ -192,7 +192,7 @@ async fn a_change_that_cannot_be_made_fails_alone() {
             assert_eq!(scene.made(id).await["added"], 1);
         }
         assert_eq!(scene.live.current().manifest().passages, 6 + 3);
-        let metrics = scene.house.get("/metrics").await.text().await.unwrap();
+        let metrics = scene.server.get("/metrics").await.text().await.unwrap();
         assert!(metrics.contains("waymark_index_commit_failures_total 1\n"), "{metrics}");
     }
 }
@@ -201,7 +201,7 @@ async fn a_change_that_cannot_be_made_fails_alone() {
 async fn changes_of_one_document_are_made_in_order() {
     let scene = Scene::new().await;
     let mut ids = Vec::new();
-    // Nobody has changed `b` yet when the fourth comes, but the third, which waits for the first, is to.
+    // `b` is unchanged when the fourth change arrives, but the third one, still waiting for the first, will change it.
     for change in [edition(&["a"], 3), edition(&["c/d"], 3), edition(&["a", "b"], 4), edition(&["b"], 5)] {
         ids.push(scene.begin(change).await);
     }
@@ -216,13 +216,13 @@ async fn changes_of_one_document_are_made_in_order() {
     let gone = scene.made(&gone).await;
     assert_eq!((&gone["snapshot"], &gone["removed"], &gone["documents"]), (&json!(6), &json!(1), &json!(6)));
     assert_eq!(scene.text("a").await, edition(&["a"], 4)["documents"][0]["text"]);
-    assert_eq!(scene.house.get("/v1/documents/b").await.status(), 404);
+    assert_eq!(scene.server.get("/v1/documents/b").await.status(), 404);
 }
 
 #[tokio::test]
 async fn a_client_that_goes_away_takes_nothing_along() {
     let scene = Scene::new().await;
-    // Its change is the oldest that waits when the other comes.
+    // This change is the oldest waiting one when the other arrives.
     scene.leave(scene.request(&edition(&["left"], 3))).await;
     let stays = scene.begin(edition(&["stays"], 3)).await;
     scene.let_go();
@@ -240,7 +240,7 @@ async fn a_full_queue_answers_at_once() {
     for wait in [true, false] {
         let mut change = edition(&["late"], 3);
         change["wait"] = json!(wait);
-        let (status, refused) = answer(scene.house.post("/v1/documents", &change).await).await;
+        let (status, refused) = answer(scene.server.post("/v1/documents", &change).await).await;
         assert_eq!((status, &refused["error"]["code"]), (503, &json!("queue_full")), "{refused}");
     }
     scene.let_go();
@@ -255,7 +255,7 @@ async fn documents_come_and_go_in_one_change() {
     let scene = Scene::idle(ApiKeys::default()).await;
     let mut change = edition(&["a", "new"], 2);
     change["delete"] = json!(["b", "c/d", "b", "nobody"]);
-    let (status, done) = answer(scene.house.post("/v1/documents", &change).await).await;
+    let (status, done) = answer(scene.server.post("/v1/documents", &change).await).await;
     let counts = ["snapshot", "added", "replaced", "removed", "absent", "documents"].map(|name| done[name].clone());
     assert_eq!((status, counts), (200, [2, 1, 1, 2, 1, 5].map(|count| json!(count))), "{done}");
 
@@ -263,14 +263,14 @@ async fn documents_come_and_go_in_one_change() {
     both["delete"] = json!(["e", "x"]);
     for wait in [true, false] {
         both["wait"] = json!(wait);
-        let (status, refused) = answer(scene.house.post("/v1/documents", &both).await).await;
+        let (status, refused) = answer(scene.server.post("/v1/documents", &both).await).await;
         assert_eq!((status, &refused["error"]["code"]), (400, &json!("invalid_value")), "{refused}");
         assert!(refused["error"]["message"].as_str().unwrap().contains("\"x\""), "{refused}");
     }
     assert_eq!(scene.live.current().manifest().snapshot, 2);
 }
 
-/// Keys each of which may have one change under way.
+/// Keys that allow one change in progress each.
 fn keys(secrets: &[Secret]) -> ApiKeys {
     let entries = secrets.iter().zip(["one", "two"]).map(|(secret, name)| KeyEntry {
         id: KeyId::new(name),
@@ -297,8 +297,8 @@ async fn changes_that_a_key_has_left_behind_count_until_they_are_made() {
         assert!(refused["error"]["message"].as_str().unwrap().contains("changes of documents"), "{refused}");
     }
     scene.let_go();
-    eventually("it is made", || scene.house.state.drain.running() == 0).await;
-    // Whoever has its answer may send the next.
+    eventually("it is made", || scene.server.state.drain.running() == 0).await;
+    // A client with its result may send the next change.
     for id in ["a", "b", "new"] {
         let (status, done) = answer(request(id).send().await.unwrap()).await;
         assert_eq!(status, 200, "{done}");
@@ -327,13 +327,13 @@ async fn what_becomes_of_a_change_is_told_to_its_own_key() {
         answer(scene.request(&change).bearer_auth(secrets[number].reveal()).send().await.unwrap()).await
     };
     let get = async |number: usize, path: &str| {
-        let request = scene.house.client.get(scene.house.url(path)).bearer_auth(secrets[number].reveal());
+        let request = scene.server.client.get(scene.server.url(path)).bearer_auth(secrets[number].reveal());
         answer(request.send().await.unwrap()).await
     };
     let (status, begun) = post(0, "x").await;
     assert_eq!(status, 202, "{begun}");
     let path = format!("/v1/commits/{}", begun["id"].as_str().unwrap());
-    // As many as the key may ask for at once, and no matter of the other's.
+    // The limit is the key's own and does not depend on the other key.
     let (status, refused) = post(0, "y").await;
     assert_eq!((status, &refused["error"]["code"]), (429, &json!("concurrency_limit_exceeded")), "{refused}");
     assert_eq!(post(1, "z").await.0, 202);
@@ -356,9 +356,9 @@ async fn a_server_that_goes_down_makes_what_it_took_in() {
     let mut scene = Scene::new().await;
     scene.begin(edition(&["late"], 3)).await;
     scene.leave(scene.request(&edition(&["left"], 3))).await;
-    let house = Arc::get_mut(&mut scene.house).unwrap();
-    house.terminate();
-    let drain = house.state.drain.clone();
+    let server = Arc::get_mut(&mut scene.server).unwrap();
+    server.terminate();
+    let drain = server.state.drain.clone();
     eventually("it drains", || drain.phase() != waymark::api::drain::DrainPhase::Serving).await;
     assert_eq!(drain.running(), 3);
     scene.let_go();

@@ -1,4 +1,4 @@
-//! The rest of the conformance list of OpenAI's interface, as transcripts; `golden` holds the others.
+//! Remaining cases of the OpenAI conformance list, as transcripts; `golden` holds the others.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_index::{Evidence, Mode};
 
 use crate::golden::{ask, golden, loops, steady};
-use crate::house::{House, Letters, Plan, chunks, read_until, says, script};
+use crate::harness::{Letters, ServerPlan, TestServer, chunks, read_until, says, script};
 
-/// Tools that cannot be called are refused before anything is computed; `tools` has those that can.
+/// Tools that are not supported are refused before anything is computed; `tools` tests supported ones.
 #[tokio::test]
 async fn tools_are_refused() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let tools = json!([{"type": "function", "function": {"name": "look", "parameters": {}}}]);
     let call = json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}});
     let user = json!({"role": "user", "content": "x"});
@@ -25,14 +25,14 @@ async fn tools_are_refused() {
         json!({"model": "routerag", "messages": [{"role": "assistant", "tool_calls": [call]}, user]}),
         json!({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}, user]}),
     ] {
-        let (status, answer) = house.chat(&ask(change)).await;
+        let (status, answer) = server.chat(&ask(change)).await;
         assert_eq!(status, 400);
         told.push(answer);
     }
     golden("tools_refused", &format!("{:#}\n", json!(told)));
 }
 
-/// Never finds anything.
+/// Searcher that finds nothing.
 #[derive(Debug)]
 struct Abyss;
 
@@ -48,9 +48,9 @@ impl Search for Abyss {
 
 #[tokio::test]
 async fn a_client_that_goes_during_a_search() {
-    let house = Plan { searcher: Some(Arc::new(Abyss)), ..Plan::new(script(&loops())) }.build().await;
+    let server = ServerPlan { searcher: Some(Arc::new(Abyss)), ..ServerPlan::new(script(&loops())) }.build().await;
     let body = ask(json!({"model": "routerag", "stream": true, "rag": {"trace": true}}));
-    let mut socket = house.raw("/v1/chat/completions", &body).await;
+    let mut socket = server.raw("/v1/chat/completions", &body).await;
     let mut seen = read_until(&mut socket, "search_started").await;
     if !seen.rsplit("search_started").next().is_some_and(|rest| rest.contains("\n\n")) {
         seen += &read_until(&mut socket, "\n\n").await;
@@ -59,24 +59,24 @@ async fn a_client_that_goes_during_a_search() {
     let lines = seen.lines().filter_map(|line| line.strip_prefix("data: "));
     let told: Vec<String> = lines.map(|line| steady(serde_json::from_str(line).unwrap()).to_string() + "\n").collect();
     golden("client_gone_during_a_search", &told.concat());
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn embeddings_as_base64() {
-    let house = Plan { embedder: Some(Arc::new(Letters)), ..Plan::new(says("hi")) }.build().await;
+    let server = ServerPlan { embedder: Some(Arc::new(Letters)), ..ServerPlan::new(says("hi")) }.build().await;
     let body = json!({"model": "letters", "input": ["abba", "c"], "encoding_format": "base64"});
-    let answer: Value = house.post("/v1/embeddings", &body).await.json().await.unwrap();
+    let answer: Value = server.post("/v1/embeddings", &body).await.json().await.unwrap();
     golden("embeddings_base64", &format!("{answer:#}\n"));
 }
 
-/// What an embedder would cut it does not embed: the usage would count what was never computed.
+/// Texts longer than the embedder reads are refused: truncated, they would count tokens that were never computed.
 #[tokio::test]
 async fn a_text_longer_than_the_embedder_reads_is_refused() {
-    let house = Plan { embedder: Some(Arc::new(Letters)), ..Plan::new(says("hi")) }.build().await;
+    let server = ServerPlan { embedder: Some(Arc::new(Letters)), ..ServerPlan::new(says("hi")) }.build().await;
     let mut inputs = vec!["a".repeat(200); 40];
     let embed = async |inputs: &[String]| {
-        let response = house.post("/v1/embeddings", &json!({"model": "letters", "input": inputs})).await;
+        let response = server.post("/v1/embeddings", &json!({"model": "letters", "input": inputs})).await;
         (response.status().as_u16(), response.json::<Value>().await.unwrap())
     };
     let (status, answer) = embed(&inputs).await;
@@ -91,17 +91,17 @@ async fn a_text_longer_than_the_embedder_reads_is_refused() {
 
 #[tokio::test]
 async fn a_model_with_a_slash_in_its_name() {
-    let house = House::new(says("hi")).await;
-    let model: Value = house.get("/v1/models/a%2Fb").await.json().await.unwrap();
-    let unknown: Value = house.get("/v1/models/a%2Fc").await.json().await.unwrap();
+    let server = TestServer::new(says("hi")).await;
+    let model: Value = server.get("/v1/models/a%2Fb").await.json().await.unwrap();
+    let unknown: Value = server.get("/v1/models/a%2Fc").await.json().await.unwrap();
     golden("model_with_a_slash", &format!("{:#}\n{unknown:#}\n", steady(model)));
 }
 
 #[tokio::test]
 async fn three_choices_are_not_sent_one_after_the_other() {
     let slow = says("abcdefgh").with_time(std::time::Duration::from_millis(3), std::time::Duration::ZERO);
-    let house = House::new(slow).await;
-    let all = chunks(&house.stream(&ask(json!({"stream": true, "n": 3}))).await);
+    let server = TestServer::new(slow).await;
+    let all = chunks(&server.stream(&ask(json!({"stream": true, "n": 3}))).await);
     let indices: Vec<u64> = all.iter().filter_map(|chunk| chunk["choices"][0]["index"].as_u64()).collect();
     let changes = indices.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert!(changes > 8, "{indices:?}");
@@ -112,32 +112,32 @@ async fn three_choices_are_not_sent_one_after_the_other() {
 
 #[tokio::test]
 async fn reasoning_goes_by_both_names_where_that_is_set_and_comes_back() {
-    let mut plan = Plan::new(script(&loops()));
+    let mut plan = ServerPlan::new(script(&loops()));
     plan.http.mirror_reasoning = true;
-    let house = plan.build().await;
-    let (_, whole) = house.chat(&ask(json!({"model": "routerag"}))).await;
+    let server = plan.build().await;
+    let (_, whole) = server.chat(&ask(json!({"model": "routerag"}))).await;
     let message = whole["choices"][0]["message"].clone();
     assert!(message["reasoning"].is_string() && message["reasoning"] == message["reasoning_content"]);
-    let streamed = chunks(&house.stream(&ask(json!({"model": "routerag", "stream": true}))).await);
+    let streamed = chunks(&server.stream(&ask(json!({"model": "routerag", "stream": true}))).await);
     let deltas = streamed.iter().map(|chunk| &chunk["choices"][0]["delta"]);
     let names = |name: &str| deltas.clone().filter_map(|delta| delta[name].as_str()).collect::<String>();
     assert_eq!(names("reasoning"), names("reasoning_content"));
     assert_eq!(message["reasoning"], names("reasoning"));
     let user = |text: &str| json!({"role": "user", "content": text});
     let turns = json!({"model": "plain", "messages": [user("hello"), message, user("why?")]});
-    let (status, answer) = house.chat(&turns).await;
+    let (status, answer) = server.chat(&turns).await;
     assert_eq!(status, 200, "{answer}");
 }
 
 #[tokio::test]
 async fn the_index_that_is_searched_can_be_named() {
-    let house = House::new(script(&loops())).await;
+    let server = TestServer::new(script(&loops())).await;
     for (index, status) in [("shelf", 200), ("attic", 400)] {
-        let (got, answer) = house.chat(&ask(json!({"model": "routerag", "rag": {"index": index}}))).await;
+        let (got, answer) = server.chat(&ask(json!({"model": "routerag", "rag": {"index": index}}))).await;
         assert_eq!(got, status, "{answer}");
         let body = json!({"question": "Who?", "model": "routerag", "rag": {"index": index}});
-        assert_eq!(house.post("/v1/agent", &body).await.status(), status);
+        assert_eq!(server.post("/v1/agent", &body).await.status(), status);
         let body = json!({"input": "Who?", "model": "routerag", "rag": {"index": index}});
-        assert_eq!(house.post("/v1/responses", &body).await.status(), status);
+        assert_eq!(server.post("/v1/responses", &body).await.status(), status);
     }
 }

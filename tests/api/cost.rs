@@ -1,9 +1,9 @@
-//! What an answer cost in searches, and what a request allows of it.
+//! Counting and limiting searches.
 
 use serde_json::{Value, json};
 
 use crate::golden::{ask, loops};
-use crate::house::{House, chunks, script};
+use crate::harness::{TestServer, chunks, script};
 
 fn question(extra: Value) -> Value {
     let mut body = json!({"question": "Who wrote Faust?", "model": "routerag"});
@@ -11,8 +11,8 @@ fn question(extra: Value) -> Value {
     body
 }
 
-async fn agent(house: &House, extra: Value) -> Value {
-    house.post("/v1/agent", &question(extra)).await.json().await.unwrap()
+async fn agent(server: &TestServer, extra: Value) -> Value {
+    server.post("/v1/agent", &question(extra)).await.json().await.unwrap()
 }
 
 fn told<'a>(answer: &'a Value, kind: &str) -> Vec<&'a Value> {
@@ -21,34 +21,35 @@ fn told<'a>(answer: &'a Value, kind: &str) -> Vec<&'a Value> {
 
 #[tokio::test]
 async fn an_answer_tells_its_searches_and_their_time() {
-    let house = House::new(script(&loops())).await;
-    let answer = agent(&house, json!({})).await;
-    let (usage, search) = (&answer["usage"], told(&answer, "search_finished")[0]);
+    let server = TestServer::new(script(&loops())).await;
+    let answer = agent(&server, json!({})).await;
+    let usage = &answer["usage"];
+    let search = told(&answer, "search_finished")[0];
     assert_eq!((&usage["searches"], &usage["search_ms"]), (&json!(1), &search["milliseconds"]), "{answer}");
     assert!(usage["search_ms"].as_f64().unwrap() > 0.0);
 
-    // Of several answers all searches count.
-    let (_, whole) = house.chat(&ask(json!({"model": "routerag", "n": 2}))).await;
+    // The searches of all answers are added up.
+    let (_, whole) = server.chat(&ask(json!({"model": "routerag", "n": 2}))).await;
     assert_eq!(whole["usage"]["searches"], 2);
     assert!(whole["usage"]["search_ms"].as_f64().unwrap() > 0.0);
     let body = ask(json!({"model": "routerag", "stream": true, "stream_options": {"include_usage": true}}));
-    let streamed = chunks(&house.stream(&body).await);
+    let streamed = chunks(&server.stream(&body).await);
     let usage = &streamed.last().unwrap()["usage"];
     assert!(usage["searches"] == 1 && usage["search_ms"].as_f64().unwrap() > 0.0, "{usage}");
-    let (_, plain) = house.chat(&ask(json!({}))).await;
+    let (_, plain) = server.chat(&ask(json!({}))).await;
     assert_eq!((&plain["usage"]["searches"], &plain["usage"]["search_ms"]), (&json!(0), &json!(0.0)));
 }
 
 #[tokio::test]
 async fn a_request_bounds_searches_and_evidence() {
-    let house = House::new(script(&loops())).await;
-    // Without an action the first turn is told so, which takes about 200 tokens; then it searches.
+    let server = TestServer::new(script(&loops())).await;
+    // The first turn has no action and gets an error message of about 200 tokens; the second turn searches.
     for (budget, kind, searches) in [
         (json!({"searches": 0}), "searches", 0),
         (json!({"environment_tokens": 20}), "environment_tokens", 0),
         (json!({"environment_tokens": 250}), "environment_tokens", 1),
     ] {
-        let answer = agent(&house, json!({"rag": {"budget": budget}})).await;
+        let answer = agent(&server, json!({"rag": {"budget": budget}})).await;
         let usage = &answer["usage"];
         assert_eq!(
             (&usage["searches"], told(&answer, "search_started").len()),
@@ -58,9 +59,9 @@ async fn a_request_bounds_searches_and_evidence() {
         assert!(told(&answer, "budget").iter().any(|event| event["kind"] == kind), "{answer}");
         let most = budget["environment_tokens"].as_u64().unwrap_or(u64::MAX);
         assert!(usage["environment_tokens"].as_u64().unwrap() <= most, "{answer}");
-        // What was asked for is in the trace that is kept.
+        // The stored trace contains the requested options.
         let kept: Value =
-            house.get(&format!("/v1/traces/{}", answer["id"].as_str().unwrap())).await.json().await.unwrap();
+            server.get(&format!("/v1/traces/{}", answer["id"].as_str().unwrap())).await.json().await.unwrap();
         for field in ["searches", "environment_tokens"] {
             assert_eq!(kept["options"][field], budget[field], "{field}");
         }

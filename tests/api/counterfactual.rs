@@ -1,4 +1,4 @@
-//! Episodes once more with something otherwise: passages that are not found, another search, another `k`.
+//! Counterfactual replays: excluded passages, another kind of search, another `k`.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,14 +6,14 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use waymark_agent::{MAX_WITHOUT, Search, SearchError, SearchQuery};
 use waymark_engine::mock::Lines;
-use waymark_index::{Evidence, Hit, Mode, Passage, HitPath};
+use waymark_index::{Evidence, Hit, HitPath, Mode, Passage};
 use waymark_models::chat::ChatTemplate;
 
-use crate::house::{House, Plan, says, script};
+use crate::harness::{ServerPlan, TestServer, says, script};
 use crate::replay::check_equal;
 use crate::traces::trace;
 
-/// Ids, titles and texts, best first, whatever is searched for.
+/// IDs, titles and texts, best first, for every query.
 const PASSAGES: [[&str; 3]; 4] = [
     ["faust", "Faust", "A tragedy. Goethe wrote it."],
     ["weimar", "Weimar", "Goethe and Schiller lived there."],
@@ -21,13 +21,14 @@ const PASSAGES: [[&str; 3]; 4] = [
     ["thames", "Thames", "A river."],
 ];
 
-/// Finds as many of the passages as are wanted, and remembers how, and how many were.
+/// Searcher that returns as many passages as requested, and records the queries and the numbers of passages.
 #[derive(Debug, Default)]
 struct Row(Mutex<Vec<(Mode, usize)>>);
 
 impl Search for Row {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
-        let (mode, k) = (query.wanted.mode, query.wanted.k);
+        let mode = query.wanted.mode;
+        let k = query.wanted.k;
         self.0.lock().unwrap().push((mode, k));
         let hit = |([id, title, text], rank): ([&str; 3], usize)| {
             let passage = Passage { id: id.into(), title: title.into(), text: text.into() };
@@ -42,9 +43,9 @@ impl Search for Row {
     }
 }
 
-/// A house that searches once and answers by what it reads: where the template opens no reply, a rule looks at the whole
-/// sequence, evidence included.
-async fn house() -> (House, Arc<Row>) {
+/// Builds a server that searches once and answers according to the evidence. Its template opens no reply, so the mock's
+/// rule sees the whole sequence including evidence.
+async fn test_server() -> (TestServer, Arc<Row>) {
     const BARE: &str = "{% for message in messages %}{{ message.content }}\n{% endfor %}";
     const SEARCH: &str = "<think>I must look.</think>\n<search>[passage] Faust</search>";
     let lines = Lines::new([SEARCH, "<answer> nobody </answer>"])
@@ -52,44 +53,44 @@ async fn house() -> (House, Arc<Row>) {
         .terminator("</information>\n\n");
     let row = Arc::new(Row::default());
     let template = ChatTemplate::new(BARE, "", "<|im_end|>").unwrap();
-    let plan = Plan { searcher: Some(row.clone()), template, ..Plan::new(script(&lines)) };
+    let plan = ServerPlan { searcher: Some(row.clone()), template, ..ServerPlan::new(script(&lines)) };
     (plan.build().await, row)
 }
 
-/// Asks who wrote Faust, by the best two passages.
-async fn ask(house: &House) -> Value {
+/// Asks who wrote Faust, with two passages per search.
+async fn ask(server: &TestServer) -> Value {
     let body = json!({"question": "Who wrote Faust?", "model": "routerag", "seed": 7, "rag": {"k": 2}});
-    let response = house.post("/v1/agent", &body).await;
+    let response = server.post("/v1/agent", &body).await;
     assert_eq!(response.status(), 200);
     response.json().await.unwrap()
 }
 
-async fn post(house: &House, id: &Value, body: &Value) -> (u16, Value) {
-    let response = house.post(&format!("/v1/traces/{}/replay", id.as_str().unwrap()), body).await;
+async fn post(server: &TestServer, id: &Value, body: &Value) -> (u16, Value) {
+    let response = server.post(&format!("/v1/traces/{}/replay", id.as_str().unwrap()), body).await;
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-/// A free replay in which something is otherwise.
-async fn replay(house: &House, id: &Value, otherwise: Value) -> Value {
+/// Runs a free replay with the given changes.
+async fn replay(server: &TestServer, id: &Value, otherwise: Value) -> Value {
     let mut body = json!({"mode": "free"});
     body.as_object_mut().unwrap().extend(otherwise.as_object().unwrap().clone());
-    let (status, replay) = post(house, id, &body).await;
+    let (status, replay) = post(server, id, &body).await;
     assert_eq!(status, 200, "{replay}");
     replay
 }
 
-/// The passages that are cited.
+/// Returns the cited passages.
 fn cited(told: &Value) -> Vec<&str> {
     told["citations"].as_array().unwrap().iter().map(|cited| cited["passage"].as_str().unwrap()).collect()
 }
 
 #[tokio::test]
 async fn a_passage_that_is_left_out_is_nowhere() {
-    let (house, row) = house().await;
-    let told = ask(&house).await;
+    let (server, row) = test_server().await;
+    let told = ask(&server).await;
     assert_eq!((&told["answer"], cited(&told)), (&json!("Goethe"), vec!["faust", "weimar"]));
     let without = json!(["faust", "nowhere", "faust"]);
-    let replay = replay(&house, &told["id"], json!({"without": without, "store": true})).await;
+    let replay = replay(&server, &told["id"], json!({"without": without, "store": true})).await;
     assert_eq!((&replay["answer"], &replay["answer_changed"]), (&json!("nobody"), &json!(true)));
     assert_eq!((cited(&replay), &replay["ids_equal"]), (vec![], &json!(false)));
     let search = &replay["searches"][0];
@@ -98,7 +99,7 @@ async fn a_passage_that_is_left_out_is_nowhere() {
     assert_eq!(search["moved"], json!([{"id": "weimar", "then": 2, "now": 1}]));
     assert_eq!(*row.0.lock().unwrap(), [(Mode::Passage, 2), (Mode::Passage, 4)]);
 
-    let (status, kept) = trace(&house, replay["trace"].as_str().unwrap()).await;
+    let (status, kept) = trace(&server, replay["trace"].as_str().unwrap()).await;
     assert_eq!((status, &kept["answer"], &kept["seed"]), (200, &json!("nobody"), &json!(7)), "{kept}");
     assert_eq!((&kept["options"]["without"], &kept["options"]["k"]), (&json!(["faust", "nowhere"]), &json!(2)));
     let hits = kept["searches"][0]["hits"].as_array().unwrap();
@@ -107,59 +108,59 @@ async fn a_passage_that_is_left_out_is_nowhere() {
     let text = kept["text"].as_str().unwrap();
     assert!(text.contains("Doc 1(Title: Weimar)") && text.contains("Doc 2(Title: Wilhelm Tell)"), "{text}");
     assert!(!text.contains("tragedy") && !text.contains("Thames"), "{text}");
-    house.quiet().await;
+    server.quiet().await;
 }
 
-/// The loop that tells which of the cited passages an answer hangs on. Each of its replays is the same twice.
+/// A client's loop to find the cited passage that an answer depends on. Each of its replays is deterministic.
 #[tokio::test]
 async fn an_answer_hangs_on_some_of_what_it_cites() {
-    let (house, _) = house().await;
-    let told = ask(&house).await;
+    let (server, _) = test_server().await;
+    let told = ask(&server).await;
     for (passage, changed, rest) in
         [("faust", true, vec![]), ("weimar", false, vec!["faust"]), ("thames", false, vec!["faust", "weimar"])]
     {
-        let first = replay(&house, &told["id"], json!({"without": [passage]})).await;
+        let first = replay(&server, &told["id"], json!({"without": [passage]})).await;
         assert_eq!((&first["answer_changed"], cited(&first)), (&json!(changed), rest), "{passage}: {first}");
         assert_eq!((&first["ids_equal"], &first["trace"]), (&json!(passage == "thames"), &Value::Null));
-        assert_eq!(first, replay(&house, &told["id"], json!({"without": [passage]})).await);
+        assert_eq!(first, replay(&server, &told["id"], json!({"without": [passage]})).await);
     }
-    let listed: Value = house.get("/v1/traces").await.json().await.unwrap();
+    let listed: Value = server.get("/v1/traces").await.json().await.unwrap();
     assert_eq!(listed["data"].as_array().unwrap().len(), 1, "nothing is kept of them");
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn a_search_can_be_another_one() {
-    let (house, row) = house().await;
-    let told = ask(&house).await;
-    let replay = replay(&house, &told["id"], json!({"search": "graph", "k": 1, "store": true})).await;
+    let (server, row) = test_server().await;
+    let told = ask(&server).await;
+    let replay = replay(&server, &told["id"], json!({"search": "graph", "k": 1, "store": true})).await;
     assert_eq!((&replay["answer_changed"], cited(&replay)), (&json!(false), vec!["faust"]), "{replay}");
     assert_eq!(*row.0.lock().unwrap(), [(Mode::Passage, 2), (Mode::Graph, 1)]);
     let made: Vec<_> = replay["searches"].as_array().unwrap().iter().map(|search| &search["made"]).collect();
     assert_eq!(made, ["then", "now"]);
-    let (_, kept) = trace(&house, replay["trace"].as_str().unwrap()).await;
+    let (_, kept) = trace(&server, replay["trace"].as_str().unwrap()).await;
     assert_eq!((&kept["options"]["mode"], &kept["options"]["k"]), (&json!("graph"), &json!(1)));
-    check_equal(&house, replay["trace"].as_str().unwrap()).await;
+    check_equal(&server, replay["trace"].as_str().unwrap()).await;
 }
 
-/// The request of the trace said how passages are ranked, which no graph search reads.
+/// The trace's request sets a passage ranking, which graph search does not use.
 #[tokio::test]
 async fn another_search_passes_over_what_it_does_not_read() {
-    let (house, row) = house().await;
+    let (server, row) = test_server().await;
     let body = json!({"question": "Who wrote Faust?", "model": "routerag", "rag": {"k": 2, "ranking": "bm25"}});
-    let told: Value = house.post("/v1/agent", &body).await.json().await.unwrap();
-    replay(&house, &told["id"], json!({"search": "graph"})).await;
+    let told: Value = server.post("/v1/agent", &body).await.json().await.unwrap();
+    replay(&server, &told["id"], json!({"search": "graph"})).await;
     assert_eq!(*row.0.lock().unwrap(), [(Mode::Passage, 2), (Mode::Graph, 2)]);
 }
 
 #[tokio::test]
 async fn what_is_kept_of_it_can_be_run_again_and_leaves_out_the_same() {
-    let (house, _) = house().await;
-    let told = ask(&house).await;
-    let first = replay(&house, &told["id"], json!({"without": ["faust"], "store": true})).await;
-    check_equal(&house, first["trace"].as_str().unwrap()).await;
-    let more = replay(&house, &first["trace"], json!({"without": ["tell", "faust"], "store": true})).await;
-    let (_, kept) = trace(&house, more["trace"].as_str().unwrap()).await;
+    let (server, _) = test_server().await;
+    let told = ask(&server).await;
+    let first = replay(&server, &told["id"], json!({"without": ["faust"], "store": true})).await;
+    check_equal(&server, first["trace"].as_str().unwrap()).await;
+    let more = replay(&server, &first["trace"], json!({"without": ["tell", "faust"], "store": true})).await;
+    let (_, kept) = trace(&server, more["trace"].as_str().unwrap()).await;
     assert_eq!(kept["options"]["without"], json!(["faust", "tell"]));
     let hits = kept["searches"][0]["hits"].as_array().unwrap();
     let found: Vec<_> = hits.iter().map(|hit| &hit["passage"]["id"]).collect();
@@ -169,14 +170,14 @@ async fn what_is_kept_of_it_can_be_run_again_and_leaves_out_the_same() {
 
 #[tokio::test]
 async fn where_nothing_is_searched_nothing_changes() {
-    let house = House::new(says("Goethe")).await;
+    let server = TestServer::new(says("Goethe")).await;
     let whole: Value =
-        house.post("/v1/agent", &json!({"question": "Who?", "model": "plain"})).await.json().await.unwrap();
-    let replay = replay(&house, &whole["id"], json!({"without": ["p1"]})).await;
+        server.post("/v1/agent", &json!({"question": "Who?", "model": "plain"})).await.json().await.unwrap();
+    let replay = replay(&server, &whole["id"], json!({"without": ["p1"]})).await;
     assert_eq!((&replay["ids_equal"], &replay["answer_changed"]), (&json!(true), &json!(false)));
     assert_eq!(replay["citations"], json!([]));
     for (name, value) in [("search", json!("passage")), ("k", json!(1))] {
-        let (status, refused) = post(&house, &whole["id"], &json!({"mode": "free", name: value})).await;
+        let (status, refused) = post(&server, &whole["id"], &json!({"mode": "free", name: value})).await;
         assert_eq!((status, &refused["error"]["param"]), (400, &json!(name)), "{refused}");
         assert_eq!(refused["error"]["message"], format!("`{name}`: this policy does not search"));
     }
@@ -184,8 +185,8 @@ async fn where_nothing_is_searched_nothing_changes() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_by_name() {
-    let (house, _) = house().await;
-    let id = &ask(&house).await["id"];
+    let (server, _) = test_server().await;
+    let id = &ask(&server).await["id"];
     let ids = |count: usize| (0..count).map(|id| id.to_string()).collect::<Vec<_>>();
     let free = |name: &str, value: Value| json!({"mode": "free", name: value});
     let forced = |name: &str, value: Value| json!({"mode": "forced", name: value});
@@ -205,15 +206,15 @@ async fn what_makes_no_sense_is_refused_by_name() {
         (free("search", json!("triples")), "unsupported_parameter", "search"),
         (free("seed", json!(1)), "unknown_parameter", "seed"),
     ] {
-        let (status, refused) = post(&house, id, &body).await;
+        let (status, refused) = post(&server, id, &body).await;
         let error = &refused["error"];
         assert_eq!((status, &error["code"], &error["param"]), (400, &json!(code), &json!(param)), "{body}: {refused}");
     }
     let nothing = json!({"mode": "forced", "without": null, "search": null, "k": null, "store": false});
-    assert_eq!(post(&house, id, &nothing).await.0, 200);
-    // What the trace left out counts too.
-    let most = replay(&house, id, json!({"without": ids(MAX_WITHOUT), "store": true})).await;
-    let (status, refused) = post(&house, &most["trace"], &free("without", json!(["faust"]))).await;
+    assert_eq!(post(&server, id, &nothing).await.0, 200);
+    // Passages excluded in the trace count as well.
+    let most = replay(&server, id, json!({"without": ids(MAX_WITHOUT), "store": true})).await;
+    let (status, refused) = post(&server, &most["trace"], &free("without", json!(["faust"]))).await;
     assert_eq!((status, &refused["error"]["param"]), (400, &json!("without")), "{refused}");
-    house.quiet().await;
+    server.quiet().await;
 }

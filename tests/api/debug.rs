@@ -1,4 +1,4 @@
-//! `/debug/state`: the truth about what the server is doing, told without holding it up.
+//! `/debug/state` shows the true state of the server without stopping its work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Mode};
 
-use crate::house::{House, Plan, chunks, eventually, joined, says, script};
+use crate::harness::{ServerPlan, TestServer, chunks, eventually, joined, says, script};
 
-async fn state(house: &House) -> Value {
-    let response = house.get("/debug/state").await;
+async fn state(server: &TestServer) -> Value {
+    let response = server.get("/debug/state").await;
     assert_eq!(response.status(), 200);
     response.json().await.unwrap()
 }
 
-/// The session of a request; the state must add up.
+/// Returns the session of a request, and checks that the numbers of the state add up.
 fn session<'a>(state: &'a Value, request: &str) -> &'a Value {
     let blocks = &state["blocks"];
     let sum = ["free", "cached", "used"].iter().map(|name| blocks[name].as_u64().unwrap()).sum::<u64>();
@@ -39,18 +39,19 @@ fn body() -> Value {
 async fn a_running_and_a_waiting_request_are_told_apart() {
     let engine = EngineConfig { max_batch_rows: 1, ..EngineConfig::default() };
     let backend = says(&"word ".repeat(2000)).with_time(Duration::from_millis(3), Duration::ZERO);
-    let house = Plan { engine, ..Plan::new(backend) }.build().await;
-    let running = house.post("/v1/chat/completions", &body()).await;
-    let counters = house.state.runtime.engine.counters();
+    let server = ServerPlan { engine, ..ServerPlan::new(backend) }.build().await;
+    let running = server.post("/v1/chat/completions", &body()).await;
+    let counters = server.state.runtime.engine.counters();
     eventually("it decodes", || counters.decode_tokens_total.get() > 3).await;
-    let waiting = house.post("/v1/chat/completions", &body()).await;
+    let waiting = server.post("/v1/chat/completions", &body()).await;
     eventually("one waits", || counters.sessions_waiting.get() == 1).await;
-    let state = state(&house).await;
+    let state = state(&server).await;
     let first = session(&state, &request_id(&running));
     assert_eq!(first["state"], "running");
     assert!(first["sampled"].as_u64().unwrap() > 3 && first["blocks"].as_u64().unwrap() > 0, "{first}");
-    // The engine learns of a turn a moment after it was asked for.
-    let (turn, age) = (first["turn_seconds"].as_f64().unwrap(), first["age_seconds"].as_f64().unwrap());
+    // The engine learns of a turn a moment after it was requested.
+    let turn = first["turn_seconds"].as_f64().unwrap();
+    let age = first["age_seconds"].as_f64().unwrap();
     assert!((turn - age).abs() < 1.0 && age > 0.0, "{first}");
     let second = session(&state, &request_id(&waiting));
     assert_eq!((&second["state"], &second["sampled"]), (&json!("waiting"), &json!(0)));
@@ -58,10 +59,10 @@ async fn a_running_and_a_waiting_request_are_told_apart() {
     assert_eq!((&state["phase"], &state["requests"]), (&json!("serving"), &json!(2)));
     assert!(!state.to_string().contains("hello"), "no text of any request is shown");
     drop((running, waiting));
-    house.quiet().await;
+    server.quiet().await;
 }
 
-/// Never finds anything.
+/// Searcher that finds nothing.
 #[derive(Debug)]
 struct Abyss;
 
@@ -78,34 +79,34 @@ impl Search for Abyss {
 #[tokio::test]
 async fn a_session_that_waits_for_a_search_is_parked_with_its_blocks() {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
-    let house = Plan { searcher: Some(Arc::new(Abyss)), ..Plan::new(script(&lines)) }.build().await;
+    let server = ServerPlan { searcher: Some(Arc::new(Abyss)), ..ServerPlan::new(script(&lines)) }.build().await;
     let mut request = body();
     request["model"] = json!("routerag");
-    let searching = house.post("/v1/chat/completions", &request).await;
-    let counters = house.state.runtime.engine.counters();
+    let searching = server.post("/v1/chat/completions", &request).await;
+    let counters = server.state.runtime.engine.counters();
     eventually("it searches", || counters.sessions_parked.get() == 1).await;
-    let state = state(&house).await;
+    let state = state(&server).await;
     let parked = session(&state, &request_id(&searching));
     assert_eq!((&parked["state"], &parked["turn_seconds"]), (&json!("parked"), &Value::Null));
     assert!(parked["blocks"].as_u64().unwrap() > 0);
     drop(searching);
-    house.quiet().await;
-    assert_eq!(self::state(&house).await["sessions"], json!([]));
+    server.quiet().await;
+    assert_eq!(self::state(&server).await["sessions"], json!([]));
 }
 
 #[tokio::test]
 async fn asking_all_the_time_holds_nobody_up() {
     let backend = says(&"word ".repeat(60)).with_time(Duration::from_millis(1), Duration::ZERO);
-    let house = House::new(backend).await;
+    let server = TestServer::new(backend).await;
     let request = body();
-    let (stream, ()) = tokio::join!(house.stream(&request), async {
+    let (stream, ()) = tokio::join!(server.stream(&request), async {
         for _ in 0..100 {
-            state(&house).await;
+            state(&server).await;
         }
     });
     assert_eq!(joined(&chunks(&stream), "content")[&0], "word ".repeat(60));
-    // A look is no step: as many were made as without any.
-    let steps = house.state.runtime.engine.counters().steps_total.get();
+    // A snapshot is not a step: the number of steps does not change.
+    let steps = server.state.runtime.engine.counters().steps_total.get();
     assert!(steps <= 60 * 5 + 3, "{steps} steps");
-    house.quiet().await;
+    server.quiet().await;
 }

@@ -1,4 +1,4 @@
-//! Documents come and go while the index is searched.
+//! Documents are added and removed while the index is searched.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use waymark_agent::{SearchLimits, Searcher};
 use waymark::api::Library;
+use waymark_agent::{SearchLimits, Searcher};
 use waymark_index::{
     BuildOptions, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, LiveIndex, OpenOptions, build, commit,
 };
 
-use crate::house::{House, Plan, says};
-use crate::shelf::HashEmbed;
+use crate::harness::{ServerPlan, TestServer, says};
+use crate::small_index::HashEmbed;
 
-/// The body of a document that says which edition it is of.
+/// Builds a document whose text names its edition.
 fn body(id: &str, edition: usize) -> Value {
     let text = format!("Passage {id} of edition{edition} tells of a river.");
     json!({
@@ -26,23 +26,24 @@ fn body(id: &str, edition: usize) -> Value {
     })
 }
 
-/// Those documents of an edition, as they are sent.
+/// Builds the request body with these documents of an edition.
 pub fn edition(ids: &[&str], edition: usize) -> Value {
     json!({"documents": ids.iter().map(|id| body(id, edition)).collect::<Vec<_>>()})
 }
 
 const IDS: [&str; 6] = ["a", "b", "c/d", "e", "f", "g"];
 
-/// A plan of a house over an index of the first edition, its folder, and the index.
-pub fn plan(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, Plan) {
+/// Returns the plan of a server over an index of the first edition, its directory, and the index.
+pub fn plan(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, ServerPlan) {
     plan_with(writable, Arc::new(HashEmbed::default()))
 }
 
-/// The same with another embedder for what comes.
-pub fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, Arc<LiveIndex>, Plan) {
+/// Same, with another embedder for later changes.
+pub fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, Arc<LiveIndex>, ServerPlan) {
     let dir = tempfile::tempdir().unwrap();
     let documents = IDS.iter().map(|id| serde_json::from_value::<Document>(body(id, 1)).unwrap()).collect();
-    let (corpus, options) = (Corpus::from_documents("test", documents), BuildOptions::default());
+    let corpus = Corpus::from_documents("test", documents);
+    let options = BuildOptions::default();
     build(corpus, &HashEmbed::default(), dir.path(), &options, &()).unwrap();
     let live = LiveIndex::open(dir.path(), embed, OpenOptions::default()).unwrap();
     let live = Arc::new(live);
@@ -53,11 +54,11 @@ pub fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, A
     } else {
         Library::read_only(Arc::clone(&live))
     };
-    let plan = Plan { searcher: Some(Arc::new(searcher)), library: Some(library), ..Plan::new(says("hi")) };
+    let plan = ServerPlan { searcher: Some(Arc::new(searcher)), library: Some(library), ..ServerPlan::new(says("hi")) };
     (dir, live, plan)
 }
 
-async fn house(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, House) {
+async fn test_server(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, TestServer) {
     let (dir, live, plan) = plan(writable);
     (dir, live, plan.build().await)
 }
@@ -66,16 +67,16 @@ async fn answer(response: reqwest::Response) -> (u16, Value) {
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-async fn delete(house: &House, path: &str) -> (u16, Value) {
-    answer(house.client.delete(house.url(path)).send().await.unwrap()).await
+async fn delete(server: &TestServer, path: &str) -> (u16, Value) {
+    answer(server.client.delete(server.url(path)).send().await.unwrap()).await
 }
 
 #[tokio::test]
 async fn documents_are_put_in_shown_and_taken_out() {
-    let (_dir, _, house) = house(true).await;
+    let (_dir, _, server) = test_server(true).await;
     let mut second = edition(&["a", "new"], 2);
     second["documents"].as_array_mut().unwrap().push(body("b", 1));
-    let (status, done) = answer(house.post("/v1/documents", &second).await).await;
+    let (status, done) = answer(server.post("/v1/documents", &second).await).await;
     assert_eq!(status, 200, "{done}");
     let counts = ["snapshot", "published", "added", "replaced", "unchanged", "removed", "documents"];
     assert_eq!(
@@ -84,15 +85,15 @@ async fn documents_are_put_in_shown_and_taken_out() {
     );
     assert!(done["object"] == "documents.commit" && done["milliseconds"].as_f64().unwrap() > 0.0);
 
-    let (_, shown) = answer(house.get("/v1/documents/a").await).await;
+    let (_, shown) = answer(server.get("/v1/documents/a").await).await;
     assert_eq!(shown, json!({"object": "document", "snapshot": 2, "document": body("a", 2)}));
-    let (_, shown) = answer(house.get("/v1/documents/c%2Fd").await).await;
+    let (_, shown) = answer(server.get("/v1/documents/c%2Fd").await).await;
     assert_eq!(shown["document"], body("c/d", 1));
 
-    let (_, gone) = delete(&house, "/v1/documents/c/d").await;
+    let (_, gone) = delete(&server, "/v1/documents/c/d").await;
     assert_eq!((&gone["snapshot"], &gone["removed"], &gone["documents"]), (&json!(3), &json!(1), &json!(6)));
     for (status, refused) in
-        [delete(&house, "/v1/documents/c/d").await, answer(house.get("/v1/documents/c/d").await).await]
+        [delete(&server, "/v1/documents/c/d").await, answer(server.get("/v1/documents/c/d").await).await]
     {
         assert_eq!((status, &refused["error"]["code"]), (404, &json!("document_not_found")));
     }
@@ -100,7 +101,7 @@ async fn documents_are_put_in_shown_and_taken_out() {
     let mut ids = Vec::new();
     let mut path = "/v1/documents?limit=4".to_owned();
     loop {
-        let (_, page) = answer(house.get(&path).await).await;
+        let (_, page) = answer(server.get(&path).await).await;
         assert_eq!((&page["object"], &page["snapshot"]), (&json!("list"), &json!(3)));
         ids.extend(page["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()));
         path = format!("/v1/documents?limit=4&after={}", ids.last().unwrap());
@@ -109,11 +110,11 @@ async fn documents_are_put_in_shown_and_taken_out() {
         }
     }
     assert_eq!(ids, ["a", "b", "e", "f", "g", "new"]);
-    let (_, found) = answer(house.post("/v1/search", &json!({"query": "edition2", "ranking": "bm25"})).await).await;
+    let (_, found) = answer(server.post("/v1/search", &json!({"query": "edition2", "ranking": "bm25"})).await).await;
     assert_eq!((found["snapshot"].clone(), found["hits"].as_array().unwrap().len()), (json!(3), 2));
 }
 
-/// Reads ten words of a text.
+/// Embedder that reads ten words of a text.
 #[derive(Debug, Default)]
 struct Short(HashEmbed);
 
@@ -138,33 +139,33 @@ impl Embed for Short {
 #[tokio::test]
 async fn documents_that_are_not_read_to_their_end_are_counted() {
     let (_dir, _, plan) = plan_with(true, Arc::new(Short::default()));
-    let house = plan.build().await;
-    // Ten words with its title, and eleven.
+    let server = plan.build().await;
+    // Ten words including the title, and eleven.
     let mut sent = edition(&["a", "new"], 2);
     sent["documents"][1]["text"] = "Passage new of edition2 tells of a wide river.".into();
-    let (status, done) = answer(house.post("/v1/documents", &sent).await).await;
+    let (status, done) = answer(server.post("/v1/documents", &sent).await).await;
     assert_eq!((status, &done["replaced"], &done["added"]), (200, &json!(1), &json!(1)), "{done}");
     assert_eq!(done["cut"], 1);
-    let (_, gone) = delete(&house, "/v1/documents/a").await;
+    let (_, gone) = delete(&server, "/v1/documents/a").await;
     assert_eq!((&gone["removed"], &gone["cut"]), (&json!(1), &json!(0)));
 }
 
-/// A page is made in memory: however many documents are asked for, it is not much larger than one of them.
+/// A page is built in memory, so its size is limited no matter how many documents are requested.
 #[tokio::test]
 async fn a_page_of_large_documents_ends_early() {
     let (_dir, _, mut plan) = plan(true);
     plan.http.body_limit = 64 << 20;
-    let house = plan.build().await;
+    let server = plan.build().await;
     let large = |id: &str, megabytes: usize| {
         let mut large = body(id, 1);
         large["metadata"] = json!({"scan": "x".repeat(megabytes << 20)});
         large
     };
     let sent = json!({"documents": [large("x", 5), large("y", 9), large("z", 5)]});
-    let (status, done) = answer(house.post("/v1/documents", &sent).await).await;
+    let (status, done) = answer(server.post("/v1/documents", &sent).await).await;
     assert_eq!((status, &done["documents"]), (200, &json!(9)), "{done}");
     for (after, ids, more) in [("e", vec!["f", "g", "x"], true), ("x", vec!["y"], true), ("y", vec!["z"], false)] {
-        let (_, page) = answer(house.get(&format!("/v1/documents?limit=100&after={after}")).await).await;
+        let (_, page) = answer(server.get(&format!("/v1/documents?limit=100&after={after}")).await).await;
         let found: Vec<&str> = page["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
         assert_eq!((found, &page["has_more"]), (ids, &json!(more)), "after {after}");
     }
@@ -172,7 +173,7 @@ async fn a_page_of_large_documents_ends_early() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_by_name() {
-    let (dir, _, house) = house(true).await;
+    let (dir, _, server) = test_server(true).await;
     for (sent, code, param) in [
         (json!({}), "missing_required_parameter", "documents"),
         (json!({"documents": [{"id": "x"}]}), "missing_required_parameter", "documents[0].text"),
@@ -187,7 +188,7 @@ async fn what_makes_no_sense_is_refused_by_name() {
         (json!({"documents": [{"id": "", "text": "a"}]}), "invalid_value", "documents"),
         (json!({"documents": [{"id": "x", "text": " "}]}), "invalid_value", "documents"),
     ] {
-        let (status, refused) = answer(house.post("/v1/documents", &sent).await).await;
+        let (status, refused) = answer(server.post("/v1/documents", &sent).await).await;
         assert_eq!(
             (status, &refused["error"]["code"], &refused["error"]["param"]),
             (400, &json!(code), &json!(param)),
@@ -201,38 +202,38 @@ async fn what_makes_no_sense_is_refused_by_name() {
         ("after=nobody", "after"),
         ("page=2", "page"),
     ] {
-        let (status, refused) = answer(house.get(&format!("/v1/documents?{query}")).await).await;
+        let (status, refused) = answer(server.get(&format!("/v1/documents?{query}")).await).await;
         assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
     }
-    let (status, _) = answer(house.post("/v1/documents", &edition(&["x"], 1)).await).await;
+    let (status, _) = answer(server.post("/v1/documents", &edition(&["x"], 1)).await).await;
     assert_eq!(status, 200);
 
-    // While another process writes.
+    // While another process holds the write lock.
     let lock = std::fs::File::options().write(true).open(dir.path().join(".waymark.lock")).unwrap();
     lock.lock().unwrap();
-    let (status, refused) = answer(house.post("/v1/documents", &edition(&["y"], 1)).await).await;
+    let (status, refused) = answer(server.post("/v1/documents", &edition(&["y"], 1)).await).await;
     assert_eq!((status, &refused["error"]["code"]), (409, &json!("index_locked")), "{refused}");
 }
 
 #[tokio::test]
 async fn a_server_that_only_reads_or_has_no_index_says_so() {
-    let (_dir, _, reader) = house(false).await;
-    let post = async |house: &House| answer(house.post("/v1/documents", &edition(&["x"], 1)).await).await;
+    let (_dir, _, reader) = test_server(false).await;
+    let post = async |server: &TestServer| answer(server.post("/v1/documents", &edition(&["x"], 1)).await).await;
     let (status, refused) = post(&reader).await;
     assert_eq!((status, &refused["error"]["code"]), (403, &json!("read_only_index")));
     assert_eq!(delete(&reader, "/v1/documents/a").await.0, 403);
     assert_eq!(answer(reader.get("/v1/documents/a").await).await.0, 200);
-    let bare = House::new(says("hi")).await;
+    let bare = TestServer::new(says("hi")).await;
     for (status, refused) in [post(&bare).await, answer(bare.get("/v1/documents").await).await] {
         assert_eq!((status, &refused["error"]["code"]), (400, &json!("not_configured")));
     }
 }
 
-/// An answer, and how long it took.
+/// Sends a request, and returns the response and its duration.
 type Answered = (Value, Duration);
 
-/// Searches without end in every mode, until `stop`.
-async fn searching(house: Arc<House>, modes: Vec<String>, stop: Arc<AtomicBool>) -> Vec<Answered> {
+/// Searches in all modes until `stop` is set.
+async fn searching(server: Arc<TestServer>, modes: Vec<String>, stop: Arc<AtomicBool>) -> Vec<Answered> {
     let mut answers = Vec::new();
     for mode in modes.iter().cycle() {
         if stop.load(SeqCst) {
@@ -243,7 +244,7 @@ async fn searching(house: Arc<House>, modes: Vec<String>, stop: Arc<AtomicBool>)
         if ["passage", "hybrid"].contains(&mode.as_str()) {
             sent["ranking"] = "dense".into();
         }
-        let (status, found) = answer(house.post("/v1/search", &sent).await).await;
+        let (status, found) = answer(server.post("/v1/search", &sent).await).await;
         assert_eq!(status, 200, "{found}");
         answers.push((found, begun.elapsed()));
     }
@@ -252,32 +253,34 @@ async fn searching(house: Arc<House>, modes: Vec<String>, stop: Arc<AtomicBool>)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_search_is_of_the_one_snapshot_it_names() {
-    let (dir, live, house) = house(true).await;
+    let (dir, live, server) = test_server(true).await;
     live.watch(Duration::from_millis(10)).unwrap();
-    let house = Arc::new(house);
+    let server = Arc::new(server);
     let modes: Vec<String> = live.current().modes().iter().map(ToString::to_string).collect();
     let stop = Arc::new(AtomicBool::new(false));
     let searchers: Vec<_> =
-        (0..4).map(|_| tokio::spawn(searching(house.clone(), modes.clone(), stop.clone()))).collect();
+        (0..4).map(|_| tokio::spawn(searching(server.clone(), modes.clone(), stop.clone()))).collect();
 
-    // What each snapshot holds: the documents by their ids.
+    // Content of each snapshot: the documents by their IDs.
     let mut now: BTreeMap<String, Value> = IDS.iter().map(|id| ((*id).to_owned(), body(id, 1))).collect();
     let mut held = BTreeMap::from([(1, now.clone())]);
-    let (mut commits, begun) = (0, Instant::now());
+    let mut commits = 0;
+    let begun = Instant::now();
     for number in 2..10 {
-        // Everything is replaced, in one request.
-        let (status, done) = answer(house.post("/v1/documents", &edition(&IDS, number)).await).await;
+        // One request replaces everything.
+        let (status, done) = answer(server.post("/v1/documents", &edition(&IDS, number)).await).await;
         assert_eq!(status, 200, "{done}");
         now.extend(IDS.iter().map(|id| ((*id).to_owned(), body(id, number))));
         held.insert(done["snapshot"].as_u64().unwrap(), now.clone());
-        // One comes, by another process, and goes again.
+        // Another process adds a document and removes it again.
         let new = body("extra", number);
         let document = serde_json::from_value::<Document>(new.clone()).unwrap();
-        let (changes, embed) = (Changes::upsert([document]), HashEmbed::default());
+        let changes = Changes::upsert([document]);
+        let embed = HashEmbed::default();
         let report = commit(dir.path(), &embed, changes, &CommitOptions::default(), &()).unwrap();
         now.insert("extra".to_owned(), new);
         held.insert(report.manifest.snapshot, now.clone());
-        let (status, done) = delete(&house, "/v1/documents/extra").await;
+        let (status, done) = delete(&server, "/v1/documents/extra").await;
         assert_eq!(status, 200, "{done}");
         now.remove("extra");
         held.insert(done["snapshot"].as_u64().unwrap(), now.clone());
@@ -286,7 +289,8 @@ async fn every_search_is_of_the_one_snapshot_it_names() {
     let each = begun.elapsed() / commits;
     stop.store(true, SeqCst);
 
-    let (mut times, mut seen) = (Vec::new(), BTreeMap::new());
+    let mut times = Vec::new();
+    let mut seen = BTreeMap::new();
     for searcher in searchers {
         for (found, time) in searcher.await.unwrap() {
             let snapshot = found["snapshot"].as_u64().unwrap();
@@ -314,7 +318,7 @@ async fn every_search_is_of_the_one_snapshot_it_names() {
     assert!(seen.len() >= 8, "{seen:?}");
 }
 
-/// Fills the disk once, in the middle of a commit: the file that it publishes by has no room any more.
+/// Fills the disk once, in the middle of a commit, so that the file that publishes the commit cannot be written.
 #[cfg(target_os = "linux")]
 #[derive(Debug, Default)]
 struct Filling(HashEmbed, std::sync::Mutex<Option<std::path::PathBuf>>);
@@ -342,17 +346,17 @@ impl Embed for Filling {
 async fn a_full_disk_fails_the_commit_and_nothing_else() {
     let filling = Arc::new(Filling::default());
     let (dir, _, plan) = plan_with(true, filling.clone());
-    let house = plan.build().await;
+    let server = plan.build().await;
     *filling.1.lock().unwrap() = Some(dir.path().to_owned());
-    let refused = house.post("/v1/documents", &edition(&["a"], 2)).await;
+    let refused = server.post("/v1/documents", &edition(&["a"], 2)).await;
     assert!(refused.headers()["x-request-id"].to_str().unwrap().starts_with("req_"));
     let (status, told) = answer(refused).await;
     assert_eq!((status, &told["error"]["code"]), (500, &json!("commit_failed")), "{told}");
-    let (_, shown) = answer(house.get("/v1/documents/a").await).await;
+    let (_, shown) = answer(server.get("/v1/documents/a").await).await;
     assert_eq!((&shown["snapshot"], &shown["document"]), (&json!(1), &body("a", 1)));
-    let (status, found) = answer(house.post("/v1/search", &json!({"query": "edition1"})).await).await;
+    let (status, found) = answer(server.post("/v1/search", &json!({"query": "edition1"})).await).await;
     assert_eq!(status, 200, "{found}");
-    // The same change goes through once there is room, which the next commit makes.
-    let (status, done) = answer(house.post("/v1/documents", &edition(&["a"], 2)).await).await;
+    // The same change succeeds once the next commit frees room.
+    let (status, done) = answer(server.post("/v1/documents", &edition(&["a"], 2)).await).await;
     assert_eq!((status, &done["replaced"]), (200, &json!(1)), "{done}");
 }

@@ -1,4 +1,5 @@
-//! Going down: readiness red, new work refused, running streams finished or told, then the end.
+//! Graceful shutdown: readiness fails, new work is refused, running streams finish or get an error, and the server
+//! ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,26 +7,27 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use crate::house::{House, Large, Plan, chunks, eventually, joined, read_until, says};
+use crate::harness::{Large, ServerPlan, TestServer, chunks, eventually, joined, read_until, says};
 
-/// Words of an answer that takes three seconds: long enough for whatever is asked meanwhile, also on a busy machine.
+/// Length of an answer that takes three seconds: long enough for everything in between, even on a busy machine.
 const WORDS: usize = 300;
 
 fn body(stream: bool) -> Value {
     json!({"model": "plain", "stream": stream, "messages": [{"role": "user", "content": "hello"}]})
 }
 
-async fn house(words: usize, drain: Duration) -> House {
-    let mut plan = Plan::new(says(&"word ".repeat(words)).with_time(Duration::from_millis(2), Duration::ZERO));
+async fn test_server(words: usize, drain: Duration) -> TestServer {
+    let mut plan = ServerPlan::new(says(&"word ".repeat(words)).with_time(Duration::from_millis(2), Duration::ZERO));
     plan.http.drain = drain;
     plan.build().await
 }
 
 #[tokio::test]
 async fn running_streams_finish_and_new_work_is_refused() {
-    let mut house = house(WORDS, Duration::from_secs(30)).await;
-    assert_eq!(house.get("/ready").await.status(), 200);
-    let (client, url) = (house.client.clone(), house.url("/v1/chat/completions"));
+    let mut server = test_server(WORDS, Duration::from_secs(30)).await;
+    assert_eq!(server.get("/ready").await.status(), 200);
+    let client = server.client.clone();
+    let url = server.url("/v1/chat/completions");
     let whole = tokio::spawn({
         let request = client.post(url.clone()).json(&body(false)).send();
         async move { request.await.unwrap().json::<Value>().await.unwrap() }
@@ -34,78 +36,78 @@ async fn running_streams_finish_and_new_work_is_refused() {
         let request = client.post(url).json(&body(true)).send();
         async move { request.await.unwrap().text().await.unwrap() }
     });
-    let counters = house.state.runtime.engine.counters();
+    let counters = server.state.runtime.engine.counters();
     eventually("both run", || counters.sessions_running.get() == 2).await;
-    house.terminate();
-    eventually("it drains", || house.state.drain.phase() != waymark::api::drain::DrainPhase::Serving).await;
-    // New connections are still answered, so that whoever balances the load can learn of it.
-    assert_eq!(house.get("/health").await.status(), 200);
-    let ready = house.get("/ready").await;
+    server.terminate();
+    eventually("it drains", || server.state.drain.phase() != waymark::api::drain::DrainPhase::Serving).await;
+    // New connections are still answered, so that a load balancer can notice the drain.
+    assert_eq!(server.get("/health").await.status(), 200);
+    let ready = server.get("/ready").await;
     assert_eq!(ready.status(), 503);
-    let (status, refused) = house.chat(&body(true)).await;
+    let (status, refused) = server.chat(&body(true)).await;
     assert_eq!((status, &refused["error"]["code"]), (503, &json!("draining")));
     let stream = streamed.await.unwrap();
     assert!(stream.ends_with("data: [DONE]\n\n"));
     assert_eq!(joined(&chunks(&stream), "content")[&0], "word ".repeat(WORDS));
     assert_eq!(whole.await.unwrap()["choices"][0]["message"]["content"], "word ".repeat(WORDS));
-    house.running.await.unwrap();
+    server.running.await.unwrap();
 }
 
 #[tokio::test]
 async fn at_the_deadline_streams_are_told() {
-    let mut house = house(100_000, Duration::from_millis(100)).await;
-    let mut stream = house.raw("/v1/chat/completions", &body(true)).await;
+    let mut server = test_server(100_000, Duration::from_millis(100)).await;
+    let mut stream = server.raw("/v1/chat/completions", &body(true)).await;
     read_until(&mut stream, "\"content\":\"w\"").await;
-    let mut agent = house.raw("/v1/agent", &json!({"question": "x", "model": "plain", "stream": true})).await;
+    let mut agent = server.raw("/v1/agent", &json!({"question": "x", "model": "plain", "stream": true})).await;
     read_until(&mut agent, "event: answer").await;
-    let mut whole = house.raw("/v1/chat/completions", &body(false)).await;
-    eventually("three run", || house.state.drain.running() == 3).await;
-    house.terminate();
+    let mut whole = server.raw("/v1/chat/completions", &body(false)).await;
+    eventually("three run", || server.state.drain.running() == 3).await;
+    server.terminate();
     for socket in [&mut stream, &mut agent, &mut whole] {
         let rest = read_until(socket, "\"code\":\"draining\"").await;
         assert!(!rest.contains("[DONE]"));
     }
     let begun = Instant::now();
-    house.running.await.unwrap();
+    server.running.await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(2), "it hung");
-    assert_eq!(house.state.drain.running(), 0);
+    assert_eq!(server.state.drain.running(), 0);
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_read_cannot_hold_it_up() {
-    let mut house = house(100_000, Duration::from_millis(50)).await;
-    let silent = house.raw("/v1/chat/completions", &body(true)).await;
-    eventually("it runs", || house.state.drain.running() == 1).await;
+    let mut server = test_server(100_000, Duration::from_millis(50)).await;
+    let silent = server.raw("/v1/chat/completions", &body(true)).await;
+    eventually("it runs", || server.state.drain.running() == 1).await;
     let begun = Instant::now();
-    house.terminate();
-    house.running.await.unwrap();
+    server.terminate();
+    server.running.await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(5));
     drop(silent);
 }
 
 #[tokio::test]
 async fn an_idle_server_ends_at_once() {
-    let mut house = house(1, Duration::from_secs(30)).await;
-    house.chat(&body(false)).await;
+    let mut server = test_server(1, Duration::from_secs(30)).await;
+    server.chat(&body(false)).await;
     let begun = Instant::now();
-    house.terminate();
-    house.running.await.unwrap();
+    server.terminate();
+    server.running.await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(2));
 }
 
 #[tokio::test]
 async fn an_answer_on_its_way_arrives_whole() {
-    let mut plan = Plan::new(says("hi"));
+    let mut plan = ServerPlan::new(says("hi"));
     plan.searcher = Some(Arc::new(Large));
-    let mut house = plan.build().await;
-    let mut socket = house.raw_with("/v1/search", "connection: close", &json!({"query": "x"})).await;
+    let mut server = plan.build().await;
+    let mut socket = server.raw_with("/v1/search", "connection: close", &json!({"query": "x"})).await;
     let mut seen = read_until(&mut socket, "\r\n\r\n").await.into_bytes();
-    eventually("the work is over", || house.state.drain.running() == 0).await;
-    house.terminate();
-    // Longer than connections get that have nothing left to say.
+    eventually("the work is over", || server.state.drain.running() == 0).await;
+    server.terminate();
+    // Longer than idle connections may take to close.
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    // What was cut off ends in a reset, or too early.
+    // A stream that was cut off ends with a reset, or without its last bytes.
     let _ = tokio::time::timeout(Duration::from_secs(20), socket.read_to_end(&mut seen)).await;
     assert!(seen.len() > 32 << 20 && seen.ends_with(b"}"), "{} bytes came", seen.len());
-    house.running.await.unwrap();
+    server.running.await.unwrap();
 }

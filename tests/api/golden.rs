@@ -1,4 +1,4 @@
-//! Transcripts, compared with `golden/*.txt`. `UPDATE_GOLDEN=1 cargo test --test api golden` writes them anew; read them
+//! Transcripts, compared with `golden/*.txt`. `UPDATE_GOLDEN=1 cargo test --test api golden` rewrites them; review them
 //! before committing.
 
 use std::fmt::Write as _;
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 
-use crate::house::{House, Plan, chunks, joined, says, script};
+use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script};
 
-/// Compares `text` with the golden file of this name.
+/// Compares `text` with the golden file `name`.
 pub fn golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/api/golden").join(format!("{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -20,7 +20,7 @@ pub fn golden(name: &str, text: &str) {
     assert_eq!(text, known, "{} differs", path.display());
 }
 
-/// The same JSON without what differs from run to run.
+/// Removes everything that differs between runs from JSON.
 pub fn steady(mut value: Value) -> Value {
     fn walk(value: &mut Value) {
         match value {
@@ -48,7 +48,7 @@ pub fn steady(mut value: Value) -> Value {
     value
 }
 
-/// A stream as lines, one per message.
+/// Formats a stream as lines, one per message.
 pub fn transcript(stream: &str) -> String {
     let mut text = String::new();
     let all = chunks(stream);
@@ -84,44 +84,44 @@ pub fn loops() -> Lines {
 
 #[tokio::test]
 async fn ok_stream_with_four_byte_utf8() {
-    let house = House::new(says("Wörld \u{1f600}!")).await;
-    let stream = house.stream(&ask(json!({"stream": true}))).await;
+    let server = TestServer::new(says("Wörld \u{1f600}!")).await;
+    let stream = server.stream(&ask(json!({"stream": true}))).await;
     assert_eq!(joined(&chunks(&stream), "content")[&0], "Wörld \u{1f600}!");
     golden("ok_stream", &transcript(&stream));
 }
 
 #[tokio::test]
 async fn ok_whole() {
-    let house = House::new(says("Wörld \u{1f600}!")).await;
-    let (status, body) = house.chat(&ask(json!({}))).await;
+    let server = TestServer::new(says("Wörld \u{1f600}!")).await;
+    let (status, body) = server.chat(&ask(json!({}))).await;
     assert_eq!(status, 200);
     golden("ok_whole", &format!("{:#}\n", steady(body)));
 }
 
 #[tokio::test]
 async fn the_alias_answers_the_same() {
-    let house = House::new(says("hi")).await;
-    let long = house.post("/v1/chat/completions", &ask(json!({}))).await.json().await.unwrap();
-    let short = house.post("/v1/chat", &ask(json!({}))).await.json().await.unwrap();
+    let server = TestServer::new(says("hi")).await;
+    let long = server.post("/v1/chat/completions", &ask(json!({}))).await.json().await.unwrap();
+    let short = server.post("/v1/chat", &ask(json!({}))).await.json().await.unwrap();
     assert_eq!(steady(long), steady(short));
 }
 
 #[tokio::test]
 async fn loop_stream_with_trace() {
-    let house = House::new(script(&loops())).await;
+    let server = TestServer::new(script(&loops())).await;
     let body = ask(json!({"model": "routerag", "stream": true, "rag": {"trace": true},
                           "stream_options": {"include_usage": true}}));
-    golden("loop_stream", &transcript(&house.stream(&body).await));
+    golden("loop_stream", &transcript(&server.stream(&body).await));
 }
 
 #[tokio::test]
 async fn loop_whole_equals_its_stream() {
-    let house = House::new(script(&loops())).await;
-    let (_, whole) = house.chat(&ask(json!({"model": "routerag", "rag": {"trace": true}}))).await;
+    let server = TestServer::new(script(&loops())).await;
+    let (_, whole) = server.chat(&ask(json!({"model": "routerag", "rag": {"trace": true}}))).await;
     let whole = steady(whole);
     golden("loop_whole", &format!("{whole:#}\n"));
     let body = ask(json!({"model": "routerag", "rag": {"trace": true}, "stream": true}));
-    let streamed: Vec<Value> = chunks(&house.stream(&body).await).into_iter().map(steady).collect();
+    let streamed: Vec<Value> = chunks(&server.stream(&body).await).into_iter().map(steady).collect();
     let message = &whole["choices"][0]["message"];
     assert_eq!(message["content"], joined(&streamed, "content")[&0]);
     assert_eq!(message["reasoning_content"], joined(&streamed, "reasoning_content")[&0]);
@@ -132,8 +132,8 @@ async fn loop_whole_equals_its_stream() {
 
 #[tokio::test]
 async fn without_the_option_no_trace_is_shown() {
-    let house = House::new(script(&loops())).await;
-    let stream = house.stream(&ask(json!({"model": "routerag", "stream": true}))).await;
+    let server = TestServer::new(script(&loops())).await;
+    let stream = server.stream(&ask(json!({"model": "routerag", "stream": true}))).await;
     assert!(!stream.contains("\"rag\"") && !stream.contains("usage"), "{stream}");
     let all = chunks(&stream);
     assert_eq!(joined(&all, "content")[&0], "Goethe");
@@ -142,9 +142,9 @@ async fn without_the_option_no_trace_is_shown() {
 
 #[tokio::test]
 async fn length_stop() {
-    let house = House::new(says("0123456789")).await;
-    golden("length_stop", &transcript(&house.stream(&ask(json!({"stream": true, "max_tokens": 4}))).await));
-    let (_, whole) = house.chat(&ask(json!({"max_completion_tokens": 4}))).await;
+    let server = TestServer::new(says("0123456789")).await;
+    golden("length_stop", &transcript(&server.stream(&ask(json!({"stream": true, "max_tokens": 4}))).await));
+    let (_, whole) = server.chat(&ask(json!({"max_completion_tokens": 4}))).await;
     assert_eq!(whole["choices"][0]["finish_reason"], "length");
     assert_eq!(whole["choices"][0]["message"]["content"], "0123");
     assert_eq!(whole["usage"]["completion_tokens"], 4);
@@ -153,14 +153,14 @@ async fn length_stop() {
 #[tokio::test]
 async fn stop_string_split_over_tokens() {
     // Every byte is a token of its own, so every stop string is split.
-    let house = House::new(says("one STO two STOP three")).await;
-    let stream = house.stream(&ask(json!({"stream": true, "stop": ["STOP", "never"]}))).await;
+    let server = TestServer::new(says("one STO two STOP three")).await;
+    let stream = server.stream(&ask(json!({"stream": true, "stop": ["STOP", "never"]}))).await;
     assert_eq!(joined(&chunks(&stream), "content")[&0], "one STO two ");
     golden("stop_string", &transcript(&stream));
     for (stop, content) in
         [(json!("STOP"), "one STO two "), (json!("one"), ""), (json!(["x", "three"]), "one STO two STOP ")]
     {
-        let (_, whole) = house.chat(&ask(json!({"stop": stop}))).await;
+        let (_, whole) = server.chat(&ask(json!({"stop": stop}))).await;
         assert_eq!(whole["choices"][0]["message"]["content"], content);
         assert_eq!(whole["choices"][0]["finish_reason"], "stop");
     }
@@ -168,10 +168,10 @@ async fn stop_string_split_over_tokens() {
 
 #[tokio::test]
 async fn three_choices_interleaved() {
-    let house = House::new(says("abc")).await;
+    let server = TestServer::new(says("abc")).await;
     let body = ask(json!({"stream": true, "n": 3, "stream_options": {"include_usage": true}}));
-    let stream = house.stream(&body).await;
-    // Choices interleave as they come; within each the order is fixed.
+    let stream = server.stream(&body).await;
+    // Choices interleave in any order; within each the order is fixed.
     let all = chunks(&stream);
     let mut text = String::new();
     for index in 0..3 {
@@ -183,7 +183,7 @@ async fn three_choices_interleaved() {
     assert_eq!(last["choices"], json!([]));
     writeln!(text, "{}", steady(last.clone())).unwrap();
     golden("three_choices", &text);
-    let (_, whole) = house.chat(&ask(json!({"n": 3}))).await;
+    let (_, whole) = server.chat(&ask(json!({"n": 3}))).await;
     let indices: Vec<_> = whole["choices"].as_array().unwrap().iter().map(|choice| choice["index"].clone()).collect();
     assert_eq!(indices, [0, 1, 2]);
     assert_eq!(whole["usage"]["completion_tokens"], last["usage"]["completion_tokens"]);
@@ -193,24 +193,24 @@ async fn three_choices_interleaved() {
 #[tokio::test]
 async fn choices_differ_by_seed_and_repeat_with_it() {
     let nonsense = waymark_engine::MockBackend::random(7, 259).with_confidence(0.0);
-    let house = House::new(nonsense).await;
+    let server = TestServer::new(nonsense).await;
     let body = ask(json!({"n": 3, "seed": 5, "max_tokens": 12}));
-    let (_, first) = house.chat(&body).await;
-    let (_, again) = house.chat(&body).await;
+    let (_, first) = server.chat(&body).await;
+    let (_, again) = server.chat(&body).await;
     let texts = |whole: &Value| -> Vec<Value> {
         whole["choices"].as_array().unwrap().iter().map(|choice| choice["message"].clone()).collect()
     };
     assert_eq!(texts(&first), texts(&again));
     assert_ne!(texts(&first)[0], texts(&first)[1]);
-    let (_, single) = house.chat(&ask(json!({"seed": 5, "max_tokens": 12}))).await;
+    let (_, single) = server.chat(&ask(json!({"seed": 5, "max_tokens": 12}))).await;
     assert_eq!(texts(&single)[0], texts(&first)[0]);
 }
 
 #[tokio::test]
 async fn include_usage() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let body = ask(json!({"stream": true, "stream_options": {"include_usage": true}}));
-    let stream = house.stream(&body).await;
+    let stream = server.stream(&body).await;
     golden("include_usage", &transcript(&stream));
     let all = chunks(&stream);
     let (last, others) = all.split_last().unwrap();
@@ -223,13 +223,13 @@ async fn include_usage() {
 
 #[tokio::test]
 async fn logprobs_with_a_split_emoji() {
-    let house = House::new(says("a\u{1f600}")).await;
+    let server = TestServer::new(says("a\u{1f600}")).await;
     let asked = json!({"logprobs": true, "top_logprobs": 1});
     let mut streaming = ask(asked.clone());
     streaming["stream"] = json!(true);
-    let stream = house.stream(&streaming).await;
+    let stream = server.stream(&streaming).await;
     golden("logprobs", &transcript(&stream));
-    let (_, whole) = house.chat(&ask(asked)).await;
+    let (_, whole) = server.chat(&ask(asked)).await;
     let tokens = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
     let bytes: Vec<u8> = tokens
         .iter()
@@ -243,21 +243,21 @@ async fn logprobs_with_a_split_emoji() {
         .flatten()
         .collect();
     assert_eq!(&streamed, tokens);
-    let (_, bare) = house.chat(&ask(json!({"logprobs": false}))).await;
+    let (_, bare) = server.chat(&ask(json!({"logprobs": false}))).await;
     assert_eq!(bare["choices"][0].get("logprobs"), Some(&Value::Null));
 }
 
 #[tokio::test]
 async fn empty_answer() {
-    let house = House::new(says("")).await;
-    golden("empty_answer", &transcript(&house.stream(&ask(json!({"stream": true}))).await));
-    let (status, whole) = house.chat(&ask(json!({}))).await;
+    let server = TestServer::new(says("")).await;
+    golden("empty_answer", &transcript(&server.stream(&ask(json!({"stream": true}))).await));
+    let (status, whole) = server.chat(&ask(json!({}))).await;
     assert_eq!((status, &whole["choices"][0]["message"]["content"]), (200, &json!("")));
 }
 
 #[tokio::test]
 async fn null_is_the_same_as_absent() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let mut body = ask(json!({}));
     for field in [
         "audio",
@@ -313,52 +313,52 @@ async fn null_is_the_same_as_absent() {
     ] {
         body["messages"][0][field] = Value::Null;
     }
-    let (status, whole) = house.chat(&body).await;
+    let (status, whole) = server.chat(&body).await;
     assert_eq!(status, 200, "{whole}");
-    assert_eq!(steady(whole), steady(house.chat(&ask(json!({}))).await.1));
+    assert_eq!(steady(whole), steady(server.chat(&ask(json!({}))).await.1));
 }
 
 #[tokio::test]
 async fn an_error_before_the_first_byte_has_a_status() {
     let backend = says(&"long ".repeat(2000)).with_time(std::time::Duration::from_millis(5), std::time::Duration::ZERO);
     let engine = EngineConfig { max_batch_rows: 1, max_waiting: 1, ..EngineConfig::default() };
-    let house = Plan { engine, ..Plan::new(backend) }.build().await;
+    let server = ServerPlan { engine, ..ServerPlan::new(backend) }.build().await;
     let body = ask(json!({"stream": true}));
-    let running = house.raw("/v1/chat/completions", &body).await;
-    let counters = house.state.runtime.engine.counters();
-    crate::house::eventually("one runs", || counters.sessions_running.get() == 1).await;
-    let waiting = house.raw("/v1/chat/completions", &body).await;
-    crate::house::eventually("one waits", || counters.sessions_waiting.get() == 1).await;
-    let refused = house.post("/v1/chat/completions", &body).await;
+    let running = server.raw("/v1/chat/completions", &body).await;
+    let counters = server.state.runtime.engine.counters();
+    crate::harness::eventually("one runs", || counters.sessions_running.get() == 1).await;
+    let waiting = server.raw("/v1/chat/completions", &body).await;
+    crate::harness::eventually("one waits", || counters.sessions_waiting.get() == 1).await;
+    let refused = server.post("/v1/chat/completions", &body).await;
     assert_eq!(refused.status(), 503);
     assert_eq!(refused.headers()["retry-after"], "1");
     assert_eq!(refused.headers()["content-type"], "application/json");
     assert!(refused.headers().contains_key("x-request-id"));
     golden("queue_full", &format!("{:#}\n", refused.json::<Value>().await.unwrap()));
     drop((running, waiting));
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn an_error_in_the_middle_ends_the_stream_without_a_finish() {
-    // Slow enough for the stream to have begun when the fault strikes.
+    // Slow enough for the stream to have begun before the fault.
     let backend = says("abcdefgh").with_time(std::time::Duration::from_millis(5), std::time::Duration::ZERO);
-    let poison = crate::house::tokenizer().id("d").unwrap_or(u32::from(b'd'));
+    let poison = crate::harness::tokenizer().id("d").unwrap_or(u32::from(b'd'));
     backend.faults().nan_on(poison);
-    let house = House::new(backend).await;
-    let stream = house.stream(&ask(json!({"stream": true}))).await;
+    let server = TestServer::new(backend).await;
+    let stream = server.stream(&ask(json!({"stream": true}))).await;
     golden("error_in_the_middle", &transcript(&stream));
     assert!(!stream.contains("[DONE]") && !stream.contains("\"finish_reason\":\"stop\""));
-    let (status, whole) = house.chat(&ask(json!({}))).await;
+    let (status, whole) = server.chat(&ask(json!({}))).await;
     assert_eq!((status, &whole["error"]["code"]), (500, &json!("internal_error")));
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn cached_prompt_tokens_are_told() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let cached =
-        async || house.chat(&ask(json!({}))).await.1["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+        async || server.chat(&ask(json!({}))).await.1["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
     assert_eq!(cached().await, 0);
     assert_eq!(cached().await, 16);
 }

@@ -1,4 +1,4 @@
-//! Many clients at once: every token arrives, in order, at the right one, and what many ask for leaves room for others.
+//! Many clients at once: every token arrives, in order, at the right client, and no kind of request starves another.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -7,21 +7,21 @@ use std::time::Duration;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
-use waymark_runtime::embedding::TextEmbedder;
 use waymark_engine::MockBackend;
 use waymark_engine::mock::Random;
 use waymark_index::{Embed, EmbedError};
 use waymark_models::chat::Message;
+use waymark_runtime::embedding::TextEmbedder;
 
 use crate::documents::plan_with;
-use crate::house::{House, Plan, chunks, eventually, joined, template, tokenizer};
-use crate::shelf::HashEmbed;
+use crate::harness::{ServerPlan, TestServer, chunks, eventually, joined, template, tokenizer};
+use crate::small_index::HashEmbed;
 
 const CLIENTS: usize = 64;
 const TOKENS: usize = 200;
 const SEED: u64 = 11;
 
-/// What the mock says to a question: a function of every token before each one.
+/// Answer of the mock to a question: a function of all tokens before each one.
 fn expected(question: &str) -> String {
     let tokenizer = tokenizer();
     let segments = template().render_segments(&[Message::new("user", question)], true).unwrap();
@@ -36,14 +36,14 @@ fn expected(question: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_token_is_missed_or_out_of_order() {
-    let house = House::new(MockBackend::random(SEED, tokenizer().vocab())).await;
+    let server = TestServer::new(MockBackend::random(SEED, tokenizer().vocab())).await;
     let clients = (0..CLIENTS).map(|number| {
-        let house = &house;
+        let server = &server;
         async move {
             let question = format!("question number {number}");
             let body = json!({"model": "plain", "stream": true, "max_tokens": TOKENS, "temperature": 0,
                               "messages": [{"role": "user", "content": question}]});
-            let response = house.post("/v1/chat/completions", &body).await;
+            let response = server.post("/v1/chat/completions", &body).await;
             let mut bytes = response.bytes_stream();
             let mut stream = Vec::new();
             while let Some(part) = bytes.next().await {
@@ -55,17 +55,17 @@ async fn no_token_is_missed_or_out_of_order() {
         }
     });
     futures::future::join_all(clients).await;
-    house.quiet().await;
+    server.quiet().await;
 }
 
-/// An embedder of one pass at a time, as a real one is, that can be held in the middle of one.
+/// Embedder that handles one call at a time, like a real one, and can be paused in the middle of it.
 #[derive(Debug, Default)]
 struct Single {
     words: HashEmbed,
     held: AtomicBool,
-    /// Callers that have not got their vectors yet.
+    /// Number of callers still waiting for their vectors.
     inside: AtomicUsize,
-    /// The first text of each pass.
+    /// First text of each call.
     passes: Mutex<Vec<String>>,
 }
 
@@ -83,7 +83,7 @@ impl Embed for Single {
         let mut passes = self.passes.lock().unwrap();
         passes.push(texts[0].to_owned());
         std::thread::sleep(Duration::from_millis(5));
-        // Not for ever: the runtime of a test that has failed waits for this thread.
+        // With a timeout, because the runtime of a failed test waits for this thread.
         for _ in 0..20_000 {
             if !self.held.load(SeqCst) {
                 break;
@@ -106,7 +106,7 @@ impl TextEmbedder for Single {
     }
 }
 
-/// Requests for embeddings that run or wait.
+/// Number of embedding requests running or waiting.
 const ROOM: usize = 65;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,15 +114,17 @@ async fn many_texts_to_embed_hold_up_neither_searches_nor_chats() {
     const MORE: usize = 8;
     let single = Arc::new(Single::default());
     let (_dir, _, plan) = plan_with(true, single.clone());
-    let house = Plan { embedder: Some(single.clone()), ..plan }.build().await;
+    let server = ServerPlan { embedder: Some(single.clone()), ..plan }.build().await;
     single.held.store(true, SeqCst);
     let refused = AtomicUsize::new(0);
     let embeddings = (0..ROOM + MORE).map(|number| {
-        let (house, refused) = (&house, &refused);
+        let server = &server;
+        let refused = &refused;
         async move {
             let body = json!({"model": "letters", "input": format!("text {number}")});
-            let response = house.post("/v1/embeddings", &body).await;
-            let (status, retry) = (response.status().as_u16(), response.headers().contains_key("retry-after"));
+            let response = server.post("/v1/embeddings", &body).await;
+            let status = response.status().as_u16();
+            let retry = response.headers().contains_key("retry-after");
             let told: Value = response.json().await.unwrap();
             if status != 200 {
                 assert_eq!((status, retry, &told["error"]["code"]), (503, true, &json!("queue_full")), "{told}");
@@ -135,13 +137,13 @@ async fn many_texts_to_embed_hold_up_neither_searches_nor_chats() {
         eventually("those for whom there is no room are refused", || refused.load(SeqCst) == MORE).await;
         eventually("one request embeds", || single.inside.load(SeqCst) == 1).await;
         let chat = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
-        assert_eq!(house.chat(&chat).await.0, 200);
+        assert_eq!(server.chat(&chat).await.0, 200);
         let query = json!({"query": "river", "ranking": "dense"});
         let release = async {
             eventually("the search waits for the embedder", || single.inside.load(SeqCst) == 2).await;
             single.held.store(false, SeqCst);
         };
-        let (found, ()) = tokio::join!(house.post("/v1/search", &query), release);
+        let (found, ()) = tokio::join!(server.post("/v1/search", &query), release);
         assert_eq!(found.status(), 200);
     };
     let (statuses, ()) = tokio::join!(futures::future::join_all(embeddings), others);
@@ -151,21 +153,23 @@ async fn many_texts_to_embed_hold_up_neither_searches_nor_chats() {
     assert!(place < ROOM / 2, "the search came {place} passes after the first of {}", passes.len());
 }
 
-/// `cargo test --release --test api throughput -- --ignored --nocapture` prints streamed tokens per second.
+/// `cargo test --release --test api throughput -- --ignored --nocapture` prints the number of streamed tokens per
+/// second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn throughput() {
     const LONG: usize = 1000;
-    let house = House::new(MockBackend::random(SEED, tokenizer().vocab()).with_blocks(1 << 15)).await;
+    let server = TestServer::new(MockBackend::random(SEED, tokenizer().vocab()).with_blocks(1 << 15)).await;
     let begun = std::time::Instant::now();
     let clients = (0..CLIENTS).map(|number| {
-        let house = &house;
+        let server = &server;
         async move {
             let body = json!({"model": "plain", "stream": true, "max_tokens": LONG, "temperature": 0,
                               "messages": [{"role": "user", "content": format!("question {number}")}]});
-            let mut socket = house.raw("/v1/chat/completions", &body).await;
+            let mut socket = server.raw("/v1/chat/completions", &body).await;
             let mut buffer = vec![0; 1 << 16];
-            let (mut chunks, mut last) = (0, [0; 16]);
+            let mut chunks = 0;
+            let mut last = [0; 16];
             while !last.windows(8).any(|part| part == b"[DONE]\n\n") {
                 let count = socket.read(&mut buffer).await.unwrap();
                 assert!(count > 0);
@@ -184,8 +188,8 @@ async fn throughput() {
     println!("{CLIENTS} clients, {chunks} chunks in {seconds:.2} s: {rate:.0} tokens/s, {}", processor_time(chunks));
 }
 
-/// Microseconds of processor time per token of this whole process, where the system tells: on a busy machine the wall
-/// says little.
+/// Microseconds of CPU time per token of this whole process, if the system tells: on a busy machine the wall time means
+/// little.
 fn processor_time(tokens: usize) -> String {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();

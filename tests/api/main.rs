@@ -1,4 +1,4 @@
-//! The interface over the wire: a real server on a free port, a mock backend behind it.
+//! Tests of the HTTP interface: a real server on a free port, with a mock backend.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,22 +14,21 @@ mod citations;
 mod commits;
 mod completions;
 mod conformance;
-mod contain;
+mod containment;
 mod cors;
 mod cost;
 mod counterfactual;
 mod debug;
+mod disconnects;
 mod documents;
 mod drain;
 mod evo_rag;
 mod golden;
-mod gone;
-mod house;
+mod harness;
 mod load;
 mod mcp;
 mod metrics;
 mod openapi;
-mod patience;
 mod playground;
 mod policies;
 mod protocols;
@@ -41,7 +40,8 @@ mod resume;
 mod routes;
 mod schemathesis;
 mod sdk;
-mod shelf;
+mod slow_clients;
+mod small_index;
 mod structured;
 mod tokenize;
 mod tools;

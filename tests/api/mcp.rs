@@ -1,4 +1,4 @@
-//! `/mcp` over the wire: the Model Context Protocol.
+//! `/mcp`: the Model Context Protocol over HTTP.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use waymark_agent::{MAX_K, Search, SearchError, SearchQuery};
 use waymark_index::{Evidence, Mode};
 
-use crate::house::{House, Plan, says, script};
+use crate::harness::{ServerPlan, TestServer, says, script};
 use crate::responses::{Plays, two_searches};
 
-/// Sends a message; the status and the body, null where there is none.
-async fn send(house: &House, message: &Value) -> (u16, Value) {
-    let response = house.post("/mcp", message).await;
+/// Sends a message, and returns the status and the body; null if there is none.
+async fn send(server: &TestServer, message: &Value) -> (u16, Value) {
+    let response = server.post("/mcp", message).await;
     let status = response.status().as_u16();
     (status, serde_json::from_str(&response.text().await.unwrap()).unwrap_or_default())
 }
@@ -22,18 +22,18 @@ fn request(method: &str, params: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
 }
 
-/// The result of a request.
-async fn result(house: &House, method: &str, params: Value) -> Value {
-    let (status, mut answer) = send(house, &request(method, params)).await;
+/// Returns the result of a request.
+async fn result(server: &TestServer, method: &str, params: Value) -> Value {
+    let (status, mut answer) = send(server, &request(method, params)).await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &json!(7)));
     assert!(answer.get("error").is_none(), "{answer}");
     answer["result"].take()
 }
 
-/// What a tool gave: its text, and the whole result.
-async fn call(house: &House, name: &str, arguments: Value) -> (String, Value) {
-    let result = result(house, "tools/call", json!({"name": name, "arguments": arguments})).await;
+/// Returns the text of a tool's result, and the whole result.
+async fn call(server: &TestServer, name: &str, arguments: Value) -> (String, Value) {
+    let result = result(server, "tools/call", json!({"name": name, "arguments": arguments})).await;
     let content = result["content"].as_array().unwrap();
     assert_eq!((content.len(), &content[0]["type"]), (1, &json!("text")), "{result}");
     (content[0]["text"].as_str().unwrap().to_owned(), result)
@@ -41,16 +41,16 @@ async fn call(house: &House, name: &str, arguments: Value) -> (String, Value) {
 
 #[tokio::test]
 async fn the_handshake() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     for (wanted, spoken) in [
         ("2025-06-18", "2025-06-18"),
         ("2025-03-26", "2025-03-26"),
         ("2024-11-05", "2025-06-18"),
         ("2026-07-28", "2025-06-18"),
     ] {
-        // What later revisions say beside it is passed over, and so is the header.
+        // Fields of later revisions are ignored, and so is the header.
         let hello = json!({"protocolVersion": wanted, "capabilities": {}, "clientInfo": {"name": "x"}, "later": 1});
-        let post = house.client.post(house.url("/mcp")).header("mcp-protocol-version", wanted);
+        let post = server.client.post(server.url("/mcp")).header("mcp-protocol-version", wanted);
         let response = post.json(&request("initialize", hello)).send().await.unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "application/json");
@@ -65,25 +65,25 @@ async fn the_handshake() {
     }
     for notification in ["notifications/initialized", "notifications/cancelled", "notifications/anything"] {
         let message = json!({"jsonrpc": "2.0", "method": notification, "params": {"requestId": 7}});
-        assert_eq!(send(&house, &message).await, (202, Value::Null), "{notification}");
+        assert_eq!(send(&server, &message).await, (202, Value::Null), "{notification}");
     }
-    assert_eq!(result(&house, "ping", json!({"_meta": {"progressToken": 1}})).await, json!({}));
-    let (status, answer) = send(&house, &json!({"jsonrpc": "2.0", "id": "a", "method": "ping"})).await;
+    assert_eq!(result(&server, "ping", json!({"_meta": {"progressToken": 1}})).await, json!({}));
+    let (status, answer) = send(&server, &json!({"jsonrpc": "2.0", "id": "a", "method": "ping"})).await;
     assert_eq!((status, answer), (200, json!({"jsonrpc": "2.0", "id": "a", "result": {}})));
 }
 
-/// Nothing is sent without being asked for, and there is no session to end.
+/// The server sends nothing unsolicited, and there is no session to end.
 #[tokio::test]
 async fn there_is_no_stream_and_no_session() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     for method in [Method::GET, Method::DELETE] {
-        let request = house.client.request(method, house.url("/mcp")).header("accept", "text/event-stream");
+        let request = server.client.request(method, server.url("/mcp")).header("accept", "text/event-stream");
         let response = request.send().await.unwrap();
         assert_eq!((response.status().as_u16(), &response.headers()["allow"]), (405, &"POST".parse().unwrap()));
     }
 }
 
-/// Every reference in a schema, which has to lead to something in it.
+/// Checks that every reference in a schema resolves within it.
 fn check_references(schema: &Value, at: &Value) {
     match at {
         Value::Object(fields) => {
@@ -101,8 +101,8 @@ fn check_references(schema: &Value, at: &Value) {
 
 #[tokio::test]
 async fn the_tools_are_listed_with_their_schemas() {
-    let house = House::new(says("hi")).await;
-    let list = result(&house, "tools/list", json!({"cursor": null})).await;
+    let server = TestServer::new(says("hi")).await;
+    let list = result(&server, "tools/list", json!({"cursor": null})).await;
     assert!(list.get("nextCursor").is_none());
     let [search, ask] = &list["tools"].as_array().unwrap()[..] else { panic!("{list}") };
     for (tool, name, takes, needs, gives) in [
@@ -144,16 +144,16 @@ async fn the_tools_are_listed_with_their_schemas() {
 #[tokio::test]
 async fn what_is_not_served_is_not_offered() {
     for (searcher, policies, name) in [(false, true, "ask"), (true, false, "search")] {
-        let mut plan = Plan::new(says("hi"));
+        let mut plan = ServerPlan::new(says("hi"));
         plan.searcher = plan.searcher.filter(|_| searcher);
         plan.policies.retain(|_| policies);
-        let house = plan.build().await;
-        let list = result(&house, "tools/list", json!({})).await;
+        let server = plan.build().await;
+        let list = result(&server, "tools/list", json!({})).await;
         let names: Vec<_> =
             list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
         assert_eq!(names, [name]);
         let other = if name == "ask" { "search" } else { "ask" };
-        let (status, answer) = send(&house, &request("tools/call", json!({"name": other, "arguments": {}}))).await;
+        let (status, answer) = send(&server, &request("tools/call", json!({"name": other, "arguments": {}}))).await;
         assert_eq!((status, &answer["error"]["code"]), (200, &json!(-32602)), "{answer}");
         assert!(answer["error"]["message"].as_str().unwrap().contains(&format!("only {name}")), "{answer}");
     }
@@ -163,31 +163,32 @@ async fn what_is_not_served_is_not_offered() {
 async fn a_search_is_the_one_of_the_other_route() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let searcher = Some(Arc::new(Plays(Arc::clone(&asked))) as Arc<dyn Search>);
-    let house = Plan { searcher, ..Plan::new(says("hi")) }.build().await;
-    let (text, given) = call(&house, "search", json!({"query": "Faust", "mode": "passage", "k": 3})).await;
+    let server = ServerPlan { searcher, ..ServerPlan::new(says("hi")) }.build().await;
+    let (text, given) = call(&server, "search", json!({"query": "Faust", "mode": "passage", "k": 3})).await;
     assert_eq!(
         text,
         "[1] Faust (p1)\nFaust is a tragedy. Goethe wrote it.\n\n[2] Weimar (p3)\nGoethe and Schiller lived in Weimar."
     );
     assert_eq!(given["isError"], false);
     let found = &given["structuredContent"];
-    let whole: Value = house.post("/v1/search", &json!({"query": "Faust", "k": 3})).await.json().await.unwrap();
+    let whole: Value = server.post("/v1/search", &json!({"query": "Faust", "k": 3})).await.json().await.unwrap();
     for field in ["query", "mode", "snapshot", "hits"] {
         assert_eq!(found[field], whole[field], "{field}");
     }
     assert_eq!(found["hits"][0]["passage"]["title"], "Faust");
     assert_eq!(found["hits"][0]["path"]["dense"]["rank"], 1);
-    call(&house, "search", json!({"query": "Tell", "mode": null, "k": null})).await;
+    call(&server, "search", json!({"query": "Tell", "mode": null, "k": null})).await;
     assert_eq!(*asked.lock().unwrap(), [3, 3, 5]);
 }
 
 #[tokio::test]
 async fn an_answer_comes_with_its_sources() {
     for kept in [true, false] {
-        let mut plan = Plan { searcher: Some(Arc::new(Plays::default())), ..Plan::new(script(&two_searches())) };
+        let mut plan =
+            ServerPlan { searcher: Some(Arc::new(Plays::default())), ..ServerPlan::new(script(&two_searches())) };
         plan.http.traces.count = if kept { 10 } else { 0 };
-        let house = plan.build().await;
-        let (text, mut given) = call(&house, "ask", json!({"question": "Who?", "model": "routerag"})).await;
+        let server = plan.build().await;
+        let (text, mut given) = call(&server, "ask", json!({"question": "Who?", "model": "routerag"})).await;
         let answer = "Goethe wrote Faust. Schiller wrote Tell.";
         assert_eq!(text, format!("{answer}\n\nSources:\n[1] Faust (p1)\n[2] Wilhelm Tell (p2)"));
         assert_eq!(given["isError"], false);
@@ -208,16 +209,16 @@ async fn an_answer_comes_with_its_sources() {
         assert_eq!(*answered, expected);
         assert_eq!(trace.is_string(), kept, "{trace}");
         if let Some(id) = trace.as_str() {
-            assert_eq!(house.get(&format!("/v1/traces/{id}")).await.status(), 200);
+            assert_eq!(server.get(&format!("/v1/traces/{id}")).await.status(), 200);
         }
-        house.quiet().await;
+        server.quiet().await;
     }
-    // The first policy, where none is named.
-    let (text, given) = call(&House::new(says("hi")).await, "ask", json!({"question": "Who?"})).await;
+    // Without a model the first policy answers.
+    let (text, given) = call(&TestServer::new(says("hi")).await, "ask", json!({"question": "Who?"})).await;
     assert_eq!((text.as_str(), &given["structuredContent"]["model"]), ("hi", &json!("plain")));
 }
 
-/// Status, JSON-RPC's number, id and field of an error, after its shape was checked.
+/// Returns the status, JSON-RPC code, ID and field of an error, after checking its format.
 fn fault(status: u16, answer: &Value) -> (u16, i64, Value, Value) {
     let (error, data) = (&answer["error"], &answer["error"]["data"]);
     assert_eq!(answer["jsonrpc"], "2.0", "{answer}");
@@ -231,7 +232,7 @@ fn fault(status: u16, answer: &Value) -> (u16, i64, Value, Value) {
 
 #[tokio::test]
 async fn what_is_no_message_is_refused_by_name() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
     for (message, id, param) in [
         (json!([ping]), json!(null), json!(null)),
@@ -246,23 +247,24 @@ async fn what_is_no_message_is_refused_by_name() {
         (json!({"jsonrpc": "2.0", "id": null, "method": "ping"}), json!(null), json!("id")),
         (json!({"jsonrpc": "2.0", "method": "tools/list"}), json!(null), json!("id")),
         (json!({"jsonrpc": "2.0", "id": 1, "method": "ping", "extra": 1}), json!(1), json!("extra")),
-        // Nothing was asked of any client, so nothing is to be answered.
+        // The server never sends requests, so there is nothing for a client to respond to.
         (json!({"jsonrpc": "2.0", "id": 1, "result": {}}), json!(1), json!("result")),
     ] {
-        let (status, answer) = send(&house, &message).await;
+        let (status, answer) = send(&server, &message).await;
         assert_eq!(fault(status, &answer), (400, -32600, id, param), "{message}");
     }
     for body in ["", "{", "nothing", "{\"jsonrpc\": \"2.0\",}"] {
-        let post = house.client.post(house.url("/mcp")).header("content-type", "application/json");
+        let post = server.client.post(server.url("/mcp")).header("content-type", "application/json");
         let response = post.body(body).send().await.unwrap();
-        let (status, answer) = (response.status().as_u16(), response.json().await.unwrap());
+        let status = response.status().as_u16();
+        let answer = response.json().await.unwrap();
         assert_eq!(fault(status, &answer), (400, -32700, json!(null), json!(null)), "{body}");
     }
 }
 
 #[tokio::test]
 async fn what_a_method_does_not_take_is_refused_by_name() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let tool = |name: &str, arguments: Value| ("tools/call", json!({"name": name, "arguments": arguments}));
     for ((method, params), number, param) in [
         (("resources/list", json!({})), -32601, "method"),
@@ -289,12 +291,12 @@ async fn what_a_method_does_not_take_is_refused_by_name() {
         (tool("ask", json!({"question": ""})), -32602, "question"),
         (tool("ask", json!({"question": "x", "stream": true})), -32602, "stream"),
     ] {
-        let (status, answer) = send(&house, &request(method, params.clone())).await;
+        let (status, answer) = send(&server, &request(method, params.clone())).await;
         assert_eq!(fault(status, &answer), (200, number, json!(7), json!(param)), "{method} {params}");
     }
 }
 
-/// Never in time.
+/// Searcher that never returns in time.
 #[derive(Debug)]
 struct Late;
 
@@ -310,13 +312,13 @@ impl Search for Late {
 
 #[tokio::test]
 async fn what_goes_wrong_in_a_tool_is_a_result() {
-    let house = Plan { searcher: Some(Arc::new(Late)), ..Plan::new(says("hi")) }.build().await;
+    let server = ServerPlan { searcher: Some(Arc::new(Late)), ..ServerPlan::new(says("hi")) }.build().await;
     for (name, arguments, code) in [
         ("search", json!({"query": "x"}), "search_timeout"),
         ("ask", json!({"question": "x", "model": "nobody"}), "model_not_found"),
         ("ask", json!({"question": "x".repeat(40_000)}), "context_length_exceeded"),
     ] {
-        let (text, given) = call(&house, name, arguments).await;
+        let (text, given) = call(&server, name, arguments).await;
         assert!(text.starts_with(&format!("{code}: ")), "{text}");
         assert_eq!(given["isError"], true);
         assert!(given.get("structuredContent").is_none(), "{given}");
@@ -325,11 +327,11 @@ async fn what_goes_wrong_in_a_tool_is_a_result() {
 
 #[tokio::test]
 async fn headers_are_looked_at_before_the_body() {
-    let mut plan = Plan::new(says("hi"));
+    let mut plan = ServerPlan::new(says("hi"));
     plan.http.cors_origins = vec!["https://example.org".to_owned()];
     plan.http.body_limit = 1000;
-    let house = plan.build().await;
-    let url = house.url("");
+    let server = plan.build().await;
+    let url = server.url("");
     let own = url.as_str();
     let accepted = "application/json, text/event-stream";
     let bodies = [json!({"jsonrpc": "2.0", "id": 7, "method": "ping"}).to_string(), "x".repeat(1001)];
@@ -337,7 +339,7 @@ async fn headers_are_looked_at_before_the_body() {
     for (name, value, body, status, code) in [
         ("origin", "https://example.org", ping, 200, ""),
         ("origin", "https://evil.test", ping, 403, "origin_not_allowed"),
-        // What a page says whose name leads here, and one of no origin.
+        // Origins of a page whose own name resolves to this server, and of a page without an origin.
         ("origin", own, ping, 403, "origin_not_allowed"),
         ("origin", "null", large, 403, "origin_not_allowed"),
         ("accept", accepted, ping, 200, ""),
@@ -346,7 +348,7 @@ async fn headers_are_looked_at_before_the_body() {
         ("accept", accepted, large, 413, "request_too_large"),
         ("content-type", "text/plain", ping, 415, "unsupported_media_type"),
     ] {
-        let mut post = house.client.post(house.url("/mcp")).header(name, value).body(body.to_owned());
+        let mut post = server.client.post(server.url("/mcp")).header(name, value).body(body.to_owned());
         if name != "content-type" {
             post = post.header("content-type", "application/json");
         }
@@ -359,9 +361,9 @@ async fn headers_are_looked_at_before_the_body() {
 
 #[tokio::test]
 async fn a_revision_that_is_not_spoken_is_refused() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let send = async |version: &str, message: Value| {
-        let post = house.client.post(house.url("/mcp")).header("mcp-protocol-version", version);
+        let post = server.client.post(server.url("/mcp")).header("mcp-protocol-version", version);
         let response = post.json(&message).send().await.unwrap();
         (response.status().as_u16(), response.text().await.unwrap())
     };

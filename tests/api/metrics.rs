@@ -1,4 +1,4 @@
-//! What `/metrics` shows is what `docs/metrics.md` promises, and the dashboard asks for nothing else.
+//! `/metrics` exposes exactly what `docs/metrics.md` documents, and the dashboard uses nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,10 +10,10 @@ use waymark_engine::mock::Lines;
 use waymark_index::{BuildOptions, Corpus, Document, build};
 
 use crate::documents::{edition, plan};
-use crate::house::{House, Letters, Plan, says, script};
-use crate::shelf::HashEmbed;
+use crate::harness::{Letters, ServerPlan, TestServer, says, script};
+use crate::small_index::HashEmbed;
 
-/// What is promised of one metric.
+/// Documented properties of one metric.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Metric {
     kind: String,
@@ -25,27 +25,28 @@ fn file(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// A server on which everything has happened that is counted.
+/// Builds a server on which everything that is counted has happened.
 async fn exposition() -> String {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>", "<answer> c </answer>"])
         .terminator("</information>\n\n");
-    let (_dir, _, Plan { library, .. }) = plan(true);
-    let plan = Plan { embedder: Some(Arc::new(Letters)), library, ..Plan::new(script(&lines)) };
-    let house: House = plan.build().await;
+    let (_dir, _, ServerPlan { library, .. }) = plan(true);
+    let plan = ServerPlan { embedder: Some(Arc::new(Letters)), library, ..ServerPlan::new(script(&lines)) };
+    let server: TestServer = plan.build().await;
     let body = json!({"model": "routerag", "messages": [{"role": "user", "content": "hello"}]});
-    assert_eq!(house.chat(&body).await.0, 200);
-    let metrics = house.get("/metrics").await;
+    assert_eq!(server.chat(&body).await.0, 200);
+    let metrics = server.get("/metrics").await;
     assert!(metrics.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
     metrics.text().await.unwrap()
 }
 
-/// By the name under which its samples are found; a histogram's have suffixes.
+/// Parses the metrics by name; the samples of a histogram have suffixes.
 fn shown(text: &str) -> BTreeMap<String, Metric> {
     let field = |prefix: &str| -> BTreeMap<String, String> {
         let lines = text.lines().filter_map(|line| line.strip_prefix(prefix)?.split_once(' '));
         lines.map(|(name, rest)| (name.to_owned(), rest.trim_end_matches('.').to_owned())).collect()
     };
-    let (kinds, helps) = (field("# TYPE "), field("# HELP "));
+    let kinds = field("# TYPE ");
+    let helps = field("# HELP ");
     assert_eq!(kinds.len(), helps.len());
     let named = kinds.into_iter().map(|(name, kind)| {
         let sample = match kind.as_str() {
@@ -62,7 +63,7 @@ fn shown(text: &str) -> BTreeMap<String, Metric> {
     named.collect()
 }
 
-/// The labels of a metric's samples.
+/// Returns the labels of a metric's samples.
 fn labels(text: &str, sample: &str) -> BTreeSet<String> {
     let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(sample)).collect();
     assert!(lines.iter().any(|line| line.starts_with(['{', ' '])), "nothing was counted under {sample}");
@@ -74,7 +75,7 @@ fn labels(text: &str, sample: &str) -> BTreeSet<String> {
     names.filter(|name| name != "le").collect()
 }
 
-/// The rows of the document's tables: name, kind, unit, labels, meaning.
+/// Returns the rows of the document's tables: name, kind, unit, labels, meaning.
 fn promised() -> BTreeMap<String, Metric> {
     let text = file("docs/metrics.md");
     let rows = text.lines().filter(|line| line.starts_with("| `"));
@@ -95,7 +96,8 @@ fn promised() -> BTreeMap<String, Metric> {
 
 #[tokio::test]
 async fn the_document_and_the_code_agree() {
-    let (promised, shown) = (promised(), shown(&exposition().await));
+    let promised = promised();
+    let shown = shown(&exposition().await);
     for (name, metric) in &shown {
         assert_eq!(promised.get(name), Some(metric), "docs/metrics.md does not promise {name} as it is shown");
     }
@@ -125,11 +127,11 @@ async fn every_query_of_the_dashboard_finds_its_metric() {
     }
 }
 
-async fn metrics(house: &House) -> String {
-    house.get("/metrics").await.text().await.unwrap()
+async fn metrics(server: &TestServer) -> String {
+    server.get("/metrics").await.text().await.unwrap()
 }
 
-/// The value of a gauge or a counter without labels.
+/// Returns the value of a gauge or counter without labels.
 fn gauge(metrics: &str, name: &str) -> u64 {
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
@@ -137,46 +139,46 @@ fn gauge(metrics: &str, name: &str) -> u64 {
 
 #[tokio::test]
 async fn what_is_kept_is_counted_until_it_is_forgotten() {
-    let mut plan = Plan::new(says(&"word ".repeat(20)));
+    let mut plan = ServerPlan::new(says(&"word ".repeat(20)));
     plan.http.resume.grace = Duration::from_secs(2);
-    let house = plan.build().await;
+    let server = plan.build().await;
     let body = json!({"model": "plain", "input": "hello"});
-    let response: Value = house.post("/v1/responses", &body).await.json().await.unwrap();
+    let response: Value = server.post("/v1/responses", &body).await.json().await.unwrap();
     let body = json!({"model": "plain", "question": "hello", "stream": true, "resumable": true});
-    let streamed = house.post("/v1/agent", &body).await;
+    let streamed = server.post("/v1/agent", &body).await;
     assert_eq!(streamed.status(), 200);
     let streamed = streamed.text().await.unwrap();
-    // All of one look, for the grace has begun.
-    let shown = metrics(&house).await;
+    // Read in one snapshot, because the grace period has begun.
+    let shown = metrics(&server).await;
     for (name, count) in [("traces_kept", 2), ("responses_kept", 1), ("resumable_streams", 1)] {
         assert_eq!(gauge(&shown, &format!("waymark_{name}")), count, "{name}");
         assert!(gauge(&shown, &format!("waymark_{name}_bytes")) > 0, "{name}");
     }
-    // Everything that was sent is held for a reader who has lost it.
+    // All sent events are buffered for a reader that may have lost them.
     assert_eq!(gauge(&shown, "waymark_resumable_streams_bytes"), streamed.len() as u64);
-    let list: Value = house.get("/v1/traces").await.json().await.unwrap();
+    let list: Value = server.get("/v1/traces").await.json().await.unwrap();
     let traces =
         list["data"].as_array().unwrap().iter().map(|trace| format!("traces/{}", trace["id"].as_str().unwrap()));
     for path in traces.chain([format!("responses/{}", response["id"].as_str().unwrap())]) {
-        assert_eq!(house.client.delete(house.url(&format!("/v1/{path}"))).send().await.unwrap().status(), 200);
+        assert_eq!(server.client.delete(server.url(&format!("/v1/{path}"))).send().await.unwrap().status(), 200);
     }
     let forgotten = async {
-        while gauge(&metrics(&house).await, "waymark_resumable_streams") > 0 {
+        while gauge(&metrics(&server).await, "waymark_resumable_streams") > 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), forgotten).await.expect("the stream is never forgotten");
-    let shown = metrics(&house).await;
+    let shown = metrics(&server).await;
     for name in ["traces_kept", "responses_kept", "resumable_streams"] {
         assert_eq!(gauge(&shown, &format!("waymark_{name}")), 0, "{name}");
         assert_eq!(gauge(&shown, &format!("waymark_{name}_bytes")), 0, "{name}");
     }
 }
 
-/// The number of the snapshot that is searched, its passages, and whether another one is published.
-async fn index(house: &House) -> [u64; 3] {
+/// Returns the number of the snapshot in use, its passages, and whether a newer one cannot be opened.
+async fn index(server: &TestServer) -> [u64; 3] {
     let mut values = [0; 3];
-    let shown = metrics(house).await;
+    let shown = metrics(server).await;
     for (value, name) in values.iter_mut().zip(["snapshot", "passages", "stale"]) {
         *value = gauge(&shown, &format!("waymark_index_{name}"));
     }
@@ -186,38 +188,39 @@ async fn index(house: &House) -> [u64; 3] {
 #[tokio::test]
 async fn a_snapshot_that_cannot_be_opened_makes_the_index_stale() {
     let (dir, live, plan) = plan(true);
-    let house = plan.build().await;
-    assert_eq!(index(&house).await, [1, 6, 0]);
-    // Another process builds it anew.
+    let server = plan.build().await;
+    assert_eq!(index(&server).await, [1, 6, 0]);
+    // Another process rebuilds the index.
     let rebuilt = |embed: HashEmbed| {
-        let (id, text) = ("z".to_owned(), "A river of another edition.".to_owned());
+        let id = "z".to_owned();
+        let text = "A river of another edition.".to_owned();
         let document = Document { id, title: String::new(), text, triples: None, metadata: None };
         let corpus = Corpus::from_documents("test", vec![document]);
         build(corpus, &embed, dir.path(), &BuildOptions { replace: true, ..BuildOptions::default() }, &()).unwrap();
     };
     rebuilt(HashEmbed { id: "another", dims: 64 });
     live.refresh().unwrap_err();
-    assert_eq!(index(&house).await, [1, 6, 1]);
-    assert_eq!(house.post("/v1/search", &json!({"query": "river"})).await.status(), 200);
-    // Nothing goes on from an index that is not known.
-    assert_eq!(house.post("/v1/documents", &edition(&["a"], 2)).await.status(), 500);
-    assert_eq!(index(&house).await, [1, 6, 1]);
+    assert_eq!(index(&server).await, [1, 6, 1]);
+    assert_eq!(server.post("/v1/search", &json!({"query": "river"})).await.status(), 200);
+    // A response cannot continue one with an unknown ID.
+    assert_eq!(server.post("/v1/documents", &edition(&["a"], 2)).await.status(), 500);
+    assert_eq!(index(&server).await, [1, 6, 1]);
     rebuilt(HashEmbed::default());
     assert!(live.refresh().unwrap());
-    assert_eq!(index(&house).await, [3, 1, 0]);
+    assert_eq!(index(&server).await, [3, 1, 0]);
 }
 
 #[tokio::test]
 async fn commits_and_their_failures_are_counted() {
     let (dir, _, plan) = plan(true);
-    let house = plan.build().await;
-    // The second changes nothing, the third makes no sense.
+    let server = plan.build().await;
+    // The second changes nothing, and the third is invalid.
     for (ids, status) in [(vec!["a"], 200), (vec!["a"], 200), (vec!["x", "x"], 400)] {
-        assert_eq!(house.post("/v1/documents", &edition(&ids, 2)).await.status(), status, "{ids:?}");
+        assert_eq!(server.post("/v1/documents", &edition(&ids, 2)).await.status(), status, "{ids:?}");
     }
     std::fs::remove_file(dir.path().join("manifest.json")).unwrap();
-    assert_eq!(house.post("/v1/documents", &edition(&["b"], 2)).await.status(), 500);
-    let shown = metrics(&house).await;
+    assert_eq!(server.post("/v1/documents", &edition(&["b"], 2)).await.status(), 500);
+    let shown = metrics(&server).await;
     for (name, count) in [("commits_total", 1), ("commit_failures_total", 1), ("commit_seconds_count", 1)] {
         assert_eq!(gauge(&shown, &format!("waymark_index_{name}")), count, "{name}");
     }
@@ -226,7 +229,7 @@ async fn commits_and_their_failures_are_counted() {
 #[tokio::test]
 async fn searches_of_clients_are_counted_apart_from_those_of_policies() {
     let (_dir, _, plan) = plan(true);
-    let house = plan.build().await;
+    let server = plan.build().await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
                       "params": {"name": "search", "arguments": {"query": "river"}}});
     for (path, body) in [
@@ -236,10 +239,10 @@ async fn searches_of_clients_are_counted_apart_from_those_of_policies() {
         ("/query", json!({"query": ["river"]})),
         ("/mcp", call),
     ] {
-        assert_eq!(house.post(path, &body).await.status(), 200, "{path}");
+        assert_eq!(server.post(path, &body).await.status(), 200, "{path}");
     }
-    assert_eq!(house.post("/v1/search", &json!({"query": ""})).await.status(), 400);
-    let shown = metrics(&house).await;
+    assert_eq!(server.post("/v1/search", &json!({"query": ""})).await.status(), 400);
+    let shown = metrics(&server).await;
     for (name, count) in [
         ("client_searches_total", 6),
         ("client_search_seconds_count", 6),

@@ -1,8 +1,8 @@
-//! `openapi.yaml` is what the code says. `UPDATE_OPENAPI=1 cargo test --test api openapi` writes it anew.
+//! `openapi.yaml` matches the code. `UPDATE_OPENAPI=1 cargo test --test api openapi` rewrites it.
 
 use std::path::Path;
 
-use crate::house::{House, says};
+use crate::harness::{TestServer, says};
 
 #[test]
 fn the_committed_document_is_the_generated_one() {
@@ -20,11 +20,11 @@ fn the_committed_document_is_the_generated_one() {
 
 #[tokio::test]
 async fn the_server_shows_it() {
-    let house = House::new(says("hi")).await;
-    let yaml = house.get("/openapi.yaml").await;
+    let server = TestServer::new(says("hi")).await;
+    let yaml = server.get("/openapi.yaml").await;
     assert_eq!(yaml.headers()["content-type"], "application/yaml");
     assert_eq!(yaml.text().await.unwrap(), waymark::api::document_yaml().unwrap());
-    let json: serde_json::Value = house.get("/openapi.json").await.json().await.unwrap();
+    let json: serde_json::Value = server.get("/openapi.json").await.json().await.unwrap();
     for path in [
         "/v1/chat/completions",
         "/v1/chat",
@@ -62,7 +62,7 @@ async fn the_server_shows_it() {
     for schema in ["ChatRequest", "CompletionRequest"] {
         assert_eq!(most(schema, "repetition_penalty"), 10, "{schema}");
     }
-    // Chats tell a trace by their deltas, responses by events.
+    // Chats return the trace in deltas, responses in events.
     let told = |schema: &str| json["components"]["schemas"][schema].to_string();
     assert!(told("RagNotes").contains("delta") && !told("RagNotes").contains("response.rag.step"));
     assert!(told("RagTrace").contains("response.rag.step") && !told("RagTrace").contains("delta"));

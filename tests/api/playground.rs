@@ -1,4 +1,4 @@
-//! `/`: the page, its policy, and what a browser makes of it and of a run that was saved.
+//! `/`: the page, its content security policy, and its behavior in a real browser, with live and saved runs.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_engine::mock::Lines;
-use waymark_index::{GraphRank, Evidence, Hit, Mode, Passage, HitPath, HitRank, PathEdge};
+use waymark_index::{Evidence, GraphRank, Hit, HitPath, HitRank, Mode, Passage, PathEdge};
 
-use crate::house::{House, Plan, says, script};
+use crate::harness::{ServerPlan, TestServer, says, script};
 
-/// What browsers send.
+/// `accept` header of browsers.
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 
 #[tokio::test]
 async fn the_page_comes_with_a_policy_that_allows_nothing_from_outside() {
-    let house = House::new(says("x")).await;
-    let response = house.client.get(house.url("/")).header("accept", BROWSER).send().await.unwrap();
+    let server = TestServer::new(says("x")).await;
+    let response = server.client.get(server.url("/")).header("accept", BROWSER).send().await.unwrap();
     assert_eq!(response.status(), 200);
     let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
     assert_eq!(header("content-type"), "text/html; charset=utf-8");
@@ -31,11 +31,11 @@ async fn the_page_comes_with_a_policy_that_allows_nothing_from_outside() {
     assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
     let page = response.text().await.unwrap();
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
-    // Everybody else is told in words, as before.
-    assert!(house.get("/").await.text().await.unwrap().starts_with("Waymark"));
+    // Other clients get plain text.
+    assert!(server.get("/").await.text().await.unwrap().starts_with("Waymark"));
 }
 
-/// A passage that tries to be part of the page.
+/// Searcher whose passage contains markup.
 #[derive(Debug)]
 struct Hostile;
 
@@ -57,7 +57,7 @@ impl Search for Hostile {
     }
 }
 
-/// A question asked in a real browser: all that comes is shown, as text, and is there again in a run that was saved.
+/// Asks a question in a real browser: all output is shown as text, and again in the saved run.
 #[tokio::test]
 async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
     let program = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
@@ -72,12 +72,12 @@ async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
         "<think>Who <u>wrote</u> it?</think>\n<search> [graph] <em>Faust</em> author </search>",
         "<think>Goethe.</think><answer> Goethe </answer>",
     ]);
-    let mut plan = Plan::new(script(&lines.terminator("</information>\n\n")));
+    let mut plan = ServerPlan::new(script(&lines.terminator("</information>\n\n")));
     plan.searcher = Some(Arc::new(Hostile));
-    let house = plan.build().await;
+    let server = plan.build().await;
     let driver = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/playground.py");
     let mut command = Command::new("python3");
-    command.args([driver, program, &house.url("/")]);
+    command.args([driver, program, &server.url("/")]);
     let output = match tokio::task::spawn_blocking(move || command.output()).await.unwrap() {
         Ok(output) => output,
         Err(error) => return eprintln!("skipped: python3 drives the browser, and cannot be run: {error}"),
@@ -112,7 +112,7 @@ async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
     is_there_again(&seen);
 }
 
-/// The graph of the search, and the way from it into the list.
+/// Checks the graph of the search, and its links to the list.
 fn has_a_graph(seen: &Value) {
     let place =
         "<b>Faust</b> \u{b7} 0.25 \u{b7} bm25 #2 (1.5) \u{b7} graph #1 (0.25): <i>goethe</i> \u{2192} this passage";
@@ -132,8 +132,7 @@ fn has_a_graph(seen: &Value) {
     assert_eq!(seen["reached"], reached, "a passage of the graph is opened in the list");
 }
 
-/// The run as it was saved, shown by a page without a server, from the file and from an answer that holds its events;
-/// and a file that is damaged.
+/// Checks the saved run, opened without a server from the file and from a response with its events; and a damaged file.
 fn is_there_again(seen: &Value) {
     for again in seen["again"].as_array().unwrap() {
         for part in ["title", "text", "answer", "graphs", "foreign"] {

@@ -1,4 +1,4 @@
-//! Policies come and go while requests run.
+//! Policies are loaded, replaced and unloaded while requests run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 use waymark::api::PolicyStore;
 use waymark_engine::mock::Lines;
 
-use crate::house::{House, Plan, says, script};
+use crate::harness::{ServerPlan, TestServer, says, script};
 
-/// A policy called `name` in the folder `dir`, with an adapter as far as the mock needs one.
+/// Writes a policy `name` to the directory `dir`, with an adapter that the mock accepts.
 fn write(dir: &Path, name: &str) {
     fs::create_dir_all(dir.join("adapter")).unwrap();
     let text = format!("name = \"{name}\"\nprotocol = \"routerag\"\nadapter = \"adapter\"\n");
     fs::write(dir.join("policy.toml"), text).unwrap();
 }
 
-/// Gives the policy in the folder `dir` an adapter of its own: the mock computes alike with all of them.
+/// Gives the policy in the directory `dir` its own adapter; the mock computes the same with all of them.
 fn teach(dir: &Path, values: &str) {
     fs::write(dir.join("adapter/adapter_model.safetensors"), values).unwrap();
 }
 
-/// A house that searches once and answers, and the root of its policies.
-async fn house() -> (tempfile::TempDir, House) {
+/// Builds a server that searches once and answers, and the root directory of its policies.
+async fn test_server() -> (tempfile::TempDir, TestServer) {
     let root = tempfile::tempdir().unwrap();
     let lines = Lines::new([
         "<think>look</think>\n<search> [passage] rivers </search>",
@@ -32,16 +32,16 @@ async fn house() -> (tempfile::TempDir, House) {
     ]);
     let lines = lines.terminator("</information>\n\n").terminator("Let me try again.\n");
     let store = PolicyStore::new(root.path().canonicalize().unwrap());
-    (root, Plan { store: Some(store), ..Plan::new(script(&lines)) }.build().await)
+    (root, ServerPlan { store: Some(store), ..ServerPlan::new(script(&lines)) }.build().await)
 }
 
-async fn load(house: &House, directory: &str) -> (u16, Value) {
-    let response = house.post("/v1/policies", &json!({"directory": directory})).await;
+async fn load(server: &TestServer, directory: &str) -> (u16, Value) {
+    let response = server.post("/v1/policies", &json!({"directory": directory})).await;
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-async fn unload(house: &House, name: &str) -> (u16, Value) {
-    let response = house.client.delete(house.url(&format!("/v1/policies/{name}"))).send().await.unwrap();
+async fn unload(server: &TestServer, name: &str) -> (u16, Value) {
+    let response = server.client.delete(server.url(&format!("/v1/policies/{name}"))).send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
@@ -51,17 +51,17 @@ fn question(model: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_is_replaced_without_losing_a_request() {
-    let (root, house) = house().await;
+    let (root, server) = test_server().await;
     for dir in ["old", "new"] {
         write(&root.path().join(dir), "swap");
         teach(&root.path().join(dir), dir);
     }
-    assert_eq!(load(&house, "old").await.1["replaced"], false);
+    assert_eq!(load(&server, "old").await.1["replaced"], false);
     let over = AtomicBool::new(false);
     let clients = (0..4).map(|_| async {
         let mut prints = BTreeSet::new();
         while !over.load(SeqCst) {
-            let (status, answer) = house.chat(&question("swap")).await;
+            let (status, answer) = server.chat(&question("swap")).await;
             assert_eq!(status, 200, "{answer}");
             assert_eq!(answer["choices"][0]["message"]["content"], "Danube");
             prints.insert(answer["system_fingerprint"].as_str().unwrap().to_owned());
@@ -71,7 +71,7 @@ async fn a_policy_is_replaced_without_losing_a_request() {
     let swaps = async {
         let mut generations = BTreeSet::new();
         for directory in ["new", "old"].iter().cycle().take(20) {
-            let (status, change) = load(&house, directory).await;
+            let (status, change) = load(&server, directory).await;
             assert_eq!((status, &change["replaced"]), (200, &json!(true)), "{change}");
             assert_eq!(change["policy"]["directory"], **directory);
             generations.insert(change["policy"]["generation"].as_u64().unwrap());
@@ -83,56 +83,56 @@ async fn a_policy_is_replaced_without_losing_a_request() {
     let (prints, ()) = tokio::join!(futures::future::join_all(clients), swaps);
     let prints: BTreeSet<String> = prints.into_iter().flatten().collect();
     assert_eq!(prints.len(), 2, "one for each adapter, however often it is loaded");
-    assert_eq!(unload(&house, "swap").await.0, 200);
-    assert_eq!(house.chat(&question("swap")).await.0, 404);
-    house.quiet().await;
+    assert_eq!(unload(&server, "swap").await.0, 200);
+    assert_eq!(server.chat(&question("swap")).await.0, 404);
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn a_request_keeps_the_policy_it_began_with() {
-    let (root, house) = house().await;
+    let (root, server) = test_server().await;
     write(&root.path().join("p"), "p");
-    assert_eq!(load(&house, "p").await.0, 200);
-    let lease = house.state.policies.get("p").unwrap().policy.clone();
-    assert_eq!(unload(&house, "p").await.0, 200);
+    assert_eq!(load(&server, "p").await.0, 200);
+    let lease = server.state.policies.get("p").unwrap().policy.clone();
+    assert_eq!(unload(&server, "p").await.0, 200);
     // Whoever holds the policy can still generate with its adapter, as an episode between two turns does.
     let (conversation, options) = (
-        waymark_agent::Conversation::from_messages(vec![waymark_agent::Message::new(
+        waymark_agent::Conversation::from_messages(vec![waymark_agent::ConversationMessage::new(
             waymark_agent::Role::User,
             "Which river?",
         )])
         .unwrap(),
         waymark_agent::EpisodeOptions::default(),
     );
-    let episode = waymark_agent::Episode::new(&house.state.runtime, &lease, conversation, options).unwrap();
+    let episode = waymark_agent::Episode::new(&server.state.runtime, &lease, conversation, options).unwrap();
     let (events, mut heard) = tokio::sync::mpsc::channel(1024);
     let trajectory = episode.run(events).await.unwrap();
     heard.close();
     assert_eq!(trajectory.answer.as_deref(), Some("Danube"));
     drop(lease);
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn what_is_served_is_listed() {
-    let (root, house) = house().await;
+    let (root, server) = test_server().await;
     write(&root.path().join("deep/er"), "a/b");
-    let (status, change) = load(&house, "deep/er").await;
-    assert_eq!((status, &change["replaced"]), (200, &json!(true)), "the house has a policy of this name");
-    let list: Value = house.get("/v1/policies").await.json().await.unwrap();
+    let (status, change) = load(&server, "deep/er").await;
+    assert_eq!((status, &change["replaced"]), (200, &json!(true)), "the server has a policy of this name");
+    let list: Value = server.get("/v1/policies").await.json().await.unwrap();
     let names: Vec<_> = list["data"].as_array().unwrap().iter().map(|policy| &policy["name"]).collect();
     assert_eq!(names, ["plain", "routerag", "a/b"]);
     assert_eq!(list["data"][2]["directory"], "deep/er");
     assert!(list["data"][2]["generation"].is_u64() && list["data"][0]["generation"].is_null());
-    let models: Value = house.get("/v1/models/a/b").await.json().await.unwrap();
+    let models: Value = server.get("/v1/models/a/b").await.json().await.unwrap();
     assert_eq!(models["protocol"], "routerag");
-    assert_eq!(unload(&house, "a%2Fb").await.0, 200);
-    assert_eq!(unload(&house, "a/b").await.1["error"]["code"], "model_not_found");
+    assert_eq!(unload(&server, "a%2Fb").await.0, 200);
+    assert_eq!(unload(&server, "a/b").await.1["error"]["code"], "model_not_found");
 }
 
 #[tokio::test]
 async fn nothing_outside_the_root_and_nothing_broken_is_loaded() {
-    let (root, house) = house().await;
+    let (root, server) = test_server().await;
     let outside = tempfile::tempdir().unwrap();
     write(outside.path(), "out");
     std::os::unix::fs::symlink(outside.path(), root.path().join("link")).unwrap();
@@ -152,18 +152,18 @@ async fn nothing_outside_the_root_and_nothing_broken_is_loaded() {
         ("other-base", "another"),
         ("broken", "line 1"),
     ] {
-        let (status, body) = load(&house, directory).await;
+        let (status, body) = load(&server, directory).await;
         assert_eq!((status, &body["error"]["param"]), (400, &json!("directory")), "{directory}: {body}");
         assert!(body["error"]["message"].as_str().unwrap().contains(words), "{directory}: {body}");
     }
-    assert_eq!(house.state.policies.all().len(), 3, "nothing was loaded");
+    assert_eq!(server.state.policies.all().len(), 3, "nothing was loaded");
 }
 
 #[tokio::test]
 async fn policies_are_fixed_without_a_root() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     assert_eq!(
-        load(&house, "p").await,
+        load(&server, "p").await,
         (
             403,
             json!({"error": {
@@ -172,20 +172,20 @@ async fn policies_are_fixed_without_a_root() {
             }})
         )
     );
-    assert_eq!(unload(&house, "plain").await.0, 403);
-    assert_eq!(house.get("/v1/policies").await.status(), 200);
+    assert_eq!(unload(&server, "plain").await.0, 403);
+    assert_eq!(server.get("/v1/policies").await.status(), 200);
 }
 
 #[tokio::test]
 async fn what_came_from_a_directory_is_read_again() {
-    let (root, house) = house().await;
+    let (root, server) = test_server().await;
     let all = [("one", "first"), ("two", "second"), ("three", "third"), ("four", "fourth"), ("five", "fifth")];
     for (directory, name) in all {
         write(&root.path().join(directory), name);
-        assert_eq!(load(&house, directory).await.0, 200);
+        assert_eq!(load(&server, directory).await.0, 200);
     }
     let served = async || {
-        let list: Value = house.get("/v1/policies").await.json().await.unwrap();
+        let list: Value = server.get("/v1/policies").await.json().await.unwrap();
         let loaded = list["data"].as_array().unwrap().iter().filter(|policy| policy["directory"].is_string());
         let told = |policy: &Value| {
             let told = ["directory", "name"].map(|field| policy[field].as_str().unwrap().to_owned());
@@ -194,13 +194,13 @@ async fn what_came_from_a_directory_is_read_again() {
         loaded.map(told).collect::<Vec<_>>()
     };
     let before = served().await;
-    // One has a new name, one a name that is taken, one is broken, one is as it was but for its adapter, and one as it was.
+    // One has a new name, one a name that is taken, one is broken, one changed only its adapter, and one is unchanged.
     write(&root.path().join("one"), "renamed");
     write(&root.path().join("two"), "third");
     fs::write(root.path().join("three/policy.toml"), "nonsense").unwrap();
     teach(&root.path().join("four"), "more");
-    let running = house.raw("/v1/chat/completions", &question("fourth")).await;
-    house.state.reload_policies().await;
+    let running = server.raw("/v1/chat/completions", &question("fourth")).await;
+    server.state.reload_policies().await;
     let after = served().await;
     let names: Vec<&str> = after.iter().map(|([_, name], _)| name.as_str()).collect();
     assert_eq!(names, ["renamed", "second", "third", "fourth", "fifth"]);
@@ -208,53 +208,53 @@ async fn what_came_from_a_directory_is_read_again() {
     assert_eq!(changed, [true, false, false, true, false]);
     drop(running);
     for name in ["renamed", "second", "third", "fourth", "fifth"] {
-        assert_eq!(house.chat(&question(name)).await.0, 200, "{name}");
+        assert_eq!(server.chat(&question(name)).await.0, 200, "{name}");
     }
-    assert_eq!(house.chat(&question("first")).await.0, 404);
-    // One that was unloaded does not come back.
-    assert_eq!(unload(&house, "fourth").await.0, 200);
-    house.state.reload_policies().await;
+    assert_eq!(server.chat(&question("first")).await.0, 404);
+    // An unloaded policy is not reloaded.
+    assert_eq!(unload(&server, "fourth").await.0, 200);
+    server.state.reload_policies().await;
     assert_eq!(served().await.len(), 4);
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn a_policy_that_has_not_changed_stays_with_its_traces() {
-    let (root, house) = house().await;
+    let (root, server) = test_server().await;
     let dir = root.path().join("one");
     write(&dir, "one");
-    let generation = load(&house, "one").await.1["policy"]["generation"].as_u64().unwrap();
+    let generation = load(&server, "one").await.1["policy"]["generation"].as_u64().unwrap();
     let served = async || {
-        let list: Value = house.get("/v1/policies").await.json().await.unwrap();
+        let list: Value = server.get("/v1/policies").await.json().await.unwrap();
         list["data"].as_array().unwrap().iter().find(|policy| policy["name"] == "one").unwrap()["generation"].clone()
     };
-    let answer: Value = house.post("/v1/agent", &json!({"question": "x", "model": "one"})).await.json().await.unwrap();
+    let answer: Value = server.post("/v1/agent", &json!({"question": "x", "model": "one"})).await.json().await.unwrap();
     let replay = format!("/v1/traces/{}/replay", answer["id"].as_str().unwrap());
-    let replay = async || house.post(&replay, &json!({"mode": "forced"})).await.status();
-    // Written once more, as a copy over it does.
+    let replay = async || server.post(&replay, &json!({"mode": "forced"})).await.status();
+    // Rewritten with the same content, as copying the file does.
     write(&dir, "one");
-    house.state.reload_policies().await;
+    server.state.reload_policies().await;
     assert_eq!((served().await, replay().await.as_u16()), (json!(generation), 200));
     teach(&dir, "more");
-    house.state.reload_policies().await;
+    server.state.reload_policies().await;
     assert!(served().await.as_u64().unwrap() > generation);
     assert_eq!(replay().await, 409);
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
-async fn a_fingerprint_tells_adapters_apart_in_every_house() {
+async fn a_fingerprint_tells_adapters_apart_on_every_server() {
     let prints = async |order: [&str; 2], values: &str| {
-        let (root, house) = house().await;
+        let (root, server) = test_server().await;
         for name in order {
             let dir = root.path().join(name);
             write(&dir, name);
             teach(&dir, values);
-            assert_eq!(load(&house, name).await.0, 200);
+            assert_eq!(load(&server, name).await.0, 200);
         }
         let mut prints = Vec::new();
         for name in ["one", "two", "routerag"] {
-            let answer = house.chat(&question(name)).await.1;
+            let answer = server.chat(&question(name)).await.1;
             prints.push(answer["system_fingerprint"].as_str().unwrap().to_owned());
         }
         prints

@@ -1,10 +1,10 @@
-//! What is refused, with which status, and in whose name.
+//! Refused requests: their statuses, and the fields that the errors name.
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::house::{House, Plan, read_until, says};
+use crate::harness::{ServerPlan, TestServer, read_until, says};
 
 fn body(extra: Value) -> Value {
     let mut body = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
@@ -12,7 +12,7 @@ fn body(extra: Value) -> Value {
     body
 }
 
-/// Status, code and param of an error, after its shape was checked.
+/// Returns the status, code and param of an error, after checking its format.
 fn error(status: u16, value: &Value) -> (u16, String, Value) {
     let error = value["error"].as_object().unwrap_or_else(|| panic!("no error object: {value}"));
     let keys: Vec<&String> = error.keys().collect();
@@ -25,7 +25,7 @@ fn error(status: u16, value: &Value) -> (u16, String, Value) {
 
 #[tokio::test]
 async fn bad_messages_are_named() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let long = "x".repeat(40_000);
     let message = |message: Value| json!({"messages": [message]});
     for (change, status, code, param) in [
@@ -75,15 +75,15 @@ async fn bad_messages_are_named() {
         ),
         (message(json!({"role": "user", "content": 5})), 400, "invalid_value", json!("messages[0].content")),
     ] {
-        let (got, answer) = house.chat(&body(change.clone())).await;
+        let (got, answer) = server.chat(&body(change.clone())).await;
         assert_eq!(error(got, &answer), (status, code.to_owned(), param), "{change} gave {answer}");
     }
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn bad_values_are_named() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     for (change, status, code, param) in [
         (json!({"max_tokens": 0}), 400, "invalid_value", json!("max_tokens")),
         (json!({"max_completion_tokens": 0}), 400, "invalid_value", json!("max_completion_tokens")),
@@ -130,17 +130,17 @@ async fn bad_values_are_named() {
         (json!({"model": "routerag", "rag": {"mode": "triples"}}), 400, "unsupported_parameter", json!("rag.mode")),
         (json!({"model": "routerag", "rag": {"mode": "kag"}}), 400, "unsupported_parameter", json!("rag.mode")),
     ] {
-        let (got, answer) = house.chat(&body(change.clone())).await;
+        let (got, answer) = server.chat(&body(change.clone())).await;
         assert_eq!(error(got, &answer), (status, code.to_owned(), param), "{change} gave {answer}");
     }
-    let (got, answer) = house.chat(&json!({"messages": [{"role": "user", "content": "x"}]})).await;
+    let (got, answer) = server.chat(&json!({"messages": [{"role": "user", "content": "x"}]})).await;
     assert_eq!(error(got, &answer), (400, "missing_required_parameter".into(), json!("model")));
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn known_options_without_an_implementation_are_refused_unless_they_ask_for_nothing() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     for (field, asks, harmless) in [
         ("functions", json!([{}]), json!([])),
         ("function_call", json!({"name": "x"}), json!("auto")),
@@ -155,18 +155,18 @@ async fn known_options_without_an_implementation_are_refused_unless_they_ask_for
         ("web_search_options", json!({}), Value::Null),
         ("prompt_cache_key", json!("x"), Value::Null),
     ] {
-        let (status, answer) = house.chat(&body(json!({field: asks}))).await;
+        let (status, answer) = server.chat(&body(json!({field: asks}))).await;
         assert_eq!(error(status, &answer), (400, "unsupported_parameter".into(), json!(field)), "{field}");
-        let (status, answer) = house.chat(&body(json!({field: harmless}))).await;
+        let (status, answer) = server.chat(&body(json!({field: harmless}))).await;
         assert_eq!(status, 200, "{field}: {answer}");
     }
 }
 
 #[tokio::test]
 async fn bytes_that_are_no_request() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let send = async |kind: &str, bytes: &[u8]| {
-        let request = house.client.post(house.url("/v1/chat/completions")).header("content-type", kind);
+        let request = server.client.post(server.url("/v1/chat/completions")).header("content-type", kind);
         let response = request.body(bytes.to_vec()).send().await.unwrap();
         assert!(response.headers()["x-request-id"].to_str().unwrap().starts_with("req_"));
         error(response.status().as_u16(), &response.json().await.unwrap())
@@ -188,30 +188,30 @@ async fn bytes_that_are_no_request() {
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
-    let mut plan = Plan::new(says("hi"));
+    let mut plan = ServerPlan::new(says("hi"));
     plan.http.body_limit = 1000;
-    let house = plan.build().await;
-    let mut socket = TcpStream::connect(house.address).await.unwrap();
+    let server = plan.build().await;
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1001\r\n\r\n";
     socket.write_all(head.as_bytes()).await.unwrap();
     let answer = read_until(&mut socket, "request_too_large").await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    // Without a length it is noticed while reading.
-    let mut socket = TcpStream::connect(house.address).await.unwrap();
+    // Without a length header the size is noticed while reading.
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     socket.write_all(format!("{head}7d0\r\n{}\r\n", "x".repeat(2000)).as_bytes()).await.unwrap();
     let answer = read_until(&mut socket, "request_too_large").await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    let fits = house.chat(&body(json!({}))).await;
+    let fits = server.chat(&body(json!({}))).await;
     assert_eq!(fits.0, 200);
 }
 
 #[tokio::test]
 async fn every_route_refuses_a_body_that_is_too_large() {
-    let mut plan = Plan::new(says("hi"));
+    let mut plan = ServerPlan::new(says("hi"));
     plan.http.body_limit = 1000;
-    let house = plan.build().await;
-    let document: Value = house.get("/openapi.json").await.json().await.unwrap();
+    let server = plan.build().await;
+    let document: Value = server.get("/openapi.json").await.json().await.unwrap();
     let paths = document["paths"].as_object().unwrap().iter();
     let paths: Vec<&String> =
         paths.filter(|(_, item)| item["post"]["requestBody"].is_object()).map(|(path, _)| path).collect();
@@ -219,8 +219,8 @@ async fn every_route_refuses_a_body_that_is_too_large() {
     for path in paths {
         let at = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
         let at = at.collect::<Vec<_>>().join("/");
-        // The answer comes although the body never does.
-        let mut socket = house.raw_head(&at, "accept: */*\r\ncontent-length: 1001").await;
+        // The response arrives although the body never does.
+        let mut socket = server.raw_head(&at, "accept: */*\r\ncontent-length: 1001").await;
         let answer = read_until(&mut socket, "request_too_large").await;
         assert!(answer.starts_with("HTTP/1.1 413"), "{path}: {answer}");
     }
@@ -228,11 +228,11 @@ async fn every_route_refuses_a_body_that_is_too_large() {
 
 #[tokio::test]
 async fn routes_and_methods_that_do_not_exist() {
-    let house = House::new(says("hi")).await;
-    let response = house.get("/v1/nothing").await;
+    let server = TestServer::new(says("hi")).await;
+    let response = server.get("/v1/nothing").await;
     assert!(response.headers().contains_key("x-request-id"));
     assert_eq!(error(response.status().as_u16(), &response.json().await.unwrap()).1, "not_found");
-    let response = house.get("/v1/chat/completions").await;
+    let response = server.get("/v1/chat/completions").await;
     assert_eq!(response.headers()["allow"], "POST");
     assert_eq!(
         error(response.status().as_u16(), &response.json().await.unwrap()),

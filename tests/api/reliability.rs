@@ -1,4 +1,4 @@
-//! `docs/reliability.md` names a test for every class of failure. The tests it names exist.
+//! `docs/reliability.md` names a test for every class of failure. All of these tests exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,13 +24,13 @@ fn every_class_has_a_test_that_exists_or_a_reason() {
     assert_eq!(classes, (1..=CLASSES).collect());
 }
 
-/// A test is named by its file and its function.
+/// Returns the source above a test, which is named by its file and its function.
 fn exists(root: &Path, name: &str) {
     let (file, function) = name.split_once("::").unwrap();
     let source = std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
     let at = source.find(&format!("fn {function}(")).unwrap_or_else(|| panic!("{file} has no test {function}"));
     let before = &source[..at];
     let head = &before[before.rfind("\n\n").unwrap_or(0)..];
-    // Within `proptest!` the attribute stands right above as well.
+    // Within `proptest!` the attribute stands right above the function as well.
     assert!(head.contains("#[test]") || head.contains("#[tokio::test"), "{name} is no test");
 }

@@ -1,36 +1,36 @@
-//! Episodes once more: along their tokens, and anew.
+//! Replays: forced along the recorded tokens, and free.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark_agent::{SearchLimits, Searcher};
 use waymark::api::{Library, PolicyStore};
+use waymark_agent::{SearchLimits, Searcher};
 use waymark_engine::MockBackend;
 use waymark_index::{BuildOptions, CommitOptions, Corpus, Document, LiveIndex, OpenOptions, build};
 
-use crate::house::{House, Plan, eventually, says, script, tokenizer};
-use crate::shelf::HashEmbed;
+use crate::harness::{ServerPlan, TestServer, eventually, says, script, tokenizer};
+use crate::small_index::HashEmbed;
 use crate::traces::{loops, trace};
 
-async fn ask(house: &House, body: &Value) -> String {
-    let response = house.post("/v1/agent", body).await;
+async fn ask(server: &TestServer, body: &Value) -> String {
+    let response = server.post("/v1/agent", body).await;
     assert_eq!(response.status(), 200);
     response.json::<Value>().await.unwrap()["id"].as_str().unwrap().to_owned()
 }
 
-async fn replay(house: &House, id: &str, mode: &str) -> (u16, Value) {
-    let response = house.post(&format!("/v1/traces/{id}/replay"), &json!({"mode": mode})).await;
+async fn replay(server: &TestServer, id: &str, mode: &str) -> (u16, Value) {
+    let response = server.post(&format!("/v1/traces/{id}/replay"), &json!({"mode": mode})).await;
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-/// Both replays say what was said: equal ids, and log-probabilities to the bit.
-pub async fn check_equal(house: &House, id: &str) {
-    let (_, kept) = trace(house, id).await;
+/// Checks that both replays match the trace: equal IDs, and log-probabilities equal to the bit.
+pub async fn check_equal(server: &TestServer, id: &str) {
+    let (_, kept) = trace(server, id).await;
     let sampled = kept["tokens"]["logprobs"].as_array().unwrap().iter().filter(|logprob| logprob.is_number()).count();
     assert!(sampled > 0);
     for mode in ["forced", "free"] {
-        let (status, replay) = replay(house, id, mode).await;
+        let (status, replay) = replay(server, id, mode).await;
         assert_eq!(
             (status, &replay["ids_equal"], &replay["divergence"]),
             (200, &json!(true), &Value::Null),
@@ -48,90 +48,92 @@ pub async fn check_equal(house: &House, id: &str) {
 
 #[tokio::test]
 async fn a_loop_is_the_same_again() {
-    let house = House::new(script(&loops())).await;
-    let id = ask(&house, &json!({"question": "Who wrote Faust?", "model": "routerag"})).await;
-    check_equal(&house, &id).await;
-    let (_, replay) = replay(&house, &id, "forced").await;
+    let server = TestServer::new(script(&loops())).await;
+    let id = ask(&server, &json!({"question": "Who wrote Faust?", "model": "routerag"})).await;
+    check_equal(&server, &id).await;
+    let (_, replay) = replay(&server, &id, "forced").await;
     assert_eq!(replay["searches"][0]["snapshot"], json!({"then": 3, "now": 3}));
     assert_eq!((&replay["answer"], &replay["finish_reason"]), (&Value::Null, &Value::Null));
-    // Nothing is kept of a replay.
-    let listed: Value = house.get("/v1/traces").await.json().await.unwrap();
+    // Replays are not stored.
+    let listed: Value = server.get("/v1/traces").await.json().await.unwrap();
     assert_eq!(listed["data"].as_array().unwrap().len(), 1);
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn chance_is_the_same_again_and_forced_words_are_forced_again() {
-    let house = House::new(MockBackend::random(5, tokenizer().vocab()).with_confidence(2.0)).await;
+    let server = TestServer::new(MockBackend::random(5, tokenizer().vocab()).with_confidence(2.0)).await;
     for body in [
         json!({"question": "say something", "model": "plain", "seed": 3, "temperature": 1.5, "top_p": 0.9, "max_tokens": 80}),
         json!({"question": "look for it", "model": "routerag", "seed": 4, "rag": {"guided": true}, "max_tokens": 200}),
     ] {
-        let id = ask(&house, &body).await;
-        check_equal(&house, &id).await;
+        let id = ask(&server, &body).await;
+        check_equal(&server, &id).await;
     }
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn a_continued_text_is_the_same_again() {
-    let house = House::new(MockBackend::random(5, tokenizer().vocab()).with_confidence(2.0)).await;
+    let server = TestServer::new(MockBackend::random(5, tokenizer().vocab()).with_confidence(2.0)).await;
     for prompt in [json!("Once upon"), json!([79, 110, 99, 101])] {
         let body =
             json!({"model": "routerag", "prompt": prompt, "n": 2, "seed": 3, "temperature": 1.5, "max_tokens": 40});
-        let whole: Value = house.post("/v1/completions", &body).await.json().await.unwrap();
+        let whole: Value = server.post("/v1/completions", &body).await.json().await.unwrap();
         let id = whole["id"].as_str().unwrap();
-        check_equal(&house, id).await;
-        check_equal(&house, &format!("{id}-1")).await;
+        check_equal(&server, id).await;
+        check_equal(&server, &format!("{id}-1")).await;
     }
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn what_was_broken_off_is_the_same_as_far_as_it_went() {
     let backend = says("one two three four five").with_time(Duration::from_millis(2), Duration::ZERO);
     let faults = backend.faults();
-    let house = House::new(backend).await;
+    let server = TestServer::new(backend).await;
     faults.error_at(8);
-    assert_eq!(house.post("/v1/agent", &json!({"question": "x", "model": "plain"})).await.status(), 500);
-    let listed: Value = house.get("/v1/traces").await.json().await.unwrap();
+    assert_eq!(server.post("/v1/agent", &json!({"question": "x", "model": "plain"})).await.status(), 500);
+    let listed: Value = server.get("/v1/traces").await.json().await.unwrap();
     assert_eq!(listed["data"][0]["status"], "failed");
-    check_equal(&house, listed["data"][0]["id"].as_str().unwrap()).await;
+    check_equal(&server, listed["data"][0]["id"].as_str().unwrap()).await;
 }
 
 fn document(id: &str, text: &str) -> Value {
     json!({"id": id, "title": id, "text": text})
 }
 
-/// A house that searches a living index for `faust`.
-async fn living() -> (tempfile::TempDir, House) {
+/// Builds a server that searches a changing index for `faust`.
+async fn living() -> (tempfile::TempDir, TestServer) {
     let dir = tempfile::tempdir().unwrap();
     let texts =
         [("a", "Faust is a play by Goethe."), ("b", "Another Faust is by Marlowe."), ("c", "The Thames is a river.")];
     let documents = texts.iter().map(|(id, text)| serde_json::from_value::<Document>(document(id, text)).unwrap());
-    let (corpus, options) = (Corpus::from_documents("test", documents.collect()), BuildOptions::default());
+    let corpus = Corpus::from_documents("test", documents.collect());
+    let options = BuildOptions::default();
     build(corpus, &HashEmbed::default(), dir.path(), &options, &()).unwrap();
     let live = LiveIndex::open(dir.path(), Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
     let live = Arc::new(live);
     let limits = SearchLimits { threads: 2, waiting: 64, timeout: Duration::from_secs(20) };
     let searcher = Searcher::new(Arc::clone(&live), limits).unwrap();
     let library = Library::new(live, CommitOptions::default());
-    let plan = Plan { searcher: Some(Arc::new(searcher)), library: Some(library), ..Plan::new(script(&loops())) };
+    let plan =
+        ServerPlan { searcher: Some(Arc::new(searcher)), library: Some(library), ..ServerPlan::new(script(&loops())) };
     (dir, plan.build().await)
 }
 
 #[tokio::test]
 async fn an_index_that_has_changed_shows_in_the_searches() {
-    let (_dir, house) = living().await;
+    let (_dir, server) = living().await;
     let body = json!({"question": "Who wrote Faust?", "model": "routerag", "rag": {"k": 2, "ranking": "bm25"}});
-    let id = ask(&house, &body).await;
-    check_equal(&house, &id).await;
-    // `a` says something else, `b` goes, and `d` comes.
+    let id = ask(&server, &body).await;
+    check_equal(&server, &id).await;
+    // The text of `a` changes, `b` is removed, and `d` is added.
     let changed = json!({"documents": [document("a", "Faust, Faust, Faust! A play by Goethe."), document("d", "Faust is an opera by Gounod.")]});
-    assert_eq!(house.post("/v1/documents", &changed).await.status(), 200);
-    house.client.delete(house.url("/v1/documents/b")).send().await.unwrap();
+    assert_eq!(server.post("/v1/documents", &changed).await.status(), 200);
+    server.client.delete(server.url("/v1/documents/b")).send().await.unwrap();
 
-    let (_, forced) = replay(&house, &id, "forced").await;
+    let (_, forced) = replay(&server, &id, "forced").await;
     assert_eq!((&forced["ids_equal"], &forced["logprobs"]["max"]), (&json!(true), &json!(0.0)), "{forced}");
     let search = &forced["searches"][0];
     assert_eq!(
@@ -143,15 +145,15 @@ async fn an_index_that_has_changed_shows_in_the_searches() {
     assert_eq!(search["changed"], json!(["a"]));
     assert!(search["snapshot"]["now"].as_u64() > search["snapshot"]["then"].as_u64());
 
-    // Anew, the policy sees other evidence: there the sequences part.
-    let (_, free) = replay(&house, &id, "free").await;
+    // In a free replay the policy sees other evidence, where the sequences diverge.
+    let (_, free) = replay(&server, &id, "free").await;
     assert_eq!(free["ids_equal"], false);
     let divergence = &free["divergence"];
     assert_eq!(
         (&divergence["then"]["origin"], &divergence["now"]["origin"]),
         (&json!("environment"), &json!("environment"))
     );
-    let (_, kept) = trace(&house, &id).await;
+    let (_, kept) = trace(&server, &id).await;
     let at = divergence["at"].as_u64().unwrap() as usize;
     assert_eq!(kept["tokens"]["ids"][at], divergence["then"]["id"]);
     assert_ne!(divergence["then"]["id"], divergence["now"]["id"]);
@@ -166,47 +168,47 @@ async fn without_its_policy_a_trace_is_not_run_again() {
     let text = "name = \"one\"\nprotocol = \"routerag\"\nadapter = \"adapter\"\n";
     std::fs::write(root.path().join("one/policy.toml"), text).unwrap();
     let store = PolicyStore::new(root.path().canonicalize().unwrap());
-    let house = Plan { store: Some(store), ..Plan::new(script(&loops())) }.build().await;
-    let load = async || assert_eq!(house.post("/v1/policies", &json!({"directory": "one"})).await.status(), 200);
+    let server = ServerPlan { store: Some(store), ..ServerPlan::new(script(&loops())) }.build().await;
+    let load = async || assert_eq!(server.post("/v1/policies", &json!({"directory": "one"})).await.status(), 200);
     load().await;
-    let id = ask(&house, &json!({"question": "Who wrote Faust?", "model": "one"})).await;
-    check_equal(&house, &id).await;
-    let generation = trace(&house, &id).await.1["generation"].as_u64().unwrap();
+    let id = ask(&server, &json!({"question": "Who wrote Faust?", "model": "one"})).await;
+    check_equal(&server, &id).await;
+    let generation = trace(&server, &id).await.1["generation"].as_u64().unwrap();
     for gone in ["replaced", "unloaded"] {
         match gone {
             "replaced" => load().await,
-            _ => drop(house.client.delete(house.url("/v1/policies/one")).send().await.unwrap()),
+            _ => drop(server.client.delete(server.url("/v1/policies/one")).send().await.unwrap()),
         }
         for mode in ["forced", "free"] {
-            let (status, refused) = replay(&house, &id, mode).await;
+            let (status, refused) = replay(&server, &id, mode).await;
             assert_eq!((status, &refused["error"]["code"]), (409, &json!("policy_changed")), "{gone}");
             assert!(refused["error"]["message"].as_str().unwrap().contains(&format!("generation {generation}")));
         }
     }
-    assert_eq!(trace(&house, &id).await.0, 200, "the trace itself stays");
+    assert_eq!(trace(&server, &id).await.0, 200, "the trace itself stays");
 }
 
 #[tokio::test]
 async fn a_replay_is_refused_by_name_and_given_up_with_its_client() {
-    let house = House::new(says(&"word ".repeat(100)).with_time(Duration::from_millis(3), Duration::ZERO)).await;
-    let id = ask(&house, &json!({"question": "x", "model": "plain", "max_tokens": 100})).await;
+    let server = TestServer::new(says(&"word ".repeat(100)).with_time(Duration::from_millis(3), Duration::ZERO)).await;
+    let id = ask(&server, &json!({"question": "x", "model": "plain", "max_tokens": 100})).await;
     for (path, body, status, code) in [
         (id.as_str(), json!({}), 400, "missing_required_parameter"),
         (&id, json!({"mode": "backwards"}), 400, "invalid_value"),
         (&id, json!({"mode": "free", "seed": 1}), 400, "unknown_parameter"),
         ("ep-nobody", json!({"mode": "free"}), 404, "trace_not_found"),
     ] {
-        let response = house.post(&format!("/v1/traces/{path}/replay"), &body).await;
+        let response = server.post(&format!("/v1/traces/{path}/replay"), &body).await;
         assert_eq!(response.status(), status);
         assert_eq!(response.json::<Value>().await.unwrap()["error"]["code"], code);
     }
     for mode in ["forced", "free"] {
-        let counters = house.state.runtime.engine.counters();
+        let counters = server.state.runtime.engine.counters();
         let before = counters.decode_tokens_total.get();
-        let socket = house.raw(&format!("/v1/traces/{id}/replay"), &json!({"mode": mode})).await;
+        let socket = server.raw(&format!("/v1/traces/{id}/replay"), &json!({"mode": mode})).await;
         eventually("tokens are computed", || counters.decode_tokens_total.get() > before + 3).await;
         drop(socket);
-        house.quiet().await;
+        server.quiet().await;
         assert!(counters.decode_tokens_total.get() < before + 100, "{mode}");
     }
 }

@@ -1,4 +1,4 @@
-//! Streams that lose their connection and are taken up again.
+//! Streams that lose their connection and are resumed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -11,13 +11,13 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark::config::ResumeConfig;
+use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_engine::MockBackend;
 use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Mode};
 
-use crate::house::{House, Plan, eventually, evidence, read_until, says, script, tokenizer};
+use crate::harness::{ServerPlan, TestServer, eventually, evidence, read_until, says, script, tokenizer};
 use crate::traces::{loops, trace};
 
 const STEP: Duration = Duration::from_millis(1);
@@ -26,7 +26,7 @@ fn question(model: &str) -> Value {
     json!({"question": "Who wrote Faust?", "model": model, "stream": true, "resumable": true, "seed": 1})
 }
 
-/// The whole messages at the beginning of `bytes`: id, name and data of each.
+/// Returns the complete messages at the beginning of `bytes`: ID, name and data of each.
 fn messages(bytes: &[u8]) -> Vec<(u64, String, Value)> {
     let text = String::from_utf8_lossy(bytes);
     let whole = text.rsplit_once("\n\n").map_or("", |(whole, _)| whole);
@@ -39,7 +39,7 @@ fn messages(bytes: &[u8]) -> Vec<(u64, String, Value)> {
     whole.split("\n\n").filter(|message| !message.is_empty() && !message.starts_with(':')).map(parse).collect()
 }
 
-/// All that the events say, without what differs from run to run.
+/// Returns the content of the events, without what differs between runs.
 fn said(messages: &[(u64, String, Value)]) -> Vec<(u64, String, Value)> {
     let mut messages = messages.to_vec();
     for (_, name, data) in &mut messages {
@@ -48,24 +48,24 @@ fn said(messages: &[(u64, String, Value)]) -> Vec<(u64, String, Value)> {
                 *value = Value::Null;
             }
         }
-        // Deltas are cut where the tokens happened to come in.
+        // Deltas are split wherever the tokens happened to arrive.
         assert_eq!(data["type"], **name);
     }
     messages
 }
 
-async fn get(house: &House, id: &str, after: u64) -> reqwest::Response {
-    let request = house.client.get(house.url(&format!("/v1/agent/{id}")));
+async fn get(server: &TestServer, id: &str, after: u64) -> reqwest::Response {
+    let request = server.client.get(server.url(&format!("/v1/agent/{id}")));
     request.header("last-event-id", after.to_string()).send().await.unwrap()
 }
 
-/// Reads about `most` bytes of a response, then drops it with its connection; also whether it ended before.
+/// Reads about `most` bytes of a response, then drops it with its connection. Also returns whether it ended before.
 async fn read_some(response: reqwest::Response, most: usize) -> (Vec<u8>, bool) {
     let mut parts = response.bytes_stream();
     let mut bytes = Vec::new();
     while let Some(part) = parts.next().await {
         let part = part.unwrap();
-        // What a client has not read when its socket dies was never received.
+        // Bytes that a client has not read when its socket dies count as not received.
         let rest = (most - bytes.len()).min(part.len());
         bytes.extend_from_slice(&part[..rest]);
         if bytes.len() >= most {
@@ -75,9 +75,9 @@ async fn read_some(response: reqwest::Response, most: usize) -> (Vec<u8>, bool) 
     (bytes, true)
 }
 
-/// What the engine has computed: prefilled, decoded, recomputed.
-fn computed(house: &House) -> [u64; 3] {
-    let counters = house.state.runtime.engine.counters();
+/// Returns the engine's counts of prefilled, decoded and recomputed tokens.
+fn computed(server: &TestServer) -> [u64; 3] {
+    let counters = server.state.runtime.engine.counters();
     [
         counters.prefill_tokens_total.get(),
         counters.decode_tokens_total.get(),
@@ -85,7 +85,7 @@ fn computed(house: &House) -> [u64; 3] {
     ]
 }
 
-/// A policy, and what speaks for it.
+/// A policy and its mock backend.
 type Voice = (&'static str, fn() -> MockBackend);
 
 fn voices() -> [Voice; 2] {
@@ -100,15 +100,15 @@ fn voices() -> [Voice; 2] {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_socket_killed_at_random_loses_nothing_and_computes_nothing_twice() {
     for (model, voice) in voices() {
-        let whole = House::new(voice()).await;
+        let whole = TestServer::new(voice()).await;
         let response = whole.post("/v1/agent", &question(model)).await;
         let uninterrupted = messages(&response.bytes().await.unwrap());
         let length =
             serde_json::to_string(&uninterrupted.iter().map(|(.., data)| data).collect::<Vec<_>>()).unwrap().len();
         for seed in 0..4 {
             let mut random = ChaCha8Rng::seed_from_u64(seed);
-            let house = House::new(voice()).await;
-            let mut response = house.post("/v1/agent", &question(model)).await;
+            let server = TestServer::new(voice()).await;
+            let mut response = server.post("/v1/agent", &question(model)).await;
             let location = response.headers()["content-location"].to_str().unwrap().to_owned();
             let mut seen: Vec<(u64, String, Value)> = Vec::new();
             let mut kills = 0;
@@ -120,7 +120,7 @@ async fn a_socket_killed_at_random_loses_nothing_and_computes_nothing_twice() {
                 }
                 kills += 1;
                 let id = location.strip_prefix("/v1/agent/").unwrap();
-                response = get(&house, id, seen.last().map_or(0, |(id, ..)| *id)).await;
+                response = get(&server, id, seen.last().map_or(0, |(id, ..)| *id)).await;
                 if response.status() == 204 {
                     break;
                 }
@@ -130,17 +130,17 @@ async fn a_socket_killed_at_random_loses_nothing_and_computes_nothing_twice() {
             assert!(seen.iter().zip(1..).all(|((id, ..), expected)| *id == expected), "an event came twice or never");
             assert_eq!(text(&seen), text(&uninterrupted), "{model}, seed {seed}");
             assert_eq!(said(&seen).last(), said(&uninterrupted).last());
-            assert_eq!(computed(&house), computed(&whole), "{model}, seed {seed}");
+            assert_eq!(computed(&server), computed(&whole), "{model}, seed {seed}");
         }
     }
 }
 
-/// What was thought, asked, observed and answered, joined.
+/// Returns thoughts, queries, observations and the answer, joined.
 fn text(messages: &[(u64, String, Value)]) -> String {
     messages.iter().filter_map(|(.., data)| data["text"].as_str()).collect()
 }
 
-/// The id of a stream whose answer has begun.
+/// Returns the ID of a stream whose answer has begun.
 async fn answering(socket: &mut TcpStream) -> String {
     let begun = read_until(socket, "event: answer").await;
     begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
@@ -148,15 +148,16 @@ async fn answering(socket: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn whoever_has_it_all_is_told_so() {
-    let house = House::new(says("hi")).await;
-    let response = house.post("/v1/agent", &question("plain")).await;
+    let server = TestServer::new(says("hi")).await;
+    let response = server.post("/v1/agent", &question("plain")).await;
     let seen = messages(&response.bytes().await.unwrap());
-    let (last, id) = (seen.last().unwrap().0, seen[0].2["id"].as_str().unwrap().to_owned());
-    assert_eq!(get(&house, &id, last).await.status(), 204);
-    // Without a header, by its stand-in, and from the beginning.
-    let rest = house.get(&format!("/v1/agent/{id}?after={}", last - 1)).await.bytes().await.unwrap();
+    let last = seen.last().unwrap().0;
+    let id = seen[0].2["id"].as_str().unwrap().to_owned();
+    assert_eq!(get(&server, &id, last).await.status(), 204);
+    // With the query parameter instead of the header, and from the beginning.
+    let rest = server.get(&format!("/v1/agent/{id}?after={}", last - 1)).await.bytes().await.unwrap();
     assert_eq!(messages(&rest), seen[seen.len() - 1..]);
-    let all = house.get(&format!("/v1/agent/{id}")).await.bytes().await.unwrap();
+    let all = server.get(&format!("/v1/agent/{id}")).await.bytes().await.unwrap();
     assert_eq!(messages(&all), seen);
     for (path, after, status) in [
         (id.as_str(), (last + 1).to_string(), 400),
@@ -164,54 +165,54 @@ async fn whoever_has_it_all_is_told_so() {
         (&id, u64::MAX.to_string(), 400),
         ("ep-nobody", "0".to_owned(), 404),
     ] {
-        let request = house.client.get(house.url(&format!("/v1/agent/{path}"))).header("last-event-id", &after);
+        let request = server.client.get(server.url(&format!("/v1/agent/{path}"))).header("last-event-id", &after);
         assert_eq!(request.send().await.unwrap().status(), status, "{path} after {after}");
     }
-    let beyond = house.get(&format!("/v1/agent/{id}?after={}", last + 1)).await.json::<Value>().await.unwrap();
+    let beyond = server.get(&format!("/v1/agent/{id}?after={}", last + 1)).await.json::<Value>().await.unwrap();
     assert_eq!(beyond["error"]["param"], "after");
-    assert_eq!(house.get(&format!("/v1/agent/{id}?before=1")).await.status(), 400);
+    assert_eq!(server.get(&format!("/v1/agent/{id}?before=1")).await.status(), 400);
 }
 
 #[tokio::test]
 async fn to_look_takes_it_from_nobody() {
-    let house = House::new(says(&"word ".repeat(200)).with_time(STEP, Duration::ZERO)).await;
-    let mut socket = house.raw("/v1/agent", &question("plain")).await;
+    let server = TestServer::new(says(&"word ".repeat(200)).with_time(STEP, Duration::ZERO)).await;
+    let mut socket = server.raw("/v1/agent", &question("plain")).await;
     let id = answering(&mut socket).await;
-    let looked = house.client.head(house.url(&format!("/v1/agent/{id}"))).send().await.unwrap();
+    let looked = server.client.head(server.url(&format!("/v1/agent/{id}"))).send().await.unwrap();
     assert_eq!(looked.status(), 200);
     read_until(&mut socket, "event: finished").await;
 }
 
 #[tokio::test]
 async fn a_stream_is_cancelled_when_nobody_comes_back() {
-    let mut plan = Plan::new(says(&"word ".repeat(1000)).with_time(STEP, Duration::ZERO));
+    let mut plan = ServerPlan::new(says(&"word ".repeat(1000)).with_time(STEP, Duration::ZERO));
     plan.http.resume = ResumeConfig { grace: Duration::from_millis(150), ..ResumeConfig::default() };
-    let house = plan.build().await;
-    let mut socket = house.raw("/v1/agent", &question("plain")).await;
+    let server = plan.build().await;
+    let mut socket = server.raw("/v1/agent", &question("plain")).await;
     let id = answering(&mut socket).await;
     drop(socket);
-    let counters = house.state.runtime.engine.counters();
+    let counters = server.state.runtime.engine.counters();
     let before = counters.decode_tokens_total.get();
     eventually("it goes on alone", || counters.decode_tokens_total.get() > before + 20).await;
-    house.quiet().await;
+    server.quiet().await;
     assert!(counters.decode_tokens_total.get() < 1000);
-    assert_eq!(get(&house, &id, 1).await.status(), 404);
-    assert_eq!(trace(&house, &id).await.1["status"], "cancelled");
+    assert_eq!(get(&server, &id, 1).await.status(), 404);
+    assert_eq!(trace(&server, &id).await.1["status"], "cancelled");
 }
 
 #[tokio::test]
 async fn without_a_reader_it_waits_when_its_room_is_full() {
-    let mut plan = Plan::new(says(&"word ".repeat(400)));
+    let mut plan = ServerPlan::new(says(&"word ".repeat(400)));
     plan.http.resume = ResumeConfig { bytes: 8 << 10, ..ResumeConfig::default() };
-    let house = plan.build().await;
-    let response = house.post("/v1/agent", &question("plain")).await;
+    let server = plan.build().await;
+    let response = server.post("/v1/agent", &question("plain")).await;
     let location = response.headers()["content-location"].to_str().unwrap().to_owned();
     drop(response);
-    let counters = house.state.runtime.engine.counters();
+    let counters = server.state.runtime.engine.counters();
     eventually("it waits", || counters.sessions_stalled.get() == 1 && counters.sessions_running.get() == 0).await;
     assert!(counters.decode_tokens_total.get() < 2000);
-    // Whoever comes gets all of it, unless it was sent to one who is gone and had to make way.
-    let response = house.get(&location).await;
+    // A new reader gets all events, except those sent to a lost reader and evicted since.
+    let response = server.get(&location).await;
     match response.status().as_u16() {
         200 => {
             let seen = messages(&response.bytes().await.unwrap());
@@ -226,10 +227,10 @@ async fn without_a_reader_it_waits_when_its_room_is_full() {
 
 #[tokio::test]
 async fn a_new_reader_takes_the_stream_from_the_old_one() {
-    let house = House::new(says(&"word ".repeat(100)).with_time(STEP, Duration::ZERO)).await;
-    let mut old = house.raw("/v1/agent", &question("plain")).await;
+    let server = TestServer::new(says(&"word ".repeat(100)).with_time(STEP, Duration::ZERO)).await;
+    let mut old = server.raw("/v1/agent", &question("plain")).await;
     let id = answering(&mut old).await;
-    let new = get(&house, &id, 0).await;
+    let new = get(&server, &id, 0).await;
     let seen = messages(&new.bytes().await.unwrap());
     assert_eq!(text(&seen), "word ".repeat(100));
     let mut rest = Vec::new();
@@ -251,11 +252,11 @@ async fn streams_are_counted_and_can_be_turned_off() {
     let off = ResumeConfig { grace: Duration::ZERO, ..ResumeConfig::default() };
     let one = ResumeConfig { count: 1, ..ResumeConfig::default() };
     for (resume, status, code) in [(off, 400, "unsupported_parameter"), (one, 503, "queue_full")] {
-        let mut plan = Plan::new(says(&"word ".repeat(100)).with_time(STEP, Duration::ZERO));
+        let mut plan = ServerPlan::new(says(&"word ".repeat(100)).with_time(STEP, Duration::ZERO));
         plan.http.resume = resume;
-        let house = plan.build().await;
-        let first = house.post("/v1/agent", &question("plain")).await;
-        let second = house.post("/v1/agent", &question("plain")).await;
+        let server = plan.build().await;
+        let first = server.post("/v1/agent", &question("plain")).await;
+        let second = server.post("/v1/agent", &question("plain")).await;
         assert_eq!(second.status(), status);
         assert_eq!(second.json::<Value>().await.unwrap()["error"]["code"], code);
         drop(first);
@@ -264,21 +265,21 @@ async fn streams_are_counted_and_can_be_turned_off() {
 
 #[tokio::test]
 async fn a_drain_waits_for_an_episode_without_a_client_and_lets_it_come_back() {
-    let mut house = House::new(says(&"word ".repeat(60)).with_time(STEP, Duration::ZERO)).await;
-    let mut socket = house.raw("/v1/agent", &question("plain")).await;
+    let mut server = TestServer::new(says(&"word ".repeat(60)).with_time(STEP, Duration::ZERO)).await;
+    let mut socket = server.raw("/v1/agent", &question("plain")).await;
     let begun = read_until(&mut socket, "event: answer").await;
     drop(socket);
-    house.terminate();
+    server.terminate();
     let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
-    let drain = house.state.drain.clone();
+    let drain = server.state.drain.clone();
     eventually("the server drains", || drain.phase() != waymark::api::drain::DrainPhase::Serving).await;
-    let seen = messages(&get(&house, &id, 0).await.bytes().await.unwrap());
+    let seen = messages(&get(&server, &id, 0).await.bytes().await.unwrap());
     assert_eq!(text(&seen), "word ".repeat(60));
-    let ended = tokio::time::timeout(Duration::from_secs(10), &mut house.running).await;
+    let ended = tokio::time::timeout(Duration::from_secs(10), &mut server.running).await;
     ended.unwrap().unwrap();
 }
 
-/// Finds something, but only when it is let.
+/// Searcher that returns only when it is released.
 #[derive(Debug, Default)]
 struct Slow {
     waiting: Arc<AtomicUsize>,
@@ -304,22 +305,23 @@ async fn the_silence_of_a_search_is_filled_and_outlived() {
     let lines: Lines = loops();
     for resumable in [false, true] {
         let searcher = Slow::default();
-        let (waiting, go) = (searcher.waiting.clone(), searcher.go.clone());
-        let mut plan = Plan { searcher: Some(Arc::new(searcher)), ..Plan::new(script(&lines)) };
+        let waiting = searcher.waiting.clone();
+        let go = searcher.go.clone();
+        let mut plan = ServerPlan { searcher: Some(Arc::new(searcher)), ..ServerPlan::new(script(&lines)) };
         plan.http.ping = Duration::from_millis(20);
-        let house = plan.build().await;
+        let server = plan.build().await;
         let mut body = question("routerag");
         body["resumable"] = json!(resumable);
-        let mut socket = house.raw("/v1/agent", &body).await;
+        let mut socket = server.raw("/v1/agent", &body).await;
         let begun = read_until(&mut socket, ": ping\n\n").await;
         eventually("a search runs", || waiting.load(SeqCst) == 1).await;
         drop(socket);
         if !resumable {
-            house.quiet().await;
+            server.quiet().await;
             continue;
         }
         let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
-        let rest = get(&house, &id, 0).await;
+        let rest = get(&server, &id, 0).await;
         go.notify_one();
         let seen = messages(&rest.bytes().await.unwrap());
         assert_eq!(seen.last().unwrap().2["answer"], "Goethe");

@@ -1,4 +1,4 @@
-//! The other routes.
+//! The remaining routes.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 use waymark_engine::mock::Lines;
 use waymark_index::{GraphOptions, GraphVariant, Index, Mode, Query};
 
-use crate::house::{House, Letters, Plan, says, script};
+use crate::harness::{Letters, ServerPlan, TestServer, says, script};
 
 #[tokio::test]
 async fn models_are_listed_and_found_by_name() {
-    let house = House::new(says("hi")).await;
-    let list: Value = house.get("/v1/models").await.json().await.unwrap();
+    let server = TestServer::new(says("hi")).await;
+    let list: Value = server.get("/v1/models").await.json().await.unwrap();
     assert_eq!(list["object"], "list");
     let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
     assert_eq!(ids, ["plain", "routerag", "a/b"]);
     for path in ["/v1/models/a%2Fb", "/v1/models/a/b"] {
-        let model: Value = house.get(path).await.json().await.unwrap();
+        let model: Value = server.get(path).await.json().await.unwrap();
         assert_eq!((&model["id"], &model["object"]), (&json!("a/b"), &json!("model")));
         assert!(model["created"].as_u64().unwrap() > 1_600_000_000 && model["owned_by"].is_string());
         assert_eq!((&model["parent"], &model["protocol"]), (&json!("mock"), &json!("plain")));
     }
-    let unknown = house.get("/v1/models/x%2Fy").await;
+    let unknown = server.get("/v1/models/x%2Fy").await;
     assert_eq!(unknown.status(), 404);
     let unknown: Value = unknown.json().await.unwrap();
     assert_eq!((&unknown["error"]["code"], &unknown["error"]["param"]), (&json!("model_not_found"), &json!("model")));
@@ -30,9 +30,9 @@ async fn models_are_listed_and_found_by_name() {
 
 #[tokio::test]
 async fn embeddings_as_numbers_and_as_base64() {
-    let house = Plan { embedder: Some(Arc::new(Letters)), ..Plan::new(says("hi")) }.build().await;
+    let server = ServerPlan { embedder: Some(Arc::new(Letters)), ..ServerPlan::new(says("hi")) }.build().await;
     let embed = async |body: Value| -> (u16, Value) {
-        let response = house.post("/v1/embeddings", &body).await;
+        let response = server.post("/v1/embeddings", &body).await;
         (response.status().as_u16(), response.json().await.unwrap())
     };
     let (status, answer) = embed(json!({"model": "letters", "input": ["abba", "c"], "encoding_format": "float"})).await;
@@ -47,7 +47,7 @@ async fn embeddings_as_numbers_and_as_base64() {
         "usage": {"prompt_tokens": 5, "total_tokens": 5},
     });
     assert_eq!(answer, expected);
-    let listed: Value = house.get("/v1/models/letters").await.json().await.unwrap();
+    let listed: Value = server.get("/v1/models/letters").await.json().await.unwrap();
     assert_eq!((&listed["parent"], &listed["protocol"]), (&json!("letters@0123"), &json!("embedding")));
     let (_, answer) = embed(json!({"model": "letters@0123", "input": "abba", "encoding_format": "base64"})).await;
     let bytes =
@@ -76,15 +76,15 @@ async fn embeddings_as_numbers_and_as_base64() {
         let (got, answer) = embed(body).await;
         assert_eq!((got, &answer["error"]["param"]), (status, &json!(param)), "{change}: {answer}");
     }
-    let bare = House::new(says("hi")).await;
+    let bare = TestServer::new(says("hi")).await;
     let refused: Value = bare.post("/v1/embeddings", &json!({"model": "x", "input": "a"})).await.json().await.unwrap();
     assert_eq!(refused["error"]["code"], "not_configured");
 }
 
 #[tokio::test]
 async fn search_finds_without_a_model() {
-    let house = House::new(says("hi")).await;
-    let answer: Value = house.post("/v1/search", &json!({"query": "Faust", "k": 2})).await.json().await.unwrap();
+    let server = TestServer::new(says("hi")).await;
+    let answer: Value = server.post("/v1/search", &json!({"query": "Faust", "k": 2})).await.json().await.unwrap();
     assert_eq!(
         (&answer["object"], &answer["query"], &answer["mode"], &answer["snapshot"]),
         (&json!("search"), &json!("Faust"), &json!("passage"), &json!(3))
@@ -121,11 +121,11 @@ async fn search_finds_without_a_model() {
         (json!({"query": "x", "filters": {"type": "eq", "key": "a", "value": 1, "of": 1}}), json!("filters.of")),
         (json!({"query": "x", "colour": 1}), json!("colour")),
     ] {
-        let response = house.post("/v1/search", &body).await;
+        let response = server.post("/v1/search", &body).await;
         assert_eq!(response.status(), 400, "{body}");
         assert_eq!(response.json::<Value>().await.unwrap()["error"]["param"], param, "{body}");
     }
-    let bare = Plan { searcher: None, ..Plan::new(says("hi")) }.build().await;
+    let bare = ServerPlan { searcher: None, ..ServerPlan::new(says("hi")) }.build().await;
     let refused = bare.post("/v1/search", &json!({"query": "x"})).await;
     assert_eq!(refused.json::<Value>().await.unwrap()["error"]["code"], "not_configured");
     let refused = bare.post("/v1/agent", &json!({"question": "x", "model": "routerag"})).await;
@@ -134,16 +134,17 @@ async fn search_finds_without_a_model() {
 
 #[tokio::test]
 async fn a_graph_search_is_explained_where_it_is_asked_for() {
-    let (dir, index) = crate::shelf::index();
-    let searcher = crate::shelf::searcher(index, 8);
-    let house = Plan { searcher: Some(Arc::new(searcher)), ..Plan::new(says("hi")) }.build().await;
-    let again = Index::open(dir.path(), Arc::new(crate::shelf::HashEmbed::default())).unwrap();
+    let (dir, index) = crate::small_index::index();
+    let searcher = crate::small_index::searcher(index, 8);
+    let server = ServerPlan { searcher: Some(Arc::new(searcher)), ..ServerPlan::new(says("hi")) }.build().await;
+    let again = Index::open(dir.path(), Arc::new(crate::small_index::HashEmbed::default())).unwrap();
     let text = "Where does the Mona Lisa hang?";
     let search = async |extra: Value| -> Value {
         let mut body = json!({"query": text, "mode": "graph", "k": 3});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        let response = house.post("/v1/search", &body).await;
-        let (status, answer) = (response.status(), response.json::<Value>().await.unwrap());
+        let response = server.post("/v1/search", &body).await;
+        let status = response.status();
+        let answer = response.json::<Value>().await.unwrap();
         assert_eq!(status, 200, "{body}: {answer}");
         answer
     };
@@ -191,9 +192,9 @@ fn loops() -> Lines {
 
 #[tokio::test]
 async fn the_agent_tells_its_trace_as_events() {
-    let house = House::new(script(&loops())).await;
+    let server = TestServer::new(script(&loops())).await;
     let body = json!({"question": "Who wrote Faust?", "model": "routerag", "stream": true});
-    let response = house.post("/v1/agent", &body).await;
+    let response = server.post("/v1/agent", &body).await;
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     assert_eq!(response.headers()["cache-control"], "no-cache");
     let stream = response.text().await.unwrap();
@@ -202,7 +203,8 @@ async fn the_agent_tells_its_trace_as_events() {
     for (number, message) in (1..).zip(stream.split_terminator("\n\n")) {
         let [id, event, data] = message.split('\n').collect::<Vec<_>>()[..] else { panic!("{message}") };
         assert_eq!(id, format!("id: {number}"));
-        let (event, data) = (event.strip_prefix("event: ").unwrap(), data.strip_prefix("data: ").unwrap());
+        let event = event.strip_prefix("event: ").unwrap();
+        let data = data.strip_prefix("data: ").unwrap();
         let data: Value = serde_json::from_str(data).unwrap();
         assert_eq!(data["type"], event);
         answer += if event == "answer" { data["text"].as_str().unwrap() } else { "" };
@@ -221,9 +223,9 @@ async fn the_agent_tells_its_trace_as_events() {
 
 #[tokio::test]
 async fn the_agent_tells_its_trace_at_once() {
-    let house = House::new(script(&loops())).await;
+    let server = TestServer::new(script(&loops())).await;
     let body = json!({"question": "Who wrote Faust?", "model": "routerag"});
-    let answer: Value = house.post("/v1/agent", &body).await.json().await.unwrap();
+    let answer: Value = server.post("/v1/agent", &body).await.json().await.unwrap();
     assert_eq!(
         (&answer["answer"], &answer["finish_reason"], &answer["object"]),
         (&json!("Goethe"), &json!("stop"), &json!("agent.episode"))
@@ -243,18 +245,18 @@ async fn the_agent_tells_its_trace_at_once() {
         (json!({"question": "x", "rag": {"trace": false}}), "rag.trace"),
         (json!({"question": "x", "resumable": true}), "resumable"),
     ] {
-        let refused: Value = house.post("/v1/agent", &body).await.json().await.unwrap();
+        let refused: Value = server.post("/v1/agent", &body).await.json().await.unwrap();
         assert_eq!(refused["error"]["param"], param, "{body}");
     }
 }
 
 #[tokio::test]
 async fn metrics_show_the_engine_and_the_requests() {
-    let house = House::new(script(&loops())).await;
+    let server = TestServer::new(script(&loops())).await;
     let body = json!({"question": "Who wrote Faust?", "model": "routerag"});
-    assert_eq!(house.post("/v1/agent", &body).await.status(), 200);
-    house.post("/v1/agent", &json!({})).await;
-    let response = house.get("/metrics").await;
+    assert_eq!(server.post("/v1/agent", &body).await.status(), 200);
+    server.post("/v1/agent", &json!({})).await;
+    let response = server.get("/metrics").await;
     assert!(response.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
     let text = response.text().await.unwrap();
     for line in [
@@ -283,20 +285,20 @@ async fn metrics_show_the_engine_and_the_requests() {
 async fn health_and_readiness() {
     let backend = says("hi");
     let faults = backend.faults();
-    let house = House::new(backend).await;
-    assert_eq!(house.get("/health").await.json::<Value>().await.unwrap(), json!({"status": "ok"}));
-    assert_eq!(house.get("/ready").await.json::<Value>().await.unwrap(), json!({"status": "ready"}));
-    assert!(house.get("/").await.text().await.unwrap().starts_with("Waymark"));
-    let json = house.client.get(house.url("/")).header("accept", "application/json").send().await.unwrap();
+    let server = TestServer::new(backend).await;
+    assert_eq!(server.get("/health").await.json::<Value>().await.unwrap(), json!({"status": "ok"}));
+    assert_eq!(server.get("/ready").await.json::<Value>().await.unwrap(), json!({"status": "ready"}));
+    assert!(server.get("/").await.text().await.unwrap().starts_with("Waymark"));
+    let json = server.client.get(server.url("/")).header("accept", "application/json").send().await.unwrap();
     assert!(json.json::<Value>().await.unwrap()["message"].as_str().unwrap().starts_with("Waymark"));
     faults.broken_from(0);
     let ask = json!({"model": "plain", "messages": [{"role": "user", "content": "x"}]});
     for _ in 0..20 {
-        let (status, _) = house.chat(&ask).await;
+        let (status, _) = server.chat(&ask).await;
         assert!(status == 500 || status == 503);
     }
-    let ready = house.get("/ready").await;
+    let ready = server.get("/ready").await;
     assert_eq!(ready.status(), 503);
     assert_eq!(ready.json::<Value>().await.unwrap()["error"]["code"], "engine_unavailable");
-    assert_eq!(house.get("/health").await.status(), 200);
+    assert_eq!(server.get("/health").await.status(), 200);
 }

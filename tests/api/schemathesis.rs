@@ -1,4 +1,4 @@
-//! Requests made up after `openapi.yaml`, sent to a server that has everything; see `scripts/conformance`.
+//! Requests generated from `openapi.yaml`, sent to a server with all features; see `scripts/conformance`.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use waymark::api::PolicyStore;
 use waymark_engine::mock::Lines;
 
 use crate::documents;
-use crate::house::{Letters, Plan, script};
+use crate::harness::{Letters, ServerPlan, script};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_finds_an_undocumented_answer() {
@@ -18,9 +18,9 @@ async fn no_request_finds_an_undocumented_answer() {
     let policies = tempfile::tempdir().unwrap();
     let store = PolicyStore::new(policies.path().canonicalize().unwrap());
     let backend = script(&lines);
-    let house = Plan { backend, embedder: Some(Arc::new(Letters)), store: Some(store), ..plan }.build().await;
+    let server = ServerPlan { backend, embedder: Some(Arc::new(Letters)), store: Some(store), ..plan }.build().await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/conformance/schemathesis.sh");
-    let url = house.url("");
+    let url = server.url("");
     let run = move || Command::new(script).args([url.as_str(), "10"]).output().unwrap();
     let output = tokio::task::spawn_blocking(run).await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

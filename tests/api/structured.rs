@@ -1,4 +1,4 @@
-//! `response_format`: answers that are JSON whatever the policy would have said.
+//! `response_format`: answers are JSON, whatever the policy would have said.
 
 use serde_json::{Value, json};
 use waymark_agent::Policy;
@@ -7,10 +7,10 @@ use waymark_engine::mock::Lines;
 use waymark_index::Mode;
 
 use crate::golden::ask;
-use crate::house::{House, Plan, chunks, joined, says, script, tokenizer};
+use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script, tokenizer};
 use crate::traces::trace;
 
-/// What a policy that knows nothing of it can be held to in a few tokens.
+/// Schema that a policy ignorant of it can satisfy in a few tokens.
 fn verdict() -> Value {
     json!({"type": "json_schema", "json_schema": {"name": "verdict", "strict": true, "schema": {
         "type": "object",
@@ -33,9 +33,9 @@ const SAID: &str = r#"{"known": true, "who": "Goethe"}"#;
 
 #[tokio::test]
 async fn a_reply_that_fits_is_left_as_it_is() {
-    let house = House::new(says(SAID)).await;
+    let server = TestServer::new(says(SAID)).await;
     for format in [verdict(), json!({"type": "json_object"}), json!({"type": "text"})] {
-        let (status, whole) = house.chat(&ask(json!({"response_format": format}))).await;
+        let (status, whole) = server.chat(&ask(json!({"response_format": format}))).await;
         assert_eq!((status, content(&whole)), (200, SAID), "{format}");
         assert_eq!(whole["choices"][0]["finish_reason"], "stop");
     }
@@ -43,9 +43,9 @@ async fn a_reply_that_fits_is_left_as_it_is() {
 
 #[tokio::test]
 async fn a_reply_that_does_not_is_made_to() {
-    let house = House::new(says("Certainly! Here is the JSON: no")).await;
+    let server = TestServer::new(says("Certainly! Here is the JSON: no")).await;
     let body = ask(json!({"response_format": verdict(), "n": 3, "seed": 1}));
-    let (status, whole) = house.chat(&body).await;
+    let (status, whole) = server.chat(&body).await;
     assert_eq!(status, 200, "{whole}");
     for choice in whole["choices"].as_array().unwrap() {
         check(choice["message"]["content"].as_str().unwrap());
@@ -53,20 +53,20 @@ async fn a_reply_that_does_not_is_made_to() {
     }
     let mut streaming = body.clone();
     streaming["stream"] = json!(true);
-    let texts = joined(&chunks(&house.stream(&streaming).await), "content");
+    let texts = joined(&chunks(&server.stream(&streaming).await), "content");
     for (index, choice) in whole["choices"].as_array().unwrap().iter().enumerate() {
         assert_eq!(choice["message"]["content"], texts[&(index as u64)], "the same seed gives the same");
     }
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn an_episode_with_its_trace_can_be_asked_for_it_too() {
     let said = "<think>Found.</think>\n<answer> Goethe </answer>";
-    let house = House::new(script(&Lines::new([said]).terminator("</information>\n\n"))).await;
+    let server = TestServer::new(script(&Lines::new([said]).terminator("</information>\n\n"))).await;
     let ask = async |format: Value| {
         let body = json!({"question": "Who wrote Faust?", "model": "routerag", "response_format": format});
-        let response = house.post("/v1/agent", &body).await;
+        let response = server.post("/v1/agent", &body).await;
         (response.status().as_u16(), response.json::<Value>().await.unwrap())
     };
     let (status, whole) = ask(verdict()).await;
@@ -87,21 +87,23 @@ async fn an_episode_with_its_trace_can_be_asked_for_it_too() {
 
 #[tokio::test]
 async fn a_trace_says_what_was_asked_for() {
-    let house = House::new(says(SAID)).await;
+    let server = TestServer::new(says(SAID)).await;
     let schema = verdict()["json_schema"]["schema"].clone();
     for (format, told) in [
         (verdict(), schema.clone()),
         (json!({"type": "json_object"}), json!({"type": "object"})),
         (json!({"type": "text"}), Value::Null),
     ] {
-        let (_, whole) = house.chat(&ask(json!({"response_format": format}))).await;
-        let (status, kept) = trace(&house, whole["id"].as_str().unwrap()).await;
+        let (_, whole) = server.chat(&ask(json!({"response_format": format}))).await;
+        let (status, kept) = trace(&server, whole["id"].as_str().unwrap()).await;
         assert_eq!((status, &kept["options"]["json"]), (200, &told), "{format}");
     }
     // The youngest is the first.
-    let list: Value = house.get("/v1/traces").await.json().await.unwrap();
+    let list: Value = server.get("/v1/traces").await.json().await.unwrap();
     let bytes = |at: usize| list["data"][at]["bytes"].as_u64().unwrap();
-    let (text, held, length) = (bytes(0), bytes(2), schema.to_string().len() as u64);
+    let text = bytes(0);
+    let held = bytes(2);
+    let length = schema.to_string().len() as u64;
     assert!(held > text + length, "{held} and {text}");
 }
 
@@ -114,8 +116,8 @@ async fn of_a_loop_only_the_final_answer_is_held_to_it() {
     };
     let body = ask(json!({"model": "routerag", "response_format": verdict(), "rag": {"trace": true}}));
     for (said, fits) in [(SAID, true), (" Goethe ", false)] {
-        let house = House::new(script(&turns(said))).await;
-        let (status, whole) = house.chat(&body).await;
+        let server = TestServer::new(script(&turns(said))).await;
+        let (status, whole) = server.chat(&body).await;
         assert_eq!(status, 200, "{whole}");
         let message = &whole["choices"][0]["message"];
         assert_eq!(message["reasoning_content"], "I must look.\n\nFound {.\n");
@@ -127,38 +129,39 @@ async fn of_a_loop_only_the_final_answer_is_held_to_it() {
 
 #[tokio::test]
 async fn an_answer_that_no_tag_closes_ends_with_its_json() {
-    let (fits, not) = (format!("Final answer:{SAID}"), "Final answer: Goethe ".to_owned());
+    let fits = format!("Final answer:{SAID}");
+    let not = "Final answer: Goethe ".to_owned();
     for (backend, guided, said) in [
         (says(&fits), false, Some(SAID)),
         (says(&not), false, None),
-        // Labels in the middle of a line neither free the turn nor begin an answer.
+        // Labels in the middle of a line neither end the constraint of the turn nor begin an answer.
         (says(&format!("Summary: The Subquery: x is settled.\n{not}")), false, None),
         (says(&format!("Summary: A Final answer: is near.\n{fits}")), false, Some(SAID)),
         (MockBackend::random(5, tokenizer().vocab()).with_confidence(2.0), true, None),
     ] {
-        let mut plan = Plan::new(backend);
+        let mut plan = ServerPlan::new(backend);
         let mut policy = Policy::builtin("tearag").unwrap();
         policy.retrieval.mode = Mode::Passage;
         plan.policies.push(policy);
-        let house = plan.build().await;
+        let server = plan.build().await;
         let body = ask(json!({"model": "tearag", "response_format": verdict(), "rag": {"guided": guided}, "seed": 1}));
-        let (status, whole) = house.chat(&body).await;
+        let (status, whole) = server.chat(&body).await;
         assert_eq!(status, 200, "{whole}");
         check(content(&whole));
         assert!(said.is_none_or(|said| content(&whole) == said), "{whole}");
         assert_eq!(whole["choices"][0]["finish_reason"], "stop");
-        house.quiet().await;
+        server.quiet().await;
     }
 }
 
 #[tokio::test]
 async fn a_tag_inside_a_string_does_not_end_the_answer() {
     let turns = ["<think>Hm.</think>\n<search>Faust</search>", "<answer>{\"who\": \"Goethe</answer>"];
-    let house = House::new(script(&Lines::new(turns).terminator("</information>\n\n"))).await;
+    let server = TestServer::new(script(&Lines::new(turns).terminator("</information>\n\n"))).await;
     let schema = json!({"type": "object", "properties": {"who": {"type": "string", "maxLength": 12}},
                         "required": ["who"], "additionalProperties": false});
     let format = json!({"type": "json_schema", "json_schema": {"name": "who", "schema": schema}});
-    let (_, whole) = house.chat(&ask(json!({"model": "routerag", "response_format": format}))).await;
+    let (_, whole) = server.chat(&ask(json!({"model": "routerag", "response_format": format}))).await;
     let value: Value = serde_json::from_str(content(&whole)).unwrap_or_else(|error| panic!("{error}: {whole}"));
     assert!(value["who"].as_str().unwrap().starts_with("Goethe"), "{value}");
     assert_eq!(whole["choices"][0]["finish_reason"], "stop");
@@ -171,31 +174,31 @@ async fn so_is_an_answer_that_had_to_be_asked_for() {
         "<think>Hm.</think>\n<search>more</search>",
     ])
     .terminator("</information>\n\n");
-    let house = House::new(script(&lines)).await;
+    let server = TestServer::new(script(&lines)).await;
     let rag = json!({"budget": {"turns": 1}});
-    let (_, whole) = house.chat(&ask(json!({"model": "routerag", "response_format": verdict(), "rag": rag}))).await;
+    let (_, whole) = server.chat(&ask(json!({"model": "routerag", "response_format": verdict(), "rag": rag}))).await;
     check(content(&whole));
 }
 
 #[tokio::test]
 async fn so_is_a_guided_one() {
-    let house = House::new(script(&Lines::new(["whatever it may say"]))).await;
+    let server = TestServer::new(script(&Lines::new(["whatever it may say"]))).await;
     let body = ask(json!({"model": "routerag", "response_format": verdict(), "rag": {"guided": true}}));
-    let (status, whole) = house.chat(&body).await;
+    let (status, whole) = server.chat(&body).await;
     assert_eq!(status, 200, "{whole}");
     check(content(&whole));
 }
 
 #[tokio::test]
 async fn what_does_not_fit_the_bound_is_cut_and_says_so() {
-    let house = House::new(says(SAID)).await;
-    let (_, whole) = house.chat(&ask(json!({"response_format": verdict(), "max_tokens": 9}))).await;
+    let server = TestServer::new(says(SAID)).await;
+    let (_, whole) = server.chat(&ask(json!({"response_format": verdict(), "max_tokens": 9}))).await;
     assert_eq!((content(&whole), &whole["choices"][0]["finish_reason"]), (&SAID[..9], &json!("length")));
 }
 
 #[tokio::test]
 async fn formats_that_make_no_sense_are_refused_by_name() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let schema = |schema: Value| json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
     let deep = (0..60).fold(json!({}), |inner, _| json!({"items": inner}));
     const SCHEMA: &str = "response_format.json_schema";
@@ -219,19 +222,19 @@ async fn formats_that_make_no_sense_are_refused_by_name() {
         (json!({}), "response_format.type"),
         (json!("json"), "response_format"),
     ] {
-        let (status, answer) = house.chat(&ask(json!({"response_format": format}))).await;
+        let (status, answer) = server.chat(&ask(json!({"response_format": format}))).await;
         assert_eq!((status, &answer["error"]["param"]), (400, &json!(param)), "{format} gave {answer}");
     }
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn responses_are_held_to_a_schema_as_well() {
-    let house = House::new(says("Certainly! Here is the JSON: no")).await;
+    let server = TestServer::new(says("Certainly! Here is the JSON: no")).await;
     let mut format = verdict()["json_schema"].clone();
     format["type"] = json!("json_schema");
     let body = json!({"model": "plain", "input": "Who?", "seed": 1, "text": {"format": format, "verbosity": "medium"}});
-    let response: Value = house.post("/v1/responses", &body).await.json().await.unwrap();
+    let response: Value = server.post("/v1/responses", &body).await.json().await.unwrap();
     assert_eq!((&response["status"], &response["text"]["format"]), (&json!("completed"), &format), "{response}");
     let items = response["output"].as_array().unwrap();
     check(items.last().unwrap()["content"][0]["text"].as_str().unwrap());

@@ -1,16 +1,16 @@
-//! What is kept of episodes.
+//! Stored traces of episodes.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::keys::{KeyEntry, KeyId, ApiKeys, KeyLimits, Scope, Secret};
 use waymark::config::TraceConfig;
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
 use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 
-use crate::house::{House, Plan, eventually, read_until, says, script, tokenizer};
+use crate::harness::{ServerPlan, TestServer, eventually, read_until, says, script, tokenizer};
 
-/// One search, then an answer.
+/// Script with one search, then an answer.
 pub fn loops() -> Lines {
     Lines::new([
         "<think>I must look.</think>\n<search>[passage] Faust</search>",
@@ -31,30 +31,30 @@ fn chat(extra: Value) -> Value {
     body
 }
 
-pub async fn trace(house: &House, id: &str) -> (u16, Value) {
-    let response = house.get(&format!("/v1/traces/{id}")).await;
+pub async fn trace(server: &TestServer, id: &str) -> (u16, Value) {
+    let response = server.get(&format!("/v1/traces/{id}")).await;
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-async fn list(house: &House, query: &str) -> Value {
-    house.get(&format!("/v1/traces{query}")).await.json().await.unwrap()
+async fn list(server: &TestServer, query: &str) -> Value {
+    server.get(&format!("/v1/traces{query}")).await.json().await.unwrap()
 }
 
 fn ids(list: &Value) -> Vec<&str> {
     list["data"].as_array().unwrap().iter().map(|trace| trace["id"].as_str().unwrap()).collect()
 }
 
-async fn bounded(count: usize, bytes: usize) -> House {
-    let mut plan = Plan::new(says("a few words"));
+async fn bounded(count: usize, bytes: usize) -> TestServer {
+    let mut plan = ServerPlan::new(says("a few words"));
     plan.http.traces = TraceConfig { count, bytes };
     plan.build().await
 }
 
 #[tokio::test]
 async fn a_trace_holds_all_that_was_written_down() {
-    let house = House::new(script(&loops())).await;
-    let told: Value = house.post("/v1/agent", &question(json!({"logprobs": 0}))).await.json().await.unwrap();
-    let (status, kept) = trace(&house, told["id"].as_str().unwrap()).await;
+    let server = TestServer::new(script(&loops())).await;
+    let told: Value = server.post("/v1/agent", &question(json!({"logprobs": 0}))).await.json().await.unwrap();
+    let (status, kept) = trace(&server, told["id"].as_str().unwrap()).await;
     assert_eq!(status, 200, "{kept}");
     assert_eq!(
         (&kept["status"], &kept["error"], &kept["protocol"]),
@@ -71,7 +71,7 @@ async fn a_trace_holds_all_that_was_written_down() {
         (0..tokens["ids"].as_array().unwrap().len()).map(|at| number(&tokens["ids"], at) as u32).collect();
     let prompt = kept["usage"]["prompt_tokens"].as_u64().unwrap() as usize;
     assert_eq!(kept["text"], tokenizer().decode(&ids[prompt..]));
-    // The runs cover the sequence, and say the same as the usage.
+    // The runs cover the sequence, and agree with the usage.
     let runs = tokens["runs"].as_array().unwrap();
     let of = |origin: &str| -> u64 {
         runs.iter().filter(|run| run["origin"] == origin).map(|run| run["tokens"].as_u64().unwrap()).sum()
@@ -81,14 +81,14 @@ async fn a_trace_holds_all_that_was_written_down() {
     assert_eq!(of("policy"), usage("completion_tokens"));
     assert_eq!(of("environment"), usage("environment_tokens"));
     assert_eq!(of("prompt") + of("policy") + of("environment"), ids.len() as u64);
-    // Log-probabilities are those that were told with the tokens.
+    // Log-probabilities equal those returned with the tokens.
     let sampled: Vec<f64> = tokens["logprobs"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
     assert_eq!(sampled.len() as u64, of("policy"));
     let events = told["trace"].as_array().unwrap();
     let think = events.iter().find(|event| event["type"] == "think").unwrap();
     let first = think["tokens"].as_array().unwrap().iter().find(|token| token["text"] == "I").unwrap();
     assert!(sampled.contains(&first["logprob"].as_f64().unwrap()));
-    // The search as it was told, and what the turns asked for.
+    // The search equals the one in the stream, and the actions are those of the turns.
     let search = events.iter().find(|event| event["type"] == "search_finished").unwrap();
     for field in ["turn", "query", "mode", "hits", "snapshot", "cached", "neutralised"] {
         assert_eq!(kept["searches"][0][field], search[field], "{field}");
@@ -104,34 +104,34 @@ async fn a_trace_holds_all_that_was_written_down() {
 
 #[tokio::test]
 async fn every_completion_has_a_trace_of_its_own() {
-    let house = House::new(says("hi")).await;
-    let (_, whole) = house.chat(&chat(json!({"n": 3, "seed": 7, "stop": ["x"], "temperature": 0.5}))).await;
+    let server = TestServer::new(says("hi")).await;
+    let (_, whole) = server.chat(&chat(json!({"n": 3, "seed": 7, "stop": ["x"], "temperature": 0.5}))).await;
     let id = whole["id"].as_str().unwrap();
     for (index, name) in [id.to_owned(), format!("{id}-1"), format!("{id}-2")].iter().enumerate() {
-        let (status, kept) = trace(&house, name).await;
+        let (status, kept) = trace(&server, name).await;
         assert_eq!((status, &kept["seed"]), (200, &json!(7 + index)), "{kept}");
         assert_eq!(
             (&kept["options"]["stop"], &kept["options"]["sampling"]["temperature"]),
             (&json!(["x"]), &json!(0.5))
         );
     }
-    let listed = list(&house, "?limit=2").await;
+    let listed = list(&server, "?limit=2").await;
     assert_eq!((ids(&listed).len(), &listed["has_more"]), (2, &json!(true)));
     assert_eq!(listed["data"][0]["question"], "hello");
-    assert_eq!(list(&house, "").await["has_more"], false);
+    assert_eq!(list(&server, "").await["has_more"], false);
 }
 
 #[tokio::test]
 async fn a_continued_text_has_a_trace_for_every_answer() {
-    let house = House::new(script(&Lines::new(["?"]).rule("Once", [" upon"]).rule("Twice", [" told"]))).await;
+    let server = TestServer::new(script(&Lines::new(["?"]).rule("Once", [" upon"]).rule("Twice", [" told"]))).await;
     let ask = |store: Value| json!({"model": "routerag", "prompt": ["Once", "Twice"], "n": 2, "seed": 7, "logprobs": 1, "store": store});
-    let whole: Value = house.post("/v1/completions", &ask(Value::Null)).await.json().await.unwrap();
+    let whole: Value = server.post("/v1/completions", &ask(Value::Null)).await.json().await.unwrap();
     let id = whole["id"].as_str().unwrap();
     for (place, (text, answer, seed)) in
         [("Once", " upon", 7), ("Once", " upon", 8), ("Twice", " told", 7), ("Twice", " told", 8)].iter().enumerate()
     {
         let name = if place == 0 { id.to_owned() } else { format!("{id}-{place}") };
-        let (status, kept) = trace(&house, &name).await;
+        let (status, kept) = trace(&server, &name).await;
         assert_eq!(
             (status, &kept["protocol"], &kept["model"]),
             (200, &json!("verbatim"), &json!("routerag")),
@@ -141,17 +141,17 @@ async fn a_continued_text_has_a_trace_for_every_answer() {
         assert_eq!((&kept["answer"], &kept["seed"]), (&json!(answer), &json!(seed)));
         assert_eq!(whole["choices"][place]["text"], *answer);
     }
-    assert_eq!(house.post("/v1/completions", &ask(json!(false))).await.status(), 200);
-    assert_eq!(ids(&list(&house, "").await).len(), 4);
+    assert_eq!(server.post("/v1/completions", &ask(json!(false))).await.status(), 200);
+    assert_eq!(ids(&list(&server, "").await).len(), 4);
 }
 
 #[tokio::test]
 async fn a_response_has_a_trace_unless_it_is_not_to_be_stored() {
-    let house = House::new(script(&loops())).await;
+    let server = TestServer::new(script(&loops())).await;
     for store in [true, false] {
         let body = json!({"model": "routerag", "input": "Who wrote Faust?", "store": store});
-        let response: Value = house.post("/v1/responses", &body).await.json().await.unwrap();
-        let (status, kept) = trace(&house, response["id"].as_str().unwrap()).await;
+        let response: Value = server.post("/v1/responses", &body).await.json().await.unwrap();
+        let (status, kept) = trace(&server, response["id"].as_str().unwrap()).await;
         assert_eq!(status, if store { 200 } else { 404 }, "{kept}");
         assert!(!store || (kept["answer"] == "Goethe" && kept["searches"][0]["query"] == "Faust"), "{kept}");
     }
@@ -161,121 +161,121 @@ async fn a_response_has_a_trace_unless_it_is_not_to_be_stored() {
 async fn what_fails_or_is_given_up_leaves_a_trace_too() {
     let backend = script(&loops()).with_time(Duration::from_millis(2), Duration::ZERO);
     let faults = backend.faults();
-    let house = House::new(backend).await;
-    // Given up while it writes.
-    let mut socket = house.raw("/v1/agent", &question(json!({"stream": true}))).await;
+    let server = TestServer::new(backend).await;
+    // Canceled while it writes.
+    let mut socket = server.raw("/v1/agent", &question(json!({"stream": true}))).await;
     let begun = read_until(&mut socket, "event: think").await;
     drop(socket);
-    house.quiet().await;
+    server.quiet().await;
     let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
-    let (status, kept) = trace(&house, id).await;
+    let (status, kept) = trace(&server, id).await;
     assert_eq!((status, &kept["status"], &kept["finish_reason"]), (200, &json!("cancelled"), &Value::Null), "{kept}");
     assert!("<think>I must look.</think>".starts_with(kept["text"].as_str().unwrap().get(..8).unwrap()));
-    // A pass fails in the middle.
-    faults.error_at(house.state.runtime.engine.counters().steps_total.get() + 30);
-    let response = house.post("/v1/agent", &question(json!({}))).await;
+    // A forward pass fails in the middle.
+    faults.error_at(server.state.runtime.engine.counters().steps_total.get() + 30);
+    let response = server.post("/v1/agent", &question(json!({}))).await;
     assert_eq!(response.status(), 500);
-    let listed = list(&house, "").await;
-    let (_, kept) = trace(&house, ids(&listed)[0]).await;
+    let listed = list(&server, "").await;
+    let (_, kept) = trace(&server, ids(&listed)[0]).await;
     assert_eq!((&kept["status"], &kept["error"]["code"]), (&json!("failed"), &json!("internal_error")), "{kept}");
     assert!(!kept["text"].as_str().unwrap().is_empty());
 }
 
-/// All of a request is refused or none of it, however many answers it wants, and what was refused pushes out nothing.
+/// A request is refused as a whole or not at all, however many answers it wants, and a refused one evicts no trace.
 #[tokio::test]
 async fn what_is_refused_leaves_none() {
     let backend = says(&"long ".repeat(2000)).with_time(Duration::from_millis(5), Duration::ZERO);
     let engine = EngineConfig { max_batch_rows: 1, max_waiting: 1, ..EngineConfig::default() };
-    let house = Plan { engine, ..Plan::new(backend) }.build().await;
+    let server = ServerPlan { engine, ..ServerPlan::new(backend) }.build().await;
     let many = json!({"model": "plain", "prompt": ["a", "b", "c", "d"], "n": 10, "stream": true});
     for (path, body) in [("/v1/chat/completions", chat(json!({"n": 16}))), ("/v1/completions", many)] {
-        let refused = house.post(path, &body).await;
+        let refused = server.post(path, &body).await;
         assert_eq!(refused.status(), 503, "{path}");
         assert_eq!(refused.headers()["retry-after"], "1", "{path}");
-        house.quiet().await;
-        assert_eq!(ids(&list(&house, "").await), Vec::<&str>::new(), "{path}");
+        server.quiet().await;
+        assert_eq!(ids(&list(&server, "").await), Vec::<&str>::new(), "{path}");
     }
 }
 
 #[tokio::test]
 async fn whoever_wants_none_leaves_none() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     for body in [chat(json!({"store": false})), chat(json!({"rag": {"store": false}}))] {
-        assert_eq!(house.chat(&body).await.0, 200);
+        assert_eq!(server.chat(&body).await.0, 200);
     }
     let body = json!({"question": "x", "rag": {"store": false}, "model": "plain"});
-    assert_eq!(house.post("/v1/agent", &body).await.status(), 200);
-    assert_eq!(ids(&list(&house, "").await), Vec::<&str>::new());
-    assert_eq!(house.chat(&chat(json!({"rag": {"store": true}}))).await.0, 200);
-    assert_eq!(ids(&list(&house, "").await).len(), 1);
+    assert_eq!(server.post("/v1/agent", &body).await.status(), 200);
+    assert_eq!(ids(&list(&server, "").await), Vec::<&str>::new());
+    assert_eq!(server.chat(&chat(json!({"rag": {"store": true}}))).await.0, 200);
+    assert_eq!(ids(&list(&server, "").await).len(), 1);
 }
 
 #[tokio::test]
 async fn a_server_that_keeps_none_refuses_to_keep_one() {
     for (count, bytes) in [(0, 1 << 20), (10, 0)] {
-        let house = bounded(count, bytes).await;
-        assert_eq!(house.chat(&chat(json!({}))).await.0, 200);
-        let (status, refused) = house.chat(&chat(json!({"rag": {"store": true}}))).await;
+        let server = bounded(count, bytes).await;
+        assert_eq!(server.chat(&chat(json!({}))).await.0, 200);
+        let (status, refused) = server.chat(&chat(json!({"rag": {"store": true}}))).await;
         assert_eq!((status, &refused["error"]["param"]), (400, &json!("rag.store")));
-        let response = house.post("/v1/completions", &json!({"model": "plain", "prompt": "x", "store": true})).await;
+        let response = server.post("/v1/completions", &json!({"model": "plain", "prompt": "x", "store": true})).await;
         assert_eq!(response.status(), 400);
         assert_eq!(response.json::<Value>().await.unwrap()["error"]["param"], "store");
-        assert_eq!(list(&house, "").await["data"], json!([]));
+        assert_eq!(list(&server, "").await["data"], json!([]));
     }
 }
 
 #[tokio::test]
 async fn the_oldest_go_first_by_number_and_by_size() {
-    let house = bounded(2, 1 << 20).await;
+    let server = bounded(2, 1 << 20).await;
     let mut asked = Vec::new();
     for _ in 0..3 {
-        asked.push(house.chat(&chat(json!({}))).await.1["id"].as_str().unwrap().to_owned());
+        asked.push(server.chat(&chat(json!({}))).await.1["id"].as_str().unwrap().to_owned());
     }
     asked.remove(0);
     asked.reverse();
-    let listed = list(&house, "").await;
+    let listed = list(&server, "").await;
     assert_eq!(ids(&listed), asked);
     let size = listed["data"][0]["bytes"].as_u64().unwrap() as usize;
-    let house = bounded(10, 3 * size + size / 2).await;
+    let server = bounded(10, 3 * size + size / 2).await;
     for _ in 0..5 {
-        house.chat(&chat(json!({}))).await;
+        server.chat(&chat(json!({}))).await;
     }
-    assert_eq!(ids(&list(&house, "").await).len(), 3);
+    assert_eq!(ids(&list(&server, "").await).len(), 3);
 }
 
 #[tokio::test]
 async fn a_trace_can_be_forgotten() {
-    let house = House::new(says("hi")).await;
-    let (_, whole) = house.chat(&chat(json!({}))).await;
+    let server = TestServer::new(says("hi")).await;
+    let (_, whole) = server.chat(&chat(json!({}))).await;
     let id = whole["id"].as_str().unwrap();
     let forget = async || {
-        let response = house.client.delete(house.url(&format!("/v1/traces/{id}"))).send().await.unwrap();
+        let response = server.client.delete(server.url(&format!("/v1/traces/{id}"))).send().await.unwrap();
         (response.status().as_u16(), response.json::<Value>().await.unwrap())
     };
     assert_eq!(forget().await, (200, json!({"id": id, "object": "trace.deleted", "deleted": true})));
     assert_eq!(forget().await.0, 404);
-    let (status, refused) = trace(&house, id).await;
+    let (status, refused) = trace(&server, id).await;
     assert_eq!((status, &refused["error"]["code"]), (404, &json!("trace_not_found")));
     for value in ["0", "101", "x"] {
-        let error = &list(&house, &format!("?limit={value}")).await["error"];
+        let error = &list(&server, &format!("?limit={value}")).await["error"];
         assert_eq!(error["param"], "limit");
         assert!(error["message"].as_str().unwrap().ends_with(&format!("not `{value}`")), "{error}");
     }
-    assert_eq!(list(&house, "?after=x").await["error"]["param"], "after");
+    assert_eq!(list(&server, "?after=x").await["error"]["param"], "after");
 }
 
-/// The trace is there by the time its client knows of the end.
+/// The trace is stored by the time its client sees the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trace_is_there_with_the_last_event() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     for _ in 0..20 {
         let body = json!({"question": "x", "model": "plain", "stream": true});
-        let mut socket = house.raw("/v1/agent", &body).await;
+        let mut socket = server.raw("/v1/agent", &body).await;
         let text = read_until(&mut socket, "event: finished").await;
         let id = text.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
-        assert_eq!(trace(&house, id).await.1["status"], "finished");
+        assert_eq!(trace(&server, id).await.1["status"], "finished");
     }
-    eventually("nothing runs", || house.state.drain.running() == 0).await;
+    eventually("nothing runs", || server.state.drain.running() == 0).await;
 }
 
 #[tokio::test]
@@ -289,9 +289,10 @@ async fn what_one_key_did_no_other_key_sees() {
         private_cache: false,
     };
     let entries = ["a", "b"].into_iter().zip(&secrets).map(entry).collect();
-    let house = Plan { keys: ApiKeys::open(None, entries).unwrap(), ..Plan::new(says("hi")) }.build().await;
+    let server =
+        ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(says("hi")) }.build().await;
     let ask = async |secret: &Secret, method: &str, path: &str, body: Value| {
-        let request = house.client.request(method.parse().unwrap(), house.url(path)).bearer_auth(secret.reveal());
+        let request = server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(secret.reveal());
         request.json(&body).send().await.unwrap()
     };
     let [owner, other] = &secrets;

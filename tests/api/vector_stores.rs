@@ -1,4 +1,4 @@
-//! Searches among documents whose metadata fits, and OpenAI's search of a vector store.
+//! Metadata filters, and OpenAI's search of a vector store.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,11 +8,11 @@ use waymark_agent::{Search, SearchError, SearchLimits, SearchQuery, Searcher};
 use waymark_engine::mock::Lines;
 use waymark_index::{BuildOptions, Condition, Corpus, Document, Evidence, LiveIndex, Mode, OpenOptions, build};
 
-use crate::house::{House, Plan, evidence, says, script};
-use crate::shelf::HashEmbed;
+use crate::harness::{ServerPlan, TestServer, evidence, says, script};
+use crate::small_index::HashEmbed;
 
-/// A house over six passages about rivers, of the years 2000 to 2005.
-async fn rivers() -> (tempfile::TempDir, House) {
+/// Builds a server over six passages about rivers, of the years 2000 to 2005.
+async fn rivers() -> (tempfile::TempDir, TestServer) {
     let dir = tempfile::tempdir().unwrap();
     let document = |number: usize| {
         let metadata = json!({"year": 2000 + number, "open": number.is_multiple_of(2), "tags": ["river"]});
@@ -24,12 +24,12 @@ async fn rivers() -> (tempfile::TempDir, House) {
     build(corpus, &HashEmbed::default(), dir.path(), &BuildOptions::default(), &()).unwrap();
     let live = LiveIndex::open(dir.path(), Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
     let searcher = Searcher::new(Arc::new(live), SearchLimits::default()).unwrap();
-    let house = Plan { searcher: Some(Arc::new(searcher)), ..Plan::new(says("hi")) }.build().await;
-    (dir, house)
+    let server = ServerPlan { searcher: Some(Arc::new(searcher)), ..ServerPlan::new(says("hi")) }.build().await;
+    (dir, server)
 }
 
-async fn post(house: &House, path: &str, body: &Value) -> (u16, Value) {
-    let response = house.post(path, body).await;
+async fn post(server: &TestServer, path: &str, body: &Value) -> (u16, Value) {
+    let response = server.post(path, body).await;
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
@@ -41,8 +41,8 @@ fn ids(page: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_store_is_searched_in_openais_form() {
-    let (_dir, house) = rivers().await;
-    let (status, page) = post(&house, STORE, &json!({"query": "number3", "max_num_results": 2})).await;
+    let (_dir, server) = rivers().await;
+    let (status, page) = post(&server, STORE, &json!({"query": "number3", "max_num_results": 2})).await;
     assert_eq!(status, 200, "{page}");
     assert_eq!(
         (&page["object"], &page["search_query"]),
@@ -55,9 +55,9 @@ async fn a_store_is_searched_in_openais_form() {
     assert_eq!(first["content"], json!([{"type": "text", "text": "Passage number3 tells of a river."}]));
     assert!((0.0..=1.0).contains(&first["score"].as_f64().unwrap()));
     let (status, named) =
-        post(&house, "/v1/vector_stores/shelf/search", &json!({"query": "number3", "rewrite_query": false})).await;
+        post(&server, "/v1/vector_stores/shelf/search", &json!({"query": "number3", "rewrite_query": false})).await;
     assert_eq!((status, ids(&named).len()), (200, 6), "ten when not given");
-    let (_, both) = post(&house, STORE, &json!({"query": ["number1", "number4"]})).await;
+    let (_, both) = post(&server, STORE, &json!({"query": ["number1", "number4"]})).await;
     let mut found = ids(&both);
     found.sort_unstable();
     assert_eq!(
@@ -68,22 +68,22 @@ async fn a_store_is_searched_in_openais_form() {
 
 #[tokio::test]
 async fn filters_hold_wherever_it_is_searched() {
-    let (_dir, house) = rivers().await;
+    let (_dir, server) = rivers().await;
     let filters = json!({"type": "and", "filters": [
         {"type": "gte", "key": "year", "value": 2002}, {"type": "eq", "key": "open", "value": true},
     ]});
-    let (_, page) = post(&house, STORE, &json!({"query": "number3", "filters": filters})).await;
+    let (_, page) = post(&server, STORE, &json!({"query": "number3", "filters": filters})).await;
     let mut found = ids(&page);
     found.sort_unstable();
     assert_eq!(found, ["r2", "r4"]);
-    let (_, answer) = post(&house, "/v1/search", &json!({"query": "number3", "filters": filters, "k": 1})).await;
+    let (_, answer) = post(&server, "/v1/search", &json!({"query": "number3", "filters": filters, "k": 1})).await;
     assert_eq!(answer["hits"].as_array().unwrap().len(), 1);
     assert_eq!(answer["hits"][0]["metadata"]["open"], true);
 }
 
 #[tokio::test]
 async fn what_is_wrong_is_named() {
-    let (_dir, house) = rivers().await;
+    let (_dir, server) = rivers().await;
     for (body, code, param) in [
         (json!({}), "missing_required_parameter", "query"),
         (json!({"query": " "}), "invalid_value", "query"),
@@ -100,18 +100,18 @@ async fn what_is_wrong_is_named() {
         (json!({"query": "a", "filters": {"type": "eq", "value": 1}}), "missing_required_parameter", "filters.key"),
         (json!({"query": "a", "colour": 1}), "unknown_parameter", "colour"),
     ] {
-        let (status, refused) = post(&house, STORE, &body).await;
+        let (status, refused) = post(&server, STORE, &body).await;
         let error = &refused["error"];
         assert_eq!((status, &error["code"], &error["param"]), (400, &json!(code), &json!(param)), "{body}: {refused}");
     }
-    let (status, refused) = post(&house, "/v1/vector_stores/vs_1/search", &json!({"query": "a"})).await;
+    let (status, refused) = post(&server, "/v1/vector_stores/vs_1/search", &json!({"query": "a"})).await;
     assert_eq!((status, &refused["error"]["code"]), (404, &json!("vector_store_not_found")));
-    let bare = Plan { searcher: None, ..Plan::new(says("hi")) }.build().await;
+    let bare = ServerPlan { searcher: None, ..ServerPlan::new(says("hi")) }.build().await;
     let (status, refused) = post(&bare, STORE, &json!({"query": "a"})).await;
     assert_eq!((status, &refused["error"]["code"]), (400, &json!("not_configured")));
 }
 
-/// Writes down what documents may be found, and finds one.
+/// Searcher that records the filter of documents, and finds one passage.
 #[derive(Debug, Default)]
 struct Asked(Arc<Mutex<Vec<Option<Condition>>>>);
 
@@ -133,7 +133,7 @@ async fn every_search_of_an_episode_is_among_what_its_request_allows() {
     let filters = json!({"type": "in", "key": "year", "value": [1808, 1832]});
     let asked = Arc::<Mutex<Vec<_>>>::default();
     let searcher = Arc::new(Asked(Arc::clone(&asked)));
-    let house = Plan { searcher: Some(searcher), ..Plan::new(script(&lines)) }.build().await;
+    let server = ServerPlan { searcher: Some(searcher), ..ServerPlan::new(script(&lines)) }.build().await;
     let rag = json!({"filters": filters, "index": "default"});
     let tools = json!([{"type": "file_search", "filters": filters, "vector_store_ids": ["shelf"]}]);
     let messages = json!([{"role": "user", "content": "Who wrote Faust?"}]);
@@ -143,17 +143,17 @@ async fn every_search_of_an_episode_is_among_what_its_request_allows() {
         ("/v1/responses", json!({"model": "routerag", "input": "Who wrote Faust?", "rag": rag, "store": false})),
         ("/v1/responses", json!({"model": "routerag", "input": "Who wrote Faust?", "tools": tools})),
     ] {
-        let (status, answer) = post(&house, path, &body).await;
+        let (status, answer) = post(&server, path, &body).await;
         assert_eq!(status, 200, "{path}: {answer}");
         let asked = std::mem::take(&mut *asked.lock().unwrap());
         let expected: Condition = serde_json::from_value(filters.clone()).unwrap();
         assert_eq!(asked, [Some(expected)], "{path}");
     }
-    let traces: Value = house.get("/v1/traces").await.json().await.unwrap();
+    let traces: Value = server.get("/v1/traces").await.json().await.unwrap();
     let id = traces["data"][0]["id"].as_str().unwrap();
-    let trace: Value = house.get(&format!("/v1/traces/{id}")).await.json().await.unwrap();
+    let trace: Value = server.get(&format!("/v1/traces/{id}")).await.json().await.unwrap();
     assert_eq!(trace["options"]["filters"], filters);
-    let (status, replay) = post(&house, &format!("/v1/traces/{id}/replay"), &json!({"mode": "free"})).await;
+    let (status, replay) = post(&server, &format!("/v1/traces/{id}/replay"), &json!({"mode": "free"})).await;
     assert_eq!(status, 200, "{replay}");
     let asked = asked.lock().unwrap();
     assert!(!asked.is_empty() && asked.iter().all(Option::is_some));

@@ -20,7 +20,7 @@ use super::follow::Events;
 use super::rag::RagOptions;
 use super::sampling_params::{self, RequestSampling};
 use super::state::AppState;
-use waymark_agent::{Cited, Conversation, EpisodeOptions, Event, Message, Reason, Usage};
+use waymark_agent::{Cited, Conversation, ConversationMessage, EpisodeEnd, EpisodeOptions, Event, Usage};
 
 /// Request body of `POST /v1/agent`: one question for an episode.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -81,7 +81,7 @@ pub struct AgentResponse {
     /// Passages that support the answer, in the order of its text.
     pub citations: Vec<Cited>,
     /// Reason the episode ended: `stop`, `length`, `turns`, `time` or `refused`.
-    pub finish_reason: Reason,
+    pub finish_reason: EpisodeEnd,
     /// Tokens used by the episode.
     pub usage: Usage,
     /// Number of turns of the policy.
@@ -143,12 +143,15 @@ async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Resu
         return Err(ApiError::invalid("resumable", "`resumable` needs `stream: true`"));
     }
     let id = options.id.clone().unwrap_or_default();
-    let conversation = Conversation::from_messages(vec![Message::new(waymark_agent::Role::User, request.question)])
-        .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
+    let conversation =
+        Conversation::from_messages(vec![ConversationMessage::new(waymark_agent::Role::User, request.question)])
+            .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
     if resumable {
-        state.streams.room(caller)?;
+        // Checked before the episode starts, so that a refusal costs no work.
+        state.streams.check_room(caller)?;
     }
     let started = episodes::start(state, caller, &policy, (conversation, options), 1).await;
+    // The conversation was built from `question`, so errors must name that field.
     Ok((id, started.map_err(|error| error.renamed("messages", "question"))?))
 }
 

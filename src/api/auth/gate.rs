@@ -45,10 +45,12 @@ enum RequestedAccess {
 /// Authorizes a request or refuses it with an error. An admitted request counts against its key's concurrency until the
 /// response is sent.
 pub(crate) async fn authorize(State(gate): State<AuthGate>, mut request: Request, next: Next) -> Response {
+    // Looked up by the pattern of the matched route, so that no spelling of a path evades its rule.
     let rule = request.extensions().get::<MatchedPath>().map(|path| gate.rules.of(path.as_str(), request.method()));
     let wanted = match &rule {
         Some(RouteRule::Declared(Access::Open)) => RequestedAccess::Anything,
         Some(RouteRule::Declared(Access::Needs(scope))) => RequestedAccess::Scope(*scope),
+        // Callers without a key must not learn which paths and methods exist.
         Some(RouteRule::Methods(_)) | None => RequestedAccess::Nothing,
         Some(RouteRule::None) => {
             return ApiError::new(Code::InsufficientScope, "this route is closed: nobody may use it").into_response();
@@ -89,6 +91,7 @@ impl AuthGate {
             .meter
             .admit(&known.entry.limits, Instant::now().into_std())
             .map_err(|refused| too_many(&known, refused))?;
+        // 0 stands for the shared cache; the salt of a digest is never 0.
         let salt = if self.private_cache || known.entry.private_cache { known.entry.digest.salt() } else { 0 };
         request.extensions_mut().insert(known.entry.id.clone());
         request.extensions_mut().insert(caller::CallerKey { salt, concurrent: known.entry.limits.concurrent });

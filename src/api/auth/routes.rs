@@ -120,6 +120,7 @@ fn describe(operation: &mut Operation, scope: Scope) {
     operation.security = Some(vec![SecurityRequirement::new(SCHEME, [scope.name()])]);
     for (status, response) in GateErrors::responses() {
         let own = operation.responses.responses.entry(status).or_insert_with(|| response.clone());
+        // A route may describe the same status itself; the document then holds both descriptions.
         if let (RefOr::T(own), RefOr::T(Response { description, .. })) = (own, response)
             && own.description != description
         {

@@ -32,6 +32,7 @@ pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
 pub(super) fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
     let top = sampling_params::alternatives("top_logprobs", request.top_logprobs)?;
     match (request.logprobs.unwrap_or(false), top) {
+        // `logprobs: true` alone returns the log-probabilities of the sampled tokens, without alternatives.
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`")),

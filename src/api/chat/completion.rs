@@ -7,7 +7,7 @@ use super::tool::{CallDelta, ChatToolCall};
 use crate::api::error::ErrorBody;
 use crate::api::rag::RagNotes;
 use crate::api::usage::ChatUsage;
-use waymark_agent::Reason;
+use waymark_agent::EpisodeEnd;
 
 /// A whole completion.
 #[derive(Debug, Serialize, ToSchema)]
@@ -91,11 +91,11 @@ pub enum FinishReason {
     ToolCalls,
 }
 
-impl From<Reason> for FinishReason {
-    fn from(reason: Reason) -> FinishReason {
+impl From<EpisodeEnd> for FinishReason {
+    fn from(reason: EpisodeEnd) -> FinishReason {
         match reason {
-            Reason::Stop | Reason::Refused => FinishReason::Stop,
-            Reason::Length | Reason::Turns | Reason::Time => FinishReason::Length,
+            EpisodeEnd::Stop | EpisodeEnd::Refused => FinishReason::Stop,
+            EpisodeEnd::Length | EpisodeEnd::Turns | EpisodeEnd::Time => FinishReason::Length,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::request::{ChatMessage, ChatRole, ContentPart, MessageContent};
 use super::tool::ChatToolCall;
 use crate::api::error::ApiError;
-use waymark_agent::{Conversation, Message, Role};
+use waymark_agent::{Conversation, ConversationMessage, Role};
 
 /// Tool calls of a conversation up to the current message.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
         return Err(ApiError::invalid("messages", "`messages` must hold at least one message"));
     }
     let mut calls = CallHistory::default();
-    let convert = |(at, message): (usize, ChatMessage)| -> Result<(Option<usize>, Message), ApiError> {
+    let convert = |(at, message): (usize, ChatMessage)| -> Result<(Option<usize>, ConversationMessage), ApiError> {
         let answered = answered(at, &message, &mut calls)?;
         Ok((answered, convert(at, message, &mut calls)?))
     };
@@ -37,7 +37,7 @@ pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
 }
 
 /// Converts one message to the form that the chat template takes, and adds its tool calls to `known`.
-fn convert(at: usize, message: ChatMessage, known: &mut CallHistory) -> Result<Message, ApiError> {
+fn convert(at: usize, message: ChatMessage, known: &mut CallHistory) -> Result<ConversationMessage, ApiError> {
     let unsupported = |field: &str, what: &str| Err(ApiError::unsupported(&format!("messages[{at}].{field}"), what));
     let role = match message.role {
         ChatRole::Developer | ChatRole::System => Role::System,
@@ -72,8 +72,8 @@ fn convert(at: usize, message: ChatMessage, known: &mut CallHistory) -> Result<M
     // A message of the assistant holds either content or a refusal, never both.
     match message.refusal.filter(|refusal| !refusal.is_empty()) {
         Some(_) if !content.is_empty() => unsupported("refusal", "refusals beside `content` are"),
-        Some(refusal) => Ok(Message { calls, ..Message::new(role, refusal) }),
-        None => Ok(Message { calls, ..Message::new(role, content) }),
+        Some(refusal) => Ok(ConversationMessage { calls, ..ConversationMessage::new(role, refusal) }),
+        None => Ok(ConversationMessage { calls, ..ConversationMessage::new(role, content) }),
     }
 }
 

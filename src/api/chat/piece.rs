@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::completion::{FinishReason, LogProb, TopLogProb};
 use super::tool::ChatToolCall;
 use crate::api::rag::RagStep;
-use waymark_agent::call::{CallScanner, Part};
-use waymark_agent::{Cited, Event, Reason, TokenLogprob, Usage};
+use waymark_agent::tool_call::{CallScanner, ReplySegment};
+use waymark_agent::{Cited, EpisodeEnd, Event, TokenLogprob, Usage};
 
 /// Stand-in for a missing log-probability, as in OpenAI's interface. Forced tokens have none.
 const NO_LOGPROB: f32 = -9999.0;
@@ -56,8 +56,9 @@ impl Translator {
                 self.calls.as_mut().map(|calls| calls.read(&text, tokens)).unwrap_or_default()
             }
             Event::Finished { reason, usage, citations, .. } => {
-                let ended = reason == Reason::Stop;
+                let ended = reason == EpisodeEnd::Stop;
                 let mut pieces = self.calls.as_mut().map(|calls| calls.finish(ended)).unwrap_or_default();
+                // A truncated answer may lack its last call, so it keeps its own finish reason.
                 let called = ended && self.calls.as_ref().is_some_and(|calls| calls.made > 0);
                 let reason = if called { FinishReason::ToolCalls } else { reason.into() };
                 pieces.push(ChatPiece::Finish(reason, usage, citations));
@@ -146,14 +147,14 @@ impl CallParser {
         self.pieces(parts)
     }
 
-    fn pieces(&mut self, parts: Vec<Part>) -> Vec<ChatPiece> {
+    fn pieces(&mut self, parts: Vec<ReplySegment>) -> Vec<ChatPiece> {
         parts.into_iter().map(|part| self.piece(part)).collect()
     }
 
     /// Converts a part to a piece. Tokens of a call, and of white space around it, are not reported.
-    fn piece(&mut self, part: Part) -> ChatPiece {
+    fn piece(&mut self, part: ReplySegment) -> ChatPiece {
         match part {
-            Part::Text(text, start) => {
+            ReplySegment::Text(text, start) => {
                 let count = self.tokens.iter().take_while(|(at, _)| *at < start + text.len()).count();
                 // A token that begins in the white space before the text still contributes to the text if it extends
                 // into it.
@@ -162,7 +163,7 @@ impl CallParser {
                 let tokens = inside.map(|(_, token)| logprob(token)).collect();
                 ChatPiece::Content(text, tokens)
             }
-            Part::Call(call) => {
+            ReplySegment::Call(call) => {
                 self.made += 1;
                 ChatPiece::Call(self.made - 1, ChatToolCall::new(call))
             }

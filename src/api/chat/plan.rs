@@ -53,6 +53,7 @@ impl ChatPlan {
         let rag = request.rag.unwrap_or_default();
         rag.apply(&mut options)?;
         state.check_index("rag.index", rag.index.as_deref())?;
+        // Either switch, `store` or `rag.store`, suffices to keep no trace.
         if check::store(request.store)? == Some(false) {
             options.store = Some(false);
         }

@@ -26,6 +26,7 @@ impl Chunks for ChatWriter {
     /// Writes one chunk with the role for each choice.
     fn begin(&mut self, frame: &mut Frame) {
         for index in 0..self.choices.len() {
+            // As in OpenAI's interface, the first chunk of a choice holds its role and no text.
             let delta = ChatDelta { role: Some(AssistantRole::Assistant), content: Some(""), ..ChatDelta::default() };
             self.chunk(frame, index, delta, None, None);
         }
@@ -110,6 +111,7 @@ impl ChatWriter {
         logprobs: Option<LogProbs>,
         finish: Option<FinishReason>,
     ) {
+        // The outer `Some` writes the field, the inner `None` makes it null: only the last chunk has a usage.
         let usage = self.include_usage.then_some(None);
         self.message(frame, &[ChunkChoice { index, delta, logprobs, finish_reason: finish }], usage);
     }

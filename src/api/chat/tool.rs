@@ -9,7 +9,7 @@ use waymark_models::chat::Tool;
 use super::request::NamedSchema;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
-use waymark_agent::call::Call;
+use waymark_agent::tool_call::ToolCallText;
 use waymark_agent::{Conversation, Policy};
 
 /// Maximum number of tools in one request, as in OpenAI's interface.
@@ -145,8 +145,8 @@ pub struct FunctionDelta<'a> {
 
 impl ChatToolCall {
     /// Creates a call with a new ID.
-    pub(super) fn new(call: Call) -> ChatToolCall {
-        let Call { name, arguments } = call;
+    pub(super) fn new(call: ToolCallText) -> ChatToolCall {
+        let ToolCallText { name, arguments } = call;
         let id = format!("call_{}", Uuid::now_v7().simple());
         ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction { name, arguments } }
     }
@@ -238,6 +238,7 @@ impl FunctionDefinition {
     fn tool(self, param: &str, free: bool) -> Result<Tool, ApiError> {
         let FunctionDefinition { name, description, parameters, strict } = self;
         check_name(&format!("{param}.name"), &name)?;
+        // A schema without `type` may still describe an object.
         let object = |fields: &Map<String, Value>| fields.get("type").is_none_or(|kind| kind == "object");
         if parameters.as_ref().is_some_and(|schema| !schema.as_object().is_some_and(object)) {
             let param = format!("{param}.parameters");
@@ -253,6 +254,7 @@ impl FunctionDefinition {
 
 /// Checks that `name` is a valid name of a function. `param` is its path in the request.
 fn check_name(param: &str, name: &str) -> Result<(), ApiError> {
+    // Functions and schemas have the same rules for names; only the noun in the message differs.
     NamedSchema::check_name(param, name)
         .map_err(|refused| ApiError { message: refused.message.replacen("a schema", "a function", 1), ..refused })
 }

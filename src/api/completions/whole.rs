@@ -13,6 +13,7 @@ use waymark_agent::Event;
 pub(super) async fn collect(plan: CompletionPlan, mut events: Events) -> Result<TextCompletion, ApiError> {
     let mut drafts = plan.drafts();
     let mut choices: Vec<_> =
+        // An empty piece creates the lists of log-probabilities, to which later pieces append.
         drafts.iter_mut().enumerate().map(|(index, draft)| draft.piece(index, String::new(), &[])).collect();
     let mut spent = vec![None; drafts.len()];
     for (index, draft) in drafts.iter_mut().enumerate() {

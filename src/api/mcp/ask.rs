@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::search::headed;
+use super::search::title_and_id;
 use super::{json_schema, message};
 use crate::api::agent::{self, AgentRequest, AgentResponse};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
-use waymark_agent::{Cited, Reason};
+use waymark_agent::{Cited, EpisodeEnd};
 
 /// Description of the tool for models.
 pub(super) const DESCRIPTION: &str = "Asks a language model of this server. A model that was trained to search \
@@ -40,7 +40,7 @@ pub(super) struct AskOutput {
     /// Passages that support the answer, in the order of its text.
     citations: Vec<Cited>,
     /// Reason the episode ended: `stop`, `length`, `turns`, `time` or `refused`.
-    finish_reason: Reason,
+    finish_reason: EpisodeEnd,
     /// Number of searches.
     searches: usize,
     /// Name of the model.
@@ -71,6 +71,7 @@ pub(super) async fn call(
     let request = AgentRequest { question, model, ..AgentRequest::default() };
     let response = agent::answer(state, caller, request).await?;
     let AgentResponse { id, model, answer, refusal, citations, finish_reason, searches, .. } = response;
+    // Traces may be disabled, or this one may be too large, so it is only named if it is stored.
     let trace = state.traces.get(&id).map(|_| id);
     let answered = AskOutput { answer, refusal, citations, finish_reason, searches, model, trace };
     Ok((text(&answered), answered))
@@ -79,18 +80,18 @@ pub(super) async fn call(
 /// Formats the answer, the reason it is missing or incomplete, and the supporting passages without duplicates.
 fn text(answered: &AskOutput) -> String {
     let short = match answered.finish_reason {
-        Reason::Stop => "the model ended without an answer",
-        Reason::Length => "the token limit was reached",
-        Reason::Turns => "the turn limit was reached",
-        Reason::Time => "the time limit was reached",
-        Reason::Refused => "the model refused to answer",
+        EpisodeEnd::Stop => "the model ended without an answer",
+        EpisodeEnd::Length => "the token limit was reached",
+        EpisodeEnd::Turns => "the turn limit was reached",
+        EpisodeEnd::Time => "the time limit was reached",
+        EpisodeEnd::Refused => "the model refused to answer",
     };
     let mut text = match (&answered.answer, &answered.refusal) {
         (Some(answer), _) => answer.clone(),
         (None, Some(refusal)) => format!("There is no answer: {refusal}"),
         (None, None) => format!("There is no answer: {short}."),
     };
-    if answered.answer.is_some() && matches!(answered.finish_reason, Reason::Length | Reason::Time) {
+    if answered.answer.is_some() && matches!(answered.finish_reason, EpisodeEnd::Length | EpisodeEnd::Time) {
         text.push_str(&format!("\n\nThe answer is not complete: {short}."));
     }
     let mut seen: Vec<&str> = Vec::new();
@@ -100,7 +101,7 @@ fn text(answered: &AskOutput) -> String {
         }
         text.push_str(if seen.is_empty() { "\n\nSources:" } else { "" });
         seen.push(&cited.passage);
-        text.push_str(&format!("\n[{}] {}", seen.len(), headed(&cited.title, &cited.passage)));
+        text.push_str(&format!("\n[{}] {}", seen.len(), title_and_id(&cited.title, &cited.passage)));
     }
     text
 }
@@ -109,7 +110,12 @@ fn text(answered: &AskOutput) -> String {
 mod tests {
     use super::*;
 
-    fn answered(answer: Option<&str>, refusal: Option<&str>, finish_reason: Reason, passages: &[&str]) -> AskOutput {
+    fn answered(
+        answer: Option<&str>,
+        refusal: Option<&str>,
+        finish_reason: EpisodeEnd,
+        passages: &[&str],
+    ) -> AskOutput {
         let cited = |passage: &&str| Cited {
             start: 0,
             end: 1,
@@ -132,12 +138,12 @@ mod tests {
     fn a_text_says_what_came_of_it() {
         let of = |answer, refusal, reason, passages| text(&answered(answer, refusal, reason, passages));
         let sources = "Yes.\n\nSources:\n[1] Title of p2 (p2)\n[2] Title of p1 (p1)";
-        assert_eq!(of(Some("Yes."), None, Reason::Stop, &["p2", "p1", "p2"]), sources);
+        assert_eq!(of(Some("Yes."), None, EpisodeEnd::Stop, &["p2", "p1", "p2"]), sources);
         assert_eq!(
-            of(Some("Ye"), None, Reason::Length, &[]),
+            of(Some("Ye"), None, EpisodeEnd::Length, &[]),
             "Ye\n\nThe answer is not complete: the token limit was reached."
         );
-        assert_eq!(of(None, Some("I cannot say."), Reason::Refused, &[]), "There is no answer: I cannot say.");
-        assert_eq!(of(None, None, Reason::Turns, &[]), "There is no answer: the turn limit was reached.");
+        assert_eq!(of(None, Some("I cannot say."), EpisodeEnd::Refused, &[]), "There is no answer: I cannot say.");
+        assert_eq!(of(None, None, EpisodeEnd::Turns, &[]), "There is no answer: the turn limit was reached.");
     }
 }

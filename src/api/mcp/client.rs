@@ -27,7 +27,7 @@ impl FromRequestParts<AppState> for McpClient {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        if !comes_from(&parts.headers, &state.config.cors_origins) {
+        if !origin_allowed(&parts.headers, &state.config.cors_origins) {
             let message = "pages of this origin may not use this server: allow it with `--cors-origin`";
             return Err(ApiError::new(Code::OriginNotAllowed, message));
         }
@@ -52,14 +52,14 @@ impl McpClient {
 }
 
 /// Returns the revision to use with a client that requests `wanted`.
-pub(super) fn agree(wanted: &str) -> &'static str {
+pub(super) fn negotiate(wanted: &str) -> &'static str {
     VERSIONS.into_iter().find(|version| *version == wanted).unwrap_or(VERSIONS[0])
 }
 
 /// Returns `true` if a request has no `Origin` header, so that it does not come from a browser, or an allowed one. CORS
 /// alone does not protect against DNS rebinding, where a page's own host name resolves to this server and the browser
 /// takes the request for a same-origin one.
-fn comes_from(headers: &HeaderMap, allowed: &[String]) -> bool {
+fn origin_allowed(headers: &HeaderMap, allowed: &[String]) -> bool {
     let known =
         |origin: &HeaderValue| allowed.iter().any(|known| known == "*" || known.as_bytes() == origin.as_bytes());
     headers.get_all(header::ORIGIN).iter().all(known)
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn no_origin_or_an_allowed_one() {
         let allowed = ["https://a.test".to_owned()];
-        let comes = |values: &[&str], allowed: &[String]| comes_from(&headers(&header::ORIGIN, values), allowed);
+        let comes = |values: &[&str], allowed: &[String]| origin_allowed(&headers(&header::ORIGIN, values), allowed);
         assert!(comes(&[], &[]) && comes(&["https://a.test"], &allowed));
         for origin in ["http://a.test", "https://a.test:8443", "https://a.test.evil.test", "null", ""] {
             assert!(!comes(&[origin], &allowed), "{origin}");

@@ -71,6 +71,7 @@ pub(super) async fn receive(
     if let Err(fault) = spoken {
         return fault.to(id).into_response();
     }
+    // A notification gets no response body, whatever its method.
     let Some(id) = id else { return StatusCode::ACCEPTED.into_response() };
     match answer(&state, &caller, &method, params).await {
         Ok(outcome) => outcome.to(id),
@@ -139,7 +140,7 @@ fn initialize(state: &AppState, params: Option<Value>) -> Result<MethodResult, M
         offered => format!("Ask this server about the content of its corpus: {}.", offered.join("; ")),
     };
     Ok(MethodResult::Told(json!({
-        "protocolVersion": client::agree(&protocol_version),
+        "protocolVersion": client::negotiate(&protocol_version),
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "waymark", "title": "Waymark", "version": env!("CARGO_PKG_VERSION")},
         "instructions": instructions,

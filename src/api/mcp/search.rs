@@ -47,11 +47,11 @@ pub(super) struct SearchOutput {
     /// Snapshot of the index that was searched.
     snapshot: u64,
     /// Passages, best first.
-    #[schema(value_type = Vec<schema::Hit>)]
+    #[schema(value_type = Vec<schema::HitSchema>)]
     hits: Vec<Hit>,
     /// Triples, best first, in modes that return them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Option<Vec<schema::TripleHit>>)]
+    #[schema(value_type = Option<Vec<schema::TripleHitSchema>>)]
     triples: Vec<TripleHit>,
 }
 
@@ -83,7 +83,7 @@ fn text(found: &SearchOutput) -> String {
     let passages = found.hits.iter().enumerate().map(|(index, hit)| {
         let number = index + 1;
         let passage = &hit.passage;
-        let head = format!("[{number}] {}", headed(&passage.title, &passage.id));
+        let head = format!("[{number}] {}", title_and_id(&passage.title, &passage.id));
         let via: Vec<&str> =
             hit.path.graph.iter().flat_map(|arrival| &arrival.via).map(|step| step.phrase.as_str()).collect();
         let way = if via.is_empty() { String::new() } else { format!("\nby way of: {}", via.join(" → ")) };
@@ -98,7 +98,7 @@ fn text(found: &SearchOutput) -> String {
 }
 
 /// Formats the title and the ID of a passage.
-pub(super) fn headed(title: &str, id: &str) -> String {
+pub(super) fn title_and_id(title: &str, id: &str) -> String {
     if title.is_empty() { id.to_owned() } else { format!("{title} ({id})") }
 }
 

@@ -142,6 +142,7 @@ pub(super) async fn call(state: &AppState, caller: &Caller, call: CallParams) ->
     };
     match called {
         Ok((text, structured)) => Ok(ToolResult::new(text, Some(structured), None)),
+        // Clients can fix bad arguments by the schema, so these are protocol errors instead of results.
         Err(error) if is_about_arguments(error.code) => Err(McpFault::params(error)),
         Err(error) => Ok(ToolResult::new(format!("{}: {}", error.code.name(), error.message), None, Some(error.code))),
     }

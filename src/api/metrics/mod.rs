@@ -170,6 +170,7 @@ impl ServerMetrics {
     pub(crate) fn searched(&self, time: Duration, cached: bool, failed: bool) {
         self.searches.inc();
         self.search_failures.inc_by(failed.into());
+        // Cached searches take no time and would distort the histogram.
         if cached {
             self.searches_cached.inc();
         } else {

@@ -26,9 +26,9 @@ pub(crate) struct StoreCollector {
 
 impl Collector for StoreCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        let traces = self.traces.held();
-        let responses = self.responses.held();
-        let streams = self.streams.held();
+        let traces = self.traces.size();
+        let responses = self.responses.size();
+        let streams = self.streams.size();
         for (name, help, value) in [
             ("traces_kept", "Stored traces of episodes", traces.count),
             ("traces_kept_bytes", "Size of the stored traces in bytes", traces.bytes),

@@ -75,6 +75,7 @@ pub(super) async fn front(headers: HeaderMap) -> Response {
     } else {
         FRONT.into_response()
     };
+    // Caches must not give the page to a client that asked for JSON.
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
     response
 }

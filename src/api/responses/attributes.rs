@@ -111,7 +111,7 @@ impl SearchOrigin {
             path: (!via.is_empty()).then(|| path(via)),
             metadata: Map::new(),
         };
-        attributes.metadata = attributes.beside(hit);
+        attributes.metadata = attributes.extra_metadata(hit);
         FileSearchResult {
             file_id: hit.passage.id.clone(),
             filename: filename(&hit.passage.title, &hit.passage.id),
@@ -124,8 +124,8 @@ impl SearchOrigin {
 
 impl Attributes {
     /// Returns the metadata of the document that fits next to these attributes.
-    fn beside(&self, hit: &Hit) -> Map<String, Value> {
-        let told = [
+    fn extra_metadata(&self, hit: &Hit) -> Map<String, Value> {
+        let present = [
             self.snapshot.is_some(),
             self.bm25_rank.is_some(),
             self.bm25_score.is_some(),
@@ -136,7 +136,7 @@ impl Attributes {
             self.hops.is_some(),
             self.path.is_some(),
         ];
-        let own = OWN.len() - told.iter().filter(|told| !**told).count();
+        let own = OWN.len() - present.iter().filter(|present| !**present).count();
         let others =
             search_results::attributes(hit.metadata.as_ref()).filter(|(name, _)| !OWN.contains(&name.as_str()));
         others.take(MOST_ATTRIBUTES - own).collect()

@@ -9,7 +9,7 @@ use tracing::Instrument;
 
 use super::entry::{ResponseEntry, StopRequest};
 use super::event::ResponseEvent;
-use super::generation::{open, play};
+use super::generation::{generate, lock};
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
@@ -31,9 +31,9 @@ pub(super) fn start(
     let running = state.drain.enter();
     let work = async move {
         let last = AssertUnwindSafe(make(&state, &entry, events)).catch_unwind().await.unwrap_or_else(|_| {
-            let mut draft = open(&entry.draft);
+            let mut draft = lock(&entry.draft);
             draft.fail(ApiError::new(Code::Internal, "this response ran into a bug in the server"));
-            draft.told()
+            draft.take_events()
         });
         // The last events must be in the log before the size of the response is measured.
         if let Some(log) = &entry.log {
@@ -57,27 +57,28 @@ pub(super) fn start(
 async fn make(state: &AppState, entry: &ResponseEntry, events: Events) -> Vec<ResponseEvent> {
     let mut stop = entry.stop.subscribe();
     let mut stopped = pin!(stop.wait_for(|stop| *stop != StopRequest::No));
-    let mut play = pin!(play(entry.draft.clone(), events, state.drain.clone()));
+    let mut batches = pin!(generate(entry.draft.clone(), events, state.drain.clone()));
     loop {
         let told = tokio::select! {
+            // Cancellation comes before further events.
             biased;
             _ = &mut stopped => {
-                let mut draft = open(&entry.draft);
+                let mut draft = lock(&entry.draft);
                 draft.cancel();
-                return draft.told();
+                return draft.take_events();
             }
-            told = play.next() => told,
+            told = batches.next() => told,
         };
         let Some(told) = told else { return Vec::new() };
-        if open(&entry.draft).is_over() {
+        if lock(&entry.draft).is_over() {
             return told;
         }
         if let Some(log) = &entry.log {
             log.push(&told);
             if let Err(error) = state.responses.holds(log) {
-                let mut draft = open(&entry.draft);
+                let mut draft = lock(&entry.draft);
                 draft.overflow(error);
-                return draft.told();
+                return draft.take_events();
             }
         }
     }

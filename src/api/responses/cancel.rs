@@ -3,7 +3,7 @@
 use axum::extract::State;
 
 use super::entry::StopRequest;
-use super::generation::open;
+use super::generation::lock;
 use super::id::ResponseId;
 use super::object::ResponseObject;
 use crate::api::auth::Caller;
@@ -28,6 +28,7 @@ pub(crate) async fn cancel(
         let message = "only background responses can be canceled: close the connection of others";
         return Err(ApiError::new(Code::InvalidValue, message));
     };
+    // Only the first request counts: a deletion must not be turned into a cancellation.
     entry.stop.send_if_modified(|stop| {
         let first = *stop == StopRequest::No;
         if first {
@@ -36,6 +37,6 @@ pub(crate) async fn cancel(
         first
     });
     log.ended().await;
-    let show = open(&entry.draft).show();
+    let show = lock(&entry.draft).show();
     Ok(axum::Json(entry.shown(show)))
 }

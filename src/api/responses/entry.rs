@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::generation::{SharedBuilder, open};
+use super::generation::{SharedBuilder, lock};
 use super::log::EventLog;
 use super::object::{ResponseObject, ResponseStatus};
 use super::plan::ResponsePlan;
@@ -13,7 +13,7 @@ use super::response_builder::ResponseBuilder;
 use super::show::Show;
 use crate::api::auth::Caller;
 use crate::keys::KeyId;
-use waymark_agent::{Message, Role};
+use waymark_agent::{ConversationMessage, Role};
 
 /// Response in progress, or stored.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct ResponseEntry {
     pub(super) until: Option<Instant>,
     pub(super) draft: SharedBuilder,
     /// Conversation up to the question.
-    history: Vec<Message>,
+    history: Vec<ConversationMessage>,
     /// Log of the stream. `None` unless the response is generated in the background.
     pub(super) log: Option<Arc<EventLog>>,
     /// Cancellation requested by a client.
@@ -59,23 +59,23 @@ impl ResponseEntry {
 
     /// Returns the response in its current state, with the parts selected by `show`.
     pub(super) fn shown(&self, show: Show) -> ResponseObject {
-        open(&self.draft).object().shown(show)
+        lock(&self.draft).object().shown(show)
     }
 
     /// Returns `true` if the response was created with log-probabilities. Search results are always recorded.
     pub(super) fn has_logprobs(&self) -> bool {
-        open(&self.draft).show().logprobs
+        lock(&self.draft).show().logprobs
     }
 
     /// Returns the conversation including the answer, for another response to continue.
     ///
     /// # Errors
     /// Status of the response, if it is one that cannot be continued.
-    pub(super) fn conversation(&self) -> Result<Vec<Message>, ResponseStatus> {
-        let draft = open(&self.draft);
+    pub(super) fn conversation(&self) -> Result<Vec<ConversationMessage>, ResponseStatus> {
+        let draft = lock(&self.draft);
         match draft.object().status {
             ResponseStatus::Completed | ResponseStatus::Incomplete => {
-                let answer = Message::new(Role::Assistant, draft.object().text());
+                let answer = ConversationMessage::new(Role::Assistant, draft.object().text());
                 Ok(self.history.iter().cloned().chain([answer]).collect())
             }
             status => Err(status),
@@ -84,7 +84,7 @@ impl ResponseEntry {
 
     /// Returns the approximate size in bytes. Empty messages take up memory as well.
     pub(super) fn bytes(&self) -> usize {
-        let object = serde_json::to_vec(open(&self.draft).object()).map_or(0, |json| json.len());
+        let object = serde_json::to_vec(lock(&self.draft).object()).map_or(0, |json| json.len());
         let history: usize = self.history.iter().map(|message| message.content.len() + 64).sum();
         object + history + self.log.as_ref().map_or(0, |log| log.bytes())
     }
@@ -95,7 +95,7 @@ mod tests {
     use super::super::property::object;
     use super::*;
 
-    fn entry(history: Vec<Message>) -> ResponseEntry {
+    fn entry(history: Vec<ConversationMessage>) -> ResponseEntry {
         ResponseEntry {
             id: "resp_1".into(),
             owner: None,
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn messages_that_say_nothing_take_room_too() {
-        let of = |messages: usize| entry(vec![Message::new(Role::User, ""); messages]).bytes();
-        assert!(of(1000) >= of(0) + 1000 * size_of::<Message>());
+        let of = |messages: usize| entry(vec![ConversationMessage::new(Role::User, ""); messages]).bytes();
+        assert!(of(1000) >= of(0) + 1000 * size_of::<ConversationMessage>());
     }
 }

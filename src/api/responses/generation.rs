@@ -16,31 +16,32 @@ use crate::api::sse::READY;
 pub(super) type SharedBuilder = Arc<Mutex<ResponseBuilder>>;
 
 /// Locks the builder. After a panic of its writer it is still consistent, at worst between two events.
-pub(super) fn open(draft: &Mutex<ResponseBuilder>) -> MutexGuard<'_, ResponseBuilder> {
+pub(super) fn lock(draft: &Mutex<ResponseBuilder>) -> MutexGuard<'_, ResponseBuilder> {
     draft.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Generates the response in `draft`. Yields stream events in batches, ordered by sequence number. When the last batch
 /// is yielded, the builder has ended. The stream always ends: with the episode, with an error, or when the drain
 /// expires.
-pub(super) fn play(
+pub(super) fn generate(
     draft: SharedBuilder,
     events: Events,
     drain: Drain,
 ) -> impl Stream<Item = Vec<ResponseEvent>> + Send {
     async_stream::stream! {
         let first = {
-            let mut draft = open(&draft);
+            let mut draft = lock(&draft);
             draft.begin();
-            draft.told()
+            draft.take_events()
         };
         yield first;
         let mut expired = pin!(drain.reached(DrainPhase::Expired));
         // Events that are ready together are sent together.
         let mut batches = events.ready_chunks(READY);
-        while !open(&draft).is_over() {
+        while !lock(&draft).is_over() {
             let batch = tokio::select! {
                 biased;
+                // Handled like an error of the episode, so that the stream ends with an event of its own kind.
                 () = &mut expired => vec![Err(shut_down())],
                 batch = batches.next() => match batch {
                     Some(batch) => batch.into_iter().map(|(_, event)| event).collect(),
@@ -48,13 +49,13 @@ pub(super) fn play(
                 },
             };
             for event in batch {
-                let mut draft = open(&draft);
+                let mut draft = lock(&draft);
                 match event {
-                    Ok(event) => draft.take(event),
+                    Ok(event) => draft.handle(event),
                     Err(error) => draft.fail(error),
                 }
             }
-            let told = open(&draft).told();
+            let told = lock(&draft).take_events();
             if !told.is_empty() {
                 yield told;
             }

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::request::ResponsesInput;
 use crate::api::body;
 use crate::api::error::ApiError;
-use waymark_agent::{Message, Role};
+use waymark_agent::{ConversationMessage, Role};
 
 /// Message, or item of an earlier response.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -110,9 +110,9 @@ pub struct InputRefusal {
 ///
 /// # Errors
 /// Names the item, and the field in it, that cannot be used.
-pub(super) fn messages(input: ResponsesInput) -> Result<Vec<Message>, ApiError> {
+pub(super) fn messages(input: ResponsesInput) -> Result<Vec<ConversationMessage>, ApiError> {
     match input {
-        ResponsesInput::Text(text) => Ok(vec![Message::new(Role::User, text)]),
+        ResponsesInput::Text(text) => Ok(vec![ConversationMessage::new(Role::User, text)]),
         ResponsesInput::Items(items) => {
             let each = items.into_iter().enumerate().map(|(at, item)| message(item, &format!("input[{at}]")));
             each.filter_map(Result::transpose).collect()
@@ -121,7 +121,7 @@ pub(super) fn messages(input: ResponsesInput) -> Result<Vec<Message>, ApiError> 
 }
 
 /// Converts an item to a message. `None` for reasoning and searches of earlier responses.
-fn message(item: Value, at: &str) -> Result<Option<Message>, ApiError> {
+fn message(item: Value, at: &str) -> Result<Option<ConversationMessage>, ApiError> {
     match item.get("type") {
         None | Some(Value::Null) => {}
         Some(Value::String(kind)) if kind == "message" => {}
@@ -138,7 +138,7 @@ fn message(item: Value, at: &str) -> Result<Option<Message>, ApiError> {
         InputRole::User => Role::User,
         InputRole::Assistant => Role::Assistant,
     };
-    Ok(Some(Message::new(role, text(item.content, &format!("{at}.content"))?)))
+    Ok(Some(ConversationMessage::new(role, text(item.content, &format!("{at}.content"))?)))
 }
 
 fn text(content: Value, at: &str) -> Result<String, ApiError> {

@@ -12,7 +12,7 @@ use super::item::{ItemStatus, MessagePart, OutputItem};
 use super::show::Show;
 use crate::api::error::ApiError;
 use crate::api::rag::RagTrace;
-use waymark_agent::{Reason, Usage};
+use waymark_agent::{EpisodeEnd, Usage};
 
 /// Response to a request.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -194,12 +194,12 @@ pub enum ResponseBound {
 }
 
 /// Returns the limit that ended the episode, if it was one.
-pub(super) fn bound(reason: Reason) -> Option<ResponseBound> {
+pub(super) fn bound(reason: EpisodeEnd) -> Option<ResponseBound> {
     match reason {
-        Reason::Stop | Reason::Refused => None,
-        Reason::Length => Some(ResponseBound::MaxOutputTokens),
-        Reason::Turns => Some(ResponseBound::MaxToolCalls),
-        Reason::Time => Some(ResponseBound::MaxTime),
+        EpisodeEnd::Stop | EpisodeEnd::Refused => None,
+        EpisodeEnd::Length => Some(ResponseBound::MaxOutputTokens),
+        EpisodeEnd::Turns => Some(ResponseBound::MaxToolCalls),
+        EpisodeEnd::Time => Some(ResponseBound::MaxTime),
     }
 }
 

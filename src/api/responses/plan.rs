@@ -17,7 +17,7 @@ use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagTrace;
 use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::{AppState, now};
-use waymark_agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
+use waymark_agent::{Conversation, ConversationMessage, EpisodeOptions, Policy, Role, Sampling};
 
 /// Validated request.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct ResponsePlan {
     /// Response object in its initial state.
     pub(super) object: ResponseObject,
     /// Conversation as another response may continue it: without instructions.
-    pub(super) history: Vec<Message>,
+    pub(super) history: Vec<ConversationMessage>,
 }
 
 impl ResponsePlan {
@@ -37,7 +37,7 @@ impl ResponsePlan {
     pub(super) fn new(
         state: &AppState,
         request: ResponsesRequest,
-        previous: Vec<Message>,
+        previous: Vec<ConversationMessage>,
     ) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
         let store = request.store.unwrap_or(true);
@@ -45,7 +45,7 @@ impl ResponsePlan {
         if background && !store {
             return Err(ApiError::invalid("background", "`background` needs `store: true`"));
         }
-        if background && !state.responses.keeps() {
+        if background && !state.responses.is_enabled() {
             let message =
                 "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
             return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("background"));
@@ -75,7 +75,7 @@ impl ResponsePlan {
         let object = object(id, &policy, &options, &request, tools.listed);
         let mut history = previous;
         history.extend(input::messages(request.input)?);
-        let instructions = request.instructions.map(|text| Message::new(Role::System, text));
+        let instructions = request.instructions.map(|text| ConversationMessage::new(Role::System, text));
         let messages = instructions.into_iter().chain(history.iter().cloned()).collect();
         let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
@@ -114,6 +114,7 @@ fn restrict(
         }
         options.only = Some(Arc::new(only.clone()));
     }
+    // `tool_choice: none` allows no round with a search.
     let rounds = if searches { request.max_tool_calls } else { Some(0) };
     options.turns = [options.turns, rounds].into_iter().flatten().min();
     Ok(())

@@ -13,7 +13,7 @@ use super::response_builder::ResponseBuilder;
 use super::show::Show;
 use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagTrace;
-use waymark_agent::{Cited, Event, Reason, TokenLogprob, Usage};
+use waymark_agent::{Cited, EpisodeEnd, Event, TokenLogprob, Usage};
 
 pub(super) fn object(background: bool, trace: bool) -> ResponseObject {
     ResponseObject {
@@ -102,17 +102,18 @@ fn steps() -> impl Strategy<Value = Vec<Event>> {
 /// End of an episode.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    Finished(Reason, bool),
-    Refused(Reason),
+    Finished(EpisodeEnd, bool),
+    Refused(EpisodeEnd),
     Failed,
     Cancelled,
 }
 
 fn end() -> impl Strategy<Value = End> {
-    let reason = prop_oneof![Just(Reason::Stop), Just(Reason::Length), Just(Reason::Turns), Just(Reason::Time)];
+    let reason =
+        prop_oneof![Just(EpisodeEnd::Stop), Just(EpisodeEnd::Length), Just(EpisodeEnd::Turns), Just(EpisodeEnd::Time)];
     prop_oneof![
         4 => (reason, any::<bool>()).prop_map(|(reason, answered)| End::Finished(reason, answered)),
-        1 => prop_oneof![Just(Reason::Refused), Just(Reason::Length)].prop_map(End::Refused),
+        1 => prop_oneof![Just(EpisodeEnd::Refused), Just(EpisodeEnd::Length)].prop_map(End::Refused),
         1 => Just(End::Failed),
         1 => Just(End::Cancelled),
     ]
@@ -122,10 +123,10 @@ fn end() -> impl Strategy<Value = End> {
 fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool) -> (Vec<Value>, Value) {
     let mut draft = ResponseBuilder::new(object(background, trace), show);
     draft.begin();
-    let mut told = draft.told();
+    let mut told = draft.take_events();
     for event in events {
-        draft.take(event);
-        told.extend(draft.told());
+        draft.handle(event);
+        told.extend(draft.take_events());
     }
     let cite = |end| Cited { start: 0, end, passage: "p".into(), title: "t".into(), stated: true };
     match end {
@@ -133,18 +134,18 @@ fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool)
             let answer = answered.then(String::new);
             let usage = Usage::default();
             let citations = vec![cite(0), cite(1)];
-            draft.take(Event::Finished { reason, answer, usage, turns: 0, searches: 0, citations });
+            draft.handle(Event::Finished { reason, answer, usage, turns: 0, searches: 0, citations });
         }
         End::Refused(reason) => {
-            draft.take(Event::Refusal { text: "no, and that is all".into() });
+            draft.handle(Event::Refusal { text: "no, and that is all".into() });
             let usage = Usage::default();
-            draft.take(Event::Finished { reason, answer: None, usage, turns: 0, searches: 0, citations: Vec::new() });
+            draft.handle(Event::Finished { reason, answer: None, usage, turns: 0, searches: 0, citations: Vec::new() });
         }
         End::Failed => draft.fail(ApiError::new(Code::Internal, "broken")),
         End::Cancelled => draft.cancel(),
     }
     assert!(draft.is_over());
-    told.extend(draft.told());
+    told.extend(draft.take_events());
     let json = |event: &super::event::ResponseEvent| {
         let value = serde_json::to_value(event).unwrap();
         assert_eq!(value["type"], event.event.name());
@@ -262,7 +263,7 @@ proptest! {
         }
         let searches = events.iter().filter(|event| matches!(event, Event::SearchStarted { .. })).count();
         let show = Show { results, logprobs };
-        let (told, last) = play(events, End::Finished(Reason::Stop, true), show, false, false);
+        let (told, last) = play(events, End::Finished(EpisodeEnd::Stop, true), show, false, false);
         let items = |kind: &str| -> Vec<&Value> {
             last["output"].as_array().unwrap().iter().filter(|item| item["type"] == kind).collect()
         };

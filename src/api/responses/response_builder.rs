@@ -15,7 +15,7 @@ use crate::api::chat::logprob;
 use crate::api::error::ApiError;
 use crate::api::rag::RagStep;
 use crate::api::state::now;
-use waymark_agent::{Event, Reason, Usage};
+use waymark_agent::{EpisodeEnd, Event, Usage};
 
 /// Response under construction. Each change produces stream events, which are queued until taken.
 #[derive(Debug)]
@@ -87,24 +87,24 @@ impl ResponseBuilder {
     }
 
     /// Takes the events since the last call.
-    pub(super) fn told(&mut self) -> Vec<ResponseEvent> {
+    pub(super) fn take_events(&mut self) -> Vec<ResponseEvent> {
         std::mem::take(&mut self.events)
     }
 
     /// Emits the first events: the response and its status.
     pub(super) fn begin(&mut self) {
         let response = self.snapshot();
-        self.tell(ResponseEventKind::Created { response });
-        self.tell_status();
+        self.emit(ResponseEventKind::Created { response });
+        self.emit_status();
     }
 
     /// Handles an event of the episode. Errors go to [`fail`](Self::fail).
-    pub(super) fn take(&mut self, event: Event) {
+    pub(super) fn handle(&mut self, event: Event) {
         // Any later event shows that the engine has admitted the response.
         let waits = matches!(event, Event::Started { .. } | Event::TurnStarted { .. });
         if !waits && self.object.status == ResponseStatus::Queued {
             self.object.status = ResponseStatus::InProgress;
-            self.tell_status();
+            self.emit_status();
         }
         self.step(&event);
         match event {
@@ -133,7 +133,7 @@ impl ResponseBuilder {
     }
 
     /// Ends the response with the result of its episode.
-    fn finish(&mut self, reason: Reason, answered: bool, usage: &Usage, citations: Vec<Annotation>) {
+    fn finish(&mut self, reason: EpisodeEnd, answered: bool, usage: &Usage, citations: Vec<Annotation>) {
         self.end_reasoning();
         let bound = bound(reason);
         let status = if bound.is_none() { ItemStatus::Completed } else { ItemStatus::Incomplete };
@@ -150,7 +150,7 @@ impl ResponseBuilder {
             self.object.status = ResponseStatus::Completed;
             self.object.completed_at = Some(now());
         }
-        self.tell_status();
+        self.emit_status();
     }
 
     /// Ends the response with an error.
@@ -177,7 +177,7 @@ impl ResponseBuilder {
     fn break_off(&mut self, status: ResponseStatus) {
         self.object.break_off();
         self.object.status = status;
-        self.tell_status();
+        self.emit_status();
     }
 
     /// Adds a step to the trace, if the trace was requested.
@@ -195,7 +195,7 @@ impl ResponseBuilder {
         if shown {
             let step = RagStep { index: rag.trace.len(), event: event.clone() };
             rag.trace.push(step.clone());
-            self.tell(ResponseEventKind::RagStep { step });
+            self.emit(ResponseEventKind::RagStep { step });
         }
     }
 
@@ -217,12 +217,13 @@ impl ResponseBuilder {
         if part.text.is_empty() {
             delta.drain(..delta.len() - delta.trim_start().len());
         }
+        // Held back, because it may turn out to be the end of the turn.
         reasoning.held = delta.split_off(delta.trim_end().len());
         if !delta.is_empty() {
             part.text += &delta;
             let item_id = item.id.clone();
             let output_index = reasoning.at;
-            self.tell(ResponseEventKind::ReasoningDelta { item_id, output_index, content_index: 0, delta });
+            self.emit(ResponseEventKind::ReasoningDelta { item_id, output_index, content_index: 0, delta });
         }
     }
 
@@ -236,7 +237,7 @@ impl ResponseBuilder {
             item.content.push(part.clone());
         }
         let part = EventPart::Reasoning(part);
-        self.tell(ResponseEventKind::PartAdded { item_id: id, output_index: at, content_index: 0, part });
+        self.emit(ResponseEventKind::PartAdded { item_id: id, output_index: at, content_index: 0, part });
         self.reasoning = Some(Reasoning { at, turn, held: String::new() });
     }
 
@@ -247,14 +248,14 @@ impl ResponseBuilder {
         let Some(part) = item.content.first().cloned() else { return };
         let item_id = item.id.clone();
         let text = part.text.clone();
-        self.tell(ResponseEventKind::ReasoningDone {
+        self.emit(ResponseEventKind::ReasoningDone {
             item_id: item_id.clone(),
             output_index: at,
             content_index: 0,
             text,
         });
         let part = EventPart::Reasoning(part);
-        self.tell(ResponseEventKind::PartDone { item_id, output_index: at, content_index: 0, part });
+        self.emit(ResponseEventKind::PartDone { item_id, output_index: at, content_index: 0, part });
         self.done(at);
     }
 
@@ -264,19 +265,20 @@ impl ResponseBuilder {
         let status = ItemStatus::InProgress;
         let call = FileSearchCall { id: item_id.clone(), status, queries: vec![query], results: None };
         let output_index = self.add(OutputItem::FileSearchCall(call));
-        self.tell(ResponseEventKind::SearchInProgress { item_id: item_id.clone(), output_index });
-        self.tell(ResponseEventKind::SearchSearching { item_id, output_index });
+        self.emit(ResponseEventKind::SearchInProgress { item_id: item_id.clone(), output_index });
+        self.emit(ResponseEventKind::SearchSearching { item_id, output_index });
         self.search = Some(output_index);
     }
 
     fn found(&mut self, searched: SearchOrigin, hits: &[Hit], failed: bool) {
         let Some(at) = self.search.take() else { return };
         let OutputItem::FileSearchCall(call) = &mut self.object.output[at] else { return };
+        // There is no event for a failed search; the status of its item says so.
         call.status = if failed { ItemStatus::Failed } else { ItemStatus::Completed };
         call.results = (!failed).then(|| searched.results(hits));
         let item_id = call.id.clone();
         if !failed {
-            self.tell(ResponseEventKind::SearchCompleted { item_id, output_index: at });
+            self.emit(ResponseEventKind::SearchCompleted { item_id, output_index: at });
         }
         self.done(at);
     }
@@ -290,7 +292,7 @@ impl ResponseBuilder {
         let logprobs = if self.show.logprobs { tokens } else { Vec::new() };
         part.logprobs.extend(logprobs.iter().cloned());
         let item_id = item.id.clone();
-        self.tell(ResponseEventKind::TextDelta { item_id, output_index: at, content_index: 0, delta, logprobs });
+        self.emit(ResponseEventKind::TextDelta { item_id, output_index: at, content_index: 0, delta, logprobs });
     }
 
     /// Returns the index of the message with the answer. Creates the message if necessary.
@@ -306,7 +308,7 @@ impl ResponseBuilder {
             item.content.push(MessagePart::Text(OutputText::default()));
         }
         let part = EventPart::Output(OutputText::default());
-        self.tell(ResponseEventKind::PartAdded { item_id: id, output_index: at, content_index: 0, part });
+        self.emit(ResponseEventKind::PartAdded { item_id: id, output_index: at, content_index: 0, part });
         self.message = Some(at);
         at
     }
@@ -330,14 +332,14 @@ impl ResponseBuilder {
                 annotation_index,
                 annotation,
             };
-            self.tell(added);
+            self.emit(added);
         }
         let text = part.text.clone();
         let logprobs = part.logprobs.clone();
         let item = item_id.clone();
-        self.tell(ResponseEventKind::TextDone { item_id: item, output_index: at, content_index: 0, text, logprobs });
+        self.emit(ResponseEventKind::TextDone { item_id: item, output_index: at, content_index: 0, text, logprobs });
         let part = EventPart::Output(part);
-        self.tell(ResponseEventKind::PartDone { item_id, output_index: at, content_index: 0, part });
+        self.emit(ResponseEventKind::PartDone { item_id, output_index: at, content_index: 0, part });
         self.done(at);
     }
 
@@ -351,17 +353,17 @@ impl ResponseBuilder {
         let output_index = at;
         let content_index = 0;
         let part = EventPart::Refusal(OutputRefusal::default());
-        self.tell(ResponseEventKind::PartAdded { item_id: item_id.clone(), output_index, content_index, part });
+        self.emit(ResponseEventKind::PartAdded { item_id: item_id.clone(), output_index, content_index, part });
         let delta = refusal.clone();
-        self.tell(ResponseEventKind::RefusalDelta { item_id: item_id.clone(), output_index, content_index, delta });
+        self.emit(ResponseEventKind::RefusalDelta { item_id: item_id.clone(), output_index, content_index, delta });
         let said = OutputRefusal { refusal: refusal.clone() };
         if let OutputItem::Message(item) = &mut self.object.output[at] {
             item.status = ended;
             item.content.push(MessagePart::Refusal(said.clone()));
         }
-        self.tell(ResponseEventKind::RefusalDone { item_id: item_id.clone(), output_index, content_index, refusal });
+        self.emit(ResponseEventKind::RefusalDone { item_id: item_id.clone(), output_index, content_index, refusal });
         let part = EventPart::Refusal(said);
-        self.tell(ResponseEventKind::PartDone { item_id, output_index, content_index, part });
+        self.emit(ResponseEventKind::PartDone { item_id, output_index, content_index, part });
         self.done(at);
     }
 
@@ -374,19 +376,20 @@ impl ResponseBuilder {
     fn add(&mut self, item: OutputItem) -> usize {
         let output_index = self.object.output.len();
         self.object.output.push(item.clone());
-        self.tell(ResponseEventKind::ItemAdded { output_index, item });
+        self.emit(ResponseEventKind::ItemAdded { output_index, item });
         output_index
     }
 
     fn done(&mut self, output_index: usize) {
         let mut item = self.object.output[output_index].clone();
+        // Only the event is reduced: the object keeps everything, since a later request may ask for more.
         item.strip(self.show);
-        self.tell(ResponseEventKind::ItemDone { output_index, item });
+        self.emit(ResponseEventKind::ItemDone { output_index, item });
     }
 
-    fn tell_status(&mut self) {
+    fn emit_status(&mut self) {
         let response = self.snapshot();
-        self.tell(match self.object.status {
+        self.emit(match self.object.status {
             ResponseStatus::Queued => ResponseEventKind::Queued { response },
             ResponseStatus::InProgress => ResponseEventKind::InProgress { response },
             ResponseStatus::Completed => ResponseEventKind::Completed { response },
@@ -400,7 +403,7 @@ impl ResponseBuilder {
         Box::new(self.object.shown(self.show))
     }
 
-    fn tell(&mut self, event: ResponseEventKind) {
+    fn emit(&mut self, event: ResponseEventKind) {
         self.events.push(ResponseEvent { event, sequence_number: self.sequence });
         self.sequence += 1;
     }

@@ -4,46 +4,46 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::entry::ResponseEntry;
-use super::generation::open;
+use super::generation::lock;
 use super::log::EventLog;
 use crate::api::archive::Archive;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
 use crate::api::metrics::StoreSize;
 use crate::config::ResponseLimits;
-use waymark_agent::Message;
+use waymark_agent::ConversationMessage;
 
 /// Responses of a server; clones share them.
 #[derive(Debug, Clone)]
 pub struct Responses {
     kept: Archive<ResponseEntry>,
     /// Background responses in progress, which are never evicted.
-    made: Arc<Mutex<HashMap<String, Arc<ResponseEntry>>>>,
+    running: Arc<Mutex<HashMap<String, Arc<ResponseEntry>>>>,
     limits: ResponseLimits,
 }
 
 impl Responses {
     /// Creates an empty store.
     pub fn new(limits: ResponseLimits) -> Self {
-        Self { kept: Archive::new(limits.kept, limits.bytes), made: Arc::default(), limits }
+        Self { kept: Archive::new(limits.kept, limits.bytes), running: Arc::default(), limits }
     }
 
     /// Returns `true` if the store can hold responses.
-    pub(super) fn keeps(&self) -> bool {
-        self.kept.keeps()
+    pub(super) fn is_enabled(&self) -> bool {
+        self.kept.is_enabled()
     }
 
     /// Returns the response `id`, if it belongs to the caller.
     pub(super) fn get(&self, id: &str, caller: &Caller) -> Result<Arc<ResponseEntry>, ApiError> {
-        let made = self.made().get(id).cloned();
+        let running = self.in_progress().get(id).cloned();
         let own = |entry: &Arc<ResponseEntry>| entry.owner == caller.key;
-        made.or_else(|| self.kept.get(id)).filter(own).ok_or_else(|| {
+        running.or_else(|| self.kept.get(id)).filter(own).ok_or_else(|| {
             ApiError::new(Code::ResponseNotFound, format!("there is no response `{id}`: it may have been evicted"))
         })
     }
 
     /// Returns the conversation of the response `id`, including its answer.
-    pub(super) fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<Message>, ApiError> {
+    pub(super) fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<ConversationMessage>, ApiError> {
         let param = "previous_response_id";
         let entry = self.get(id, caller).map_err(|error| error.with_param(param))?;
         entry.conversation().map_err(|status| {
@@ -57,8 +57,8 @@ impl Responses {
     ///
     /// # Errors
     /// 429 if the caller has its maximum number of background responses, 503 if the server has.
-    pub(super) fn room(&self, caller: &Caller) -> Result<(), ApiError> {
-        self.leaves_room(&self.made(), caller)
+    pub(super) fn check_room(&self, caller: &Caller) -> Result<(), ApiError> {
+        self.check_capacity(&self.in_progress(), caller)
     }
 
     /// Registers a background response of the caller.
@@ -66,17 +66,17 @@ impl Responses {
     /// # Errors
     /// 429 if the caller has its maximum number of background responses, 503 if the server has.
     pub(super) fn begin(&self, entry: &Arc<ResponseEntry>, caller: &Caller) -> Result<(), ApiError> {
-        let mut made = self.made();
-        self.leaves_room(&made, caller)?;
-        made.insert(entry.id.clone(), Arc::clone(entry));
+        let mut running = self.in_progress();
+        self.check_capacity(&running, caller)?;
+        running.insert(entry.id.clone(), Arc::clone(entry));
         Ok(())
     }
 
-    fn leaves_room(&self, made: &HashMap<String, Arc<ResponseEntry>>, caller: &Caller) -> Result<(), ApiError> {
-        let own = made.values().filter(|entry| entry.owner == caller.key).count();
+    fn check_capacity(&self, running: &HashMap<String, Arc<ResponseEntry>>, caller: &Caller) -> Result<(), ApiError> {
+        let own = running.values().filter(|entry| entry.owner == caller.key).count();
         caller.may_have_another(own, "responses made in the background")?;
-        if made.len() >= self.limits.background {
-            let message = format!("{} background responses are in progress already", made.len());
+        if running.len() >= self.limits.background {
+            let message = format!("{} background responses are in progress already", running.len());
             return Err(ApiError::new(Code::QueueFull, message));
         }
         Ok(())
@@ -101,20 +101,20 @@ impl Responses {
 
     /// Stores a response that has ended.
     pub(super) fn keep(&self, entry: &Arc<ResponseEntry>) {
-        let stored = open(&entry.draft).object().store;
+        let stored = lock(&entry.draft).object().store;
         if stored {
             self.kept.insert(entry.id.clone(), Arc::clone(entry), entry.bytes());
         }
     }
 
     /// Returns the number of stored responses and their total size.
-    pub(crate) fn held(&self) -> StoreSize {
-        self.kept.held()
+    pub(crate) fn size(&self) -> StoreSize {
+        self.kept.size()
     }
 
     /// Unregisters a background response.
     pub(super) fn end(&self, id: &str) {
-        self.made().remove(id);
+        self.in_progress().remove(id);
     }
 
     /// Removes a response from the store.
@@ -122,7 +122,7 @@ impl Responses {
         self.kept.remove(id);
     }
 
-    fn made(&self) -> MutexGuard<'_, HashMap<String, Arc<ResponseEntry>>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_progress(&self) -> MutexGuard<'_, HashMap<String, Arc<ResponseEntry>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt};
 
 use super::entry::ResponseEntry;
 use super::event::{ResponseEvent, ResponseEventKind};
-use super::generation::{SharedBuilder, open, play};
+use super::generation::{SharedBuilder, generate, lock};
 use crate::api::drain::Drain;
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
@@ -21,12 +21,12 @@ pub(super) fn respond(state: &AppState, entry: Arc<ResponseEntry>, events: Event
     let owned = state.clone();
     let shared = entry.draft.clone();
     let frames = async_stream::stream! {
-        let mut play = pin!(play(entry.draft.clone(), events, owned.drain.clone()));
+        let mut batches = pin!(generate(entry.draft.clone(), events, owned.drain.clone()));
         let mut frame = Frame::default();
-        while let Some(told) = play.next().await {
+        while let Some(told) = batches.next().await {
             // The response is stored before its last event is sent, so that a client that has read that event can fetch
             // it.
-            if open(&entry.draft).is_over() {
+            if lock(&entry.draft).is_over() {
                 owned.responses.keep(&entry);
             }
             for event in &told {
@@ -50,7 +50,7 @@ pub(super) fn send(
 
 /// Writes an error event in place of the remaining events, with the next sequence number.
 fn broken(draft: &SharedBuilder, frame: &mut Frame, error: &ApiError) {
-    let event = ResponseEvent { event: ResponseEventKind::from(error), sequence_number: open(draft).next() };
+    let event = ResponseEvent { event: ResponseEventKind::from(error), sequence_number: lock(draft).next() };
     frame.event(event.event.name(), &event);
 }
 
@@ -71,8 +71,8 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_breaks_ends_with_an_event_of_its_own_kind() {
         let draft = Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default())));
-        open(&draft).begin();
-        let told = open(&draft).told().len();
+        lock(&draft).begin();
+        let told = lock(&draft).take_events().len();
         let frames = async_stream::stream! {
             yield Bytes::new();
             std::panic::panic_any("on purpose");

@@ -27,7 +27,7 @@ pub struct FileSearchTool {
     #[schema(minimum = 1, maximum = 50)]
     pub max_num_results: Option<usize>,
     /// Condition on the metadata of documents, like `rag.filters`.
-    #[schema(value_type = Option<schema::Condition>)]
+    #[schema(value_type = Option<schema::ConditionSchema>)]
     pub filters: Option<Condition>,
     /// Ranking of the results.
     pub ranking_options: Option<RankingOptions>,
@@ -79,6 +79,7 @@ impl SearchTools {
                 ));
             }
             (known.k, known.only) = check(state, body::read(tool.clone(), &param)?, &param)?;
+            // The response names the searched index even if the request did not.
             tool["vector_store_ids"] = json!([INDEX]);
             known.listed.push(tool);
         }

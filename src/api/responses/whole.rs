@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 
 use super::entry::ResponseEntry;
-use super::generation::{open, play};
+use super::generation::{generate, lock};
 use super::object::ResponseObject;
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
@@ -18,10 +18,10 @@ pub(super) async fn collect(
     entry: &Arc<ResponseEntry>,
     events: Events,
 ) -> Result<ResponseObject, ApiError> {
-    let mut play = pin!(play(entry.draft.clone(), events, state.drain.clone()));
-    while play.next().await.is_some() {}
+    let mut batches = pin!(generate(entry.draft.clone(), events, state.drain.clone()));
+    while batches.next().await.is_some() {}
     let (failure, show) = {
-        let draft = open(&entry.draft);
+        let draft = lock(&entry.draft);
         (draft.failure().cloned(), draft.show())
     };
     if let Some(error) = failure {

@@ -44,6 +44,7 @@ pub(crate) fn drive(
         let mut expired = pin!(drain.reached(DrainPhase::Expired));
         tokio::select! {
             biased;
+            // Returning drops `opened`, which ends the stream for its readers.
             () = &mut expired => return,
             // Dropping the events cancels the episode.
             () = &mut abandoned => return,
@@ -70,7 +71,7 @@ pub(crate) fn drive(
 async fn pump(mut events: Events, stream: &ResumableStream, write: Write) {
     let mut frame = Frame::default();
     loop {
-        stream.room().await;
+        stream.wait_for_room().await;
         let Some((_, event)) = events.next().await else { return };
         write(&mut frame, stream.next(), &event);
         stream.push(frame.take());

@@ -38,8 +38,8 @@ impl Streams {
     /// # Errors
     /// 400 if the server has no resumable streams, 429 if the caller has its maximum number of them, 503 if the server
     /// has.
-    pub(crate) fn room(&self, caller: &Caller) -> Result<(), ApiError> {
-        self.leaves_room(&self.lock(), caller)
+    pub(crate) fn check_room(&self, caller: &Caller) -> Result<(), ApiError> {
+        self.check_capacity(&self.lock(), caller)
     }
 
     /// Registers a stream without events. It is known until the returned guard is dropped.
@@ -49,13 +49,13 @@ impl Streams {
     /// has.
     fn open(&self, id: &str, caller: &Caller) -> Result<OpenStream, ApiError> {
         let mut open = self.lock();
-        self.leaves_room(&open, caller)?;
+        self.check_capacity(&open, caller)?;
         let stream = Arc::new(ResumableStream::new(caller, self.config.bytes));
         open.insert(id.to_owned(), stream.clone());
         Ok(OpenStream { streams: self.clone(), id: id.to_owned(), stream })
     }
 
-    fn leaves_room(&self, open: &HashMap<String, Arc<ResumableStream>>, caller: &Caller) -> Result<(), ApiError> {
+    fn check_capacity(&self, open: &HashMap<String, Arc<ResumableStream>>, caller: &Caller) -> Result<(), ApiError> {
         let ResumeConfig { grace, bytes, count } = self.config;
         if grace.is_zero() || bytes == 0 || count == 0 {
             let message = "this server has no resumable streams: start it with `--resume-seconds`, `--resume-bytes` and \
@@ -76,7 +76,7 @@ impl Streams {
     }
 
     /// Returns the number of streams and the total size of their buffered events.
-    pub(crate) fn held(&self) -> StoreSize {
+    pub(crate) fn size(&self) -> StoreSize {
         let open = self.lock();
         StoreSize { count: open.len(), bytes: open.values().map(|stream| stream.bytes()).sum() }
     }
@@ -120,16 +120,16 @@ mod tests {
         let other = of("other");
         let opened = streams.open("a", &one).unwrap();
         assert_eq!(streams.open("b", &one).unwrap_err().code, Code::ConcurrencyLimited);
-        streams.room(&other).unwrap();
+        streams.check_room(&other).unwrap();
         // A finished but unread stream still counts, because it still holds memory.
         opened.stream.push(Bytes::from_static(b"x"));
-        assert_eq!(streams.held(), StoreSize { count: 1, bytes: 1 });
+        assert_eq!(streams.size(), StoreSize { count: 1, bytes: 1 });
         opened.stream.end();
-        assert!(streams.room(&one).is_err());
+        assert!(streams.check_room(&one).is_err());
         let reading = read(opened.stream.clone(), 0).unwrap().unwrap();
         assert_eq!(reading.frames().collect::<Vec<_>>().await, ["x"]);
-        streams.room(&one).unwrap();
+        streams.check_room(&one).unwrap();
         drop(opened);
-        assert_eq!(streams.held(), StoreSize::default());
+        assert_eq!(streams.size(), StoreSize::default());
     }
 }

@@ -76,7 +76,7 @@ impl ResumableStream {
     }
 
     /// Waits until there is room for another event.
-    pub(super) async fn room(&self) {
+    pub(super) async fn wait_for_room(&self) {
         // The sender lives in `self`, so the wait can end only by its condition.
         let _ = self.state.subscribe().wait_for(|state| state.log.has_room()).await;
     }

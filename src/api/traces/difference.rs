@@ -8,7 +8,7 @@ use waymark_index::{Hit, Mode};
 use waymark_models::tokenizer::Tokenizer;
 
 use super::tokens::TokenOrigin;
-use waymark_agent::Found;
+use waymark_agent::SearchRecord;
 use waymark_engine::{Origin, Token};
 
 /// First token that differs.
@@ -145,6 +145,7 @@ fn id(tokens: &[Token], at: usize) -> Option<u32> {
 
 /// Compares the log-probabilities of two sequences with the same IDs.
 pub(super) fn logprobs(then: &[Token], now: &[Token]) -> LogprobDifference {
+    // Forced tokens were not chosen by the policy, so their scores are not compared.
     let sampled = |token: &Token| token.logprob.filter(|_| token.origin == Origin::Policy && !token.forced);
     let pairs = then.iter().zip(now).enumerate();
     let differences = pairs.filter_map(|(at, (then, now))| Some((at, (sampled(then)? - sampled(now)?).abs())));
@@ -168,13 +169,14 @@ pub(super) fn logprobs(then: &[Token], now: &[Token]) -> LogprobDifference {
 
 /// Compares the searches that both episodes made, pairwise up to the first pair with different queries, and then lists
 /// the searches of each episode alone.
-pub(super) fn searches(then: &[Found], now: &[Found]) -> Vec<SearchDifference> {
-    fn made(found: &[Found]) -> Vec<&Found> {
+pub(super) fn searches(then: &[SearchRecord], now: &[SearchRecord]) -> Vec<SearchDifference> {
+    fn made(found: &[SearchRecord]) -> Vec<&SearchRecord> {
+        // A cached search repeats an earlier one of the same episode.
         found.iter().filter(|found| !found.cached).collect()
     }
     let then = made(then);
     let now = made(now);
-    let same = |(then, now): &(&&Found, &&Found)| (&then.query, then.mode) == (&now.query, now.mode);
+    let same = |(then, now): &(&&SearchRecord, &&SearchRecord)| (&then.query, then.mode) == (&now.query, now.mode);
     let both = then.iter().zip(&now).take_while(same).count();
     let pairs = then.iter().zip(&now).take(both).map(|(then, now)| search(then, now));
     let gone =
@@ -185,8 +187,8 @@ pub(super) fn searches(then: &[Found], now: &[Found]) -> Vec<SearchDifference> {
 }
 
 /// Empty counterpart of a search that only one episode made.
-fn unmade(made: &Found) -> Found {
-    Found { hits: Vec::new(), triples: Vec::new(), snapshot: None, error: None, ..made.clone() }
+fn unmade(made: &SearchRecord) -> SearchRecord {
+    SearchRecord { hits: Vec::new(), triples: Vec::new(), snapshot: None, error: None, ..made.clone() }
 }
 
 /// Marks results as different even if both are empty.
@@ -194,7 +196,7 @@ fn unequal(difference: SearchDifference) -> SearchDifference {
     SearchDifference { equal: false, ..difference }
 }
 
-fn search(then: &Found, now: &Found) -> SearchDifference {
+fn search(then: &SearchRecord, now: &SearchRecord) -> SearchDifference {
     let old = by_id(&then.hits);
     let new = by_id(&now.hits);
     let placed = |hit: &Hit| PlacedPassage { id: hit.passage.id.clone(), rank: hit.rank };
@@ -239,10 +241,10 @@ mod tests {
     use proptest::sample::subsequence;
     use waymark_index::{HitPath, Passage};
 
-    fn found(ids: &[u8]) -> Found {
+    fn found(ids: &[u8]) -> SearchRecord {
         let passage = |id: &u8| Passage { id: id.to_string(), title: String::new(), text: format!("text {id}") };
         let hit = |(rank, id)| Hit { rank, score: 1.0, passage: passage(id), metadata: None, path: HitPath::default() };
-        Found {
+        SearchRecord {
             turn: 1,
             query: "q".into(),
             entities: vec![],
@@ -317,15 +319,15 @@ mod tests {
         now.hits[1].passage.text.push('!');
         let difference = search(&found(&[1, 2]), &now);
         assert_eq!((difference.equal, difference.changed), (false, vec!["2".to_owned()]));
-        let failed = Found { error: Some("too late".into()), snapshot: None, ..found(&[]) };
+        let failed = SearchRecord { error: Some("too late".into()), snapshot: None, ..found(&[]) };
         let difference = search(&found(&[]), &failed);
         assert_eq!((difference.equal, difference.error_now.as_deref()), (false, Some("too late")));
     }
 
     #[test]
     fn searches_are_compared_until_one_is_for_something_else() {
-        let other = Found { query: "other".into(), ..found(&[1]) };
-        let memory = Found { cached: true, ..found(&[1]) };
+        let other = SearchRecord { query: "other".into(), ..found(&[1]) };
+        let memory = SearchRecord { cached: true, ..found(&[1]) };
         let then = [found(&[1]), memory, found(&[2]), found(&[3])];
         let now = [found(&[1]), found(&[2]), other];
         let differences = searches(&then, &now);

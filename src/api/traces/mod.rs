@@ -24,7 +24,7 @@ use super::page;
 use super::state::AppState;
 use trace::{Trace, TraceSummary};
 
-pub(super) use recorder::{Recorder, RequestAdmission, wanted};
+pub(super) use recorder::{Recorder, RequestAdmission, should_record};
 pub(crate) use stored_trace::{StoredTrace, TraceRequest};
 
 /// List of traces, youngest first.
@@ -67,7 +67,7 @@ pub(super) async fn list(
 ) -> Result<axum::Json<TraceList>, ApiError> {
     let limit = limit(query.as_deref().unwrap_or_default())?;
     // One more than the limit is fetched, to find out whether there are more.
-    let found = state.traces.youngest(limit + 1, |kept| kept.is_of(&caller));
+    let found = state.traces.youngest(limit + 1, |kept| kept.belongs_to(&caller));
     let has_more = found.len() > limit;
     let data = found.iter().take(limit).map(|kept| kept.summary()).collect();
     Ok(axum::Json(TraceList { object: "list", data, has_more }))
@@ -114,7 +114,7 @@ fn find(
 ) -> Result<Arc<StoredTrace>, ApiError> {
     let absent = |message: String| ApiError::new(Code::TraceNotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
-    let kept = state.traces.get(&id).filter(|kept| kept.is_of(caller));
+    let kept = state.traces.get(&id).filter(|kept| kept.belongs_to(caller));
     kept.ok_or_else(|| absent(format!("no trace `{id}` is kept")))
 }
 

@@ -9,18 +9,18 @@ use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
 use crate::api::archive::Archive;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
-use waymark_agent::{Episode, Fragment, Trajectory};
+use waymark_agent::{Episode, PartialTrajectory, Trajectory};
 
 /// Decides whether the traces of a request's episodes are stored.
 ///
 /// # Errors
 /// 400 if the request demands a trace and the server stores none.
-pub(crate) fn wanted(state: &AppState, store: Option<bool>) -> Result<bool, ApiError> {
-    if store == Some(true) && !state.traces.keeps() {
+pub(crate) fn should_record(state: &AppState, store: Option<bool>) -> Result<bool, ApiError> {
+    if store == Some(true) && !state.traces.is_enabled() {
         let message = "this server keeps no traces: start it with `--trace-count` and `--trace-bytes` above 0";
         return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("rag.store"));
     }
-    Ok(store.unwrap_or(true) && state.traces.keeps())
+    Ok(store.unwrap_or(true) && state.traces.is_enabled())
 }
 
 /// Set to `true` once all episodes of a request were admitted. Traces of a refused request are not stored, because most
@@ -33,7 +33,7 @@ pub(crate) struct Recorder {
     archive: Archive<StoredTrace>,
     admission: RequestAdmission,
     asked: Option<TraceRequest>,
-    remains: oneshot::Receiver<Fragment>,
+    remains: oneshot::Receiver<PartialTrajectory>,
 }
 
 impl Recorder {
@@ -46,7 +46,7 @@ impl Recorder {
     ) -> Recorder {
         let archive = state.traces.clone();
         let admission = Arc::clone(admission);
-        Recorder { archive, admission, asked: Some(asked), remains: episode.remains() }
+        Recorder { archive, admission, asked: Some(asked), remains: episode.partial() }
     }
 
     /// Stores the trace of an ended episode, and returns the error that ended it.

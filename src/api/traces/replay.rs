@@ -22,7 +22,8 @@ use crate::api::episodes;
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
 use waymark_agent::{
-    AgentError, Cited, Episode, EpisodeOptions, Event, Found, MAX_K, MAX_WITHOUT, Part, Policy, Reason, Trajectory,
+    AgentError, Cited, Episode, EpisodeEnd, EpisodeOptions, Event, MAX_K, MAX_WITHOUT, Policy, QueryField,
+    SearchRecord, Trajectory,
 };
 use waymark_engine::{Origin, Token};
 
@@ -85,14 +86,14 @@ impl ReplayRequest {
             }
         }
         // Search options of the trace's request are dropped if the new mode does not use them.
-        let reads = |part: Part| self.search.is_none_or(|mode| part.unread(mode).is_none());
+        let reads = |part: QueryField| self.search.is_none_or(|mode| part.unused_reason(mode).is_none());
         EpisodeOptions {
             id: (self.store == Some(true)).then(|| episodes::id("replay")),
             cites: self.mode == ReplayMode::Free,
             mode: self.search.or(own.mode),
             k: self.k.or(own.k),
-            ranking: own.ranking.filter(|_| reads(Part::Ranking)),
-            graph: own.graph.filter(|_| reads(Part::Graph)),
+            ranking: own.ranking.filter(|_| reads(QueryField::Ranking)),
+            graph: own.graph.filter(|_| reads(QueryField::Graph)),
             without,
             ..own
         }
@@ -147,7 +148,7 @@ pub struct Replay {
     pub citations: Vec<Cited>,
     /// Reason a free replay ended. Null in a forced one.
     #[schema(required)]
-    pub finish_reason: Option<Reason>,
+    pub finish_reason: Option<EpisodeEnd>,
     /// ID of the stored trace of the replay. Null unless `store` is set.
     #[schema(required)]
     pub trace: Option<String>,
@@ -282,7 +283,7 @@ async fn free(
 }
 
 /// Compares the search results. If the trace was cut off, searches made only by the replay are left out.
-fn searched(kept: &StoredTrace, now: &[Found]) -> Vec<SearchDifference> {
+fn searched(kept: &StoredTrace, now: &[SearchRecord]) -> Vec<SearchDifference> {
     let mut differences = searches(&kept.record.evidence, now);
     if !matches!(kept.end, TraceEnd::Finished { .. }) {
         differences.retain(|search| search.made != SearchSide::Now);

@@ -12,7 +12,9 @@ use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::{AppState, now};
 use crate::keys::KeyId;
-use waymark_agent::{Acted, Action, Conversation, EpisodeOptions, Found, Fragment, Policy, Reason, Trajectory};
+use waymark_agent::{
+    Action, ActionRecord, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy, SearchRecord, Trajectory,
+};
 
 /// Trace of a finished episode: the request and everything that was recorded.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub(crate) struct StoredTrace {
     pub(super) asked: TraceRequest,
     pub(super) end: TraceEnd,
     /// Recorded tokens, actions, evidence and timings.
-    pub(super) record: Fragment,
+    pub(super) record: PartialTrajectory,
 }
 
 /// Request of an episode.
@@ -46,7 +48,7 @@ pub(crate) struct TraceRequest {
 #[derive(Debug)]
 pub(super) enum TraceEnd {
     Finished {
-        reason: Reason,
+        reason: EpisodeEnd,
         answer: Option<String>,
     },
     Failed(ApiError),
@@ -96,7 +98,7 @@ impl TraceRequest {
 }
 
 impl StoredTrace {
-    pub(super) fn new(asked: TraceRequest, end: TraceEnd, record: Fragment) -> StoredTrace {
+    pub(super) fn new(asked: TraceRequest, end: TraceEnd, record: PartialTrajectory) -> StoredTrace {
         StoredTrace { asked, end, record }
     }
 
@@ -104,7 +106,7 @@ impl StoredTrace {
     pub(super) fn finished(asked: TraceRequest, trajectory: Trajectory) -> StoredTrace {
         let Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings } =
             trajectory;
-        let record = Fragment { id, tokens, prompt_tokens, text, actions, evidence, usage, timings };
+        let record = PartialTrajectory { id, tokens, prompt_tokens, text, actions, evidence, usage, timings };
         StoredTrace::new(asked, TraceEnd::Finished { reason: finish, answer }, record)
     }
 
@@ -114,7 +116,7 @@ impl StoredTrace {
     }
 
     /// Returns `true` if `caller` may see the trace.
-    pub(super) fn is_of(&self, caller: &Caller) -> bool {
+    pub(super) fn belongs_to(&self, caller: &Caller) -> bool {
         self.asked.owner == caller.key
     }
 
@@ -128,96 +130,96 @@ impl StoredTrace {
         let record = &self.record;
         let conversation = &self.asked.conversation;
         let history: usize = conversation.history().iter().map(|message| message.content.len() + 64).sum();
-        let calls = conversation.history().iter().flat_map(|message| &message.calls).map(called);
-        let tools = calls.sum::<usize>() + conversation.tools().iter().map(offered).sum::<usize>();
+        let calls = conversation.history().iter().flat_map(|message| &message.calls).map(call_bytes);
+        let tools = calls.sum::<usize>() + conversation.tools().iter().map(tool_bytes).sum::<usize>();
         let answer = match &self.end {
             TraceEnd::Finished { answer, .. } => answer.as_ref().map_or(0, String::len),
             TraceEnd::Failed(error) => error.message.len(),
             TraceEnd::Cancelled => 0,
         };
-        let actions: usize = record.actions.iter().map(acted).sum();
+        let actions: usize = record.actions.iter().map(action_bytes).sum();
         size_of::<StoredTrace>()
             + size_of_val(record.tokens.as_slice())
             + size_of_val(self.asked.options.sampling.logit_bias.as_slice())
             + size_of_val(self.asked.options.prompt.as_deref().unwrap_or_default())
             + self.asked.options.stop.iter().map(String::len).sum::<usize>()
-            + names(&self.asked.options.without)
-            + self.asked.options.only.as_deref().map_or(0, condition)
-            + self.asked.options.json.as_ref().map_or(0, shape)
-            + names(&self.asked.options.calls)
-            + names(&self.asked.options.one_call)
+            + names_bytes(&self.asked.options.without)
+            + self.asked.options.only.as_deref().map_or(0, condition_bytes)
+            + self.asked.options.json.as_ref().map_or(0, schema_bytes)
+            + names_bytes(&self.asked.options.calls)
+            + names_bytes(&self.asked.options.one_call)
             + conversation.question().len()
             + record.text.len()
             + history
             + tools
             + answer
             + actions
-            + record.evidence.iter().map(found).sum::<usize>()
+            + record.evidence.iter().map(search_bytes).sum::<usize>()
     }
 }
 
-fn condition(condition: &Condition) -> usize {
+fn condition_bytes(condition: &Condition) -> usize {
     match condition {
-        Condition::Compare { key, value, .. } => size_of_val(condition) + key.len() + held(value),
+        Condition::Compare { key, value, .. } => size_of_val(condition) + key.len() + value_bytes(value),
         Condition::Among { key, values, .. } => {
-            size_of_val(condition) + key.len() + values.iter().map(held).sum::<usize>()
+            size_of_val(condition) + key.len() + values.iter().map(value_bytes).sum::<usize>()
         }
         Condition::All(parts) | Condition::Any(parts) => {
-            size_of_val(condition) + parts.iter().map(self::condition).sum::<usize>()
+            size_of_val(condition) + parts.iter().map(condition_bytes).sum::<usize>()
         }
     }
 }
 
-fn shape(json: &Json) -> usize {
+fn schema_bytes(json: &Json) -> usize {
     match json {
         Json::Object => 0,
-        Json::Schema(schema) => held(schema),
+        Json::Schema(schema) => value_bytes(schema),
     }
 }
 
-fn called(call: &ToolCall) -> usize {
-    let arguments = call.arguments.iter().map(|(name, value)| size_of_val(name) + name.len() + held(value));
+fn call_bytes(call: &ToolCall) -> usize {
+    let arguments = call.arguments.iter().map(|(name, value)| size_of_val(name) + name.len() + value_bytes(value));
     size_of_val(call) + call.name.len() + arguments.sum::<usize>()
 }
 
-fn offered(tool: &Tool) -> usize {
+fn tool_bytes(tool: &Tool) -> usize {
     let description = tool.description.as_ref().map_or(0, String::len);
-    size_of_val(tool) + tool.name.len() + description + tool.parameters.as_ref().map_or(0, held)
+    size_of_val(tool) + tool.name.len() + description + tool.parameters.as_ref().map_or(0, value_bytes)
 }
 
 /// Returns the size of a JSON value. The recursion is shallow: `models/src/grammar/json.rs` refuses schemas of more
 /// than 32 levels before the episode starts, bodies have at most 64 levels, and text parsed as JSON at most 128.
-fn held(value: &Value) -> usize {
+fn value_bytes(value: &Value) -> usize {
     let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => text.len(),
-        Value::Array(list) => list.iter().map(held).sum(),
-        Value::Object(fields) => told(fields),
+        Value::Array(list) => list.iter().map(value_bytes).sum(),
+        Value::Object(fields) => map_bytes(fields),
     };
     size_of_val(value) + inside
 }
 
-fn told(fields: &Map<String, Value>) -> usize {
-    fields.iter().map(|(name, field)| size_of_val(name) + name.len() + held(field)).sum()
+fn map_bytes(fields: &Map<String, Value>) -> usize {
+    fields.iter().map(|(name, field)| size_of_val(name) + name.len() + value_bytes(field)).sum()
 }
 
-fn acted(acted: &Acted) -> usize {
-    size_of_val(acted) + words(&acted.action) + acted.summary.as_ref().map_or(0, String::len)
+fn action_bytes(acted: &ActionRecord) -> usize {
+    size_of_val(acted) + action_text_bytes(&acted.action) + acted.summary.as_ref().map_or(0, String::len)
 }
 
-fn words(action: &Action) -> usize {
+fn action_text_bytes(action: &Action) -> usize {
     match action {
-        Action::Search(request) => request.written.len() + request.query.len() + names(&request.entities),
+        Action::Search(request) => request.written.len() + request.query.len() + names_bytes(&request.entities),
         Action::Answer { text } | Action::Refuse { text } => text.len(),
         Action::Backtrack | Action::Invalid => 0,
     }
 }
 
-fn names(names: &[String]) -> usize {
+fn names_bytes(names: &[String]) -> usize {
     names.iter().map(|name| size_of_val(name) + name.len()).sum()
 }
 
-fn found(found: &Found) -> usize {
+fn search_bytes(found: &SearchRecord) -> usize {
     let hits = found.hits.iter().map(|hit| {
         let via = hit.path.graph.iter().flat_map(|arrival| &arrival.via);
         let steps: usize = via.map(|step| size_of_val(step) + step.phrase.len()).sum();
@@ -226,11 +228,11 @@ fn found(found: &Found) -> usize {
             + hit.passage.title.len()
             + hit.passage.text.len()
             + steps
-            + hit.metadata.as_ref().map_or(0, told)
+            + hit.metadata.as_ref().map_or(0, map_bytes)
     });
     let triples = found.triples.iter().map(|triple| {
         let passages: usize = triple.passages.iter().map(|id| size_of_val(id) + id.len()).sum();
         size_of_val(triple) + triple.subject.len() + triple.relation.len() + triple.object.len() + passages
     });
-    size_of_val(found) + found.query.len() + names(&found.entities) + hits.sum::<usize>() + triples.sum::<usize>()
+    size_of_val(found) + found.query.len() + names_bytes(&found.entities) + hits.sum::<usize>() + triples.sum::<usize>()
 }

@@ -12,7 +12,9 @@ use waymark_models::grammar::Json;
 use super::stored_trace::{StoredTrace, TraceEnd};
 use super::tokens::TraceTokens;
 use waymark_agent::schema;
-use waymark_agent::{Acted, Action, EpisodeOptions, Found, Message, Reason, Role, Sampling, Timings, Usage};
+use waymark_agent::{
+    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, Role, Sampling, SearchRecord, Timings, Usage,
+};
 
 /// Everything that was recorded of an episode.
 #[derive(Debug, Serialize, ToSchema)]
@@ -49,7 +51,7 @@ pub struct Trace<'a> {
     pub answer: Option<&'a str>,
     /// Reason the episode ended. Null if it was cut off.
     #[schema(required)]
-    pub finish_reason: Option<Reason>,
+    pub finish_reason: Option<EpisodeEnd>,
     /// Tokens used.
     pub usage: Usage,
     /// All tokens.
@@ -122,7 +124,7 @@ pub struct TraceOptions<'a> {
     /// IDs of passages excluded from search results, which only replays set.
     pub without: &'a [String],
     /// Condition on the metadata of documents.
-    #[schema(required, value_type = Option<schema::Condition>)]
+    #[schema(required, value_type = Option<schema::ConditionSchema>)]
     pub filters: Option<&'a Condition>,
     /// Algorithm of graph search.
     #[schema(required, value_type = Option<String>)]
@@ -185,10 +187,10 @@ pub struct TraceSearch<'a> {
     #[schema(required)]
     pub snapshot: Option<u64>,
     /// Passages, as they were stored at the time.
-    #[schema(value_type = Vec<schema::Hit>)]
+    #[schema(value_type = Vec<schema::HitSchema>)]
     pub hits: &'a [Hit],
     /// Triples, in modes that return them.
-    #[schema(value_type = Vec<schema::TripleHit>)]
+    #[schema(value_type = Vec<schema::TripleHitSchema>)]
     pub triples: &'a [TripleHit],
     /// If `true`, the results come from an earlier search of the episode.
     pub cached: bool,
@@ -306,8 +308,8 @@ impl StoredTrace {
     }
 }
 
-impl<'a> From<&'a Message> for TraceMessage<'a> {
-    fn from(message: &'a Message) -> TraceMessage<'a> {
+impl<'a> From<&'a ConversationMessage> for TraceMessage<'a> {
+    fn from(message: &'a ConversationMessage) -> TraceMessage<'a> {
         let tool_calls = (!message.calls.is_empty()).then_some(message.calls.as_slice());
         TraceMessage { role: message.role, content: &message.content, tool_calls }
     }
@@ -341,8 +343,8 @@ impl<'a> From<&'a EpisodeOptions> for TraceOptions<'a> {
     }
 }
 
-impl<'a> From<&'a Acted> for TraceAction<'a> {
-    fn from(acted: &'a Acted) -> TraceAction<'a> {
+impl<'a> From<&'a ActionRecord> for TraceAction<'a> {
+    fn from(acted: &'a ActionRecord) -> TraceAction<'a> {
         TraceAction {
             turn: acted.turn,
             executed: acted.executed,
@@ -352,8 +354,8 @@ impl<'a> From<&'a Acted> for TraceAction<'a> {
     }
 }
 
-impl<'a> From<&'a Found> for TraceSearch<'a> {
-    fn from(found: &'a Found) -> TraceSearch<'a> {
+impl<'a> From<&'a SearchRecord> for TraceSearch<'a> {
+    fn from(found: &'a SearchRecord) -> TraceSearch<'a> {
         TraceSearch {
             turn: found.turn,
             query: &found.query,

@@ -53,5 +53,6 @@ pub(super) async fn search(state: &AppState, param: &str, queries: Vec<Query>) -
         let evidence = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
         Ok(BatchResult { evidence, seconds: begun.elapsed().as_secs_f64() })
     });
+    // `buffered` keeps the order of the queries.
     stream::iter(searches).buffered(IN_FLIGHT).try_collect().await
 }

@@ -89,6 +89,7 @@ pub(crate) async fn search(
 fn query(written: &str, k: usize) -> Query {
     let request = routerag::request(written);
     let query = Query::new(request.query, request.mode.unwrap_or(Mode::Passage), k);
+    // RouteRAG scales dense scores to [0, 1] over all passages.
     Query { scaled: true, ..query.ranking(Ranking::Dense) }
 }
 

@@ -1,4 +1,4 @@
-//! Responses that are made without a client waiting, and clients that go away.
+//! Background responses, and clients that disconnect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use waymark::config::{HttpConfig, ResponseLimits};
 use waymark_engine::MockBackend;
 
 use super::{Never, answer, ask, create, events, fetch, two_searches};
-use crate::house::{House, Plan, eventually, read_until, says, script};
+use crate::harness::{ServerPlan, TestServer, eventually, read_until, says, script};
 
 fn slow() -> MockBackend {
     says(&"word ".repeat(200)).with_time(Duration::from_millis(4), Duration::ZERO)
 }
 
-/// Asks until the response is over.
-async fn finished(house: &House, id: &Value) -> Value {
+/// Polls until the response has ended.
+async fn finished(server: &TestServer, id: &Value) -> Value {
     for _ in 0..500 {
-        let (_, response) = fetch(house, id, "").await;
+        let (_, response) = fetch(server, id, "").await;
         if !["queued", "in_progress"].contains(&response["status"].as_str().unwrap()) {
             return response;
         }
@@ -28,40 +28,41 @@ async fn finished(house: &House, id: &Value) -> Value {
 
 #[tokio::test]
 async fn it_is_made_while_nobody_waits() {
-    let house = House::new(says("hello you")).await;
-    let (status, queued) = create(&house, &ask(json!({"background": true}))).await;
+    let server = TestServer::new(says("hello you")).await;
+    let (status, queued) = create(&server, &ask(json!({"background": true}))).await;
     assert_eq!((status, &queued["status"], &queued["output"]), (200, &json!("queued"), &json!([])));
-    let response = finished(&house, &queued["id"]).await;
+    let response = finished(&server, &queued["id"]).await;
     assert_eq!((answer(&response), &response["status"]), ("hello you", &json!("completed")));
-    // Cancelling what is over changes nothing.
+    // Canceling an ended response changes nothing.
     let path = format!("/v1/responses/{}/cancel", queued["id"].as_str().unwrap());
-    assert_eq!(house.post(&path, &json!({})).await.json::<Value>().await.unwrap(), response);
+    assert_eq!(server.post(&path, &json!({})).await.json::<Value>().await.unwrap(), response);
     let again = ask(json!({"previous_response_id": queued["id"]}));
-    assert_eq!(create(&house, &again).await.0, 200);
-    house.quiet().await;
+    assert_eq!(create(&server, &again).await.0, 200);
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn its_stream_survives_its_reader() {
-    let house = House::new(slow()).await;
-    let mut socket = house.raw("/v1/responses", &ask(json!({"background": true, "stream": true}))).await;
+    let server = TestServer::new(slow()).await;
+    let mut socket = server.raw("/v1/responses", &ask(json!({"background": true, "stream": true}))).await;
     let seen = read_until(&mut socket, "output_text.delta").await;
     drop(socket);
     let id = seen.split("\"id\":\"resp_").nth(1).unwrap().split('"').next().unwrap();
     let path = format!("/v1/responses/resp_{id}?stream=true");
-    // One follows from the beginning, one from the middle, while it is made.
+    // While the response is generated, one client follows from the beginning and one from the middle.
     let later = format!("{path}&starting_after=20");
     let (all, rest) =
-        tokio::join!(async { house.get(&path).await.text().await }, async { house.get(&later).await.text().await });
-    let (all, rest) = (events(&all.unwrap()), events(&rest.unwrap()));
+        tokio::join!(async { server.get(&path).await.text().await }, async { server.get(&later).await.text().await });
+    let all = events(&all.unwrap());
+    let rest = events(&rest.unwrap());
     assert_eq!(all[21..], rest[..]);
     let deltas = all.iter().filter(|event| event["type"] == "response.output_text.delta");
     let text: String = deltas.map(|event| event["delta"].as_str().unwrap()).collect();
     assert_eq!(text, "word ".repeat(200));
     assert_eq!(answer(&all.last().unwrap()["response"]), text);
-    // And again, when it is over.
-    assert_eq!(events(&house.get(&later).await.text().await.unwrap()), rest);
-    house.quiet().await;
+    // Another one follows when the response has ended.
+    assert_eq!(events(&server.get(&later).await.text().await.unwrap()), rest);
+    server.quiet().await;
 }
 
 #[tokio::test]
@@ -69,12 +70,12 @@ async fn there_are_none_where_none_is_kept() {
     for (kept, bytes) in [(0, 1 << 20), (1, 0)] {
         let responses = ResponseLimits { kept, bytes, ..ResponseLimits::default() };
         let http = HttpConfig { responses, ..HttpConfig::default() };
-        let house = Plan { http, ..Plan::new(says("hi")) }.build().await;
-        let (status, body) = create(&house, &ask(json!({"background": true}))).await;
+        let server = ServerPlan { http, ..ServerPlan::new(says("hi")) }.build().await;
+        let (status, body) = create(&server, &ask(json!({"background": true}))).await;
         let error = &body["error"];
         assert_eq!((status, &error["code"]), (400, &json!("unsupported_parameter")));
         assert_eq!(error["param"], "background");
-        assert_eq!(create(&house, &ask(json!({}))).await.0, 200);
+        assert_eq!(create(&server, &ask(json!({}))).await.0, 200);
     }
 }
 
@@ -82,70 +83,70 @@ async fn there_are_none_where_none_is_kept() {
 async fn there_are_only_so_many() {
     let responses = ResponseLimits { background: 1, ..ResponseLimits::default() };
     let http = HttpConfig { responses, ..HttpConfig::default() };
-    let plan = Plan { http, searcher: Some(Arc::new(Never)), ..Plan::new(script(&two_searches())) };
-    let house = plan.build().await;
+    let plan = ServerPlan { http, searcher: Some(Arc::new(Never)), ..ServerPlan::new(script(&two_searches())) };
+    let server = plan.build().await;
     let body = ask(json!({"model": "routerag", "background": true}));
-    let (_, first) = create(&house, &body).await;
-    let refused = house.post("/v1/responses", &body).await;
+    let (_, first) = create(&server, &body).await;
+    let refused = server.post("/v1/responses", &body).await;
     assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (503, &"1".parse().unwrap()));
     assert_eq!(refused.json::<Value>().await.unwrap()["error"]["code"], "queue_full");
-    // Forgetting the first ends it, and there is room again.
+    // Deleting the first response ends it and frees its slot.
     let path = format!("/v1/responses/{}", first["id"].as_str().unwrap());
-    assert_eq!(house.client.delete(house.url(&path)).send().await.unwrap().status(), 200);
-    assert_eq!(fetch(&house, &first["id"], "").await.0, 404);
-    let (status, second) = create(&house, &body).await;
+    assert_eq!(server.client.delete(server.url(&path)).send().await.unwrap().status(), 200);
+    assert_eq!(fetch(&server, &first["id"], "").await.0, 404);
+    let (status, second) = create(&server, &body).await;
     assert_eq!(status, 200);
-    house.post(&format!("/v1/responses/{}/cancel", second["id"].as_str().unwrap()), &json!({})).await;
-    house.quiet().await;
+    server.post(&format!("/v1/responses/{}/cancel", second["id"].as_str().unwrap()), &json!({})).await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn one_that_grows_too_large_fails_and_says_so() {
     let responses = ResponseLimits { bytes: 32 << 10, ..ResponseLimits::default() };
     let http = HttpConfig { responses, ..HttpConfig::default() };
-    let house = Plan { http, ..Plan::new(says(&"word ".repeat(200))) }.build().await;
-    let (status, queued) = create(&house, &ask(json!({"background": true}))).await;
+    let server = ServerPlan { http, ..ServerPlan::new(says(&"word ".repeat(200))) }.build().await;
+    let (status, queued) = create(&server, &ask(json!({"background": true}))).await;
     assert_eq!(status, 200, "{queued}");
-    let response = finished(&house, &queued["id"]).await;
+    let response = finished(&server, &queued["id"]).await;
     assert_eq!((&response["status"], &response["output"]), (&json!("failed"), &json!([])));
     let message = response["error"]["message"].as_str().unwrap();
     assert!(message.contains("--response-bytes"), "{response}");
-    let again = create(&house, &ask(json!({"previous_response_id": queued["id"]}))).await;
+    let again = create(&server, &ask(json!({"previous_response_id": queued["id"]}))).await;
     let error = &again.1["error"];
     assert_eq!((again.0, &error["param"]), (400, &json!("previous_response_id")));
     assert!(error["message"].as_str().unwrap().contains("is failed"), "{error}");
-    // Its followers are told as well, and nothing is made any more.
-    house.quiet().await;
+    // The followers get the last event, and nothing is generated any more.
+    server.quiet().await;
     let path = format!("/v1/responses/{}?stream=true", queued["id"].as_str().unwrap());
-    assert_eq!(events(&house.get(&path).await.text().await.unwrap()).last().unwrap()["type"], "response.failed");
+    assert_eq!(events(&server.get(&path).await.text().await.unwrap()).last().unwrap()["type"], "response.failed");
 }
 
 #[tokio::test]
 async fn a_client_that_goes_ends_what_is_made_for_it() {
     for stream in [true, false] {
-        let house = House::new(slow()).await;
-        let socket = house.raw("/v1/responses", &ask(json!({"stream": stream}))).await;
-        let counters = house.state.runtime.engine.counters();
+        let server = TestServer::new(slow()).await;
+        let socket = server.raw("/v1/responses", &ask(json!({"stream": stream}))).await;
+        let counters = server.state.runtime.engine.counters();
         eventually("tokens are sampled", || counters.decode_tokens_total.get() > 5).await;
         drop(socket);
-        house.quiet().await;
+        server.quiet().await;
         assert!(counters.decode_tokens_total.get() < 900);
     }
 }
 
 #[tokio::test]
 async fn a_drain_ends_every_kind_in_its_own_words() {
-    let mut plan = Plan { searcher: Some(Arc::new(Never)), ..Plan::new(script(&two_searches())) };
+    let mut plan = ServerPlan { searcher: Some(Arc::new(Never)), ..ServerPlan::new(script(&two_searches())) };
     plan.http.drain = Duration::from_millis(50);
-    let mut house = plan.build().await;
+    let mut server = plan.build().await;
     let body = ask(json!({"model": "routerag", "stream": true}));
-    let streamed = house.post("/v1/responses", &body).await;
-    let (_, queued) = create(&house, &ask(json!({"model": "routerag", "background": true}))).await;
+    let streamed = server.post("/v1/responses", &body).await;
+    let (_, queued) = create(&server, &ask(json!({"model": "routerag", "background": true}))).await;
     let path = format!("/v1/responses/{}?stream=true", queued["id"].as_str().unwrap());
-    let followed = house.get(&path).await;
-    let counters = house.state.runtime.engine.counters();
+    let followed = server.get(&path).await;
+    let counters = server.state.runtime.engine.counters();
     eventually("both search", || counters.sessions_parked.get() == 2).await;
-    house.terminate();
+    server.terminate();
     for stream in [streamed, followed] {
         let last = events(&stream.text().await.unwrap()).pop().unwrap();
         assert_eq!(last["type"], "response.failed");

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::{Never, Plays, answer, ask, create, events, fetch, kinds, two_searches};
 use crate::golden::golden;
-use crate::house::{House, Plan, eventually, says, script};
+use crate::harness::{ServerPlan, TestServer, eventually, says, script};
 
-/// The same JSON without what differs from run to run: ids lose all but their kind and the number of their item.
+/// Removes everything that differs between runs from JSON: IDs keep only their kind and the number of their item.
 fn steady(mut value: Value) -> Value {
     fn name(id: &str) -> String {
         let (kind, tail) = id.split_once('_').unwrap();
@@ -46,8 +46,8 @@ fn transcript(stream: &str) -> String {
     text
 }
 
-async fn streamed(house: &House, body: &Value) -> String {
-    let response = house.post("/v1/responses", body).await;
+async fn streamed(server: &TestServer, body: &Value) -> String {
+    let response = server.post("/v1/responses", body).await;
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     response.text().await.unwrap()
@@ -55,9 +55,11 @@ async fn streamed(house: &House, body: &Value) -> String {
 
 #[tokio::test]
 async fn two_searches_and_two_citations() {
-    let house = Plan { searcher: Some(Arc::new(Plays::default())), ..Plan::new(script(&two_searches())) }.build().await;
+    let server = ServerPlan { searcher: Some(Arc::new(Plays::default())), ..ServerPlan::new(script(&two_searches())) }
+        .build()
+        .await;
     let mut body = ask(json!({"model": "routerag", "include": ["file_search_call.results"], "stream": true}));
-    let stream = streamed(&house, &body).await;
+    let stream = streamed(&server, &body).await;
     golden("responses_two_searches", &transcript(&stream));
     let reasoning = [
         "output_item.added",
@@ -88,7 +90,7 @@ async fn two_searches_and_two_citations() {
     assert_eq!(kinds(&all), [order.concat(), vec!["completed"]].concat());
 
     body["stream"] = json!(false);
-    let (status, whole) = create(&house, &body).await;
+    let (status, whole) = create(&server, &body).await;
     let last = &all.last().unwrap()["response"];
     assert_eq!((status, steady(whole.clone())), (200, steady(last.clone())));
     assert_eq!(answer(&whole), "Goethe wrote Faust. Schiller wrote Tell.");
@@ -103,57 +105,59 @@ async fn two_searches_and_two_citations() {
 
 #[tokio::test]
 async fn incomplete_by_length() {
-    let house = House::new(says("abcdefgh")).await;
-    let stream = streamed(&house, &ask(json!({"max_output_tokens": 3, "stream": true}))).await;
+    let server = TestServer::new(says("abcdefgh")).await;
+    let stream = streamed(&server, &ask(json!({"max_output_tokens": 3, "stream": true}))).await;
     golden("responses_incomplete", &transcript(&stream));
-    let (_, whole) = create(&house, &ask(json!({"max_output_tokens": 3}))).await;
+    let (_, whole) = create(&server, &ask(json!({"max_output_tokens": 3}))).await;
     assert_eq!((&whole["status"], answer(&whole)), (&json!("incomplete"), "abc"));
     assert_eq!(whole["incomplete_details"], json!({"reason": "max_output_tokens"}));
 }
 
 #[tokio::test]
 async fn failed_in_the_middle() {
-    // Slow enough for the stream to have begun when the fault strikes.
+    // Slow enough for the stream to have begun before the fault.
     let backend = says("abcdefgh").with_time(Duration::from_millis(5), Duration::ZERO);
-    backend.faults().nan_on(crate::house::tokenizer().id("d").unwrap_or(u32::from(b'd')));
-    let house = House::new(backend).await;
-    let stream = streamed(&house, &ask(json!({"stream": true}))).await;
+    backend.faults().nan_on(crate::harness::tokenizer().id("d").unwrap_or(u32::from(b'd')));
+    let server = TestServer::new(backend).await;
+    let stream = streamed(&server, &ask(json!({"stream": true}))).await;
     golden("responses_failed", &transcript(&stream));
     let last = events(&stream).pop().unwrap();
-    assert_eq!(fetch(&house, &last["response"]["id"], "").await, (200, last["response"].clone()));
-    let (status, whole) = create(&house, &ask(json!({}))).await;
+    assert_eq!(fetch(&server, &last["response"]["id"], "").await, (200, last["response"].clone()));
+    let (status, whole) = create(&server, &ask(json!({}))).await;
     assert_eq!((status, &whole["error"]["code"]), (500, &json!("internal_error")));
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn cancelled_in_the_background() {
-    let plan = Plan { searcher: Some(Arc::new(Never)), ..Plan::new(script(&two_searches())) };
-    let house = plan.build().await;
-    let (status, queued) = create(&house, &ask(json!({"model": "routerag", "background": true}))).await;
+    let plan = ServerPlan { searcher: Some(Arc::new(Never)), ..ServerPlan::new(script(&two_searches())) };
+    let server = plan.build().await;
+    let (status, queued) = create(&server, &ask(json!({"model": "routerag", "background": true}))).await;
     assert_eq!(status, 200);
     let id = &queued["id"];
     let mut text = format!("{:#}\n", steady(queued.clone()));
-    let counters = house.state.runtime.engine.counters();
+    let counters = server.state.runtime.engine.counters();
     eventually("it searches", || counters.sessions_parked.get() == 1).await;
-    let (_, searching) = fetch(&house, id, "").await;
+    let (_, searching) = fetch(&server, id, "").await;
     writeln!(text, "{:#}", steady(searching)).unwrap();
-    let cancelled = house.post(&format!("/v1/responses/{}/cancel", id.as_str().unwrap()), &json!({})).await;
+    let cancelled = server.post(&format!("/v1/responses/{}/cancel", id.as_str().unwrap()), &json!({})).await;
     assert_eq!(cancelled.status(), 200);
     let cancelled: Value = cancelled.json().await.unwrap();
     writeln!(text, "{:#}", steady(cancelled.clone())).unwrap();
-    assert_eq!(fetch(&house, id, "").await, (200, cancelled));
-    let stream = house.get(&format!("/v1/responses/{}?stream=true", id.as_str().unwrap())).await;
+    assert_eq!(fetch(&server, id, "").await, (200, cancelled));
+    let stream = server.get(&format!("/v1/responses/{}?stream=true", id.as_str().unwrap())).await;
     text += &transcript(&stream.text().await.unwrap());
     golden("responses_background_cancel", &text);
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn steps_are_shown_on_request() {
-    let house = Plan { searcher: Some(Arc::new(Plays::default())), ..Plan::new(script(&two_searches())) }.build().await;
+    let server = ServerPlan { searcher: Some(Arc::new(Plays::default())), ..ServerPlan::new(script(&two_searches())) }
+        .build()
+        .await;
     let body = ask(json!({"model": "routerag", "rag": {"trace": true}, "stream": true}));
-    let all = events(&streamed(&house, &body).await);
+    let all = events(&streamed(&server, &body).await);
     let steps: Vec<&Value> = all.iter().filter(|event| event["type"] == "response.rag.step").collect();
     let steps: Vec<&Value> = steps.into_iter().map(|event| &event["step"]).collect();
     assert_eq!(all.last().unwrap()["response"]["rag"]["trace"], json!(steps));

@@ -1,4 +1,4 @@
-//! `/v1/responses` over the wire.
+//! `/v1/responses` over HTTP.
 
 mod background;
 mod conversation;
@@ -13,30 +13,30 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_engine::mock::Lines;
-use waymark_index::{Evidence, Hit, Mode, Passage, HitPath, HitRank};
+use waymark_index::{Evidence, Hit, HitPath, HitRank, Mode, Passage};
 
-use crate::house::House;
+use crate::harness::TestServer;
 
-/// A request with a question and `extra`.
+/// Builds a request with a question and `extra`.
 pub fn ask(extra: Value) -> Value {
     let mut body = json!({"model": "plain", "input": "hello"});
     body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
     body
 }
 
-/// Sends a request and reads its JSON answer.
-pub async fn create(house: &House, body: &Value) -> (u16, Value) {
-    let response = house.post("/v1/responses", body).await;
+/// Sends a request and returns its JSON response.
+pub async fn create(server: &TestServer, body: &Value) -> (u16, Value) {
+    let response = server.post("/v1/responses", body).await;
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-/// What is there under an id.
-pub async fn fetch(house: &House, id: &Value, query: &str) -> (u16, Value) {
-    let response = house.get(&format!("/v1/responses/{}{query}", id.as_str().unwrap())).await;
+/// Fetches the response with this ID.
+pub async fn fetch(server: &TestServer, id: &Value, query: &str) -> (u16, Value) {
+    let response = server.get(&format!("/v1/responses/{}{query}", id.as_str().unwrap())).await;
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-/// The events of a stream, after the rules that hold for every one were checked.
+/// Returns the events of a stream, after checking the rules that hold for all streams.
 pub fn events(stream: &str) -> Vec<Value> {
     let messages = stream.split_terminator("\n\n").filter(|message| !message.starts_with(':'));
     let events: Vec<Value> = messages
@@ -52,20 +52,20 @@ pub fn events(stream: &str) -> Vec<Value> {
     events
 }
 
-/// The types of events, with those that repeat told once.
+/// Returns the types of events, with repetitions removed.
 pub fn kinds(events: &[Value]) -> Vec<&str> {
     let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     kinds.dedup();
     kinds.iter().map(|kind| kind.strip_prefix("response.").unwrap_or(kind)).collect()
 }
 
-/// The text of the answer.
+/// Returns the text of the answer.
 pub fn answer(response: &Value) -> &str {
     let items = response["output"].as_array().unwrap();
     items.iter().find(|item| item["type"] == "message").map_or("", |item| item["content"][0]["text"].as_str().unwrap())
 }
 
-/// Two searches, and an answer that rests on both.
+/// Script with two searches, and an answer that rests on both.
 pub fn two_searches() -> Lines {
     Lines::new([
         "<think>First Faust.</think>\n<search>[passage] Faust</search>",
@@ -75,7 +75,7 @@ pub fn two_searches() -> Lines {
     .terminator("</information>\n\n")
 }
 
-/// Two plays and a distraction, found by the word; remembers how many passages were wanted.
+/// Searcher over two plays and a distractor, matched by words. Records the requested numbers of passages.
 #[derive(Debug, Default)]
 pub struct Plays(pub Arc<Mutex<Vec<usize>>>);
 
@@ -101,7 +101,7 @@ impl Search for Plays {
     }
 }
 
-/// Never finds anything.
+/// Searcher that finds nothing.
 #[derive(Debug)]
 pub struct Never;
 

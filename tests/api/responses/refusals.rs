@@ -1,16 +1,16 @@
-//! What is refused, with which status, and in whose name.
+//! Refused requests: their statuses, and the fields that the errors name.
 
 use serde_json::{Value, json};
 
 use super::{ask, create};
-use crate::house::{House, says};
+use crate::harness::{TestServer, says};
 
 const INVALID: &str = "invalid_value";
 const UNSUPPORTED: &str = "unsupported_parameter";
 const UNKNOWN: &str = "unknown_parameter";
 
-async fn refused(house: &House, change: &Value) -> (u16, String, String) {
-    let (status, body) = create(house, &ask(change.clone())).await;
+async fn refused(server: &TestServer, change: &Value) -> (u16, String, String) {
+    let (status, body) = create(server, &ask(change.clone())).await;
     let error = body["error"].as_object().unwrap_or_else(|| panic!("{change} gave {body}"));
     let text = |field: &str| error[field].as_str().unwrap_or_default().to_owned();
     assert!(!text("message").is_empty() && !text("message").ends_with('.'), "{body}");
@@ -19,7 +19,7 @@ async fn refused(house: &House, change: &Value) -> (u16, String, String) {
 
 #[tokio::test]
 async fn bad_input_is_named() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let item = |item: Value| json!({"input": [item]});
     let part = |part: Value| json!({"input": [{"role": "user", "content": [part]}]});
     for (change, code, param) in [
@@ -41,14 +41,14 @@ async fn bad_input_is_named() {
         (part(json!({"type": "input_text", "text": 3})), INVALID, "input[0].content[0].text"),
         (part(json!({"text": "x"})), INVALID, "input[0].content[0]"),
     ] {
-        assert_eq!(refused(&house, &change).await, (400, code.to_owned(), param.to_owned()), "{change}");
+        assert_eq!(refused(&server, &change).await, (400, code.to_owned(), param.to_owned()), "{change}");
     }
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn bad_values_are_named() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     let tool = |tool: Value| json!({"model": "routerag", "tools": [tool]});
     let ranking =
         |options: Value| json!({"model": "routerag", "tools": [{"type": "file_search", "ranking_options": options}]});
@@ -117,18 +117,18 @@ async fn bad_values_are_named() {
             "tools[0].max_num_results",
         ),
     ] {
-        assert_eq!(refused(&house, &change).await, (400, code.to_owned(), param.to_owned()), "{change}");
+        assert_eq!(refused(&server, &change).await, (400, code.to_owned(), param.to_owned()), "{change}");
     }
-    let nobody = refused(&house, &json!({"model": "nobody"})).await;
+    let nobody = refused(&server, &json!({"model": "nobody"})).await;
     assert_eq!(nobody, (404, "model_not_found".into(), "model".into()));
-    let nothing = refused(&house, &json!({"previous_response_id": "resp_0"})).await;
+    let nothing = refused(&server, &json!({"previous_response_id": "resp_0"})).await;
     assert_eq!(nothing, (404, "response_not_found".into(), "previous_response_id".into()));
-    house.quiet().await;
+    server.quiet().await;
 }
 
 #[tokio::test]
 async fn known_options_without_an_implementation_are_refused_unless_they_ask_for_nothing() {
-    let house = House::new(says("hi")).await;
+    let server = TestServer::new(says("hi")).await;
     for (field, asks, harmless) in [
         ("conversation", json!("conv_1"), Value::Null),
         ("context_management", json!([{}]), json!([])),
@@ -140,8 +140,8 @@ async fn known_options_without_an_implementation_are_refused_unless_they_ask_for
         ("truncation", json!("auto"), json!("disabled")),
     ] {
         let expected = (400, UNSUPPORTED.to_owned(), field.to_owned());
-        assert_eq!(refused(&house, &json!({field: asks})).await, expected, "{field}");
-        let (status, body) = create(&house, &ask(json!({field: harmless}))).await;
+        assert_eq!(refused(&server, &json!({field: asks})).await, expected, "{field}");
+        let (status, body) = create(&server, &ask(json!({field: harmless}))).await;
         assert_eq!(status, 200, "{field}: {body}");
     }
     for (body, param) in [
@@ -149,14 +149,14 @@ async fn known_options_without_an_implementation_are_refused_unless_they_ask_for
         (json!({"text": {"verbosity": "high"}}), "text.verbosity"),
         (json!({"stream_options": {"include_obfuscation": true}}), "stream_options.include_obfuscation"),
     ] {
-        assert_eq!(refused(&house, &body).await, (400, UNSUPPORTED.to_owned(), param.to_owned()));
+        assert_eq!(refused(&server, &body).await, (400, UNSUPPORTED.to_owned(), param.to_owned()));
     }
 }
 
 #[tokio::test]
 async fn null_is_the_same_as_absent() {
-    let house = House::new(says("hi")).await;
-    let document: Value = house.get("/openapi.json").await.json().await.unwrap();
+    let server = TestServer::new(says("hi")).await;
+    let document: Value = server.get("/openapi.json").await.json().await.unwrap();
     let known = document["components"]["schemas"]["ResponsesRequest"]["properties"].as_object().unwrap();
     let mut body = ask(json!({}));
     for field in known.keys().filter(|field| !["model", "input"].contains(&field.as_str())) {
@@ -164,21 +164,21 @@ async fn null_is_the_same_as_absent() {
     }
     body["input"] =
         json!([{"type": null, "role": "user", "content": "hello", "id": null, "status": null, "phase": null}]);
-    assert_eq!(create(&house, &body).await.0, 200, "{body}");
+    assert_eq!(create(&server, &body).await.0, 200, "{body}");
 }
 
 #[tokio::test]
 async fn only_what_is_made_in_the_background_is_cancelled_or_followed() {
-    let house = House::new(says("hi")).await;
-    let (_, response) = create(&house, &ask(json!({}))).await;
+    let server = TestServer::new(says("hi")).await;
+    let (_, response) = create(&server, &ask(json!({}))).await;
     let id = response["id"].as_str().unwrap();
-    let cancelled = house.post(&format!("/v1/responses/{id}/cancel"), &json!({})).await;
+    let cancelled = server.post(&format!("/v1/responses/{id}/cancel"), &json!({})).await;
     assert_eq!(cancelled.status(), 400);
-    let followed = house.get(&format!("/v1/responses/{id}?stream=true")).await;
+    let followed = server.get(&format!("/v1/responses/{id}?stream=true")).await;
     assert_eq!(followed.status(), 400);
     assert_eq!(followed.json::<Value>().await.unwrap()["error"]["param"], "stream");
     for path in ["/v1/responses/resp_0", "/v1/responses/resp_0?stream=true", "/v1/responses/%ff"] {
-        assert_eq!(house.get(path).await.status(), 404);
+        assert_eq!(server.get(path).await.status(), 404);
     }
-    assert_eq!(house.post("/v1/responses/resp_0/cancel", &json!({})).await.status(), 404);
+    assert_eq!(server.post("/v1/responses/resp_0/cancel", &json!({})).await.status(), 404);
 }

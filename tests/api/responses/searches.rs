@@ -1,4 +1,4 @@
-//! How a request says how to search.
+//! Search options of a request.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_index::{Evidence, Mode};
 
 use super::{Plays, ask, create, fetch, two_searches};
-use crate::house::{Plan, script};
+use crate::harness::{ServerPlan, script};
 
 fn items<'a>(response: &'a Value, kind: &str) -> Vec<&'a Value> {
     response["output"].as_array().unwrap().iter().filter(|item| item["type"] == kind).collect()
@@ -17,16 +17,19 @@ fn items<'a>(response: &'a Value, kind: &str) -> Vec<&'a Value> {
 async fn the_tool_says_how_many_passages_are_wanted() {
     let plays = Plays::default();
     let wanted = plays.0.clone();
-    let house = Plan { searcher: Some(Arc::new(plays)), ..Plan::new(script(&two_searches())) }.build().await;
+    let server =
+        ServerPlan { searcher: Some(Arc::new(plays)), ..ServerPlan::new(script(&two_searches())) }.build().await;
     let tool = json!({"type": "file_search", "vector_store_ids": ["default"], "max_num_results": 7});
-    let (status, response) = create(&house, &ask(json!({"model": "routerag", "tools": [tool]}))).await;
+    let (status, response) = create(&server, &ask(json!({"model": "routerag", "tools": [tool]}))).await;
     assert_eq!((status, &response["tools"]), (200, &json!([tool])), "{response}");
     assert_eq!(*wanted.lock().unwrap(), [7, 7]);
 }
 
 #[tokio::test]
 async fn searches_are_bounded_and_can_be_forbidden() {
-    let house = Plan { searcher: Some(Arc::new(Plays::default())), ..Plan::new(script(&two_searches())) }.build().await;
+    let server = ServerPlan { searcher: Some(Arc::new(Plays::default())), ..ServerPlan::new(script(&two_searches())) }
+        .build()
+        .await;
     for (bound, searches) in [
         (json!({}), 2),
         (json!({"max_tool_calls": 5}), 2),
@@ -41,7 +44,7 @@ async fn searches_are_bounded_and_can_be_forbidden() {
     ] {
         let mut body = ask(json!({"model": "routerag"}));
         body.as_object_mut().unwrap().extend(bound.as_object().unwrap().clone());
-        let (status, response) = create(&house, &body).await;
+        let (status, response) = create(&server, &body).await;
         assert_eq!(status, 200, "{response}");
         assert_eq!(items(&response, "file_search_call").len(), searches, "{bound}");
         assert_eq!(response["usage"]["searches"], searches, "{bound}");
@@ -50,10 +53,12 @@ async fn searches_are_bounded_and_can_be_forbidden() {
 
 #[tokio::test]
 async fn what_was_found_is_shown_where_it_is_asked_for() {
-    let house = Plan { searcher: Some(Arc::new(Plays::default())), ..Plan::new(script(&two_searches())) }.build().await;
-    let (_, response) = create(&house, &ask(json!({"model": "routerag"}))).await;
+    let server = ServerPlan { searcher: Some(Arc::new(Plays::default())), ..ServerPlan::new(script(&two_searches())) }
+        .build()
+        .await;
+    let (_, response) = create(&server, &ask(json!({"model": "routerag"}))).await;
     assert!(items(&response, "file_search_call").iter().all(|call| call["results"].is_null()));
-    let (_, full) = fetch(&house, &response["id"], "?include=file_search_call.results").await;
+    let (_, full) = fetch(&server, &response["id"], "?include=file_search_call.results").await;
     let calls = items(&full, "file_search_call");
     assert_eq!(calls[0]["queries"], json!(["Faust"]));
     let result = &calls[1]["results"][1];
@@ -63,7 +68,7 @@ async fn what_was_found_is_shown_where_it_is_asked_for() {
     assert_eq!(result["attributes"], attributes);
 }
 
-/// Breaks.
+/// Searcher that fails.
 #[derive(Debug)]
 struct Broken;
 
@@ -79,9 +84,10 @@ impl Search for Broken {
 
 #[tokio::test]
 async fn a_search_that_fails_is_an_item_that_failed() {
-    let house = Plan { searcher: Some(Arc::new(Broken)), ..Plan::new(script(&two_searches())) }.build().await;
+    let server =
+        ServerPlan { searcher: Some(Arc::new(Broken)), ..ServerPlan::new(script(&two_searches())) }.build().await;
     let body = ask(json!({"model": "routerag", "stream": true, "include": ["file_search_call.results"]}));
-    let stream = house.post("/v1/responses", &body).await.text().await.unwrap();
+    let stream = server.post("/v1/responses", &body).await.text().await.unwrap();
     assert!(!stream.contains("file_search_call.completed"));
     let last = super::events(&stream).pop().unwrap();
     assert_eq!(last["response"]["status"], "completed");

@@ -1,5 +1,5 @@
-//! Clients that no one here wrote, each in a folder of its own under `target/`, into which it is installed on first use.
-//! Where that cannot be done the test says so in a line and is over.
+//! Third-party clients, each in its own directory under `target/`, into which it is installed on first use. If that is
+//! not possible, the test prints a line and passes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,15 +8,15 @@ use std::sync::Arc;
 use waymark_engine::mock::Lines;
 use waymark_models::chat::ChatTemplate;
 
-use crate::house::{House, Letters, Plan, script};
+use crate::harness::{Letters, ServerPlan, TestServer, script};
 use crate::responses::Plays;
 use crate::tools::TEMPLATE;
 
-/// The versions that are tested against.
+/// Versions to test against.
 const PYTHON: &str = "openai==3.52.0";
 const NODE: &str = "openai@7.57.0";
 const LANGCHAIN: &str = "langchain-openai==1.7.3";
-/// Its Responses need the extra.
+/// Its support for Responses needs this extra.
 const LITELLM: &str = "litellm[mcp]==1.106.2";
 const MCP: &str = "mcp==2.3.0";
 
@@ -28,7 +28,8 @@ fn succeeds(program: &Path, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
 }
 
-/// A Python that has `package`, given with its version. `None`, said on a line, where it cannot be had.
+/// Returns a Python interpreter with `package`, given with its version. Prints a line and returns `None` if there is
+/// none.
 fn python(folder: &str, package: &str) -> Option<PathBuf> {
     let folder = root().join("target").join(folder);
     let python = folder.join("bin/python");
@@ -47,7 +48,7 @@ fn python(folder: &str, package: &str) -> Option<PathBuf> {
     None
 }
 
-/// The file by which the Node SDK is imported. `None`, said on a line, where there is no Node or no SDK.
+/// Returns the file by which the Node SDK is imported. Prints a line and returns `None` without Node or the SDK.
 fn node() -> Option<PathBuf> {
     let folder = root().join("target/node-sdk");
     let package = folder.join("node_modules/openai");
@@ -69,9 +70,9 @@ fn node() -> Option<PathBuf> {
     None
 }
 
-/// Searches once for one question, twice for the other, looks at the weather with a tool of the client's, and speaks at
-/// length to whoever asks for that.
-async fn house() -> House {
+/// Mock that searches once for one question, twice for another, calls the client's weather tool, and gives a long
+/// answer on request.
+async fn test_server() -> TestServer {
     let turns = ["<think>I must look.</think>\n<search>[passage] Faust</search>", "<answer> Goethe </answer>"];
     let two = [
         "<think>First Faust.</think>\n<search>[passage] Faust</search>",
@@ -86,13 +87,15 @@ async fn house() -> House {
         .terminator("</information>\n\n");
     let searcher = Some(Arc::new(Plays::default()) as Arc<dyn waymark_agent::Search>);
     let template = ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap();
-    Plan { searcher, embedder: Some(Arc::new(Letters)), template, ..Plan::new(script(&lines)) }.build().await
+    ServerPlan { searcher, embedder: Some(Arc::new(Letters)), template, ..ServerPlan::new(script(&lines)) }
+        .build()
+        .await
 }
 
-/// Runs a script against a house; it must end with `ok`.
+/// Runs a script against a test server; its output must end with `ok`.
 async fn content(program: PathBuf, script: &'static str, extra: Vec<PathBuf>) {
-    let house = house().await;
-    let url = house.url("");
+    let server = test_server().await;
+    let url = server.url("");
     let run = move || {
         let script = root().join("tests/api/sdk").join(script);
         Command::new(program).arg(script).arg(url).args(extra).output().unwrap()
@@ -100,10 +103,10 @@ async fn content(program: PathBuf, script: &'static str, extra: Vec<PathBuf>) {
     let output = tokio::task::spawn_blocking(run).await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.ends_with("ok\n"), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    house.quiet().await;
+    server.quiet().await;
 }
 
-/// Both scripts of the Python SDK, one after the other: they share its folder.
+/// Runs both scripts of the Python SDK one after the other, because they share its directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_official_python_sdk_is_content() {
     let install = || python("python-sdk", PYTHON);

@@ -1,4 +1,4 @@
-//! A real index, small, behind a real searcher.
+//! A real, small index and a real searcher.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ mod hash;
 
 pub use hash::HashEmbed;
 
-/// Four passages with their triples: `louvre` reaches `paris` by the graph alone.
+/// Four passages with their triples. `louvre` leads to `paris` only through the graph.
 const PASSAGES: [(&str, &str, &str, &[[&str; 3]]); 4] = [
     (
         "mona",
@@ -29,7 +29,7 @@ const PASSAGES: [(&str, &str, &str, &[[&str; 3]]); 4] = [
     ("thames", "Thames", "The Thames is a river that flows through London.", &[["Thames", "flows through", "London"]]),
 ];
 
-/// An index over the passages, and its folder.
+/// Builds an index of the passages, and its directory.
 pub fn index() -> (tempfile::TempDir, Index) {
     let document = |&(id, title, text, triples): &(&str, &str, &str, &[[&str; 3]])| Document {
         id: id.to_owned(),
@@ -45,7 +45,7 @@ pub fn index() -> (tempfile::TempDir, Index) {
     (dir, index)
 }
 
-/// A searcher over `index` with two threads and room for `waiting` more searches.
+/// Builds a searcher over `index` with two threads and room for `waiting` more searches.
 pub fn searcher(index: Index, waiting: usize) -> Searcher {
     let limits = SearchLimits { threads: 2, waiting, timeout: Duration::from_secs(10) };
     Searcher::new(index, limits).unwrap()

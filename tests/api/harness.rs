@@ -1,4 +1,4 @@
-//! A real server on a free port, over a mock backend, and clients that see every byte.
+//! Test harness: a real server on a free port over a mock backend, and clients that see every byte.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,23 +11,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use waymark_agent::{Base, Policy, Runtime, Search, SearchError, SearchQuery};
-use waymark::keys::ApiKeys;
 use waymark::api::{AppState, Library, PolicyStore};
-use waymark_runtime::embedding::TextEmbedder;
 use waymark::config::HttpConfig;
+use waymark::keys::ApiKeys;
+use waymark::server::Server;
+use waymark_agent::{BaseIdentity, Policy, Runtime, Search, SearchError, SearchQuery};
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend};
-use waymark::server::Server;
-use waymark_index::{Embed, EmbedError, Evidence, Hit, Mode, Passage, HitPath};
+use waymark_index::{Embed, EmbedError, Evidence, Hit, HitPath, Mode, Passage};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
+use waymark_runtime::embedding::TextEmbedder;
 
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                       {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// How a house is to be built.
-pub struct Plan {
+/// Options of a test server.
+pub struct ServerPlan {
     pub backend: MockBackend,
     pub engine: EngineConfig,
     pub http: HttpConfig,
@@ -40,8 +40,8 @@ pub struct Plan {
     pub template: ChatTemplate,
 }
 
-/// A running server.
-pub struct House {
+/// Running test server.
+pub struct TestServer {
     pub address: SocketAddr,
     pub state: AppState,
     pub client: reqwest::Client,
@@ -57,7 +57,7 @@ pub fn template() -> ChatTemplate {
     ChatTemplate::new(CHATML, "", "<|im_end|>").unwrap()
 }
 
-/// Says the same thing to everyone, then ends.
+/// Mock backend that gives the same answer to everyone.
 pub fn says(text: &str) -> MockBackend {
     script(&Lines::new([text]))
 }
@@ -66,7 +66,7 @@ pub fn script(lines: &Lines) -> MockBackend {
     MockBackend::script(&tokenizer(), lines).unwrap()
 }
 
-impl Plan {
+impl ServerPlan {
     pub fn new(backend: MockBackend) -> Self {
         let mut policies: Vec<Policy> =
             ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
@@ -85,12 +85,12 @@ impl Plan {
         }
     }
 
-    pub async fn build(self) -> House {
+    pub async fn build(self) -> TestServer {
         let tokenizer = Arc::new(tokenizer());
         let engine = Engine::start(Box::new(self.backend), self.engine, tokenizer.table()).unwrap();
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(self.template)), eos, self.searcher);
-        let base = Base { names: vec!["mock".into()], ..Base::default() };
+        let base = BaseIdentity { names: vec!["mock".into()], ..BaseIdentity::default() };
         let mut state = AppState::new(runtime, self.policies, self.http).with_keys(self.keys).with_base(base);
         state = state.with_index_name("shelf");
         if let Some(embedder) = self.embedder {
@@ -108,20 +108,20 @@ impl Plan {
         let running = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        House { address, state, client: reqwest::Client::new(), stop: Some(stop), running }
+        TestServer { address, state, client: reqwest::Client::new(), stop: Some(stop), running }
     }
 }
 
-impl House {
+impl TestServer {
     pub async fn new(backend: MockBackend) -> Self {
-        Plan::new(backend).build().await
+        ServerPlan::new(backend).build().await
     }
 
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// Asks the server to stop, as SIGTERM does.
+    /// Asks the server to stop, like SIGTERM.
     pub fn terminate(&mut self) {
         drop(self.stop.take());
     }
@@ -134,13 +134,13 @@ impl House {
         self.client.get(self.url(path)).send().await.unwrap()
     }
 
-    /// Sends a chat request and reads its JSON answer.
+    /// Sends a chat request and returns its JSON response.
     pub async fn chat(&self, body: &Value) -> (u16, Value) {
         let response = self.post("/v1/chat/completions", body).await;
         (response.status().as_u16(), response.json().await.unwrap())
     }
 
-    /// Sends a chat request and reads its whole stream.
+    /// Sends a chat request and returns its whole stream.
     pub async fn stream(&self, body: &Value) -> String {
         let response = self.post("/v1/chat/completions", body).await;
         assert_eq!(response.status(), 200);
@@ -148,12 +148,12 @@ impl House {
         response.text().await.unwrap()
     }
 
-    /// Opens a connection and sends a POST over it by hand.
+    /// Opens a connection and sends a POST request over it by hand.
     pub async fn raw(&self, path: &str, body: &Value) -> TcpStream {
         self.raw_with(path, "accept: */*", body).await
     }
 
-    /// The same with another header.
+    /// Same with an additional header.
     pub async fn raw_with(&self, path: &str, header: &str, body: &Value) -> TcpStream {
         let body = body.to_string();
         let mut socket = self.raw_head(path, &format!("{header}\r\ncontent-length: {}", body.len())).await;
@@ -161,7 +161,7 @@ impl House {
         socket
     }
 
-    /// The same without a body: whatever the headers say, none comes.
+    /// Same without a body, whatever the headers announce.
     pub async fn raw_head(&self, path: &str, headers: &str) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
         let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n{headers}\r\n\r\n");
@@ -169,7 +169,7 @@ impl House {
         socket
     }
 
-    /// Waits until the engine holds nothing for anybody: no block, no session, and no step is made any more.
+    /// Waits until the engine is idle: no block and no session is held, and no step runs.
     pub async fn quiet(&self) {
         let counters = self.state.runtime.engine.counters();
         eventually("all blocks are free and all sessions gone", || {
@@ -187,7 +187,7 @@ impl House {
     }
 }
 
-/// Waits for a condition, not too long.
+/// Waits for a condition, with a timeout.
 pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..500 {
         if condition() {
@@ -198,7 +198,7 @@ pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
     panic!("it never came about that {what}");
 }
 
-/// Reads until `text` has come.
+/// Reads until `text` has been received.
 pub async fn read_until(socket: &mut TcpStream, text: &str) -> String {
     let mut seen = Vec::new();
     let mut buffer = [0; 4096];
@@ -212,7 +212,7 @@ pub async fn read_until(socket: &mut TcpStream, text: &str) -> String {
     }
 }
 
-/// The JSON of every `data:` line but `[DONE]`; fails on anything else that is not a comment.
+/// Returns the JSON of every `data:` line but `[DONE]`. Fails on anything else that is not a comment.
 pub fn chunks(stream: &str) -> Vec<Value> {
     let (body, done) = match stream.strip_suffix("data: [DONE]\n\n") {
         Some(body) => (body, true),
@@ -229,7 +229,7 @@ pub fn chunks(stream: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The text that the deltas of each choice hold together under `key`.
+/// Concatenates the text of each choice's deltas under `key`.
 pub fn joined(chunks: &[Value], key: &str) -> BTreeMap<u64, String> {
     let mut texts = BTreeMap::new();
     for choice in chunks.iter().filter_map(|chunk| chunk["choices"].get(0)) {
@@ -239,7 +239,7 @@ pub fn joined(chunks: &[Value], key: &str) -> BTreeMap<u64, String> {
     texts
 }
 
-/// Finds one passage for everything.
+/// Searcher that finds the same passage for every query.
 #[derive(Debug)]
 pub struct Shelf;
 
@@ -258,7 +258,7 @@ impl Search for Shelf {
     }
 }
 
-/// Finds one passage that no socket holds.
+/// Searcher that finds one passage too large for any socket buffer.
 #[derive(Debug)]
 pub struct Large;
 
@@ -272,7 +272,7 @@ impl Search for Large {
     }
 }
 
-/// Counts letters: a vector of what a text holds of `a`, `b` and `c`.
+/// Embedder that counts letters: the vector of a text holds its numbers of `a`, `b` and `c`.
 #[derive(Debug)]
 pub struct Letters;
 
