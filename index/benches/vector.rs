@@ -1,9 +1,10 @@
-//! Recall and speed of the vector graph against an exact scan:
-//! `cargo bench -p waymark-index --bench vector -- [--vectors FILE --dims N | --count N --dims N] [--dump DIR]`.
+//! Measures recall and speed of the nearest-neighbor graph against an exact scan: `cargo bench -p waymark-index --bench
+//! vector -- [--vectors FILE --dims N
+//! --count N --dims N] [--dump DIR]`.
 //!
-//! Vectors come from a flat file of little-endian `f32`, or are made up: points around centres, as texts on the same
-//! subject lie. The last 500 are the queries. With `--dump` they are written where `scripts/bench/hnsw.py` finds them,
-//! which does the same with hnswlib; run the two in turn, never at once.
+//! Vectors come from a flat file of little-endian `f32`, or are generated as points around centers, like texts on
+//! common subjects. The last 500 are the queries. `--dump` writes them for `scripts/bench/hnsw.py`, which measures
+//! hnswlib on the same data; run the two one after the other, never at once.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::HashSet;
@@ -58,7 +59,7 @@ fn main() {
     );
 }
 
-/// What each query finds, and the seconds of all of them, one after the other; the best of three rounds.
+/// Returns the results of each query, and the seconds of the fastest of three sequential rounds.
 fn search(index: &Index, first: usize) -> (Vec<HashSet<String>>, f64) {
     let mut best = f64::INFINITY;
     let mut found = Vec::new();
@@ -75,7 +76,7 @@ fn search(index: &Index, first: usize) -> (Vec<HashSet<String>>, f64) {
     (found, best)
 }
 
-/// "Embeds" the number of a row as that row.
+/// Embedder that maps the number of a row to that row.
 #[derive(Debug)]
 struct Table {
     rows: Vec<Vec<f32>>,
@@ -120,13 +121,13 @@ impl Options {
         options
     }
 
-    /// Vectors of length 1, the queries last.
+    /// Vectors of length 1, queries last.
     fn rows(&self) -> Vec<Vec<f32>> {
         let Some(path) = &self.vectors else { return clustered(self.count + QUERIES, self.dims) };
         let bytes = std::fs::read(path).unwrap();
         let numbers = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect::<Vec<_>>();
         let rows = numbers.chunks_exact(self.dims).map(<[f32]>::to_vec).collect::<Vec<_>>();
-        // In steps that share no factor with the count, so that queries are drawn from everywhere.
+        // A stride coprime to the count draws queries from everywhere.
         let step = (1..).map(|i| 7919 + 2 * i).find(|step| gcd(*step, rows.len()) == 1).unwrap();
         (0..rows.len()).map(|i| rows[i * step % rows.len()].clone()).collect()
     }
@@ -136,7 +137,7 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Points around as many centres as the root of their number: half of a point is its centre, half its own.
+/// Points around as many centers as the square root of their number: half of a point is its center, half is its own.
 fn clustered(count: usize, dims: usize) -> Vec<Vec<f32>> {
     let mut random = Random(42);
     let mut row = || (0..dims).map(|_| random.normal()).collect::<Vec<_>>();
@@ -168,7 +169,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// About normal: the sum of twelve uniform numbers less six.
+    /// Approximately normal number: the sum of twelve uniform numbers minus six.
     fn normal(&mut self) -> f32 {
         (0..12).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
     }

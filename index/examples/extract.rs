@@ -1,6 +1,8 @@
-//! Prints what the built-in extractor finds: `cargo run --release --example extract -- corpus.jsonl > triples.jsonl`.
+//! Prints the triples of the built-in extractor: `cargo run --release --example extract -- corpus.jsonl >
+//! triples.jsonl`.
 //!
-//! One line `{"id", "triples"}` a passage, which `waymark index build` reads back; the time taken goes to stderr.
+//! Writes one line `{"id", "triples"}` per passage, which `waymark index build` can import, and the time taken to
+//! stderr.
 
 use std::collections::HashSet;
 use std::io::{BufWriter, Write};
@@ -36,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let document = &documents.0[number as usize];
         found += triples.len();
         if only.is_empty() || only.contains(&document.id) {
-            // A reader that goes away early is no fault of the extractor's.
+            // A closed pipe, for example of `head`, is not an error of the extractor.
             let _ = writeln!(out, "{}", json!({ "id": document.id, "triples": triples }));
         }
         Ok(())

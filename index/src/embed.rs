@@ -34,14 +34,14 @@ pub(crate) fn embed_unit(embed: &dyn Embed, texts: &[&str]) -> Result<Vec<Vec<f3
         if vector.len() != embed.dims() {
             return Err(format!("{} gave {} numbers instead of {}", embed.id(), vector.len(), embed.dims()).into());
         }
-        normalise(vector).map_err(|()| format!("{} gave a vector that is not finite", embed.id()))?;
+        normalize(vector).map_err(|()| format!("{} gave a vector that is not finite", embed.id()))?;
     }
     Ok(vectors)
 }
 
 /// Scales a vector to length 1, computing in `f64` so that equal directions give equal vectors. A zero vector stays
 /// zero.
-fn normalise(vector: &mut [f32]) -> Result<(), ()> {
+fn normalize(vector: &mut [f32]) -> Result<(), ()> {
     let length = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
     if !length.is_finite() {
         return Err(());
@@ -61,9 +61,9 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
     use super::*;
 
-    struct Broken(Vec<Vec<f32>>);
+    struct BrokenEmbed(Vec<Vec<f32>>);
 
-    impl Embed for Broken {
+    impl Embed for BrokenEmbed {
         fn id(&self) -> &str {
             "broken"
         }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn vectors_come_back_with_length_one() {
-        let vectors = embed_unit(&Broken(vec![vec![3.0, 4.0], vec![0.0, 0.0]]), &["a", "b"]).unwrap();
+        let vectors = embed_unit(&BrokenEmbed(vec![vec![3.0, 4.0], vec![0.0, 0.0]]), &["a", "b"]).unwrap();
         assert_eq!(vectors, [[0.6, 0.8], [0.0, 0.0]]);
     }
 
@@ -89,7 +89,7 @@ mod tests {
             (vec![vec![f32::NAN, 0.0]], "not finite"),
             (vec![vec![f32::INFINITY, 0.0]], "not finite"),
         ] {
-            let error = embed_unit(&Broken(given), &["a"]).unwrap_err().to_string();
+            let error = embed_unit(&BrokenEmbed(given), &["a"]).unwrap_err().to_string();
             assert!(error.contains("broken") && error.contains(expected), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Golden vectors of the reference systems, for the tests of the modules that have to reproduce them.
+//! Golden vectors of the reference systems, for tests of the modules that reproduce them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use crate::openie::valid_triples;
 use crate::{BuildOptions, Corpus, CorpusOptions, Embed, EmbedError, build};
 
-/// Looks the vectors of texts up in a corpus of `hipporag_graph_search.json`.
+/// Embedder that looks up vectors in a corpus of `hipporag_graph_search.json`.
 pub(crate) struct Given(HashMap<String, Vec<f32>>);
 
 impl Given {
-    /// The vectors of `kinds` of texts: `chunk`, `entity`, `fact`, `query`.
+    /// Vectors of these `kinds` of texts: `chunk`, `entity`, `fact`, `query`.
     pub(crate) fn of(corpus: &Value, kinds: &[&str]) -> Given {
         let vectors = kinds.iter().flat_map(|kind| corpus["embeddings"][kind].as_object().unwrap());
         let numbers = |vector: &Value| vector.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect();
@@ -41,7 +41,8 @@ impl Embed for Given {
     }
 }
 
-/// Builds an index of a corpus of `hipporag_graph_search.json` in `dir`, as the reference was run; where it lies.
+/// Builds an index of a corpus of `hipporag_graph_search.json` in `dir`, with the options of the reference run, and
+/// returns its path.
 pub(crate) fn built(corpus: &Value, dir: &Path) -> PathBuf {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let docs = corpus["openie"]["docs"].as_array().unwrap().iter();

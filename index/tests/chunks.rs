@@ -1,4 +1,4 @@
-//! Texts that are cut into chunks: what is left of them when they change, and what of a text is embedded.
+//! Chunked texts: chunks left over after a change, and texts longer than the embedder reads.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
@@ -32,7 +32,7 @@ fn ids(dir: &Path) -> Vec<String> {
     documents.into_iter().map(|document| document.id).collect()
 }
 
-/// As many sentences of one line each.
+/// `count` sentences of one line each.
 fn sentences(count: usize) -> String {
     (0..count).map(|number| format!("Sentence {number} tells of a city.\n")).collect()
 }
@@ -59,7 +59,7 @@ fn chunks_that_a_file_no_longer_has_are_gone() {
     assert_eq!(ids(&living), ids(&fresh));
     assert_eq!(report.removed as usize, before.len() - ids(&fresh).len());
 
-    // Nobody knows what a file holds that cannot be read, nor why one is not there.
+    // The content of an unreadable file is unknown, and so is the reason why a file is missing.
     write("guide.md", b"\xff");
     fs::remove_file(corpus.join("other.txt")).unwrap();
     write("new.txt", b"A new text.");
@@ -81,7 +81,7 @@ fn a_record_is_there_whole_or_in_chunks() {
     built(&living, &corpus, &options(None));
     assert_eq!(ids(&living), ["a", "guide", "z"]);
 
-    // Cut into many, then into fewer, then not at all.
+    // Split into many chunks, then into fewer, then not at all.
     for count in [10, 4, 1] {
         write(count);
         let removed = added(&living, &corpus, &options(Some(60))).removed;
@@ -131,7 +131,7 @@ fn a_mirror_holds_what_is_put_in_and_nothing_else() {
     assert!(matches!(done(mirror(0)), Err(IndexError::Emptied { .. })));
 }
 
-/// Says in its own way whether it reads a text to its end.
+/// Embedder with a given rule for texts that it does not read to their end.
 struct Reader(HashEmbed, fn(&str) -> bool);
 
 impl Embed for Reader {
@@ -152,12 +152,12 @@ impl Embed for Reader {
     }
 }
 
-/// Reads five words of a text.
+/// Embedder that reads five words of a text.
 fn short() -> Reader {
     Reader(HashEmbed::default(), |text| text.split_whitespace().count() > 5)
 }
 
-/// Cannot say how much of a text it reads.
+/// Embedder that cannot tell how much of a text it reads.
 fn broken() -> Reader {
     Reader(HashEmbed::default(), |_| panic!("its tokenizer is broken"))
 }
@@ -178,7 +178,7 @@ fn passages_that_are_not_read_to_their_end_are_counted() {
     let short = document("short", "Title", "one two three four");
     let long = |id: &str| document(id, "Title", "one two three four five");
     let corpus = || Corpus::from_documents("test", vec![short.clone(), long("a"), long("b")]);
-    // Also where every vector is there already.
+    // Also if every vector is in the journal already.
     for options in [BuildOptions::default(), corpora::replacing()] {
         assert_eq!(build(corpus(), &embed, temp.path(), &options, &()).unwrap().cut, 2);
     }

@@ -1,4 +1,4 @@
-//! What a commit takes on real passages. `cargo test --test committing -- --ignored --nocapture` measures it.
+//! Cost of a commit to an index of real passages. Run with `cargo test --test committing -- --ignored --nocapture`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
@@ -15,10 +15,10 @@ use waymark_index::{
     build,
 };
 
-/// Notes when each phase begins, by the clock and by the time that the processors spent.
+/// Recorder of the start of each phase, by wall clock and by CPU time.
 struct Phases(Instant, f64, Mutex<Vec<(BuildPhase, [f64; 2])>>);
 
-/// Seconds that the processors have spent on this process; 0 where the system does not say as Linux does.
+/// CPU seconds spent by this process. 0 if the system does not report it as Linux does.
 fn spent() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
@@ -34,7 +34,7 @@ impl Phases {
         [self.0.elapsed().as_secs_f64(), spent() - self.1]
     }
 
-    /// What lay before the first phase, each phase, and the whole, in seconds.
+    /// Prints the time before the first phase, of each phase, and of the whole, in seconds.
     fn print(self, what: &str) {
         let (whole, phases) = (self.now(), self.2.into_inner().unwrap());
         println!("{what}: {:.3} s, {:.2} s of the processors", whole[0], whole[1]);

@@ -1,4 +1,4 @@
-//! What is taken out of an index, and what an index made of it answers.
+//! Export of an index, and search in an index built from the export.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
@@ -15,7 +15,7 @@ fn taken(dir: &Path, all_triples: bool) -> Vec<Document> {
     Contents::open(dir).unwrap().documents(all_triples).map(Result::unwrap).collect()
 }
 
-/// Three documents: one brings its triples and metadata, one has triples in the file that is imported, one has neither.
+/// Three documents: one with triples and metadata, one with triples in the imported file, one with neither.
 fn documents() -> Vec<Document> {
     let page = serde_json::json!({"page": 7, "of": {"book": null}});
     let seine = Document {

@@ -1,4 +1,4 @@
-//! A build or a commit that is killed at any point leaves the old index or the new one, and what it embedded.
+//! A build or commit that is killed at any point leaves the old index or the new one, and the vectors embedded so far.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -24,10 +24,10 @@ const TASK: &str = "WAYMARK_TEST_CRASH_TASK";
 const POINT: &str = "WAYMARK_TEST_CRASH_POINT";
 const NOTES: &str = "WAYMARK_TEST_CRASH_NOTES";
 
-/// What [`child`] ends with when its task fails by itself, with an error that says where.
+/// Exit code of [`child`] if its task fails by itself with an error that names the place.
 const NO_ROOM: i32 = 77;
 
-/// Ends the process at the n-th time that progress is told, as `kill -9` would: nothing is flushed or dropped.
+/// Aborts the process at the n-th progress report, as `kill -9` would: nothing is flushed or dropped.
 struct Dying(AtomicI64);
 
 impl BuildProgress for Dying {
@@ -39,7 +39,7 @@ impl BuildProgress for Dying {
     }
 }
 
-/// Writes down every text that it is given, where it is told to.
+/// Embedder that records every text in a file, if one is given.
 struct Noting(Option<Mutex<File>>);
 
 impl Embed for Noting {
@@ -60,7 +60,7 @@ impl Embed for Noting {
     }
 }
 
-/// Passages of an edition with what they state.
+/// Passages of an edition with their triples.
 fn edition(count: usize, edition: &str) -> Vec<Document> {
     let stated = |(i, document): (usize, Document)| {
         let belongs = Triple::new(format!("Title{i}"), "belongs to", format!("{edition} edition"));
@@ -70,7 +70,7 @@ fn edition(count: usize, edition: &str) -> Vec<Document> {
     numbered(count, edition).into_iter().enumerate().map(stated).collect()
 }
 
-/// Not a test by itself: the process that is killed. Does nothing unless the other tests here start it.
+/// Process to be killed by the other tests; does nothing unless one of them starts it.
 #[test]
 fn child() {
     let Ok(dir) = std::env::var(DIR) else { return };
@@ -101,7 +101,7 @@ fn start(dir: &Path, task: &str, point: i64) -> Child {
     command(dir, task, point).spawn().unwrap()
 }
 
-/// Opens, checks and searches the index in every mode; says which edition it is, of which everything in it must be.
+/// Opens, verifies and searches the index in every mode. Returns its edition, which all of its content must have.
 fn check(dir: &Path) -> &'static str {
     let index = open(dir).unwrap();
     let (edition, first, count) = match index.manifest().passages {
@@ -120,7 +120,7 @@ fn check(dir: &Path) -> &'static str {
     edition
 }
 
-/// A folder with the first edition in it.
+/// Folder with an index of the first edition.
 fn first() -> (tempfile::TempDir, std::path::PathBuf) {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("index");
@@ -128,7 +128,7 @@ fn first() -> (tempfile::TempDir, std::path::PathBuf) {
     (temp, dir)
 }
 
-/// Numbers that look like chance and are always the same.
+/// Deterministic pseudorandom numbers.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -136,7 +136,8 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// How often each edition was found after `rounds` kills of `task`, every other one at a moment, the others at a step.
+/// Counts the editions found after `rounds` kills of `task`, alternating between kills at a random time and at a random
+/// step.
 fn killed(task: &str, rounds: u64) -> BTreeMap<&'static str, u64> {
     let (_temp, dir) = first();
     let begun = Instant::now();
@@ -156,7 +157,7 @@ fn killed(task: &str, rounds: u64) -> BTreeMap<&'static str, u64> {
             child.kill().unwrap();
         }
         if child.wait().unwrap().success() && by_step {
-            // It has fewer steps than that.
+            // The task has fewer steps.
             steps = point as u64 + 1;
         }
         *seen.entry(check(&dir)).or_insert(0) += 1;
@@ -184,7 +185,7 @@ fn what_a_killed_build_has_embedded_is_not_embedded_again() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, notes) = (temp.path().join("index"), temp.path().join("notes"));
     let mut kills = 0;
-    // Each build comes a few steps further than the one before it, by what that had embedded.
+    // Each build gets a few steps further than the one before, thanks to the vectors that one has embedded.
     for point in (24..).step_by(2) {
         let status = command(&dir, "build", point).env(NOTES, &notes).status().unwrap();
         if status.success() {
@@ -209,12 +210,12 @@ fn what_a_killed_build_has_embedded_is_not_embedded_again() {
 fn a_file_that_cannot_be_written_whole_is_an_error_and_no_index() {
     for task in ["build", "commit"] {
         let (_temp, dir) = first();
-        // What was embedded is kept for the next build, and is no part of the index.
+        // The journal is kept for the next build, and is not part of the index.
         let files =
             |dir: &Path| files(dir).into_iter().filter(|file| !file.ends_with(".embeddings")).collect::<Vec<_>>();
         let before = files(&dir);
         let mut failed = 0;
-        // A limit on the size of files stands in for a full disk: the system refuses to write beyond it.
+        // A limit on file sizes simulates a full disk: the system refuses to write beyond it.
         for blocks in [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128] {
             let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" --exact child");
             let mut command = Command::new("sh");

@@ -1,4 +1,4 @@
-//! What the built-in extractor finds, held against triples that a language model found in the same passages.
+//! Quality of the built-in extractor, measured against triples that a language model extracted from the same passages.
 //!
 //! `cargo test -p waymark-index --release --test extraction -- --nocapture` prints the table; `WAYMARK_DATA` names the
 //! folder with `musique_train/`.
@@ -63,7 +63,8 @@ fn found(passages: Vec<Passage>) -> Vec<Vec<Triple>> {
     found
 }
 
-/// HippoRAG's `text_processing` (specification §1.3), with runs of spaces made one: a missing space is no other name.
+/// HippoRAG's `text_processing` (specification §1.3), with runs of spaces merged: a missing space does not make another
+/// name.
 fn normal(phrase: &str) -> String {
     let spaced: String =
         phrase.to_lowercase().chars().map(|char| if char.is_ascii_alphanumeric() { char } else { ' ' }).collect();
@@ -76,7 +77,7 @@ fn pairs(triples: &[Triple]) -> BTreeSet<Pair> {
     triples.iter().map(|triple| (normal(&triple.subject), normal(&triple.object))).collect()
 }
 
-/// Whether one phrase is the other or a run of whole words in it.
+/// Returns `true` if one phrase is the other or a run of whole words in it.
 fn contains(a: &str, b: &str) -> bool {
     let within = |a: &str, b: &str| !a.is_empty() && format!(" {b} ").contains(&format!(" {a} "));
     a == b || within(a, b) || within(b, a)
@@ -113,8 +114,8 @@ impl Score {
     }
 }
 
-/// Pairs of subject and object, exactly equal and by containment. The floors lie a little below what was measured, so
-/// that a change for the worse is seen.
+/// Compares pairs of subject and object, exactly and by containment. The thresholds are a little below the measured
+/// values, so that a regression fails.
 #[test]
 fn pairs_agree_with_those_of_a_language_model() {
     let (passages, triples) = ("musique_train/corpus.jsonl", "musique_train/openie.jsonl");
@@ -231,7 +232,7 @@ fn nothing_is_found_in_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// No text makes it panic, nothing it finds is empty or between a thing and itself, and twice is the same as once.
+    /// No text causes a panic; no part is empty, no triple relates a name to itself, and extraction is deterministic.
     #[test]
     fn any_text_is_read(titles in prop::collection::vec(".{0,24}", 1..4), text in any_text()) {
         let passages = || {
@@ -248,7 +249,7 @@ proptest! {
     }
 }
 
-/// Anything at all, and words, marks and spaces that sentences are made of in any order.
+/// Arbitrary text, and words, marks and spaces of sentences in arbitrary order.
 fn any_text() -> impl Strategy<Value = String> {
     const PIECES: &[&str] = &[
         "He",
@@ -326,7 +327,7 @@ fn any_text() -> impl Strategy<Value = String> {
     prop_oneof![pieces, ".{0,200}", "[ -~]{0,200}"]
 }
 
-/// However a passage of a megabyte is made, it is read within seconds.
+/// Any passage of a megabyte is processed within seconds.
 #[test]
 fn long_passages_take_no_longer_than_their_length_asks_for() {
     const LENGTH: usize = 1_000_000;

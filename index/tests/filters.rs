@@ -1,4 +1,4 @@
-//! Searches among documents whose metadata fits.
+//! Searches restricted by metadata.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
@@ -19,7 +19,7 @@ fn condition(value: serde_json::Value) -> Condition {
     serde_json::from_value(value).unwrap()
 }
 
-/// Documents of the groups 0 to 3, and every fifth of none.
+/// Documents of the groups 0 to 3; every fifth has no group.
 fn grouped(count: usize) -> Vec<Document> {
     let mut documents = numbered(count, "first");
     for (place, document) in documents.iter_mut().enumerate().filter(|(place, _)| place % 5 != 4) {
@@ -65,7 +65,7 @@ proptest! {
             part.search(&query(Ranking::Dense, k)).unwrap(),
         );
         prop_assert_eq!(&found.hits, &expected.hits);
-        // How rare a word is differs in the smaller index: the order is that of the whole one.
+        // Term frequencies differ in the smaller index, so the order is that of the whole index.
         let (found, expected) = (
             whole.search(&query(Ranking::Bm25, k).only(only.clone())).unwrap(),
             whole.search(&query(Ranking::Bm25, 60)).unwrap(),
@@ -116,7 +116,7 @@ fn hits_say_what_their_documents_say() {
     assert_eq!(metadata("p4"), None);
 }
 
-/// Six documents about the same, of which `a` and `b` in turn say who wrote what.
+/// Six similar documents; `a` and `b` alternate as stated authors.
 fn stating() -> Vec<Document> {
     let triple = |subject: &str, object: &str| Triple {
         subject: subject.to_owned(),
@@ -149,7 +149,7 @@ fn over_the_graph_nothing_else_is_found_and_no_triple_tells_of_it() {
             assert!(ids(&found).iter().all(|id| id.starts_with('b')), "{mode}: {found:?}");
             let named: Vec<&String> = found.triples.iter().flat_map(|triple| &triple.passages).collect();
             assert!(named.iter().all(|id| id.starts_with('b')), "{mode}: {named:?}");
-            // Only a2 states it.
+            // Only a2 states the fact.
             assert!(found.triples.iter().all(|triple| triple.object.to_lowercase() != "egmont"), "{mode}: {found:?}");
             if matches!(mode, Mode::Triples | Mode::Kag) {
                 let all = index.search(&Query { k: 20, ..query }).unwrap();

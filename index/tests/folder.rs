@@ -1,4 +1,4 @@
-//! The folder of an index: what is refused, what is noticed, what survives.
+//! Folder of an index: refusals, detection of damage, survival of failures.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
@@ -14,7 +14,7 @@ use waymark_index::{
     IndexError, Mode, OpenOptions, Query, Triple, build, commit,
 };
 
-/// A folder with an index in it that has a graph as well.
+/// Folder with an index that has a graph.
 fn whole_index(count: usize) -> (tempfile::TempDir, PathBuf) {
     let stated = |i: usize| vec![Triple::new(format!("Title{i}"), "tells of", format!("topic{}", i % 3))];
     let documents = numbered(count, "first").into_iter().enumerate();
@@ -77,7 +77,7 @@ fn a_second_writer_is_refused() {
     assert!(matches!(meanwhile.1.get_mut().unwrap().take(), Some(IndexError::Locked { .. })));
     assert!(edition(&open(temp.path()).unwrap()).contains("first"));
 
-    // The same while a commit is under way.
+    // The same while a commit is running.
     let changes = Changes::upsert([document("p1", "Title1", "number1 of the edition that was committed")]);
     commit(temp.path(), &HashEmbed::default(), changes, &CommitOptions::default(), &meanwhile).unwrap();
     assert!(matches!(meanwhile.1.get_mut().unwrap().take(), Some(IndexError::Locked { .. })));
@@ -123,7 +123,7 @@ fn a_flipped_byte_in_any_file_is_noticed() {
     for path in all.iter().filter(|path| !path.ends_with(".waymark.lock")) {
         let whole = fs::read(path).unwrap();
         let places = [0, whole.len() / 3, whole.len() / 2, whole.len() - 1];
-        // The manifest has no checksum outside itself, so it is tried byte by byte.
+        // Nothing outside the manifest stores its checksum, so every byte is tested.
         let everywhere: Vec<_> =
             if path.ends_with("manifest.json") { (0..whole.len()).collect() } else { places.to_vec() };
         for place in everywhere {
@@ -178,7 +178,7 @@ fn another_format_another_embedder_or_no_index_is_refused_with_what_to_do() {
         assert!(matches!(error, IndexError::Embedder { .. }) && text.contains(id) && text.contains("build it again"));
         assert!(text.contains("waymark index export"), "{text}");
     }
-    // That is said before anything is read through.
+    // The embedder is checked before the files are read.
     let store = dir.join("snapshot-1/passages.bin");
     let whole = fs::read(&store).unwrap();
     fs::write(&store, "damaged").unwrap();
@@ -188,7 +188,7 @@ fn another_format_another_embedder_or_no_index_is_refused_with_what_to_do() {
 
     let path = dir.join("manifest.json");
     let manifest = fs::read_to_string(&path).unwrap();
-    // No program of format 1 knows the command.
+    // Programs of format 1 do not have the command.
     for (format, exported) in [(1, false), (99, true)] {
         fs::write(&path, manifest.replace("\"format\": 2", &format!("\"format\": {format}"))).unwrap();
         let error = open(&dir).unwrap_err();
@@ -221,7 +221,7 @@ fn a_read_only_folder_is_searched_and_not_written() {
     set(0o555);
     let index = open(&dir).unwrap();
     assert!(edition(&index).contains("first"));
-    // The superuser writes anywhere; for everyone else the refusal is an error that names the folder.
+    // The superuser can write anywhere; for everyone else the error must name the folder.
     if fs::write(dir.join("probe"), "").is_err() {
         let error = write(&dir, numbered(5, "second"), &replacing()).unwrap_err();
         assert!(matches!(error, IndexError::Io { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! An index that changes: afterwards it answers as one built from scratch, and nothing is done twice.
+//! An index after commits answers like one built from scratch, and repeats no work.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
@@ -17,7 +17,7 @@ use waymark_index::{
     build, commit,
 };
 
-/// Makes each two words that follow one another a triple. Where it reads the corpus, the relation says how many
+/// Extractor that makes a triple of each two consecutive words. If it reads the corpus, the relation tells how many
 /// passages have the title.
 #[derive(Debug, Clone, Copy)]
 struct Pairs {
@@ -75,7 +75,7 @@ fn some_changes() -> impl Strategy<Value = Changes> {
     })
 }
 
-/// What a commit comes to, said once more in the plainest way.
+/// Plain reimplementation of the effect of a commit.
 fn apply(documents: &mut Vec<Document>, changes: &Changes) {
     documents.retain(|document| !changes.delete.contains(&document.id));
     for new in &changes.upsert {
@@ -86,7 +86,7 @@ fn apply(documents: &mut Vec<Document>, changes: &Changes) {
     }
 }
 
-/// The documents with every triple where it is first said.
+/// Documents with repeated triples removed.
 fn said_once(documents: &[Document]) -> Vec<Document> {
     let once = |triples: &Vec<Triple>| -> Vec<Triple> {
         let first = |&place: &usize| triples.iter().position(|triple| *triple == triples[place]) == Some(place);
@@ -96,8 +96,8 @@ fn said_once(documents: &[Document]) -> Vec<Document> {
     documents.iter().map(document).collect()
 }
 
-/// The files of the published snapshot that come out the same whatever way led there: all but the names that tantivy
-/// draws at random, the vector graph, and the order in which triples became known.
+/// Files of the published snapshot that are independent of its history. Excluded are file names that tantivy draws at
+/// random, the nearest-neighbor graph, and the order in which triples became known.
 fn canonical(index: &Index) -> BTreeMap<String, Vec<u8>> {
     let other = |name: &str| name.contains("lexical/") || name.contains("vectors.") || name.ends_with("triples.bin");
     let dir = index.info().dir;
@@ -105,7 +105,7 @@ fn canonical(index: &Index) -> BTreeMap<String, Vec<u8>> {
     names.map(|name| (name.split_once('/').unwrap().1.to_owned(), fs::read(dir.join(name)).unwrap())).collect()
 }
 
-/// Everything that both answer is the same but for the number of the snapshot.
+/// Asserts that both indexes answer alike, except for the snapshot number.
 fn assert_same(living: &Index, scratch: &Index) {
     assert!(canonical(living) == canonical(scratch), "the files differ");
     assert_eq!(living.manifest().graph, scratch.manifest().graph);
@@ -189,7 +189,7 @@ fn changes_that_come_to_nothing_publish_nothing() {
     }
     assert_eq!(files(&dir), before);
 
-    // What is said twice is kept once, and is no change when it is said twice again.
+    // Repeated triples are stored once, and adding the repetitions again is no change.
     let said = Triple::new("Title0", "tells of", "topic0");
     let twice =
         || Changes::upsert([Document { triples: Some(vec![said.clone(); 2]), ..numbered(1, "first").remove(0) }]);
@@ -201,7 +201,7 @@ fn changes_that_come_to_nothing_publish_nothing() {
 #[test]
 fn what_cannot_be_removed_stops_no_change() {
     let (_temp, dir) = small_index(5);
-    // Removing it as a folder fails, as it does on a network file system while somebody reads what is in one.
+    // Removing this as a folder fails, as on a network file system while somebody reads a file in it.
     fs::write(dir.join("snapshot-7"), "").unwrap();
     for (id, snapshot) in [("new", 8), ("newer", 9)] {
         let report = changed(&dir, Changes::upsert([document(id, "New", &format!("a {id} text"))]));
@@ -283,7 +283,7 @@ fn a_document_whose_text_stays_needs_nobody_to_ask() {
     let index = open(&dir).unwrap();
     assert_eq!(index.passage("p1").unwrap(), Some(noted.clone()));
     assert!(!before.is_empty() && triples(&index) == before);
-    // Another text has to be asked about.
+    // Another text has to be extracted.
     let other = Changes::upsert([Document { text: "another text".to_owned(), ..noted }]);
     let refused = commit(&dir, &HashEmbed::default(), other, &CommitOptions::default(), &()).unwrap_err();
     assert!(matches!(&refused, IndexError::NoTriples { id, .. } if id == "p1"), "{refused}");
@@ -304,7 +304,7 @@ fn the_built_in_extractor_is_asked_beside_another_source() {
     let source = |report: CommitReport| report.manifest.graph.unwrap().source;
     write(&dir, vec![film.clone()], &builtin()).unwrap();
 
-    // Who was not asked about anything is not named.
+    // An extractor that was not asked is not named.
     let pairs = || asking(Arc::new(Pairs { reads_corpus: false }));
     let report = commit(&dir, &HashEmbed::default(), Changes::upsert([given.clone()]), &pairs(), &()).unwrap();
     assert_eq!(source(report), "corpus and builtin");
@@ -313,7 +313,7 @@ fn the_built_in_extractor_is_asked_beside_another_source() {
     let (alone, imported) = (triples(&dir, 0), triples(&dir, 2));
     assert_eq!(imported.len(), 2);
 
-    // Beside another film or album of that name the first one goes by its whole title: it is read again.
+    // Another film or album of that name makes the first one use its whole title, so it is extracted again.
     assert_eq!(source(changed(&dir, Changes::upsert([album.clone()]))), "corpus and builtin and pairs");
     write(&scratch, vec![film, given, paired, album], &builtin()).unwrap();
     for number in [0, 1, 3] {
@@ -321,13 +321,13 @@ fn the_built_in_extractor_is_asked_beside_another_source() {
     }
     assert_ne!(triples(&dir, 0), alone);
     assert_eq!(triples(&dir, 2), imported, "what another source says of a passage stays");
-    // And again when it goes, whoever of the two is named.
+    // And again when either of the two is removed.
     let album = Changes::delete(["album".to_owned()]);
     commit(&dir, &HashEmbed::default(), album, &asking(Arc::new(Builtin)), &()).unwrap();
     assert_eq!((triples(&dir, 0), triples(&dir, 2)), (alone, imported));
 }
 
-/// Remembers every text that it was given.
+/// Embedder that remembers every text.
 #[derive(Debug, Default)]
 struct Noting(Mutex<Vec<String>>);
 
@@ -365,7 +365,7 @@ fn only_new_texts_are_embedded() {
     ];
     let corpus = |documents: &Vec<Document>| Corpus::from_documents("test", documents.clone());
     build(corpus(&documents), &embed, &dir, &BuildOptions::default(), &()).unwrap();
-    // Both passages say the same: that is embedded once.
+    // Both passages have the same text, which is embedded once.
     assert_eq!(embed.take(), ["('seine', 'flows through', 'paris')", "Seine\nthe first text", "paris", "seine"]);
 
     let new = Document { triples: triple("Rouen"), ..document("c", "Rouen", "a new text") };
@@ -374,7 +374,7 @@ fn only_new_texts_are_embedded() {
     commit(&dir, &embed, changes, &CommitOptions::default(), &()).unwrap();
     assert_eq!(embed.take(), ["('seine', 'flows through', 'rouen')", "Rouen\na new text", "rouen"]);
 
-    // A build in the place of the index takes from it what it can.
+    // A build that replaces the index reuses its vectors.
     build(corpus(&documents), &embed, &dir, &corpora::replacing(), &()).unwrap();
     assert_eq!(embed.take(), [""; 0]);
 }
@@ -398,7 +398,7 @@ fn searches_keep_the_snapshot_they_began_in() {
     assert_eq!((live.current().manifest().passages, live.current().manifest().snapshot), (4, 3));
     assert!(text(&held).contains("first"), "whoever has a snapshot open keeps it");
 
-    // So does a commit that comes upon a newer snapshot than it knew.
+    // So does a commit that finds a newer snapshot than it knew.
     changed(&dir, Changes::delete(["p2".to_owned()]));
     let report = live.commit(Changes::delete(["p3".to_owned()]), &CommitOptions::default(), &()).unwrap();
     assert_eq!((report.manifest.passages, report.manifest.snapshot), (2, 5));
@@ -409,7 +409,7 @@ fn a_watched_index_follows_other_processes() {
     let (_temp, dir) = small_index(5);
     let live = Arc::new(LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap());
     live.watch(std::time::Duration::from_millis(5)).unwrap();
-    // What cannot be opened keeps nobody from searching.
+    // A snapshot that cannot be opened must not prevent searches.
     let manifest = fs::read(dir.join("manifest.json")).unwrap();
     fs::write(dir.join("manifest.json"), "{").unwrap();
     let stale = |expected| {
@@ -442,7 +442,7 @@ fn an_index_that_was_built_anew_in_the_same_place_is_noticed() {
     assert!(live.refresh().unwrap() && !live.refresh().unwrap());
     assert_eq!(live.current().manifest().passages, 6);
 
-    // A commit goes on from what is there, not from what was.
+    // A commit starts from the present index, not from an earlier one.
     again("third");
     let report = live.commit(Changes::delete(["p0".to_owned()]), &CommitOptions::default(), &()).unwrap();
     assert_eq!((report.manifest.snapshot, report.manifest.passages), (2, 5));
@@ -456,7 +456,8 @@ fn an_index_that_is_built_anew_under_a_commit_is_left_alone() {
     impl BuildProgress for Moving<'_> {
         fn update(&self, phase: BuildPhase, _: u64, total: Option<u64>) {
             if (phase, total) == (BuildPhase::Reading, None) && self.0.exists() {
-                // All but what is being written and its lock: so the manifest alone gives it away.
+                // Everything except the snapshot under construction and its lock, so only the manifest reveals the
+                // replacement.
                 fs::remove_dir_all(self.1.join("snapshot-1")).unwrap();
                 for name in ["snapshot-1", "manifest.json"] {
                     fs::rename(self.0.join(name), self.1.join(name)).unwrap();

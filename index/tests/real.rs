@@ -1,4 +1,4 @@
-//! Real passages and real questions, where they are at hand.
+//! Searches over real passages and questions, if available.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
@@ -19,7 +19,7 @@ struct Question {
     supporting_complete: bool,
 }
 
-/// The share of the supporting passages among the first five, over the questions whose support is known.
+/// Share of the supporting passages among the first five results, over questions with known support.
 #[test]
 fn bm25_finds_the_support_of_real_questions() {
     let Some(data) = outside::data(&["2wiki/corpus.jsonl", "2wiki/questions.jsonl"]) else { return };

@@ -1,4 +1,4 @@
-//! What a search finds, over a whole index.
+//! Search results over a whole index.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;

@@ -1,4 +1,4 @@
-//! Changes that are made together come to what they come to one after the other, in one snapshot.
+//! Changes committed together have the same effect as one after the other, in one snapshot.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
@@ -12,7 +12,7 @@ use waymark_index::{
     Passages, Triple, TripleSink, build,
 };
 
-/// Finds the same in every passage.
+/// Extractor that finds the same triple in every passage.
 #[derive(Debug)]
 struct Same;
 
@@ -41,7 +41,7 @@ fn together(live: &LiveIndex, changes: Vec<Changes>) -> Result<Vec<Result<Commit
     live.commit_together(changes, &CommitOptions::default(), &())
 }
 
-/// What is told of one change, but for the snapshot.
+/// Counts of a report, without the snapshot.
 fn counts(report: &CommitReport) -> ([u64; 5], bool, Vec<String>) {
     let CommitReport { added, replaced, unchanged, removed, cut, .. } = *report;
     ([added, replaced, unchanged, removed, cut], report.published, report.absent.clone())
@@ -145,7 +145,7 @@ fn what_cannot_be_told_apart_is_not_made_together() {
     }
     assert!(together(&live, Vec::new()).unwrap().is_empty());
     assert_eq!(open(&dir).unwrap().manifest().snapshot, 1);
-    // One alone may be anything.
+    // A single change may be of any kind.
     let mirrored = together(&live, vec![Changes { mirror: true, ..new() }]).unwrap().remove(0).unwrap();
     assert_eq!((mirrored.added, mirrored.removed, mirrored.manifest.passages), (1, 2, 1));
 }

@@ -1,4 +1,4 @@
-//! Graph searches, every number of which is computed again from the stored index.
+//! Graph searches, with every number recomputed from the stored index.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod checker;
@@ -25,7 +25,7 @@ fn triple(subject: &str, relation: &str, object: &str) -> Triple {
     Triple { subject: subject.to_owned(), relation: relation.to_owned(), object: object.to_owned() }
 }
 
-/// A passage that states triples of words by their numbers.
+/// Passage that states triples of numbered words.
 fn stating(place: usize, triples: &[(usize, usize, usize)]) -> Document {
     let triples: Vec<Triple> = triples
         .iter()
@@ -47,7 +47,7 @@ fn open(dir: &Path) -> Index {
     Index::open(dir, Arc::new(HashEmbed::default())).unwrap()
 }
 
-/// Keeps the facts at these places, in this order.
+/// Filter that keeps the facts at these places, in this order.
 #[derive(Debug, Clone)]
 struct Keep(Vec<usize>);
 
@@ -112,8 +112,8 @@ proptest! {
     }
 }
 
-/// Changes every number, text and truth in `value`, one at a time, and drops every item of a list; calls `look` with
-/// each outcome and where it was changed.
+/// Changes every number, text and boolean in `value`, one at a time, and drops every list item. Calls `look` with each
+/// result and the path of the change.
 fn tamper(value: &Value, whole: &mut dyn FnMut(Value) -> Value, at: &str, look: &mut dyn FnMut(&str, Value)) {
     match value {
         Value::Number(number) => {
@@ -216,8 +216,8 @@ fn a_local_walk_finds_what_the_whole_one_finds() {
     let local = Index::open_with(temp.path(), Arc::new(HashEmbed::default()), &options).unwrap();
     let texts = ["gamma rays", "alpha beta", "the river 1901"];
     for (text, variant) in texts.iter().flat_map(|text| GraphVariant::ALL.map(|variant| (*text, variant))) {
-        // Fewer passages than have a weight of their own: so both start alike, but for the scale of a sample, which
-        // here is all of them.
+        // All passages have a weight of their own here, so both walks start alike; the sample that scales similarities
+        // covers all passages.
         let query = query(text, Mode::Graph, 30, variant.into());
         let (whole, local) = (searched(&open(temp.path()), &query), local.search(&query).unwrap());
         let (walk, walked) = (whole.walk.as_ref().unwrap(), local.walk.as_ref().unwrap());
@@ -260,7 +260,7 @@ fn a_filter_that_fails_is_named() {
         assert!(matches!(error, IndexError::Filter { .. }) && error.to_string().contains("filter"), "{error}");
         assert!(std::error::Error::source(&error).unwrap().to_string().contains(words), "{error:?}");
     }
-    // Passages need no filter.
+    // Passage search needs no filter.
     assert_eq!(index.search(&query("fail", Mode::Passage, 3, GraphOptions::default())).unwrap().hits.len(), 3);
 }
 

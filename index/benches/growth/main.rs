@@ -1,9 +1,9 @@
-//! How an index grows: `cargo bench -p waymark-index --bench growth -- [--sizes 10000,100000,1000000] [--dims 64]
-//! [--csv FILE] [--dir FOLDER]`.
+//! Measures how an index scales: `cargo bench -p waymark-index --bench growth -- [--sizes 10000,100000,1000000] [--dims
+//! 64] [--csv FILE] [--dir FOLDER]`.
 //!
-//! For each size a corpus of made-up passages with five triples each is built and searched, in a process of its own, so
-//! that each has its own peak of memory. Texts are embedded by hashing their words, which costs next to nothing: what is
-//! measured is the index. `scripts/bench/growth.py` draws the table that `--csv` writes.
+//! For each size, builds and searches a corpus of generated passages with five triples each, in a process of its own so
+//! that peak memory is measured separately. Texts are embedded by hashing their words, which costs next to nothing, so
+//! the index dominates. `scripts/bench/growth.py` formats the table that `--csv` writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
 mod measure;
@@ -18,13 +18,13 @@ mod hash;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What was typed.
+/// Command line options.
 struct Options {
     sizes: Vec<usize>,
     dims: usize,
     csv: Option<PathBuf>,
     dir: PathBuf,
-    /// Set in the process that measures one size.
+    /// If `true`, this process measures one size.
     alone: bool,
 }
 

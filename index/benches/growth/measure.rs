@@ -1,4 +1,4 @@
-//! Building and searching one size.
+//! Builds and searches a corpus of one size.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use super::hash::HashEmbed;
 use super::phases::Phases;
 use super::{memory, synthetic};
 
-/// Questions searched for in each way.
+/// Number of questions searched in each mode.
 const QUESTIONS: usize = 200;
 const K: usize = 5;
 
-/// Names of the columns; seconds, MiB, and milliseconds of one search after the other.
+/// Names of the columns, in seconds, MiB, and milliseconds per sequential search.
 pub const HEADER: &str = "passages,dims,triples,phrases,facts,edges,build_s,build_peak_mib,disk_mib,open_s,\
 search_peak_mib,bm25_p50_ms,bm25_p95_ms,dense_p50_ms,dense_p95_ms,fused_p50_ms,fused_p95_ms,graph_p50_ms,graph_p95_ms,\
 hybrid_p50_ms,hybrid_p95_ms";
 
-/// Builds and searches; gives a row of the table, line break and all.
+/// Builds and searches an index. Returns a row of the table, including the line break.
 pub fn run(passages: usize, dims: usize, parent: &Path) -> String {
     let dir = tempfile::tempdir_in(parent).unwrap();
     let corpus = dir.path().join("corpus.jsonl");
@@ -59,13 +59,13 @@ pub fn run(passages: usize, dims: usize, parent: &Path) -> String {
     format!("{}\n", cells.join(","))
 }
 
-/// Triples, phrases, facts and edges.
+/// Number of triples, phrases, facts and edges.
 fn graph(manifest: &Manifest) -> [f64; 4] {
     let Some(graph) = &manifest.graph else { return [0.0; 4] };
     [graph.triples, graph.phrases, graph.facts, graph.edges].map(|count| count as f64)
 }
 
-/// Median and 95th percentile in milliseconds, the first search left out; not a number where the index lacks the mode.
+/// Median and 95th percentile in milliseconds, without the first search. NaN if the index lacks the mode.
 fn search(index: &Index, questions: &[String], mode: Mode, ranking: Ranking) -> [f64; 2] {
     if !index.modes().contains(&mode) {
         return [f64::NAN; 2];
@@ -85,7 +85,7 @@ fn search(index: &Index, questions: &[String], mode: Mode, ranking: Ranking) -> 
     [0.5, 0.95].map(|share| times[(share * times.len() as f64).ceil() as usize - 1])
 }
 
-/// Whole numbers as such, others to three places.
+/// Formats whole numbers as such, and others with three decimals.
 fn cell(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.3}") }
 }

@@ -1,13 +1,13 @@
-//! Memory of this process.
+//! Peak memory of this process.
 
-/// The largest it has been, in MiB (`VmHWM`); 0 where the system does not say.
+/// Peak memory in MiB (`VmHWM`). 0 if the system does not report it.
 pub fn peak() -> f64 {
     field("VmHWM:")
 }
 
-/// Forgets the peak so far.
+/// Resets the peak.
 pub fn forget() {
-    // Not every system lets one; then the peak goes on from before, and is too high rather than too low.
+    // Some systems do not allow a reset; the reported peak is then too high rather than too low.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 

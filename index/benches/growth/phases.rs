@@ -1,16 +1,16 @@
-//! The time that each phase of a build takes.
+//! Time spent in each phase of a build.
 
 use std::sync::Mutex;
 use std::time::Instant;
 
 use waymark_index::{BuildPhase, BuildProgress};
 
-/// Notes when each phase begins.
+/// Recorder of the start of each phase.
 #[derive(Debug, Default)]
 pub struct Phases(Mutex<Vec<(BuildPhase, Instant)>>);
 
 impl Phases {
-    /// The phases in order, with the seconds of each up to the next or to now.
+    /// Returns the phases in order, with the duration of each in seconds.
     pub fn seconds(&self) -> Vec<(BuildPhase, f64)> {
         let begun = self.0.lock().unwrap();
         let ends = begun.iter().skip(1).map(|(_, instant)| *instant).chain([Instant::now()]);

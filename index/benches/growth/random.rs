@@ -1,4 +1,4 @@
-//! Numbers that look random and are always the same.
+//! Deterministic pseudorandom numbers.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 pub struct Random(pub u64);
@@ -12,7 +12,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }

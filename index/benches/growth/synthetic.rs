@@ -1,4 +1,4 @@
-//! Made-up passages: each is about a name of its own and states five things of it.
+//! Generated passages, each about a name of its own with five statements.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use super::random::Random;
 
-/// Triples of each passage.
+/// Number of triples per passage.
 pub const TRIPLES: usize = 5;
 
-/// Words that names are made of: two for each, so that some four million names differ, and those that have their words
-/// the other way round are synonyms to an embedder of bags of words.
+/// Number of words from which names are built. Two words per name give some four million names; names with swapped
+/// words are synonyms to a bag-of-words embedder.
 const WORDS: usize = 2048;
 
 const RELATIONS: [&str; 16] = [
@@ -32,14 +32,14 @@ const RELATIONS: [&str; 16] = [
     "is named after",
 ];
 
-/// The name that the passage with this number is about; no two are equal below four million.
+/// Returns the name that a passage is about. Names are distinct below four million.
 pub fn name(number: usize) -> String {
-    // An odd factor permutes the pairs.
+    // Multiplication by an odd factor permutes the pairs.
     let pair = number.wrapping_mul(2_654_435_761) % (WORDS * WORDS);
     format!("{} {}", word(pair / WORDS), word(pair % WORDS))
 }
 
-/// A pronounceable word for each number below [`WORDS`].
+/// Returns a pronounceable word for each number below [`WORDS`].
 fn word(number: usize) -> String {
     const STARTS: [&str; 16] = ["b", "br", "d", "dr", "f", "g", "gr", "k", "l", "m", "n", "p", "r", "s", "st", "v"];
     const MIDDLES: [&str; 8] = ["a", "e", "i", "o", "u", "ai", "ei", "ou"];
@@ -49,8 +49,8 @@ fn word(number: usize) -> String {
     format!("{}{}{}", STARTS[number % 16], MIDDLES[number / 16 % 8], ENDS[number / 128 % 16])
 }
 
-/// The triples of a passage among `passages`: three to other names, one to a year, one to a common word. As in real text
-/// a few hundred phrases stand in a large share of the passages.
+/// Returns the triples of a passage among `passages`: three to other names, one to a year, one to a common word. As in
+/// real text, a few hundred phrases occur in a large share of the passages.
 fn triples(number: usize, passages: usize) -> Vec<[String; 3]> {
     let mut random = Random(number as u64);
     let about = name(number);
@@ -67,7 +67,7 @@ fn triples(number: usize, passages: usize) -> Vec<[String; 3]> {
         .collect()
 }
 
-/// Writes the corpus as JSON lines, one passage after the other.
+/// Writes the corpus as JSONL, one passage per line.
 pub fn write(path: &Path, passages: usize) {
     let mut out = BufWriter::new(File::create(path).unwrap());
     for number in 0..passages {
@@ -81,7 +81,7 @@ pub fn write(path: &Path, passages: usize) {
     out.flush().unwrap();
 }
 
-/// Questions about things that are stated, each two steps away from its answer.
+/// Returns questions about stated facts, each two hops away from the answer.
 pub fn questions(count: usize, passages: usize) -> Vec<String> {
     let mut random = Random(u64::MAX);
     let question = |number: usize, random: &mut Random| {

@@ -77,7 +77,7 @@ fn what_cannot_be_asked_for_is_refused() {
         (json!({"type": "in", "key": "a", "value": 1}), "is a list"),
         (json!({"type": "in", "key": "a", "value": [[1]]}), "a list of strings"),
         (json!({"type": "in", "key": "a", "value": vec![1; 1001]}), "more than 1000 values"),
-        // A list without any is looked at all the same.
+        // A list without values still counts.
         (
             json!({"type": "and", "filters": vec![json!({"type": "nin", "key": "a", "value": []}); 1001]}),
             "more than 1000",
@@ -108,7 +108,7 @@ fn what_was_selected_is_remembered_for_a_while() {
         made.get() - before
     };
     assert_eq!((0..8).map(ask).collect::<Vec<_>>(), [1; 8]);
-    // The one more takes the place of 1: 0 was used since.
+    // The additional set evicts 1, because 0 was used more recently.
     assert_eq!([0, 9, 0, 1].map(ask), [0, 1, 0, 1]);
     let failing = || Err(IndexError::Deadline { stage: "it" });
     assert!(selections.get(&Arc::new(compare("eq", "a", &json!(1))), failing).is_err());

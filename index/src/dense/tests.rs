@@ -128,7 +128,7 @@ fn a_graph_that_grew_and_lost_finds_what_the_scan_finds() {
     let all = random_rows(1400, "p");
     let queries = random_rows(50, "q");
     let (_dir, mut flat, mut graph) = write(&all[..1000]);
-    // Which of `all` stands in each place.
+    // For each place, the index of its vector in `all`.
     let mut places: Vec<usize> = (0..1000).collect();
     for round in 0..4 {
         let kept: Vec<usize> = places.iter().copied().filter(|&row| row % 23 != round).collect();

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::adjacency::SparseRows;
 use super::edges;
 use super::statements::StatementTables;
-use super::synonyms::Neighbours;
+use super::synonyms::Neighbors;
 use super::table::StringTable;
 use super::triples::{TripleFile, TripleOrigin, TripleWriter};
 use super::{Graph, phrase};
@@ -100,13 +100,13 @@ impl GraphDraft<'_> {
         })
     }
 
-    fn synonyms(&self, phrases: &StringTable, vectors: &VectorFile) -> Result<Neighbours, IndexError> {
+    fn synonyms(&self, phrases: &StringTable, vectors: &VectorFile) -> Result<Neighbors, IndexError> {
         let total = phrases.len() as u64;
         let update = |done: u64| self.progress.update(BuildPhase::Synonyms, done.min(total), Some(total));
         update(0);
         let synonyms = match self.previous {
-            Some(previous) => Neighbours::renew(previous.as_earlier(), phrases, vectors, self.threads, &update),
-            None => Neighbours::find(phrases, vectors, self.threads, &update),
+            Some(previous) => Neighbors::renew(previous.as_earlier(), phrases, vectors, self.threads, &update),
+            None => Neighbors::find(phrases, vectors, self.threads, &update),
         };
         update(total);
         synonyms

@@ -5,7 +5,7 @@ use petgraph::graph::{NodeIndex, UnGraph};
 
 use super::lists::ListRows;
 use super::statements::Numbers;
-use super::synonyms::Neighbours;
+use super::synonyms::Neighbors;
 
 /// Builds the graph over `passages_of.len()` phrases and `passages` passages.
 ///
@@ -17,7 +17,7 @@ use super::synonyms::Neighbours;
 pub(super) fn graph(
     stated: &[Numbers],
     passages_of: &ListRows,
-    synonyms: &Neighbours,
+    synonyms: &Neighbors,
     passages: usize,
 ) -> UnGraph<(), f32> {
     let phrases = passages_of.len();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::lists::ListRows;
 use super::scale::Scale;
-use super::synonyms::Neighbours;
+use super::synonyms::Neighbors;
 use super::{Graph, edges, phrase};
 use crate::Index;
 use crate::golden::{Given, built, cases};
@@ -27,12 +27,12 @@ fn array(value: &Value) -> &[Value] {
 }
 
 #[test]
-fn texts_are_normalised_as_in_the_reference() {
-    let normalise = |value: &Value| phrase::normalise(&python::show(value));
+fn texts_are_normalized_as_in_the_reference() {
+    let normalize = |value: &Value| phrase::normalize(&python::show(value));
     for case in texts("text_processing") {
         match &case["in"] {
-            Value::Array(items) => assert_eq!(json!(items.iter().map(normalise).collect::<Vec<_>>()), case["out"]),
-            one => assert_eq!(normalise(one), case["out"], "{one}"),
+            Value::Array(items) => assert_eq!(json!(items.iter().map(normalize).collect::<Vec<_>>()), case["out"]),
+            one => assert_eq!(normalize(one), case["out"], "{one}"),
         }
     }
 }
@@ -88,14 +88,14 @@ fn edge(edges: &mut Edges, a: &str, b: &str, weight: f32) {
 
 /// Edges before parallel ones are merged.
 fn multi(graph: &Graph, names: &[String]) -> Edges {
-    let id = |text: &str| graph.phrase_id(&phrase::normalise(text)).unwrap();
+    let id = |text: &str| graph.phrase_id(&phrase::normalize(text)).unwrap();
     let stated = (0..graph.passages() as u32).flat_map(|passage| graph.triples(passage).unwrap());
     let stated: Vec<_> = stated.map(|triple| [id(&triple.subject), 0, id(&triple.object)]).collect();
     let mut passages_of = ListRows::new();
     let phrases = 0..graph.phrases() as u32;
     phrases.clone().for_each(|phrase| passages_of.push(&mut graph.passages_of(phrase).to_vec()));
     let pairs = |(numbers, scores): (&[u32], &[f32])| numbers.iter().copied().zip(scores.iter().copied()).collect();
-    let synonyms = Neighbours::of(phrases.map(|phrase| pairs(graph.synonyms(phrase))));
+    let synonyms = Neighbors::of(phrases.map(|phrase| pairs(graph.synonyms(phrase))));
     let built = edges::graph(&stated, &passages_of, &synonyms, graph.passages());
     let mut found = Edges::new();
     for raw in built.raw_edges() {

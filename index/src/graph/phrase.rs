@@ -6,7 +6,7 @@ use crate::python;
 
 /// Normalizes a phrase (HippoRAG 2, `misc_utils.py:text_processing`): lower case, every character except ASCII letters,
 /// digits and spaces replaced by a space, ends trimmed. Inner spaces stay as they are.
-pub fn normalise(text: &str) -> String {
+pub fn normalize(text: &str) -> String {
     let lower = text.to_lowercase();
     let plain: String = lower.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { ' ' }).collect();
     plain.trim_matches(' ').to_owned()
@@ -38,9 +38,9 @@ mod tests {
     #[test]
     fn what_python_lowers_to_ascii_stays() {
         // In lower case, the Kelvin sign is k, and the dotted capital I is i with a combining dot.
-        assert_eq!(normalise("5 \u{212a}"), "5 k");
-        assert_eq!(normalise("\u{130}zmir"), "i zmir");
-        assert_eq!(normalise("\ttab\there\n"), "tab here");
+        assert_eq!(normalize("5 \u{212a}"), "5 k");
+        assert_eq!(normalize("\u{130}zmir"), "i zmir");
+        assert_eq!(normalize("\ttab\there\n"), "tab here");
     }
 
     #[test]

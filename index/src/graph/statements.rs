@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::columns::ColumnFileWriter;
 use super::lists::ListRows;
-use super::phrase::normalise;
+use super::phrase::normalize;
 use super::table::StringTable;
 use super::triples::TripleFile;
 use crate::error::IndexError;
@@ -106,7 +106,7 @@ struct Names {
 
 impl Names {
     fn number(&mut self, text: &str) -> u32 {
-        let text = normalise(text);
+        let text = normalize(text);
         let next = self.numbers.len() as u32;
         match self.numbers.get(text.as_str()) {
             Some(&number) => number,

@@ -21,7 +21,7 @@ fn document(number: usize, triples: Option<Vec<Triple>>) -> Document {
     Document { title: format!("Title {number}"), text: format!("Text of {id}."), id, triples, metadata: None }
 }
 
-/// An index in a folder of its own; the graph is opened without it, so that nothing but its own checks are in the way.
+/// Index in a folder of its own. The graph is opened separately, so that only its own checks apply.
 struct Built {
     dir: tempfile::TempDir,
     info: GraphInfo,
@@ -51,7 +51,7 @@ fn triple([subject, relation, object]: [&str; 3]) -> Triple {
     Triple::new(subject, relation, object)
 }
 
-/// Everything that can be asked, once; damage must end in an error or in an answer, never in a panic.
+/// Calls every accessor once. Damage must end in an error or an answer, never in a panic.
 fn read_all(graph: &Graph) {
     let beyond = |count: usize| (0..=count as u32).chain([u32::MAX]);
     for phrase in beyond(graph.phrases()) {
@@ -74,7 +74,7 @@ fn read_all(graph: &Graph) {
         (0..graph.phrases() as u32).map(|phrase| Seed { phrase, passages: 1, linking: 1.0, weight: 1.0 }).collect();
     let own = PassageWeights::Every(vec![0.05; graph.passages()]);
     for whole in [Some(graph), None] {
-        // The last leaves out the phrase without text.
+        // The second variant ignores the phrase without text.
         for variant in [GraphVariant::HippoRag, GraphVariant::GraphR1] {
             GraphRanker::new(whole).rank(graph, &variant.into(), &seeds, &own, TopPassages { limit: 3, among: None });
         }
@@ -121,7 +121,7 @@ fn a_graph_may_be_empty() {
     read_all(&graph);
 }
 
-/// Triples of few words in several spellings, so that they meet when they are normalised.
+/// Triples of few words in several spellings, so that many become equal by normalization.
 fn triples() -> impl Strategy<Value = Vec<Vec<Triple>>> {
     let words = ["Ada", "ada", "ADA!", "Byron", "lord  byron", "Lord Byron", "x", "", "北京", "1815", "poet", "poets"];
     let word = prop::sample::select(words.to_vec());
@@ -129,14 +129,14 @@ fn triples() -> impl Strategy<Value = Vec<Vec<Triple>>> {
     prop::collection::vec(prop::collection::vec(triple, 0..8), 1..8)
 }
 
-/// The edge table of HippoRAG 2 as it is written down: a weight for every ordered pair of named nodes.
+/// Edge table of HippoRAG 2 by its definition: a weight for every ordered pair of named nodes.
 fn table(passages: &[Vec<Triple>], graph: &Graph) -> HashMap<(String, String), f32> {
     let mut table: HashMap<(String, String), f32> = HashMap::new();
     for (number, triples) in passages.iter().enumerate() {
         let mut seen = BTreeSet::new();
         for triple in triples.iter().filter(|triple| seen.insert(*triple)) {
-            let s = phrase::normalise(&triple.subject);
-            let o = phrase::normalise(&triple.object);
+            let s = phrase::normalize(&triple.subject);
+            let o = phrase::normalize(&triple.object);
             *table.entry((s.clone(), o.clone())).or_default() += 1.0;
             *table.entry((o.clone(), s.clone())).or_default() += 1.0;
             table.extend([s, o].map(|phrase| ((format!("P:{number}"), phrase), 1.0)));
@@ -191,7 +191,7 @@ proptest! {
     fn what_passages_state_comes_back(passages in triples()) {
         let built = Built::of(&passages);
         let graph = built.open().unwrap();
-        let id = |text: &str| graph.phrase_id(&phrase::normalise(text)).unwrap();
+        let id = |text: &str| graph.phrase_id(&phrase::normalize(text)).unwrap();
         let (mut stated, mut mentioned) = (BTreeMap::<String, BTreeSet<u32>>::new(), BTreeMap::<u32, BTreeSet<u32>>::new());
         for (number, triples) in (0..).zip(&passages) {
             let mut once: Vec<Triple> = Vec::new();
@@ -202,7 +202,7 @@ proptest! {
             }
             prop_assert_eq!(graph.triples(number).unwrap(), once);
             for Triple { subject, relation, object } in triples {
-                let [s, r, o] = [subject, relation, object].map(|text| phrase::normalise(text));
+                let [s, r, o] = [subject, relation, object].map(|text| phrase::normalize(text));
                 stated.entry(phrase::fact(&s, &r, &o)).or_default().insert(number);
                 for text in [s, o] {
                     mentioned.entry(id(&text)).or_default().insert(number);
@@ -241,7 +241,7 @@ impl crate::Extract for TitleIndex {
         numbers: &[u32],
         sink: &mut crate::TripleSink<'_>,
     ) -> Result<(), IndexError> {
-        // From the last to the first: any order will do. And one that nobody asked for.
+        // From the last to the first, since any order must work; and one passage that was not requested.
         sink(u32::MAX, vec![Triple::new("nobody", "asked for", "this")])?;
         numbers.iter().rev().try_for_each(|&number| {
             let title = passages.passage(number)?.title;

@@ -57,7 +57,7 @@ pub(crate) fn linked(question: &str, known: &dyn Fn(&str) -> bool) -> Vec<String
     found.into_iter().filter(|(_, named)| *named || !any_named).map(|(phrase, _)| phrase).take(ENTITIES).collect()
 }
 
-/// Returns the normal form of the question, as [`phrase::normalise`](crate::graph::phrase::normalise) defines it, and
+/// Returns the normal form of the question, as [`phrase::normalize`](crate::graph::phrase::normalize) defines it, and
 /// its words.
 fn words(question: &str) -> (String, Vec<QuestionWord>) {
     let mut normal: String = String::new();

@@ -13,7 +13,7 @@ use crate::evidence::{
     TripleHit,
 };
 use crate::graph::Graph;
-use crate::graph::phrase::normalise;
+use crate::graph::phrase::normalize;
 use crate::hits::passages_stating;
 use crate::index::Index;
 use crate::query::Query;
@@ -106,9 +106,9 @@ fn worded(
 ) -> Result<TripleHit, IndexError> {
     let Some(passage) = passages_stating(graph, fact, allowed).next() else { return Ok(hit) };
     let says = |triple: &Triple| {
-        normalise(&triple.subject) == hit.subject
-            && normalise(&triple.relation) == hit.relation
-            && normalise(&triple.object) == hit.object
+        normalize(&triple.subject) == hit.subject
+            && normalize(&triple.relation) == hit.relation
+            && normalize(&triple.object) == hit.object
     };
     let said = graph.triples(passage)?.into_iter().find(says);
     Ok(match said {
@@ -157,7 +157,7 @@ fn find(
         (0..chunks.len()).filter(|&place| stating.binary_search(&chunks[place].number).is_ok()).collect()
     });
     let sources = sources.collect();
-    let titles = passages.iter().map(|passage| normalise(&passage.title)).collect();
+    let titles = passages.iter().map(|passage| normalize(&passage.title)).collect();
     Ok(KagCandidates { keys, phrases, chunks, titles, passages, facts, sources })
 }
 
@@ -165,7 +165,7 @@ fn find(
 fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<QueryEntity> {
     let mut keys: Vec<QueryEntity> = Vec::new();
     for entity in &query.entities {
-        let name = normalise(entity);
+        let name = normalize(entity);
         if !name.is_empty() && !keys.iter().any(|key| key.name == name) {
             keys.push(QueryEntity { text: entity.trim().to_owned(), name, given: true });
         }

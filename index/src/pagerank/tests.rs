@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::*;
 use crate::golden::cases;
 
-/// A graph of single edges, as rows.
+/// Graph given by single edges, in rows.
 struct Rows<W> {
     offsets: Vec<u64>,
     targets: Vec<u32>,
@@ -38,7 +38,8 @@ where
     PageRankSolver::new(edges, edges.nodes() / 2, damping).solve(reset, tolerance)
 }
 
-/// By the definition: the transition matrix, a node without edges starting anew, and a linear system solved densely.
+/// PageRank by definition: builds the transition matrix, with restarts at nodes without edges, and solves the dense
+/// linear system.
 fn dense(nodes: usize, edges: &[(u32, u32, f64)], reset: &[f64], damping: f64) -> Vec<f64> {
     let clean: Vec<f64> = reset.iter().map(|&x| if x > 0.0 { x } else { 0.0 }).collect();
     let total: f64 = clean.iter().sum();
@@ -88,7 +89,7 @@ struct Case {
     sorted_scores: Vec<f64>,
 }
 
-/// The largest difference to the golden scores, in double and in single precision.
+/// Largest difference to the golden scores, in double and in single precision.
 const EXACT: (f64, f64) = (1e-9, 1e-6);
 
 #[test]
@@ -111,14 +112,14 @@ fn agrees_with_prpack() {
         order.sort_by(|&a, &b| mass(b).total_cmp(&mass(a)));
         for (place, &expected) in case.sorted_scores.iter().enumerate() {
             assert!((mass(order[place]) - expected).abs() < EXACT.0, "{name}, place {place}");
-            // Equal scores may stand in any order.
+            // Ties may be in any order.
             let other = mass(case.sorted_passage_positions[place]);
             assert!((mass(order[place]) - other).abs() < EXACT.0, "{name}, place {place}");
         }
     }
 }
 
-/// Nodes, edges, a reset and a damping.
+/// Nodes, edges, reset and damping of a generated case.
 type Made = (usize, Vec<(u32, u32, f64)>, Vec<f64>, f64);
 
 fn graph() -> impl Strategy<Value = Made> {

@@ -1,4 +1,4 @@
-//! The golden vectors of HippoRAG 2 and RouteRAG's fork: the half that searches.
+//! Golden vectors of HippoRAG 2 and RouteRAG's fork: search.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::golden::{Given, built, by_parameter, cases};
 use crate::{Evidence, FactFilter, FilterError, GraphOptions, GraphVariant, Index, Mode, Query, Ranking};
 
-/// The largest difference to a golden score; they are rounded to nine places, of numbers in single precision.
+/// Largest difference to a golden score. Golden scores are rounded to nine decimals and computed in single precision.
 const EXACT: f64 = 1e-5;
 
 fn text(value: &Value) -> &str {
@@ -27,7 +27,7 @@ fn names(value: &Value) -> Vec<&str> {
     array(value).iter().map(text).collect()
 }
 
-/// Keeps the first so many facts.
+/// Filter that keeps the first facts.
 #[derive(Debug)]
 struct First(usize);
 
@@ -37,7 +37,7 @@ impl FactFilter for First {
     }
 }
 
-/// An index of a golden corpus, without a filter or with one that keeps the first `keep` facts.
+/// Index of a golden corpus, optionally with a filter that keeps the first `keep` facts.
 fn index(golden: &Value, dir: &std::path::Path, keep: Option<usize>) -> Index {
     let out = dir.join("index");
     if !out.exists() {
@@ -59,7 +59,7 @@ fn near(a: f64, b: f64) -> bool {
     (a - b).abs() < EXACT
 }
 
-/// Whether the passages are those of a golden ranking; equal ones may stand in any order.
+/// Checks the passages against a golden ranking; ties may be in any order.
 fn ranked_as(evidence: &Evidence, ranking: &[&str], scores: &[f64]) -> Result<(), String> {
     let titles: Vec<&str> = evidence.hits.iter().map(|hit| hit.passage.title.as_str()).collect();
     let score: HashMap<&str, f64> = titles.iter().copied().zip(scores.iter().copied()).collect();
@@ -75,7 +75,7 @@ fn ranked_as(evidence: &Evidence, ranking: &[&str], scores: &[f64]) -> Result<()
     Ok(())
 }
 
-/// Whether facts, reset and ranking of a search are those of one golden outcome.
+/// Checks facts, reset and ranking of a search against one golden outcome.
 fn walked_as(evidence: &Evidence, expected: &Value) -> Result<(), String> {
     let walk = evidence.walk.as_ref().unwrap();
     let kept = walk.facts.iter().filter(|fact| fact.kept);
@@ -107,11 +107,11 @@ fn walked_as(evidence: &Evidence, expected: &Value) -> Result<(), String> {
     ranked_as(evidence, &names(&expected["ranking"]), &numbers(&expected["scores"]))
 }
 
-/// Whether a search is one of the outcomes that the reference had.
+/// Checks a search against the outcomes of the reference.
 fn check(name: &str, evidence: &Evidence, golden: &Value) {
     assert!(golden.is_object(), "{name}: no such section");
     if golden.get("ranking").is_none() {
-        // The reference crashed: facts of score 0 were followed. Here they are, with no weight.
+        // The reference crashed on following facts of score 0; this implementation follows them with weight 0.
         assert!(!evidence.hits.is_empty(), "{name}: nothing was found");
         return;
     }
@@ -120,8 +120,8 @@ fn check(name: &str, evidence: &Evidence, golden: &Value) {
     assert!(outcomes.iter().any(Result::is_ok), "{name}: {outcomes:#?}");
 }
 
-/// Calls `look` with every graph of the file, by its name, and the variant of that name. `look` says how much of it was
-/// compared, which must not be nothing in all.
+/// Calls `look` with every graph of the file, its name, and the variant. `look` returns how much it compared, which
+/// must not be zero in total.
 fn each(variant: &str, look: impl Fn(&str, &Value, &Value) -> usize) {
     let graphs: Vec<Value> = cases("hipporag_graph_search", "graphs");
     let mut compared = 0;

@@ -24,7 +24,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn what_is_stored_comes_back(rows in prop::collection::btree_map(".{0,6}", (".*", ".*", prop::option::of(".*")), 0..20), absent in ".{0,6}") {
-        // In an order other than that of the ids.
+        // Not in the order of the IDs.
         let documents: Vec<_> = rows.clone().into_iter().rev().map(|(id, (a, b, c))| document(id, a, b, c)).collect();
         let (_dir, path) = write(&documents);
         let store = PassageStore::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Facts, and the phrases that they name.
+//! Checks facts, and the phrases that they name.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::{Seen, Wrong, hold};
 pub struct Scores {
     similarity: Vec<f64>,
     score: Vec<f64>,
-    /// The facts that are shown.
+    /// Facts in the trace.
     shown: Vec<u32>,
 }
 
@@ -24,7 +24,7 @@ fn find(graph: &Graph, subject: &str, relation: &str, object: &str) -> Option<u3
     })
 }
 
-/// Checks the facts that the query was linked to.
+/// Checks the facts linked to the query.
 pub fn check(seen: &Seen<'_>, walk: &GraphTrace) -> Result<Scores, String> {
     let graph = seen.index.graph().unwrap();
     let similarity: Vec<f64> = (0..graph.facts() as u32).map(|f| dot(&seen.vector, graph.fact_vector(f))).collect();
@@ -51,7 +51,7 @@ pub fn check(seen: &Seen<'_>, walk: &GraphTrace) -> Result<Scores, String> {
     Ok(Scores { similarity, score, shown })
 }
 
-/// What the facts say of a phrase: scores of those that name it, in their order.
+/// Collects the scores of the facts that name each phrase, in order.
 fn naming(graph: &Graph, walk: &GraphTrace, scores: &Scores) -> Vec<(u32, Vec<f64>)> {
     let all: Vec<usize> = (0..walk.facts.len()).collect();
     let kept = match (walk.kept.is_empty(), walk.fallback) {
@@ -76,7 +76,7 @@ fn naming(graph: &Graph, walk: &GraphTrace, scores: &Scores) -> Vec<(u32, Vec<f6
     named
 }
 
-/// Checks the phrases that the walk started from.
+/// Checks the seed phrases.
 pub fn check_seeds(seen: &Seen<'_>, walk: &GraphTrace, scores: &Scores) -> Wrong {
     let graph = seen.index.graph().unwrap();
     let named = naming(graph, walk, scores);
@@ -111,7 +111,7 @@ pub fn check_seeds(seen: &Seen<'_>, walk: &GraphTrace, scores: &Scores) -> Wrong
     Ok(())
 }
 
-/// Checks the triples that are returned with the passages.
+/// Checks the triples returned with the passages.
 pub fn check_triples(seen: &Seen<'_>, evidence: &Evidence, walk: &GraphTrace) -> Wrong {
     let graph = seen.index.graph().unwrap();
     let similarity: Vec<f64> = (0..graph.facts() as u32).map(|f| dot(&seen.vector, graph.fact_vector(f))).collect();

@@ -1,5 +1,5 @@
-//! Holds evidence against the index it came from: every number is computed again, from what is stored, in double
-//! precision and the plainest way there is. Nothing of the search itself is used.
+//! Checks evidence against its index by recomputing every number from the stored data, in double precision and in the
+//! plainest way, without any code of the search itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 mod facts;
@@ -11,10 +11,10 @@ use waymark_index::{Embed, Evidence, Index, Mode, Query};
 
 pub use numbers::{dot, min_max, unit};
 
-/// What is wrong with evidence.
+/// Result of a check, with a description of the mistake.
 pub type Wrong = Result<(), String>;
 
-/// Ends a check with words on what is wrong, unless something holds.
+/// Fails a check with a description unless a condition holds.
 macro_rules! hold {
     ($condition:expr, $($words:tt)*) => {
         if $condition {
@@ -25,22 +25,22 @@ macro_rules! hold {
 }
 pub(crate) use hold;
 
-/// What a search must have seen.
+/// Inputs of a search, recomputed.
 pub struct Seen<'a> {
     pub index: &'a Index,
     pub query: &'a Query,
-    /// Of length 1.
+    /// Vector of the query, of length 1.
     pub vector: Vec<f64>,
-    /// Of every passage with the query.
+    /// Similarity of every passage to the query.
     pub similarity: Vec<f64>,
-    /// The same, scaled to [0, 1].
+    /// `similarity` scaled to [0, 1].
     pub scaled: Vec<f64>,
-    /// How many the passages are.
+    /// Number of passages.
     pub passages: usize,
 }
 
-/// Checks evidence of a whole walk's graph search with dense ranking that was made without a filter, or with one whose choice the
-/// evidence tells.
+/// Checks evidence of a graph search over the whole graph with dense ranking, made without a filter or with one whose
+/// choice is in the trace.
 pub fn check(index: &Index, embed: &dyn Embed, query: &Query, evidence: &Evidence) -> Wrong {
     hold!(evidence.snapshot == index.manifest().snapshot, "another snapshot");
     hold!(evidence.mode == query.mode, "another mode");

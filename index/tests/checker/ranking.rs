@@ -1,4 +1,4 @@
-//! The walk, by iterating its definition, and the lists that are made of it.
+//! Checks the walk, by iterating its definition, and the lists derived from it.
 
 use waymark_index::graph::Graph;
 use waymark_index::{Evidence, GraphTrace, GraphVariant, Hit, HitPath, Mode};
@@ -7,13 +7,12 @@ use super::numbers::{has_rank, near};
 use super::ways::Ways;
 use super::{Seen, Wrong, hold};
 
-/// Powers of the walk that are added up: what is left then, `damping` to that power, is less than double precision can
-/// tell.
+/// Number of terms of the power series: the remainder, `damping` to that power, is below double precision.
 fn steps(damping: f64) -> usize {
     if damping > 0.0 { (1e-16_f64.ln() / damping.ln()).ceil() as usize } else { 1 }
 }
 
-/// Checks order, masses and ways of the hits.
+/// Checks order, masses and paths of the hits.
 pub fn check(seen: &Seen<'_>, evidence: &Evidence, walk: &GraphTrace) -> Wrong {
     let depth = if evidence.mode == Mode::Hybrid { 2 * seen.query.k } else { seen.query.k };
     let graph = seen.index.graph().unwrap();
@@ -44,7 +43,7 @@ pub fn check(seen: &Seen<'_>, evidence: &Evidence, walk: &GraphTrace) -> Wrong {
     }
     let pairs = evidence.hits.windows(2).zip(numbers.windows(2));
     for (hits, numbers) in pairs {
-        // Equal ones stand as in the corpus, but for those of equal places in several lists.
+        // Ties are in corpus order, except between equal sums of reciprocal ranks.
         let tied = evidence.mode != Mode::Hybrid && hits[0].score == hits[1].score && numbers[0] < numbers[1];
         hold!(hits[0].score > hits[1].score || tied || evidence.mode == Mode::Hybrid, "hits are out of order");
         hold!(hits[0].score >= hits[1].score, "hits are out of order");
@@ -61,7 +60,7 @@ fn close(found: f64, expected: f64) -> bool {
     (found - expected).abs() <= 2e-7 + 2e-5 * expected.abs()
 }
 
-/// Which lists a hit says it stands in.
+/// Checks the lists that a hit claims to be in.
 fn check_path(seen: &Seen<'_>, mode: Mode, walk: &GraphTrace, number: u32, hit: &Hit) -> Wrong {
     let HitPath { bm25, dense, graph } = &hit.path;
     hold!(bm25.is_none(), "a place in a list that was not made");
@@ -78,7 +77,7 @@ fn check_path(seen: &Seen<'_>, mode: Mode, walk: &GraphTrace, number: u32, hit: 
     Ok(())
 }
 
-/// The sum of reciprocal ranks of a hit, by the places that it says it has, and whether it can have no others.
+/// Computes the sum of reciprocal ranks from a hit's claimed ranks, and checks that no other ranks are possible.
 fn fused(
     seen: &Seen<'_>,
     hit: &Hit,
@@ -98,7 +97,7 @@ fn fused(
     Ok([dense, graph].into_iter().flatten().map(|rank| 1.0 / (60.0 + rank as f64)).sum())
 }
 
-/// The mass of every passage: `(1 - d)·Σ (d·P)ⁱ·r`, nodes without edges starting anew.
+/// Computes the mass of every passage: `(1 - d)·Σ (d·P)ⁱ·r`, where a walk restarts at nodes without edges.
 fn masses(seen: &Seen<'_>, graph: &Graph, walk: &GraphTrace) -> Vec<f64> {
     let (phrases, adjacency) = (graph.phrases(), graph.adjacency());
     let nodes = phrases + graph.passages();

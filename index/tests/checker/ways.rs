@@ -1,4 +1,4 @@
-//! The ways by which passages are said to be reached.
+//! Checks the paths by which passages were reached.
 
 use std::collections::HashMap;
 
@@ -7,18 +7,18 @@ use waymark_index::{GraphTrace, GraphVariant, PathEdge};
 
 use super::{Wrong, hold};
 
-/// How likely the likeliest way to each node is, by the number of its edges.
+/// Likelihood of the likeliest path to each node, by number of edges.
 pub struct Ways {
     seeds: HashMap<u32, f64>,
-    /// The best over 0, 1 and 2 edges, by phrase.
+    /// Best likelihood over 0, 1 and 2 edges, by phrase.
     best: [HashMap<u32, f64>; 3],
-    /// Whether every phrase has few enough edges for all ways to be looked at.
+    /// If `true`, every phrase has few enough edges for all paths to be considered.
     complete: bool,
-    /// The phrase that the walk leaves out.
+    /// Phrase that the walk ignores.
     gone: Option<u32>,
 }
 
-/// The edges of a node, but for those of the phrase that is left out.
+/// Edges of a node, without those of the ignored phrase.
 fn row(graph: &Graph, gone: Option<u32>, node: u32) -> Vec<(u32, f32)> {
     let (targets, weights) = graph.adjacency().row(node);
     let edges = targets.iter().copied().zip(weights.iter().copied());
@@ -63,7 +63,7 @@ impl Ways {
         Ways { seeds: seeds.clone(), best: [seeds, one, two], complete, gone }
     }
 
-    /// Whether a way exists, with the weights that it says, and none is likelier.
+    /// Checks that a path exists with its claimed weights, and that none is likelier.
     pub fn check(&self, graph: &Graph, passage: u32, via: &[PathEdge]) -> Wrong {
         let node = graph.phrases() as u32 + passage;
         let lasts = row(graph, self.gone, node);

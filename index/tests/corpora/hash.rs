@@ -1,9 +1,9 @@
-//! An embedder for tests of this crate, inside it and outside.
+//! Embedders for the tests of this crate, both unit and integration tests.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use waymark_index::{Embed, EmbedError};
 
-/// Bags of hashed words: texts that share words lie close, and nothing has to be loaded.
+/// Bag-of-words embedder by hashing: texts that share words are close, and no model is loaded.
 #[derive(Debug, Clone)]
 pub struct HashEmbed {
     pub id: &'static str,
@@ -39,7 +39,7 @@ impl Embed for HashEmbed {
 fn hash_vector(text: &str, dims: usize) -> Vec<f32> {
     let mut vector = vec![0.0; dims];
     for word in text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
-        // FNV-1a, then a xorshift stream as the word's own direction.
+        // FNV-1a of the word seeds a xorshift stream, which gives the word's direction.
         let hash = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
         let mut state = word.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
         for x in &mut vector {
@@ -52,7 +52,7 @@ fn hash_vector(text: &str, dims: usize) -> Vec<f32> {
     vector
 }
 
-/// An embedder that goes by the same name and always fails, with these words.
+/// Embedder with the same ID that always fails with this message.
 #[derive(Debug)]
 pub struct Failing(pub &'static str);
 

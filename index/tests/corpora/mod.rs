@@ -1,4 +1,4 @@
-//! What the tests of the crate share.
+//! Helpers shared by the tests of the crate.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ mod hash;
 
 use waymark_index::{BuildOptions, BuildReport, Corpus, Document, Index, IndexError, build};
 
-// Each test file takes what it needs.
+// No test file uses all of them.
 #[allow(unused_imports)]
 pub use hash::{Failing, HashEmbed};
 
@@ -16,7 +16,7 @@ pub fn document(id: &str, title: &str, text: &str) -> Document {
     Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), triples: None, metadata: None }
 }
 
-/// `count` passages, each about its own number, all saying which `edition` of the corpus they are from.
+/// `count` passages, each about its own number and naming the `edition` of the corpus.
 pub fn numbered(count: usize, edition: &str) -> Vec<Document> {
     let text =
         |i: usize| format!("Passage number{i} of the {edition} edition tells of topic{} and topic{}.", i % 5, i % 3);
@@ -35,7 +35,7 @@ pub fn open(dir: &Path) -> Result<Index, IndexError> {
     Index::open(dir, Arc::new(HashEmbed::default()))
 }
 
-/// A folder with an index over [`numbered`] passages in it.
+/// Folder with an index over [`numbered`] passages.
 pub fn small_index(count: usize) -> (tempfile::TempDir, PathBuf) {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("index");
@@ -43,7 +43,7 @@ pub fn small_index(count: usize) -> (tempfile::TempDir, PathBuf) {
     (temp, dir)
 }
 
-/// Every file below `dir`, in order.
+/// Every file below `dir`, sorted.
 pub fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = walkdir::WalkDir::new(dir).sort_by_file_name().into_iter().map(|entry| entry.unwrap());
     entries.filter(|entry| entry.file_type().is_file()).map(walkdir::DirEntry::into_path).collect()

@@ -8,7 +8,7 @@ use crate::scored::{Scored, best};
 /// Number of rows multiplied at once; they fit the L1 cache.
 const ROWS: usize = 256;
 
-/// What a scan over all rows found.
+/// Result of a scan over all rows.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Extremes {
     /// Rows with the largest products, best first, ties by number.

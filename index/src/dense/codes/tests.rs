@@ -31,7 +31,7 @@ fn rows() -> impl Strategy<Value = (Vec<Vec<f32>>, Vec<f32>)> {
     (1_usize..70).prop_flat_map(|dims| {
         let wide = prop_oneof![4 => -1.0_f32..1.0, 1 => Just(0.0), 1 => -1e-6_f32..1e-6, 1 => -30.0_f32..30.0];
         let vector = prop::collection::vec(wide, dims);
-        // Rows that hardly differ, so that bounds overlap and ties occur.
+        // Nearly equal rows, so that bounds overlap and ties occur.
         let near = (vector.clone(), prop::collection::vec(-1e-4_f32..1e-4, 0..40)).prop_map(|(base, shifts)| {
             let shift = |by: f32| base.iter().map(|x| x + by).collect::<Vec<_>>();
             shifts.into_iter().map(shift).chain([base.clone(), base.clone()]).collect::<Vec<_>>()

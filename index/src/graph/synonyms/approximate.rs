@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 
 use super::parallel::share;
-use super::{BestNeighbours, MOST, THRESHOLD};
+use super::{BestNeighbors, MOST, THRESHOLD};
 use crate::dense::{VectorFile, dot, dot_bytes};
 use crate::error::IndexError;
 
@@ -35,7 +35,7 @@ pub(super) fn nearest(
     columns: &[u32],
     threads: usize,
     done: &(dyn Fn(u64) + Sync),
-) -> Result<Vec<(u32, BestNeighbours)>, IndexError> {
+) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
     let graph = ApproximateGraph::new(vectors, columns.len(), threads.max(1))?;
     let half = queries.len() as u64 / 2;
     let added = AtomicU64::new(0);
@@ -45,8 +45,7 @@ pub(super) fn nearest(
         done(added * half / columns.len() as u64);
         Ok(())
     })?;
-    let mut found: Vec<(u32, BestNeighbours)> =
-        queries.iter().map(|&query| (query, BestNeighbours::default())).collect();
+    let mut found: Vec<(u32, BestNeighbors)> = queries.iter().map(|&query| (query, BestNeighbors::default())).collect();
     let searched = AtomicU64::new(0);
     share(&mut found, BLOCK, threads, |block| {
         block.iter_mut().try_for_each(|(query, best)| graph.search(*query, best))?;
@@ -98,7 +97,7 @@ impl ApproximateGraph<'_> {
         self.index.add(u64::from(number), &self.bytes(number)).map_err(failed)
     }
 
-    fn search(&self, query: u32, best: &mut BestNeighbours) -> Result<(), IndexError> {
+    fn search(&self, query: u32, best: &mut BestNeighbors) -> Result<(), IndexError> {
         let Some(a) = self.vectors.row(query) else { return Ok(()) };
         let bytes = self.bytes(query);
         let mut matches = self.index.search(&bytes, FEW).map_err(failed)?;

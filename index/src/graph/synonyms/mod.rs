@@ -5,7 +5,7 @@
 //! Ties are in the order of the phrases.
 
 mod approximate;
-mod best_neighbours;
+mod best_neighbors;
 mod panels;
 mod parallel;
 mod scan;
@@ -19,7 +19,7 @@ use super::table::{StringTable, starts};
 use crate::dense::VectorFile;
 use crate::error::IndexError;
 
-use best_neighbours::BestNeighbours;
+use best_neighbors::BestNeighbors;
 pub(crate) use update::PreviousSynonyms;
 
 /// Minimum cosine of synonyms (`synonymy_edge_sim_threshold`).
@@ -34,23 +34,23 @@ const EXACT: usize = 1 << 16;
 
 /// Synonyms of every phrase, in memory, by row and sorted by number.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Neighbours {
+pub(crate) struct Neighbors {
     offsets: Vec<u64>,
     numbers: Vec<u32>,
     scores: Vec<f32>,
 }
 
-impl Neighbours {
+impl Neighbors {
     /// Builds the rows from unsorted lists of numbers and scores.
-    pub(super) fn of(lists: impl Iterator<Item = Vec<(u32, f32)>>) -> Neighbours {
-        let mut neighbours = Neighbours { offsets: vec![0], numbers: Vec::new(), scores: Vec::new() };
+    pub(super) fn of(lists: impl Iterator<Item = Vec<(u32, f32)>>) -> Neighbors {
+        let mut neighbors = Neighbors { offsets: vec![0], numbers: Vec::new(), scores: Vec::new() };
         for mut list in lists {
             list.sort_unstable_by_key(|&(number, _)| number);
-            neighbours.numbers.extend(list.iter().map(|&(number, _)| number));
-            neighbours.scores.extend(list.iter().map(|&(_, score)| score));
-            neighbours.offsets.push(neighbours.numbers.len() as u64);
+            neighbors.numbers.extend(list.iter().map(|&(number, _)| number));
+            neighbors.scores.extend(list.iter().map(|&(_, score)| score));
+            neighbors.offsets.push(neighbors.numbers.len() as u64);
         }
-        neighbours
+        neighbors
     }
 
     /// Finds the synonyms of all `phrases` with these vectors: exactly for at most [`EXACT`] phrases, approximately for
@@ -61,17 +61,17 @@ impl Neighbours {
         vectors: &VectorFile,
         threads: usize,
         done: &(dyn Fn(u64) + Sync),
-    ) -> Result<Neighbours, IndexError> {
+    ) -> Result<Neighbors, IndexError> {
         let (columns, queries) = eligible(phrases);
         let nearest = if columns.len() > EXACT { approximate::nearest } else { scan::nearest };
-        Ok(Neighbours::gather(phrases.len(), nearest(vectors, &queries, &columns, threads, done)?))
+        Ok(Neighbors::gather(phrases.len(), nearest(vectors, &queries, &columns, threads, done)?))
     }
 
     /// Gathers lists into rows, one per phrase; `found` is sorted by phrase and may skip some.
-    fn gather(phrases: usize, found: Vec<(u32, BestNeighbours)>) -> Neighbours {
+    fn gather(phrases: usize, found: Vec<(u32, BestNeighbors)>) -> Neighbors {
         let mut found = found.into_iter().peekable();
         let list = |phrase| found.next_if(|(query, _)| *query as usize == phrase).map(|(_, best)| best.list());
-        Neighbours::of((0..phrases).map(list).map(Option::unwrap_or_default))
+        Neighbors::of((0..phrases).map(list).map(Option::unwrap_or_default))
     }
 
     /// Number of pairs.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::panels::{HEIGHT, Panels, PrefixSplit, WIDTH};
 use super::parallel::share;
-use super::{BestNeighbours, THRESHOLD};
+use super::{BestNeighbors, THRESHOLD};
 use crate::dense::{VectorFile, dot};
 use crate::error::IndexError;
 
@@ -29,9 +29,8 @@ pub(super) fn nearest(
     columns: &[u32],
     threads: usize,
     done: &(dyn Fn(u64) + Sync),
-) -> Result<Vec<(u32, BestNeighbours)>, IndexError> {
-    let mut found: Vec<(u32, BestNeighbours)> =
-        queries.iter().map(|&query| (query, BestNeighbours::default())).collect();
+) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
+    let mut found: Vec<(u32, BestNeighbors)> = queries.iter().map(|&query| (query, BestNeighbors::default())).collect();
     let cut = PrefixSplit::of(vectors.dims());
     let all = columns.len() as u64;
     let pairs = AtomicU64::new(0);
@@ -57,7 +56,7 @@ struct Scan<'a> {
 
 impl Scan<'_> {
     /// Compares at most [`HEIGHT`] queries with all columns.
-    fn hold(&self, few: &mut [(u32, BestNeighbours)]) {
+    fn hold(&self, few: &mut [(u32, BestNeighbors)]) {
         let mut firsts = vec![0.0; self.cut.first() * HEIGHT];
         let mut rests = [0.0; HEIGHT];
         for (place, &mut (query, _)) in few.iter_mut().enumerate() {
@@ -79,7 +78,7 @@ impl Scan<'_> {
     }
 
     /// Computes full products of a query with those columns of a panel that may be near.
-    fn look(&self, query: u32, panel: usize, most: &[f32; WIDTH], best: &mut BestNeighbours) {
+    fn look(&self, query: u32, panel: usize, most: &[f32; WIDTH], best: &mut BestNeighbors) {
         let Some(a) = self.vectors.row(query) else { return };
         let columns = &self.columns[panel * WIDTH..];
         for (&column, _) in columns.iter().zip(most).filter(|(_, most)| **most >= THRESHOLD - SLACK) {

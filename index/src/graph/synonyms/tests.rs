@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::dense::{VectorWriter, dot};
 
-/// A stream of numbers from -1 to 1.
+/// Stream of numbers from -1 to 1.
 fn numbers(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move || {
@@ -18,7 +18,7 @@ fn numbers(seed: u64) -> impl FnMut() -> f32 {
     }
 }
 
-/// The vector of a text: near that of every other one with the same first letters, so that many are synonyms.
+/// Vector of a text, near that of every other text with the same first word, so that many are synonyms.
 fn vector(text: &str, dims: usize, spread: f32) -> Vec<f32> {
     let seed = |text: &str| text.bytes().fold(7_u64, |seed, byte| seed.wrapping_mul(131).wrapping_add(u64::from(byte)));
     let mut shared = numbers(seed(text.split(' ').next().unwrap()));
@@ -45,12 +45,12 @@ fn phrases(texts: &[String], dims: usize, spread: f32) -> Phrases {
     Phrases { table: StringTable::open(&path("phrases")).unwrap(), vectors, _dir: dir }
 }
 
-/// The rule as it is written down, pair by pair.
-fn naive(phrases: &Phrases) -> Neighbours {
+/// Definition of synonyms, applied pair by pair.
+fn naive(phrases: &Phrases) -> Neighbors {
     let text = |number| phrases.table.get(number);
     let count = phrases.table.len() as u32;
     let row = |number| phrases.vectors.row(number).unwrap();
-    Neighbours::of((0..count).map(|from| {
+    Neighbors::of((0..count).map(|from| {
         let mut others: Vec<_> = (0..count).map(|to| (to, dot(row(from), row(to)))).collect();
         others.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let mut list = Vec::new();
@@ -79,7 +79,7 @@ proptest! {
     fn the_scan_goes_by_the_rule(texts in texts(), spread in 0.3_f32..0.9, threads in 1_usize..4, dims in 1_usize..40) {
         let texts: Vec<String> = texts.into_iter().collect();
         let phrases = phrases(&texts, dims, spread);
-        let found = Neighbours::find(&phrases.table, &phrases.vectors, threads, &|_| ()).unwrap();
+        let found = Neighbors::find(&phrases.table, &phrases.vectors, threads, &|_| ()).unwrap();
         prop_assert!(found == naive(&phrases));
     }
 }
@@ -99,7 +99,7 @@ proptest! {
         now.extend(new);
         let before = phrases(&before, 24, spread);
         let now = phrases(&now.into_iter().collect::<Vec<_>>(), 24, spread);
-        let found = Neighbours::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
+        let found = Neighbors::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
         prop_assert!(renewed(&found, &before, &now) == naive(&now));
     }
 }
@@ -111,7 +111,7 @@ fn full_lists_that_lose_a_phrase_are_made_again() {
     let sorted = |texts: Vec<String>| texts.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
     let before = phrases(&sorted(near(100..250).chain(far()).collect()), 24, 0.1);
     let now = phrases(&sorted(near(105..255).chain(far()).collect()), 24, 0.1);
-    let found = Neighbours::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
+    let found = Neighbors::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
     assert_eq!(found.len(), 150 * MOST, "every list of the group is full");
     assert!(renewed(&found, &before, &now) == naive(&now));
 }
@@ -121,29 +121,29 @@ fn lists_that_were_found_approximately_are_found_anew_once_all_can_be_scanned() 
     let texts: BTreeSet<String> = (0..=EXACT).map(|number| format!("group{} {number}", number % 40)).collect();
     let before = phrases(&texts.iter().cloned().collect::<Vec<_>>(), 4, 0.3);
     let now = phrases(&texts.into_iter().take(60).collect::<Vec<_>>(), 4, 0.3);
-    // As if nothing had been found among too many.
-    let found = Neighbours::of((0..before.table.len()).map(|_| Vec::new()));
+    // As if the approximate search had found nothing among too many phrases.
+    let found = Neighbors::of((0..before.table.len()).map(|_| Vec::new()));
     let expected = naive(&now);
     assert!(expected.len() > 0);
     assert!(renewed(&found, &before, &now) == expected);
 }
 
-fn renewed(found: &Neighbours, before: &Phrases, now: &Phrases) -> Neighbours {
+fn renewed(found: &Neighbors, before: &Phrases, now: &Phrases) -> Neighbors {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("synonyms");
     found.write(&path).unwrap();
     let synonyms = Synonyms::open(&path, before.table.len()).unwrap();
     let earlier = PreviousSynonyms { phrases: &before.table, synonyms: &synonyms };
-    Neighbours::renew(earlier, &now.table, &now.vectors, 2, &|_| ()).unwrap()
+    Neighbors::renew(earlier, &now.table, &now.vectors, 2, &|_| ()).unwrap()
 }
 
-/// How many of the pairs that there are the graph finds, and how many it makes up.
+/// Measures how many of the true pairs the graph finds, and how many false pairs it returns.
 #[test]
 fn the_graph_finds_nearly_all_that_the_scan_finds() {
     let texts: BTreeSet<String> = (0..3000).map(|i| format!("group{} {i}", i % 300)).collect();
     let phrases = phrases(&texts.into_iter().collect::<Vec<_>>(), 64, 0.5);
     let all: Vec<u32> = (0..3000).collect();
-    let pairs = |found: Vec<(u32, BestNeighbours)>| -> BTreeMap<(u32, u32), f32> {
+    let pairs = |found: Vec<(u32, BestNeighbors)>| -> BTreeMap<(u32, u32), f32> {
         let lists = found.into_iter().map(|(from, best)| (from, best.list()));
         lists.flat_map(|(from, list)| list.into_iter().map(move |(to, score)| ((from, to), score))).collect()
     };
@@ -169,7 +169,7 @@ fn speed() {
     ];
     for (name, nearest) in searches.into_iter().skip(usize::from(count > 200_000)) {
         let start = Instant::now();
-        let found: Vec<(u32, BestNeighbours)> = nearest(&phrases.vectors, &all, &all, 2, &|_| ()).unwrap();
+        let found: Vec<(u32, BestNeighbors)> = nearest(&phrases.vectors, &all, &all, 2, &|_| ()).unwrap();
         let pairs: usize = found.into_iter().map(|(_, best)| best.list().len()).sum();
         println!("{name}: {:.2} s, {pairs} pairs", start.elapsed().as_secs_f64());
     }

@@ -7,7 +7,7 @@
 
 use std::cmp::Ordering;
 
-use super::{EXACT, MOST, Neighbours, Synonyms, eligible, scan};
+use super::{EXACT, MOST, Neighbors, Synonyms, eligible, scan};
 use crate::dense::VectorFile;
 use crate::error::IndexError;
 use crate::graph::table::StringTable;
@@ -19,8 +19,8 @@ pub(crate) struct PreviousSynonyms<'a> {
     pub(crate) synonyms: &'a Synonyms,
 }
 
-impl Neighbours {
-    /// Computes the synonyms of all `phrases`, as [`Neighbours::find`] does, but only for what changed, unless a full
+impl Neighbors {
+    /// Computes the synonyms of all `phrases`, as [`Neighbors::find`] does, but only for what changed, unless a full
     /// search is less work.
     pub(in crate::graph) fn renew(
         earlier: PreviousSynonyms<'_>,
@@ -28,12 +28,12 @@ impl Neighbours {
         vectors: &VectorFile,
         threads: usize,
         done: &(dyn Fn(u64) + Sync),
-    ) -> Result<Neighbours, IndexError> {
+    ) -> Result<Neighbors, IndexError> {
         let (moved, new) = moved(earlier.phrases, phrases);
         let (columns, queries) = eligible(phrases);
         // Above the limit lists are approximate and may miss some, which an update would carry into an exact result.
         if columns.len() <= EXACT && eligible(earlier.phrases).0.len() > EXACT {
-            return Neighbours::find(phrases, vectors, threads, done);
+            return Neighbors::find(phrases, vectors, threads, done);
         }
         // The usable part of each phrase's old list, which lacks only new phrases; `None` to compute it again.
         let mut kept: Vec<Option<Vec<(u32, f32)>>> = vec![None; phrases.len()];
@@ -46,7 +46,7 @@ impl Neighbours {
         // A full search takes about as long as comparing everything with this many phrases.
         let anew = queries.len() as u64 * columns.len().min(EXACT) as u64;
         if work > anew / 2 {
-            return Neighbours::find(phrases, vectors, threads, done);
+            return Neighbors::find(phrases, vectors, threads, done);
         }
         let mut found = scan::nearest(vectors, &again, &columns, threads, done)?;
         found.extend(scan::nearest(vectors, &old, &fresh, threads, &|more| done(again.len() as u64 + more))?);
@@ -55,7 +55,7 @@ impl Neighbours {
             list.into_iter().flatten().for_each(|(number, score)| best.offer(number, score));
         }
         found.sort_unstable_by_key(|(query, _)| *query);
-        Ok(Neighbours::gather(phrases.len(), found))
+        Ok(Neighbors::gather(phrases.len(), found))
     }
 }
 

@@ -61,7 +61,7 @@ fn ask(index: &Index, query: &Query) -> Evidence {
     search(index, index.graph().unwrap(), query, query.text.trim(), None).unwrap()
 }
 
-/// Makes the graph again from what is shown, as a full matrix, and walks over it.
+/// Rebuilds the graph from the trace as a full matrix, and repeats the walk.
 fn masses_again(shown: &KagTrace) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
     let mut names: Vec<&str> = Vec::new();
     names.extend(shown.entities.iter().map(|entity| entity.name.as_str()));
@@ -177,7 +177,7 @@ fn triples_know_their_sources_and_join_them() {
     let triple = shown.triples.iter().find(|triple| triple.subject == "seine").unwrap();
     let sources: BTreeSet<&str> = triple.chunks.iter().map(|&place| shown.chunks[place].passage.as_str()).collect();
     assert_eq!(sources, BTreeSet::from(["again", "seine"]));
-    // The phrase without a letter is none: it would be like anything.
+    // The phrase without letters is excluded, because it would be similar to everything.
     assert!(shown.entities.iter().all(|entity| entity.phrases.iter().all(|found| !found.phrase.is_empty())));
 }
 
@@ -202,7 +202,7 @@ fn triples_are_shown_in_the_words_of_their_passage() {
         ["Tokyo", "Japanese name", "\u{6771}\u{4eac}"],
     ];
     assert_eq!(shown, BTreeSet::from(stated.map(|triple| triple.map(str::to_owned))));
-    // What they are known by, and ranked by, is their normal form.
+    // The normal form identifies and ranks them.
     let known = evidence.association.unwrap().triples;
     assert!(known.iter().any(|triple| triple.object == "42 195 km") && known.iter().any(|t| t.object.is_empty()));
 }
@@ -215,7 +215,7 @@ fn a_deadline_that_has_passed_is_kept() {
     assert!(matches!(error, IndexError::Deadline { .. }));
 }
 
-/// Notes the stages that a search tells.
+/// Recorder of the stages of a search.
 #[derive(Clone, Default)]
 struct Stages(Arc<Mutex<Vec<String>>>);
 

@@ -1,11 +1,11 @@
-//! What brackets after a name say: dates of birth and death, other names.
+//! Reads brackets after a name: dates of birth and death, other names.
 
 use super::date::date;
 use super::lexicon::{WordTag, is_month};
 use super::token::WordToken;
 
-/// The statements in the brackets that hold `tokens`, as relation and object. Two dates are those of a life only if
-/// the name is a `person`'s.
+/// Returns the statements in brackets that contain `tokens`, as relation and object. Two dates are those of a life only
+/// if the name is a `person`'s.
 pub(super) fn read(text: &str, tokens: &[WordToken<'_>], person: bool) -> Vec<(&'static str, String)> {
     let mut statements = Vec::new();
     let mut life = if person { Life::Birth } else { Life::Unknown };
@@ -41,7 +41,7 @@ pub(super) fn read(text: &str, tokens: &[WordToken<'_>], person: bool) -> Vec<(&
     statements
 }
 
-/// Which end of a life is being spoken of.
+/// End of a life that a date refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Birth,
@@ -58,7 +58,7 @@ impl Life {
         let whole = written.contains(' ');
         match self {
             Life::Birth if !whole && person => {
-                // `957–960` in one word.
+                // `957–960` is one token.
                 let mut years = written.split('–');
                 statements.extend(years.next().map(|year| ("born in", year.to_owned())));
                 statements.extend(years.next().map(|year| ("died in", year.to_owned())));
@@ -70,7 +70,8 @@ impl Life {
     }
 }
 
-/// Names in such brackets are places beside a date; otherwise they are translations and nicknames.
+/// Returns `true` if a name at `at` is a place beside a date of birth or death. Other names in such brackets are
+/// translations and nicknames.
 fn is_place(tokens: &[WordToken<'_>], at: usize, length: usize, life: Life) -> bool {
     let after = &tokens[at + length..];
     let dated = after.first().is_some_and(|next| next.tag == WordTag::Comma) && date(&after[1..]).is_some();

@@ -1,49 +1,50 @@
-//! A sentence as a row of phrases, verbs and the small words between them.
+//! Splits a sentence into phrases, verbs and the small words between them.
 
 use super::lexicon::{self, WordTag};
 use super::phrase::{Phrase, is_plain_verb, is_verbal, phrase};
 use super::title_index::TitleIndex;
 use super::token::WordToken;
 
-/// Tokens that one phrase or verb is looked for in, at most; what is longer is cut there. Nothing that is written to be
-/// read comes near it, and it bounds the work at each token of a text.
+/// Maximum number of tokens in one phrase or verb; longer ones are cut. Real prose never comes near this limit, which
+/// bounds the work at each token.
 const REACH: usize = 64;
 
-/// A piece of a sentence, by places in it.
+/// Piece of a sentence, by token positions.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SentenceChunk {
     Phrase(Phrase),
     Verb(Verb),
-    /// A preposition, or several in a row: `out of`.
+    /// Preposition, or several in a row: `out of`.
     Preposition {
         start: usize,
         end: usize,
     },
     And,
     Comma,
-    /// `who`, `which`, `that` before a verb.
+    /// `who`, `which`, or `that` before a verb.
     Relative,
-    /// Begins a clause with its own subject.
+    /// Word that begins a clause with its own subject.
     Break,
-    /// What stands in brackets.
+    /// Text in brackets.
     Aside {
         start: usize,
         end: usize,
     },
 }
 
-/// Verbs with their auxiliaries.
+/// Verb with its auxiliaries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Verb {
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Only a form of `be`.
+    /// If `true`, the verb is only a form of `be`.
     pub(super) copula: bool,
-    /// Can stand as the verb of a clause of its own; otherwise `starring`, or `directed` of `a film directed by`.
+    /// If `true`, the verb can be the main verb of a clause; otherwise it is a participle such as `starring`, or
+    /// `directed` in `a film directed by`.
     pub(super) finite: bool,
 }
 
-/// Cuts a sentence into chunks. What is none is passed over.
+/// Splits a sentence into chunks, skipping tokens that belong to none.
 pub(super) fn chunks(tokens: &[WordToken<'_>], titles: &TitleIndex) -> Vec<SentenceChunk> {
     let mut chunks = Vec::with_capacity(tokens.len() / 2);
     let mut at = 0;
@@ -74,12 +75,12 @@ pub(super) fn chunks(tokens: &[WordToken<'_>], titles: &TitleIndex) -> Vec<Sente
     chunks
 }
 
-/// `tokens` as far as what begins at `at` may go.
+/// Returns the tokens that a chunk at `at` may cover.
 fn near<'t, 'a>(tokens: &'t [WordToken<'a>], at: usize) -> &'t [WordToken<'a>] {
     &tokens[..tokens.len().min(at + REACH)]
 }
 
-/// `Written by`, `Born in`: a participle with the capital of its sentence.
+/// Recognizes a participle that opens a sentence: `Written by`, `Born in`.
 fn begins_participle(tokens: &[WordToken<'_>]) -> bool {
     let word = tokens[0].text.to_lowercase();
     let next = tokens.get(1).map(|next| next.tag);
@@ -107,12 +108,12 @@ fn content(tokens: &[WordToken<'_>], at: usize, titles: &TitleIndex) -> (Option<
     (None, at + 1)
 }
 
-/// The verb that begins at `at`, with everything that belongs to it up to its last word.
+/// Reads the verb at `at` with everything that belongs to it.
 fn verb(tokens: &[WordToken<'_>], at: usize) -> Option<Verb> {
     let tag = |at: usize| tokens.get(at).map(|token| token.tag);
     let mut verb = Verb { start: at, end: at, copula: false, finite: false };
     let mut next = at;
-    // Adverbs belong to a verb only if one follows.
+    // Adverbs belong to a verb only if a verb follows.
     while tag(next) == Some(WordTag::Adverb) {
         next += 1;
     }
@@ -166,7 +167,7 @@ fn is_have(word: &str) -> bool {
     matches!(word, "has" | "have" | "had" | "having" | "Has" | "Had" | "Having")
 }
 
-/// A form in `-ing` before a noun: `recording artist`.
+/// Recognizes a form in `-ing` before a noun: `recording artist`.
 fn is_nominal(tokens: &[WordToken<'_>], at: usize) -> bool {
     tokens.get(at + 1).is_none_or(|next| {
         matches!(next.tag, WordTag::Comma | WordTag::Stop | WordTag::Verb | WordTag::Be | WordTag::Noun)
@@ -177,7 +178,7 @@ fn follows_to(tokens: &[WordToken<'_>], at: usize) -> bool {
     at > 0 && tokens[at - 1].tag == WordTag::To && is_infinitive(tokens, at - 1)
 }
 
-/// `that help`, `which borders`.
+/// Recognizes a verb after a relative word: `that help`, `which borders`.
 fn follows_that(tokens: &[WordToken<'_>], at: usize) -> bool {
     at > 0 && matches!(tokens[at - 1].text, "that" | "which" | "who") && at + 1 < tokens.len() && {
         let determined = matches!(tokens[at + 1].tag, WordTag::Verb | WordTag::Be | WordTag::Auxiliary);
@@ -185,7 +186,8 @@ fn follows_that(tokens: &[WordToken<'_>], at: usize) -> bool {
     }
 }
 
-/// Whether `to` at `at` stands before a verb: what follows that verb is no part of a noun phrase with it.
+/// Returns `true` if `to` at `at` precedes a verb, so that the words after that verb do not continue the noun phrase
+/// before it.
 fn is_infinitive(tokens: &[WordToken<'_>], at: usize) -> bool {
     let tag = |at: usize| tokens.get(at).map(|token| token.tag);
     match tag(at + 1) {

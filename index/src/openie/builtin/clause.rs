@@ -1,4 +1,4 @@
-//! Statements of one sentence: what is said of its subjects, clause by clause.
+//! Extracts the statements of one sentence, clause by clause.
 
 use super::UniqueTriples;
 use super::brackets;
@@ -9,14 +9,14 @@ use super::referent::Referents;
 use super::token::WordToken;
 use crate::triple::Triple;
 
-/// Bytes of what a phrase stands for, at most: a longer one names nothing.
+/// Maximum bytes of a resolved name; longer phrases name nothing.
 const LONGEST_NAME: usize = 1024;
-/// Bytes of verbs joined by `and`, or of things joined by `of`, after which nothing more is joined to them.
+/// Maximum bytes of verbs joined by `and`, or of nouns joined by `of`, before nothing more is joined.
 const LONGEST_JOINED: usize = 256;
-/// Tokens that are read of what stands in brackets.
+/// Maximum number of tokens read in brackets.
 const LONGEST_ASIDE: usize = 256;
 
-/// What joins a phrase to the one before it.
+/// Connection of a phrase to the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
     None,
@@ -24,49 +24,49 @@ enum Link {
     And,
 }
 
-/// Reads one sentence.
+/// Reader of one sentence.
 pub(super) struct Clauses<'p, 'a> {
-    /// The clean text of the passage.
+    /// Cleaned text of the passage.
     pub(super) text: &'a str,
-    /// The sentence.
+    /// Tokens of the sentence.
     pub(super) tokens: &'p [WordToken<'a>],
     pub(super) chunks: &'p [SentenceChunk],
-    /// Whether it is the first of its passage.
+    /// If `true`, the sentence is the first of its passage.
     pub(super) first: bool,
     pub(super) referents: &'p mut Referents,
     pub(super) triples: &'p mut UniqueTriples,
     state: ClauseState,
 }
 
-/// The clause that is being read.
+/// State of the clause being read.
 #[derive(Debug)]
 struct ClauseState {
     subjects: Vec<String>,
-    /// What of the subject is meant: `father` in `Her father was`.
+    /// Aspect of the subject under discussion: `father` in `Her father was`.
     facet: String,
-    /// The subject is a thing, not a name: what follows `of` may take its place.
+    /// If `true`, the subject is a common noun rather than a name, so a phrase after `of` may replace it.
     thing: bool,
-    /// Phrases before the subject, each with the words that join it to the verb.
+    /// Phrases before the subject, each with the words that connect it to the verb.
     opening: Vec<(String, String)>,
-    /// The verb, if it has come.
+    /// Verb. `None` before it has been read.
     verb: Option<String>,
     copula: bool,
-    /// The last object, if it is a thing: its head, with the preposition it stands under.
+    /// Head of the last object if it is a common noun, with its preposition.
     noun: String,
-    /// That thing is the verb's own object: `received independence`.
+    /// If `true`, that noun is a direct object: `received independence`.
     direct: bool,
     preposition: Option<String>,
-    /// The relation that the last object stands in, for those listed after it.
+    /// Relation of the last object, reused for objects listed after it.
     relation: String,
-    /// The last object.
+    /// Last object.
     object: Option<String>,
     named: bool,
-    /// Whose the last phrase was, and what it was: `his wife`.
+    /// Owner and noun of the last possessive phrase: `his wife`.
     owned: Option<(String, String)>,
-    /// The last object is a date or a number.
+    /// If `true`, the last object is a date or a number.
     dated: bool,
     link: Link,
-    /// Who the sentence goes on about after a clause inside it.
+    /// Subjects to return to after an embedded clause.
     outer: Option<Vec<String>>,
     relative: bool,
 }
@@ -96,7 +96,7 @@ impl ClauseState {
 }
 
 impl<'p, 'a> Clauses<'p, 'a> {
-    /// A reader of the sentence `tokens` of `text`, cut into `chunks`.
+    /// Prepares to read the sentence `tokens` of `text`, split into `chunks`.
     pub(super) fn new(
         text: &'a str,
         tokens: &'p [WordToken<'a>],
@@ -134,7 +134,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.close();
     }
 
-    /// Ends a clause. What has no verb of its own is said of the title: `Born in Paris.`
+    /// Ends a clause. A clause without a verb of its own describes the title: `Born in Paris.`
     fn close(&mut self) {
         let state = std::mem::replace(&mut self.state, ClauseState::new());
         if state.subjects.is_empty() {
@@ -184,7 +184,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.object(phrase, text, link, at);
     }
 
-    /// A phrase before there is a subject.
+    /// Handles a phrase before the subject.
     fn open(&mut self, phrase: Phrase, text: String, link: Link, at: usize) {
         let verb = self.state.verb.take();
         let preposition = self.state.preposition.take();
@@ -210,7 +210,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
                 self.state.facet = text;
                 owner
             }
-            // `the climate is` in a text about a city says something of the city.
+            // `the climate is` in a text about a city is a statement about the city.
             None if phrase.kind == PhraseKind::Thing && !text.eq_ignore_ascii_case(self.referents.title()) => {
                 self.state.facet = text;
                 self.referents.title().to_owned()
@@ -224,7 +224,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.state.subjects = vec![text];
     }
 
-    /// A phrase between subject and verb.
+    /// Handles a phrase between subject and verb.
     fn extend_subject(&mut self, phrase: Phrase, text: String, link: Link) {
         match (self.state.preposition.take(), link) {
             (Some(preposition), _) if preposition == "of" && self.state.thing => {
@@ -246,7 +246,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         }
     }
 
-    /// A phrase after the verb.
+    /// Handles a phrase after the verb.
     fn object(&mut self, phrase: Phrase, text: String, link: Link, at: usize) {
         let preposition = self.state.preposition.take();
         if preposition.is_none() && link != Link::None && !self.state.relation.is_empty() {
@@ -279,7 +279,8 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.state_object(phrase, &relation, text, at);
     }
 
-    /// Reads `, the son of` and `, a town in`: what is said of the last object, or kinship of the subject.
+    /// Reads appositions such as `, the son of` and `, a town in`, which describe the last object or the subject's
+    /// kinship.
     fn appose(&mut self, phrase: Phrase, text: &str, at: usize) -> bool {
         let kin =
             is_kin(&self.head(phrase)) && self.state.subjects.iter().any(|subject| subject == self.referents.title());
@@ -296,7 +297,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         true
     }
 
-    /// Emits the object and remembers it.
+    /// Emits a statement about the object and remembers the object.
     fn state_object(&mut self, phrase: Phrase, relation: &str, text: String, at: usize) {
         let owner = phrase.owner.filter(|_| phrase.kind == PhraseKind::Thing).and_then(|owner| self.owner(owner));
         let leads_on = phrase.kind == PhraseKind::Thing && self.leads_on(phrase, at);
@@ -322,14 +323,14 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.state.object = Some(text);
     }
 
-    /// Whether a thing only says in which relation what follows stands: `daughter of`, `famous for`.
+    /// Returns `true` if a noun only introduces the relation to what follows: `daughter of`, `famous for`.
     fn leads_on(&self, phrase: Phrase, at: usize) -> bool {
         let Some(SentenceChunk::Preposition { start, .. }) = self.chunks.get(at + 1) else { return false };
         let adjective = !phrase.determined && phrase.end - phrase.start == 1 && self.state.copula;
         self.tokens[*start].text == "of" || adjective || (self.state.direct && !self.state.copula)
     }
 
-    /// The words between the subject and an object under `preposition`.
+    /// Returns the words between the subject and an object under `preposition`.
     fn relation(&self, preposition: Option<&str>) -> String {
         let state = &self.state;
         let verb = state.verb.as_deref().unwrap_or_default();
@@ -383,7 +384,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.state.verb = Some(words);
     }
 
-    /// Whose verb comes after another.
+    /// Handles a further verb, which may have another subject.
     fn change_subject(&mut self, verb: Verb, link: Link) {
         if let Some(outer) = self.state.outer.take_if(|_| link != Link::None) {
             self.state.subjects = outer;
@@ -433,7 +434,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         matches!(rest.next(), Some(SentenceChunk::Verb(verb)) if verb.finite)
     }
 
-    /// States what a name's role and owner say: `his son Henry`, `singer Marvin Gaye`.
+    /// Emits statements from a name's role and owner: `his son Henry`, `singer Marvin Gaye`.
     fn relate_role(&mut self, phrase: Phrase) {
         let (Some((start, end)), Some(name)) = (phrase.role(), self.resolve(phrase)) else { return };
         let role = self.slice(start, end).to_owned();
@@ -464,7 +465,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.referents.pronoun(text)
     }
 
-    /// What a phrase stands for in triples.
+    /// Returns the name that a phrase stands for in triples.
     fn resolve(&mut self, phrase: Phrase) -> Option<String> {
         if self.slice(phrase.start, phrase.end).len() > LONGEST_NAME {
             return None;
@@ -505,7 +506,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             .iter()
             .filter(|token| token.tag != WordTag::Adverb || is_particle(token.text));
         let words: Vec<String> = words.map(|token| token.text.to_lowercase()).collect();
-        // `was born` and `born` are one relation, and so are `has been` and `is`.
+        // `was born` and `born` are the same relation, and so are `has been` and `is`.
         let first = words
             .iter()
             .take(words.len().saturating_sub(1))
@@ -534,18 +535,18 @@ fn is_auxiliary(word: &str) -> bool {
     matches!(word, "is" | "are" | "was" | "were" | "be" | "been" | "being" | "has" | "have" | "had" | "having")
 }
 
-/// Adverbs that are part of what a verb means.
+/// Recognizes adverbs that are part of a verb's meaning.
 fn is_particle(word: &str) -> bool {
     matches!(word, "up" | "down" | "out" | "away" | "back" | "not" | "off" | "over")
 }
 
-/// Without quotation marks, and without a comma that stood inside them.
+/// Removes quotation marks, and commas inside them.
 fn unquoted(text: &str) -> String {
     let text: String = text.chars().filter(|char| !matches!(char, '“' | '”' | '«' | '»')).collect();
     text.trim_matches([' ', ',', ';']).to_owned()
 }
 
-/// Whether `role` ends in what somebody may be: `singer`, `biologist`, `king`.
+/// Returns `true` if `role` ends in a noun for a person: `singer`, `biologist`, `king`.
 fn is_person_noun(role: &str) -> bool {
     let last = role.rsplit(' ').next().unwrap_or(role);
     ["er", "or", "ist", "ress", "ian", "king", "queen", "man", "woman"].iter().any(|end| last.ends_with(end))

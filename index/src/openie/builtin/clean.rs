@@ -1,7 +1,7 @@
-//! Undoes what tokenisers of published corpora left in their text, so that one reading of it is enough.
+//! Repairs artifacts of tokenization in published corpora, so that the extractor needs to handle only one notation.
 
-/// `text` with LaTeX quotes, double dashes, doubled spaces, and spaces inside quotes, brackets and hyphenated words
-/// put right: `self - titled`, `( born 1950)`, ``` ``Pilot '' ```.
+/// Normalizes LaTeX quotes, double dashes, repeated spaces, and spaces inside quotes, brackets and hyphenated words:
+/// `self - titled`, `( born 1950)`, ``` ``Pilot '' ```.
 pub(super) fn clean(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
@@ -27,7 +27,7 @@ pub(super) fn clean(text: &str) -> String {
                 out.push(char);
             }
             _ if char.is_whitespace() || char.is_control() => {
-                // A line break ends a sentence that nothing else ended.
+                // A line break ends a sentence that has no end mark.
                 if char == '\n' && out.ends_with(|last: char| last.is_alphanumeric()) {
                     out.push('.');
                 }
@@ -46,17 +46,18 @@ pub(super) fn clean(text: &str) -> String {
     out
 }
 
-/// How an opening quotation mark is written in clean text, whatever it was.
+/// Opening quotation mark in cleaned text.
 pub(super) const OPEN: char = '“';
-/// How a closing one is.
+/// Closing quotation mark in cleaned text.
 pub(super) const CLOSE: char = '”';
 
-/// Marks are told apart by counting: corpora put spaces on either side of them.
+/// Writes a quotation mark. Counting tells opening from closing marks, because corpora put spaces on either side of
+/// them.
 fn quote(out: &mut String, quoted: &mut bool) {
     if *quoted {
         out.truncate(out.trim_end_matches(' ').len());
         out.push(CLOSE);
-        // Without the space, a name and what follows its mark would be one word.
+        // Without the space, a name and the word after its quotation mark would merge.
         out.push(' ');
     } else {
         space(out);
@@ -71,9 +72,9 @@ fn space(out: &mut String) {
     }
 }
 
-/// Writes the hyphen at `at` and returns how many characters more than it were read.
+/// Writes the hyphen at `at`, and returns the number of further characters consumed.
 ///
-/// `self- titled` and `self - titled` are one word; `a - b` between other things stays a dash.
+/// `self- titled` and `self - titled` are one word; `a - b` between other words stays a dash.
 fn hyphen(out: &mut String, chars: &[char], at: usize) -> usize {
     let spaced_before = out.ends_with(' ');
     let spaced_after = chars.get(at + 1) == Some(&' ');

@@ -1,9 +1,10 @@
-//! Dates and years in running text.
+//! Recognizes dates and years in running text.
 
 use super::lexicon::{WordTag, is_month};
 use super::token::WordToken;
 
-/// How many of the first of `tokens` are a date: `24 May 1953`, `May 24, 1953`, `May 1953`, `24 May`, `1953`, `1940s`.
+/// Returns the number of leading tokens that form a date: `24 May 1953`, `May 24, 1953`, `May 1953`, `24 May`, `1953`,
+/// `1940s`. `None` if there is no date.
 pub(super) fn date(tokens: &[WordToken<'_>]) -> Option<usize> {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     if is_month(text(0)) && tokens[0].tag != WordTag::Auxiliary {
@@ -21,7 +22,7 @@ pub(super) fn date(tokens: &[WordToken<'_>]) -> Option<usize> {
             return Some(if is_year(text(2 + of + comma)) { 3 + of + comma } else { 2 + of });
         }
     }
-    // `the 1947 film` dates the film, and is no mention of the year.
+    // In `the 1947 film` the year dates the film, and is not a mention of the year itself.
     let modifies = tokens
         .get(1)
         .is_some_and(|next| matches!(next.tag, WordTag::Noun | WordTag::Name | WordTag::Present | WordTag::Gerund));
@@ -38,7 +39,7 @@ fn is_day(word: &str) -> bool {
     matches!(suffix, "" | "st" | "nd" | "rd" | "th") && digits.parse().is_ok_and(|day: u8| (1..=31).contains(&day))
 }
 
-/// A year, a span of years, or a decade.
+/// Recognizes a year, a span of years, or a decade.
 pub(super) fn is_year(word: &str) -> bool {
     let word = word.strip_suffix('s').or_else(|| word.strip_suffix("'s")).unwrap_or(word);
     let mut years = word.split(['–', '-', '/']);

@@ -1,22 +1,22 @@
-//! What a word may be: closed classes by list, the rest by form.
+//! Parts of speech: closed classes by list, other words by form.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// What a token may be.
+/// Part of speech of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WordTag {
-    /// Begins with a capital, or with a letter of a script that has none.
+    /// Word that begins with a capital, or with a letter of a script without case.
     Name,
-    /// A noun or adjective: whatever is not known as something else.
+    /// Noun or adjective: the default for unknown words.
     Noun,
-    /// Begins with a digit or a currency sign.
+    /// Token that begins with a digit or a currency sign.
     Number,
-    /// A finite verb or a past participle.
+    /// Finite verb or past participle.
     Verb,
-    /// A verb only between a subject and what follows it, otherwise a noun: `stars`, `plays`.
+    /// Word that is a verb only between a subject and its complement, otherwise a noun: `stars`, `plays`.
     Present,
-    /// A form in `-ing`.
+    /// Form in `-ing`.
     Gerund,
     /// `is`, `was`, `been`.
     Be,
@@ -24,7 +24,7 @@ pub(super) enum WordTag {
     Auxiliary,
     Adverb,
     Preposition,
-    /// `to`: preposition or the mark of an infinitive.
+    /// `to`, as a preposition or before an infinitive.
     To,
     Article,
     /// `this`, `several`, `first`.
@@ -39,14 +39,14 @@ pub(super) enum WordTag {
     Relative,
     /// `and`, `or`.
     And,
-    /// `but`, `because`: begins a clause.
+    /// `but`, `because`: word that begins a clause.
     Subordinator,
     Comma,
     Open,
     Close,
-    /// A dash, colon or semicolon.
+    /// Dash, colon or semicolon.
     Break,
-    /// Ends a sentence.
+    /// Mark that ends a sentence.
     Stop,
     Quote,
     Unquote,
@@ -55,7 +55,7 @@ pub(super) enum WordTag {
 
 type Words = &'static [(WordTag, &'static str)];
 
-/// Closed classes, in lower case. The first entry of a word counts.
+/// Words of closed classes, in lower case. The first entry of a word counts.
 const CLOSED: Words = &[
     (WordTag::Article, "a an the"),
     (
@@ -98,7 +98,7 @@ const CLOSED: Words = &[
     (WordTag::Possessive, "'s"),
 ];
 
-/// Words whose form would mislead: irregular verbs, verbs of the present tense, nouns in `-ed`, `-ing` and `-ly`.
+/// Words with a misleading form: irregular verbs, verbs of the present tense, nouns in `-ed`, `-ing` and `-ly`.
 const OPEN: Words = &[
     (
         WordTag::Verb,
@@ -152,7 +152,7 @@ fn table(words: Words) -> HashMap<&'static str, WordTag> {
 static CLOSED_WORDS: LazyLock<HashMap<&'static str, WordTag>> = LazyLock::new(|| table(CLOSED));
 static OPEN_WORDS: LazyLock<HashMap<&'static str, WordTag>> = LazyLock::new(|| table(OPEN));
 
-/// The closed class that `word` belongs to, whether it begins with a capital or not.
+/// Returns the closed class of `word`, ignoring an initial capital.
 pub(super) fn closed(word: &str) -> Option<WordTag> {
     if word.len() > 16 {
         return None;
@@ -165,11 +165,11 @@ pub(super) fn closed(word: &str) -> Option<WordTag> {
         return None;
     }
     let tag = CLOSED_WORDS.get(word.to_ascii_lowercase().as_str()).copied();
-    // `Will`, `May` and `I` in names are names.
+    // In names, `Will`, `May` and `I` are names.
     tag.filter(|_| !matches!(word, "Will" | "May" | "I" | "A." | "An." | "Like" | "Best" | "Down" | "Far" | "Yet"))
 }
 
-/// What a word in lower case may be, outside the closed classes.
+/// Guesses the part of speech of a lower-case word outside the closed classes.
 pub(super) fn open(word: &str) -> WordTag {
     if let Some(&tag) = OPEN_WORDS.get(word) {
         return tag;
@@ -185,7 +185,7 @@ pub(super) fn open(word: &str) -> WordTag {
     }
 }
 
-/// Whether a full stop after `word` belongs to it.
+/// Returns `true` if a full stop after `word` belongs to the word.
 pub(super) fn is_abbreviation(word: &str) -> bool {
     matches!(
         word,
@@ -258,7 +258,7 @@ pub(super) fn is_abbreviation(word: &str) -> bool {
     )
 }
 
-/// The months, as they are written in full or shortened.
+/// Recognizes months, in full or abbreviated.
 pub(super) fn is_month(word: &str) -> bool {
     let word = word.strip_suffix('.').unwrap_or(word);
     matches!(
@@ -290,7 +290,7 @@ pub(super) fn is_month(word: &str) -> bool {
     )
 }
 
-/// Words that come before a name in lower case and belong to it: `von`, `de la`.
+/// Recognizes lower-case words that belong to the name after them: `von`, `de la`.
 pub(super) fn is_particle(word: &str) -> bool {
     matches!(
         word,

@@ -1,10 +1,9 @@
-//! Triples without a model, from text as encyclopaedias write it.
+//! Triple extraction without a model, from encyclopedic text.
 //!
-//! Two passes over the corpus: the first learns its titles, the second reads each passage sentence by sentence. A
-//! sentence is cut into noun phrases, verbs and the small words between them by lists of closed classes and the form
-//! of words; what the verbs and prepositions say of the subject becomes its triples. Pronouns, short names and `the
-//! film` stand for the passage's title, and other titles are known wherever they are named, which is what joins
-//! passages into one graph.
+//! Two passes over the corpus: the first collects its titles, the second reads each passage sentence by sentence. Lists of
+//! closed word classes and the form of other words split a sentence into noun phrases, verbs and the small words between
+//! them; verbs and prepositions between a subject and its objects become triples. Pronouns, short names and `the film`
+//! refer to the passage's title. Other titles are recognized wherever they occur, which connects passages into one graph.
 
 mod brackets;
 mod chunk;
@@ -27,7 +26,7 @@ use crate::error::IndexError;
 use crate::extract::{Extract, Passages, TripleSink};
 use crate::triple::Triple;
 
-/// The extractor that needs no model. The same corpus always gives the same triples.
+/// Extractor that needs no model. The same corpus always gives the same triples.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Builtin;
 
@@ -53,7 +52,7 @@ impl Extract for Builtin {
     }
 }
 
-/// The triples of one passage.
+/// Extracts the triples of one passage.
 fn triples(titles: &TitleIndex, title: &str, text: &str) -> Vec<Triple> {
     let text = clean::clean(text);
     let tokens = token::tokens(&text);
@@ -66,7 +65,7 @@ fn triples(titles: &TitleIndex, title: &str, text: &str) -> Vec<Triple> {
     triples.list
 }
 
-/// Triples of a passage, each once.
+/// Triples of a passage without repetitions.
 #[derive(Default)]
 struct UniqueTriples {
     list: Vec<Triple>,

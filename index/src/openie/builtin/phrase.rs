@@ -1,39 +1,39 @@
-//! Noun phrases: names, quoted works, dates, things.
+//! Noun phrases: names, quoted works, dates, common nouns.
 
 use super::date::date;
 use super::lexicon::{WordTag, is_particle};
 use super::title_index::TitleIndex;
 use super::token::WordToken;
 
-/// What a noun phrase names.
+/// Kind of thing that a noun phrase names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PhraseKind {
-    /// Ends in a name, a title or a quoted work.
+    /// Phrase that ends in a name, a title or a quoted work.
     Name,
-    /// Ends in a common noun.
+    /// Phrase that ends in a common noun.
     Thing,
     Date,
     Number,
     Pronoun,
 }
 
-/// A run of tokens that names something, by places in its sentence.
+/// Noun phrase, by token positions in its sentence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Phrase {
     pub(super) kind: PhraseKind,
     /// First token after articles and possessors.
     pub(super) start: usize,
-    /// Past the last token.
+    /// Position after the last token.
     pub(super) end: usize,
-    /// Where the name in it begins, if it ends in one.
+    /// Start of the name in the phrase, if it ends in one.
     pub(super) name: usize,
-    /// The owner before it: the token `his`, or what stands before `'s`.
+    /// Owner before the phrase: the token `his`, or the tokens before `'s`.
     pub(super) owner: Option<(usize, usize)>,
-    /// Begins with `the`, `this` or alike.
+    /// If `true`, the phrase begins with `the`, `this` or similar.
     pub(super) definite: bool,
-    /// Begins with any article or determiner.
+    /// If `true`, the phrase begins with any article or determiner.
     pub(super) determined: bool,
-    /// Its name is a title of the corpus.
+    /// If `true`, the name in the phrase is a title of the corpus.
     pub(super) titled: bool,
 }
 
@@ -44,7 +44,7 @@ impl Phrase {
     }
 }
 
-/// Reads the phrase that begins at `at`, if one does.
+/// Reads the phrase at `at`. `None` if none begins there.
 pub(super) fn phrase(tokens: &[WordToken<'_>], at: usize, titles: &TitleIndex) -> Option<Phrase> {
     let first = tokens.get(at)?;
     let mut phrase = Phrase {
@@ -76,7 +76,7 @@ pub(super) fn phrase(tokens: &[WordToken<'_>], at: usize, titles: &TitleIndex) -
 }
 
 impl Phrase {
-    /// Passes articles, determiners and owners.
+    /// Skips articles, determiners and owners.
     fn determine(&mut self, tokens: &[WordToken<'_>]) {
         while let Some(token) = tokens.get(self.start) {
             match token.tag {
@@ -90,14 +90,14 @@ impl Phrase {
         }
     }
 
-    /// The token past one more piece of the phrase, if it goes on.
+    /// Extends the phrase by one piece. Returns the position after it, or `None` if the phrase ends.
     fn step(&mut self, tokens: &[WordToken<'_>], titles: &TitleIndex) -> Option<usize> {
         let at = self.end;
         let token = tokens.get(at)?;
         let length = title(tokens, at, titles);
         if length > 0 {
             self.enter_name(tokens, at);
-            // `Bosonid Boso the Elder` is called so by nobody else.
+            // `Bosonid Boso the Elder`: nobody else has such a name, so the phrase goes on.
             if length > 1 && tokens[at - usize::from(at > self.start)].tag == WordTag::Name {
                 self.name = at;
             }
@@ -132,7 +132,7 @@ impl Phrase {
 
     fn enter_name(&mut self, tokens: &[WordToken<'_>], at: usize) {
         if self.kind != PhraseKind::Name || at == self.start {
-            // The year of `2016 Cannes Film Festival` belongs to the name.
+            // In `2016 Cannes Film Festival` the year belongs to the name.
             let year = self.kind == PhraseKind::Number && at > self.start && tokens[at - 1].tag == WordTag::Number;
             self.name = if year { at - 1 } else { at };
         }
@@ -145,7 +145,7 @@ impl Phrase {
         Some(at + 1)
     }
 
-    /// Verbs and adverbs that stand before a noun after an article: `an animated series`.
+    /// Extends the phrase by verb forms and adverbs used before a noun after an article: `an animated series`.
     fn adjective(&mut self, tokens: &[WordToken<'_>], at: usize) -> Option<usize> {
         let next = tokens.get(at + 1)?;
         let token = &tokens[at];
@@ -163,7 +163,7 @@ impl Phrase {
         if holds { self.common(at) } else { None }
     }
 
-    /// What came before `'s` owns what follows.
+    /// Handles `'s`: the phrase so far becomes the owner of the words after it.
     fn possess(&mut self, tokens: &[WordToken<'_>], at: usize) -> Option<usize> {
         let follows = tokens.get(at + 1).is_some_and(|next| {
             matches!(
@@ -196,7 +196,8 @@ impl Phrase {
         Some(past)
     }
 
-    /// Small words inside names: `University of Copenhagen`, `Leonardo da Vinci`, `Simon & Garfunkel`.
+    /// Extends the phrase by small words inside names: `University of Copenhagen`, `Leonardo da Vinci`, `Simon &
+    /// Garfunkel`.
     fn connect(&mut self, tokens: &[WordToken<'_>], at: usize) -> Option<usize> {
         if self.kind != PhraseKind::Name || at == self.start {
             return None;
@@ -216,7 +217,7 @@ impl Phrase {
     }
 }
 
-/// Whether the word at `at` that may be a verb or a noun is a verb there.
+/// Returns `true` if the word at `at`, which can be a verb or a noun, is a verb there.
 pub(super) fn is_verbal(tokens: &[WordToken<'_>], at: usize) -> bool {
     let after = tokens.get(at + 1).is_some_and(|next| {
         matches!(
@@ -248,7 +249,7 @@ pub(super) fn is_verbal(tokens: &[WordToken<'_>], at: usize) -> bool {
     after && before
 }
 
-/// Whether the word at `at`, which no list knows, is a verb of the present tense: `the area experiences the`.
+/// Returns `true` if the unknown word at `at` is a verb of the present tense: `the area experiences the`.
 pub(super) fn is_plain_verb(tokens: &[WordToken<'_>], at: usize) -> bool {
     let word = tokens[at].text;
     let form = word.len() > 3
@@ -272,15 +273,15 @@ pub(super) fn is_plain_verb(tokens: &[WordToken<'_>], at: usize) -> bool {
         )
 }
 
-/// How many tokens at `at` are a title of the corpus that may stand there for what it names.
+/// Returns the number of tokens at `at` that form a title of the corpus and may refer to its subject.
 fn title(tokens: &[WordToken<'_>], at: usize, titles: &TitleIndex) -> usize {
     let length = titles.longest(&tokens[at..]);
     let matched = &tokens[at..at + length];
     let names = matched.iter().filter(|token| token.tag == WordTag::Name).count();
     let Some(next) = tokens.get(at + length) else { return if names > 0 { length } else { 0 } };
-    // `New York` is not what `New York Times` is about.
+    // `New York Times` does not mention `New York`.
     let goes_on = next.tag == WordTag::Name && matched.last().is_some_and(|last| last.tag == WordTag::Name);
-    // A single word that opens a sentence may be any word.
+    // A single capitalized word at the start of a sentence may be any word.
     let plain = names == 0 || (length == 1 && matched[0].tag != WordTag::Name);
     if plain || goes_on { 0 } else { length }
 }
@@ -291,7 +292,7 @@ fn is_demonstrative(word: &str) -> bool {
         .any(|known| word.eq_ignore_ascii_case(known))
 }
 
-/// Particles are tagged as nouns: whether the one at `at` stands inside a name.
+/// Returns `true` if the particle at `at`, which is tagged as a noun, is inside a name.
 fn is_inside_name(tokens: &[WordToken<'_>], at: usize) -> bool {
     let Some(token) = tokens.get(at) else { return false };
     is_particle(token.text)

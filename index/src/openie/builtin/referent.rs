@@ -1,4 +1,4 @@
-//! Who or what a pronoun or a short name means within one passage.
+//! Resolves pronouns and short names within one passage.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,27 +7,27 @@ use super::lexicon::WordTag;
 use super::title_index::base;
 use super::token::WordToken;
 
-/// What has been named in a passage so far.
+/// Names mentioned so far in a passage.
 #[derive(Debug)]
 pub(super) struct Referents {
-    /// The passage's title, as it stands in triples.
+    /// Title of the passage, as used in triples.
     title: String,
-    /// The words of the title without its qualifier.
+    /// Words of the title without its qualifier.
     words: Vec<String>,
     person: bool,
-    /// What the last clause was about, if that has a name.
+    /// Subject of the last clause. `None` if it has no name.
     topic: Option<String>,
-    /// Nouns that say what the title is: `film`, `band`.
+    /// Nouns that describe the title: `film`, `band`.
     classes: HashSet<String>,
     /// Names of several words.
     names: HashSet<String>,
-    /// The one of them seen last.
+    /// Last of these names.
     latest: Option<String>,
-    /// By the short form of a name: the first name seen that it may be short for.
+    /// Full name for each short form: the first name seen that it may abbreviate.
     short: HashMap<String, String>,
 }
 
-/// Words of titles that are no people.
+/// Words in titles that do not name people.
 const THINGS: &[&str] = &[
     "of",
     "the",
@@ -79,7 +79,7 @@ const THINGS: &[&str] = &[
     "Republic",
 ];
 
-/// What a text calls its subject after the first sentence, where that is no person.
+/// Nouns that refer to a subject other than a person after the first sentence.
 const GENERIC: &[&str] = &[
     "film",
     "movie",
@@ -142,7 +142,7 @@ const GENERIC: &[&str] = &[
 ];
 
 impl Referents {
-    /// Nothing seen yet. `text` is the passage: who is called `he` there is a person.
+    /// Starts a passage without mentions. `tokens` is its text, whose pronouns tell whether the title is a person.
     pub(super) fn new(name: String, title: &str, tokens: &[WordToken<'_>]) -> Referents {
         let words: Vec<String> =
             base(title).split([' ', ',', '-']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
@@ -158,24 +158,24 @@ impl Referents {
         Referents { title: name, words, person, topic: None, classes, names, latest: None, short }
     }
 
-    /// The title's name.
+    /// Name of the title in triples.
     pub(super) fn title(&self) -> &str {
         &self.title
     }
 
-    /// Remembers what a clause is about.
+    /// Remembers the subject of a clause.
     pub(super) fn turn(&mut self, name: &str) {
         if self.topic.as_deref() != Some(name) {
             self.topic = Some(name.to_owned());
         }
     }
 
-    /// Whether the title names a person.
+    /// Returns `true` if the title names a person.
     pub(super) fn is_person(&self) -> bool {
         self.person
     }
 
-    /// Remembers a name that others may be short for, and a class of the title.
+    /// Remembers a name, its short forms, and possibly a class of the title.
     pub(super) fn see(&mut self, name: &str) {
         if !name.contains(' ') || name == self.title || !self.names.insert(name.to_owned()) {
             return;
@@ -194,12 +194,12 @@ impl Referents {
         }
     }
 
-    /// Whether the thing called `the ‹noun›` is the title.
+    /// Returns `true` if `the ‹noun›` refers to the title.
     pub(super) fn is_class(&self, noun: &str) -> bool {
         self.classes.contains(noun) || (!self.person && GENERIC.contains(&noun))
     }
 
-    /// Whom a pronoun means, `subject` being what the last sentence was about.
+    /// Resolves a pronoun, where `subject` is the subject of the last sentence.
     pub(super) fn pronoun(&self, pronoun: &str) -> Option<String> {
         match pronoun.to_lowercase().as_str() {
             "he" | "she" | "him" | "his" | "her" | "himself" | "herself" if self.person => Some(self.title.clone()),
@@ -212,7 +212,7 @@ impl Referents {
         }
     }
 
-    /// The full form of `name`, if it is a short one.
+    /// Returns the full form of a short `name`. `None` if `name` is not a known short form.
     pub(super) fn full(&self, name: &str) -> Option<&str> {
         if name == self.title {
             return None;
@@ -232,31 +232,31 @@ impl Referents {
         self.short.get(name).map(String::as_str)
     }
 
-    /// Whether every word of `name` is a word of the title.
+    /// Returns `true` if every word of `name` is a word of the title.
     fn is_part(&self, name: &str) -> bool {
         name.split(' ').all(|part| self.words.iter().any(|word| word == part))
     }
 
-    /// Whether `name` says no more than the title does, or the same with some words more.
+    /// Returns `true` if `name` is part of the title, or the title is part of `name`.
     pub(super) fn is_variant(&self, name: &str) -> bool {
         let words: Vec<&str> = name.split([' ', ',', '-']).filter(|word| !word.is_empty()).collect();
         words.iter().all(|part| self.words.iter().any(|word| word == part))
             || self.words.iter().all(|word| words.contains(&word.as_str()))
     }
 
-    /// Whether the first name of the passage is the title in another form: it shares a word with it.
+    /// Returns `true` if the first name of the passage is another form of the title: they share a word.
     pub(super) fn resembles(&self, name: &str) -> bool {
         let small = |word: &str| word.len() < 3 || matches!(word, "the" | "The" | "and" | "for");
         name.split([' ', ',']).any(|part| !small(part) && self.words.iter().any(|word| word.eq_ignore_ascii_case(part)))
     }
 }
 
-/// Whether the first sentence says that the title is something made.
+/// Returns `true` if the first sentence describes the title as a created work.
 fn is_work(tokens: &[WordToken<'_>]) -> bool {
     let Some(be) = tokens.iter().take(40).position(|token| token.tag == WordTag::Be) else { return false };
     let after = &tokens[be..tokens.len().min(be + 14)];
     after.iter().enumerate().any(|(at, token)| {
-        // A film director is no film.
+        // In `film director`, the title is not a film.
         let heads = after.get(at + 1).is_none_or(|next| !matches!(next.tag, WordTag::Noun | WordTag::And));
         heads
             && matches!(
@@ -293,7 +293,7 @@ fn is_work(tokens: &[WordToken<'_>]) -> bool {
     })
 }
 
-/// Whether the first words give the dates of a life: `(born`, `(1 May 1900 – 2 June 1980)`.
+/// Recognizes the dates of a life in the first words: `(born`, `(1 May 1900 – 2 June 1980)`.
 fn lived(tokens: &[WordToken<'_>]) -> bool {
     let Some(open) = tokens.iter().take(16).position(|token| token.tag == WordTag::Open) else { return false };
     let inside = tokens[open + 1..].iter().take(20).take_while(|token| token.tag != WordTag::Close);
@@ -310,7 +310,7 @@ fn lived(tokens: &[WordToken<'_>]) -> bool {
     years > 2 || (years == 2 && span)
 }
 
-/// How a text goes on to call somebody it has called `full`: by the surname, of one word or of two.
+/// Iterates over the short forms of the name `full`: surnames of one or of two words.
 fn short_forms(full: &str) -> impl Iterator<Item = &str> {
     let first = full.split(' ').next().unwrap_or_default();
     let descent = ["an", "ese", "ish", "ist", "ern", "ic", "th", "The", "New"].iter().any(|end| first.ends_with(end));

@@ -1,12 +1,12 @@
-//! Where sentences end.
+//! Splits a text into sentences.
 
 use super::lexicon::{self, WordTag};
 use super::token::WordToken;
 
-/// Tokens after which a bracket that was never closed no longer holds a sentence together.
+/// Number of tokens after which an unclosed bracket no longer keeps a sentence together.
 const LONGEST_ASIDE: usize = 60;
 
-/// The sentences of a text, each without the mark that ends it. None is empty.
+/// Splits tokens into non-empty sentences without their end marks.
 pub(super) fn sentences<'t, 'a>(tokens: &'t [WordToken<'a>]) -> impl Iterator<Item = &'t [WordToken<'a>]> {
     let mut rest = tokens;
     std::iter::from_fn(move || {
@@ -22,9 +22,9 @@ pub(super) fn sentences<'t, 'a>(tokens: &'t [WordToken<'a>]) -> impl Iterator<It
     })
 }
 
-/// How many tokens the first sentence has, and how many after it end it.
+/// Returns the number of tokens in the first sentence, and of the tokens that end it.
 fn first(tokens: &[WordToken<'_>]) -> (usize, usize) {
-    // `run` is the end of the run of marks last looked at: each run is counted once.
+    // `run` is the end of the last run of marks, so that each run is scanned only once.
     let mut opened = None;
     let mut run = 0;
     for (at, token) in tokens.iter().enumerate() {
@@ -38,7 +38,7 @@ fn first(tokens: &[WordToken<'_>]) -> (usize, usize) {
                 }
                 let marks = run - at;
                 let next = tokens.get(at + marks);
-                // `Are You Being Served? was` goes on, and so does a title that ends in a mark.
+                // The sentence goes on after `Are You Being Served? was`, and after a title that ends in a mark.
                 if next.is_none_or(|next| begins(next) || next.tag == WordTag::Quote || token.text == ".") {
                     let closing = usize::from(tokens.get(at + 1).is_some_and(|next| next.tag == WordTag::Unquote));
                     return if closing == 1 { (at + 2, marks.saturating_sub(2)) } else { (at, marks) };
@@ -55,7 +55,7 @@ fn begins(token: &WordToken<'_>) -> bool {
     token.text.starts_with(|first: char| !first.is_lowercase())
 }
 
-/// Abbreviations that often stand last in a sentence.
+/// Recognizes abbreviations that often end a sentence.
 fn ends_by_itself(token: &WordToken<'_>) -> bool {
     // `World War I.`
     matches!(
@@ -64,7 +64,7 @@ fn ends_by_itself(token: &WordToken<'_>) -> bool {
     )
 }
 
-/// A word of a closed class with a capital, as only a sentence begins.
+/// Recognizes a capitalized word of a closed class, which only begins a sentence.
 fn is_opening(token: &WordToken<'_>) -> bool {
     token.text.starts_with(char::is_uppercase) && lexicon::closed(token.text).is_some()
 }

@@ -1,4 +1,4 @@
-//! The titles of a corpus, to be found in running text.
+//! Index of the titles of a corpus, for finding them in running text.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,29 +7,29 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::clean::clean;
 use super::token::{WordToken, tokens};
 
-/// Longest title that is looked for, in tokens: what bounds the work at each token of a text.
+/// Maximum number of tokens in a title, which bounds the work at each token of a text.
 const LONGEST: usize = 16;
 
-/// What a run of tokens that begins a title is known to be.
+/// Node of the trie: properties of a run of tokens at the start of some title.
 #[derive(Debug, Clone, Copy, Default)]
 struct TitleNode {
-    /// Some title is exactly this run.
+    /// If `true`, the run is a complete title.
     ends: bool,
-    /// Some longer title begins with it.
+    /// If `true`, a longer title begins with the run.
     goes_on: bool,
 }
 
-/// Titles as a trie over tokens whose nodes are known by the hash of the way to them: a few words of memory for each
-/// token of each title, and a look at each token of a text for as long as some title goes on.
+/// Trie of titles over tokens, with nodes keyed by the hash of the tokens that lead to them. Takes a few words of
+/// memory per token of each title, and one lookup per token of a text while some title continues.
 #[derive(Debug, Default)]
 pub(super) struct TitleIndex {
     nodes: HashMap<u64, TitleNode, BuildHasherDefault<IdentityHasher>>,
-    /// The whole title that a title without its qualifier stands for, or `None` if it may be several.
+    /// Full title for each title without its qualifier. `None` if several titles share that form.
     bases: HashMap<u64, Option<u64>, BuildHasherDefault<IdentityHasher>>,
 }
 
 impl TitleIndex {
-    /// Makes `title` known, with and without its qualifier.
+    /// Adds `title`, with and without its qualifier.
     pub(super) fn add(&mut self, title: &str) {
         let title = clean(title);
         let base = base(&title);
@@ -49,7 +49,8 @@ impl TitleIndex {
         }
     }
 
-    /// How a passage under `title` is named in its triples: without the qualifier, where that can mean only it.
+    /// Returns the name of a passage under `title` in triples: without the qualifier, unless other titles share that
+    /// form.
     pub(super) fn name(&self, title: &str) -> String {
         let title = clean(title).trim().to_owned();
         let base = base(&title);
@@ -59,7 +60,7 @@ impl TitleIndex {
         }
     }
 
-    /// How many of the first of `tokens` are a title, as many as can be; 0 if none.
+    /// Returns the number of tokens in the longest title that `tokens` begin with; 0 if there is none.
     pub(super) fn longest(&self, tokens: &[WordToken<'_>]) -> usize {
         let mut way = TokenRunHash::default();
         let mut found = 0;
@@ -95,7 +96,7 @@ impl TitleIndex {
     }
 }
 
-/// `title` without a qualifier in brackets at its end.
+/// Removes a qualifier in brackets from the end of `title`.
 pub(super) fn base(title: &str) -> &str {
     let title = title.trim();
     match title.strip_suffix(')').and_then(|head| head.rsplit_once(" (")) {
@@ -104,8 +105,8 @@ pub(super) fn base(title: &str) -> &str {
     }
 }
 
-/// The hash of a run of tokens: the same on every machine, so that what is extracted is too. Two runs of one hash
-/// would make a name out of words that are none; with 64 bits nobody will see that.
+/// Hash of a run of tokens, equal on every machine, so that extraction is deterministic. A collision would produce a
+/// false name, which is negligible with 64 bits.
 #[derive(Default)]
 struct TokenRunHash(u64);
 
@@ -125,7 +126,7 @@ fn hash(bytes: &[u8]) -> u64 {
     sum ^ (sum >> 31)
 }
 
-/// Keys are hashes already.
+/// Hasher that passes keys through, since they are hashes already.
 #[derive(Debug, Default)]
 struct IdentityHasher(u64);
 

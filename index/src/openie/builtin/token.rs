@@ -1,28 +1,28 @@
-//! Words, numbers and marks of a text.
+//! Splits a text into words, numbers and marks.
 
 use super::clean::{CLOSE, OPEN};
 use super::lexicon::{self, WordTag};
 
-/// Bytes of a word, at most; what is longer is taken for a mark of no meaning.
+/// Maximum bytes of a word; anything longer is treated as a meaningless mark.
 const LONGEST_WORD: usize = 256;
 
-/// A word or mark and what it may be.
+/// Word or mark with its part of speech.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WordToken<'a> {
     pub(super) text: &'a str,
-    /// Where it begins in the text, in bytes.
+    /// Byte offset in the text.
     pub(super) start: usize,
     pub(super) tag: WordTag,
 }
 
 impl WordToken<'_> {
-    /// Where it ends in the text, in bytes.
+    /// Byte offset of the end in the text.
     pub(super) fn end(&self) -> usize {
         self.start + self.text.len()
     }
 }
 
-/// Cuts `text`, which is clean, into tokens. Every character but spaces belongs to exactly one.
+/// Splits cleaned `text` into tokens. Every character except white space belongs to exactly one token.
 pub(super) fn tokens(text: &str) -> Vec<WordToken<'_>> {
     let mut tokens = Vec::with_capacity(text.len() / 5);
     let mut start = 0;
@@ -44,7 +44,7 @@ pub(super) fn tokens(text: &str) -> Vec<WordToken<'_>> {
     tokens
 }
 
-/// Letters of every script with their marks, digits, and signs that stand in names.
+/// Recognizes characters of words: letters of every script with their marks, digits, and signs that occur in names.
 fn is_word(char: char) -> bool {
     char.is_alphanumeric()
         || matches!(char, '$' | '£' | '€' | '%' | '+' | '#' | '&' | '*' | '°' | '@' | '_' | '\u{300}'..='\u{36f}')
@@ -55,7 +55,7 @@ fn is_mark(char: char) -> bool {
     char == OPEN || char == CLOSE || matches!(char, '–' | '—' | '…' | '«' | '»' | '、' | '。' | '،' | '·')
 }
 
-/// The bytes of the word that `text` begins with.
+/// Returns the length in bytes of the word that `text` begins with.
 fn word(text: &str) -> usize {
     let mut chars = text.char_indices().peekable();
     let mut before = ' ';
@@ -64,7 +64,7 @@ fn word(text: &str) -> usize {
         let joined = match char {
             _ if is_word(char) => true,
             '\'' | '-' | '/' | '!' => after.is_alphanumeric() && before.is_alphanumeric(),
-            // Years and scores: 957–960.
+            // Joins years and scores: 957–960.
             '–' => before.is_ascii_digit() && after.is_ascii_digit(),
             ',' | ':' => before.is_ascii_digit() && after.is_ascii_digit(),
             '.' if after.is_alphanumeric() => {
@@ -81,7 +81,7 @@ fn word(text: &str) -> usize {
     text.len()
 }
 
-/// `J`, or the last letter of `U.S`.
+/// Recognizes initials: `J`, or the last letter of `U.S`.
 fn is_initial(word: &str) -> bool {
     let last = word.rsplit('.').next().unwrap_or(word);
     let mut chars = last.chars();

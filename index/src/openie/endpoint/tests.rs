@@ -8,10 +8,10 @@ use crate::complete::{CompleteError, ModelMessage, ModelReply};
 use crate::evidence::Passage;
 use crate::triple::Triple;
 
-/// Replies by what it is asked about, step by step.
+/// Model with scripted replies.
 #[derive(Debug, Default)]
 struct Scripted {
-    /// What it says before it replies as it should, by a word of the passage.
+    /// Replies to give before the correct one, by a word of the passage.
     first: Mutex<HashMap<&'static str, Vec<Result<ModelReply, CompleteError>>>>,
     calls: AtomicU32,
     at_once: AtomicU32,

@@ -166,7 +166,7 @@ proptest! {
     fn no_file_makes_it_panic(text in "[\\[\\]{}\",:a-z0-9\\\\ \n]{0,80}") {
         let (_dir, path) = file(&text);
         if let Ok(source) = Imported::open(&path) {
-            // Nothing in it may match, which is an error of its own.
+            // No match is an error of its own, which is fine here.
             let _ = extract(&source, &corpus(&[("a", "", "b")]));
         }
     }

@@ -4,11 +4,11 @@ use super::{MOST, THRESHOLD};
 
 /// Collector of the [`MOST`] best neighbors, ties by number.
 #[derive(Debug, Default)]
-pub(super) struct BestNeighbours {
+pub(super) struct BestNeighbors {
     list: Vec<(u32, f32)>,
 }
 
-impl BestNeighbours {
+impl BestNeighbors {
     /// Offers a neighbor. Ignores scores below [`THRESHOLD`].
     pub(super) fn offer(&mut self, number: u32, score: f32) {
         if score >= THRESHOLD {
