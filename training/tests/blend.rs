@@ -1,17 +1,17 @@
 //! Tests of `train blend`: interpolation between two adapters, and between all weights of two models.
 #![allow(clippy::unwrap_used)]
 
-mod tiny_model;
 mod entropy_run;
+mod tiny_model;
 mod word_run;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use safetensors::SafeTensors;
 use entropy_run::{ADAPTER, RECIPE, ready};
-use word_run::{succeed, stderr};
+use safetensors::SafeTensors;
+use word_run::{stderr, succeed};
 
 fn blend(dir: &Path, share: &str, out: &str, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
@@ -39,7 +39,9 @@ fn blended_policies_are_interpolations() {
         let dir = temp.path();
         succeed(word_run::train("grpo", dir, "one", &[]));
         succeed(word_run::train("grpo", dir, "other", &["--set", "seed=4", "--init", "one"]));
-        assert!(succeed(blend(dir, "0.25", "between", &["--dry-run"])).contains("apart") && !dir.join("between").exists());
+        assert!(
+            succeed(blend(dir, "0.25", "between", &["--dry-run"])).contains("apart") && !dir.join("between").exists()
+        );
         for (share, out) in [("0", "first"), ("0.25", "between"), ("1", "last")] {
             assert!(succeed(blend(dir, share, out, &[])).contains(out));
         }

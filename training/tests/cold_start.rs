@@ -14,16 +14,16 @@ use waymark_agent::{BlockingSearch, Policy, SearchError, SearchLimits, Searcher}
 use waymark_engine::Origin;
 use waymark_index::{Evidence, Hit, Mode, Passage, Query};
 use waymark_models::tokenizer::Tokenizer;
-use waymark_training::data::player::LessonPlayer;
-use waymark_training::lessons::multi_hop::hop;
 use waymark_training::data::lesson_plan::LessonPlan;
-use waymark_training::lessons::guard::Guard;
-use waymark_training::lessons::lesson::{Conclusion, Lesson};
-use waymark_training::lessons::rows::{CorpusPassage, SourceQuestion, rows};
-use waymark_training::data::recipe::{SourceForm, DataRecipe};
-use waymark_training::lessons::relation::relation;
-use waymark_training::lessons::single_hop;
+use waymark_training::data::player::LessonPlayer;
+use waymark_training::data::recipe::{DataRecipe, SourceForm};
 use waymark_training::data::teacher::{Habits, SearchPreview};
+use waymark_training::lessons::contamination::ContaminationFilter;
+use waymark_training::lessons::lesson::{Conclusion, Lesson};
+use waymark_training::lessons::multi_hop::hop;
+use waymark_training::lessons::relation::relation;
+use waymark_training::lessons::rows::{CorpusPassage, SourceQuestion, rows};
+use waymark_training::lessons::single_hop;
 use waymark_training::lessons::text::{normalized, words};
 
 fn recipe() -> DataRecipe {
@@ -37,11 +37,11 @@ fn measured(data: &Path) -> Vec<SourceQuestion> {
 }
 
 fn courses(data: &Path, recipe: &DataRecipe) -> Vec<(SourceForm, LessonPlan)> {
-    let mut guard = Guard::default();
+    let mut contamination = ContaminationFilter::default();
     for path in &recipe.measured {
-        guard.add(&rows::<SourceQuestion>(&data.join(path)).unwrap());
+        contamination.add(&rows::<SourceQuestion>(&data.join(path)).unwrap());
     }
-    let open = |source| LessonPlan::open(source, data, &guard, recipe.seed).unwrap();
+    let open = |source| LessonPlan::open(source, data, &contamination, recipe.seed).unwrap();
     recipe.sources.iter().map(|source| (source.form, open(source))).collect()
 }
 
@@ -106,7 +106,8 @@ fn no_evaluation_subject_or_gold_triple_is_taught() {
     let Some(data) = outside::data(&[]) else { return };
     let recipe = recipe();
     let measured = measured(&data);
-    let key = |subject: &str, name: &str| (normalized(subject), relation(name).map_or(name, |known| known.need).to_owned());
+    let key =
+        |subject: &str, name: &str| (normalized(subject), relation(name).map_or(name, |known| known.need).to_owned());
     let triples = measured.iter().flat_map(|question| question.evidences.iter().chain(&question.triple));
     let pairs: HashSet<_> = triples.map(|triple| key(&triple[0], &triple[1])).collect();
     let needs: HashSet<String> = pairs.iter().map(|(subject, need)| normalized(&need.replace("{}", subject))).collect();
@@ -201,7 +202,7 @@ fn ann() -> CorpusPassage {
 }
 
 impl BlockingSearch for BirthplaceIndex {
-    fn find_words(&self, query: &Query) -> Result<Evidence, SearchError> {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
         let CorpusPassage { id, title, text } = ann();
         let right = Passage { id, title, text };
         let wrong = Passage { id: "p2".into(), title: "Lee".into(), text: "Lee is a <answer> river </answer>.".into() };
@@ -251,7 +252,7 @@ fn lesson(answer: &str) -> Lesson {
         golds: vec![answer.into()],
         supporting: vec!["p1".into()],
         hops: vec![hop(relation("place of birth").unwrap(), "Ann Lee", answer, vec![ann()])],
-        close: Conclusion::Last,
+        conclusion: Conclusion::Last,
     }
 }
 
@@ -335,7 +336,7 @@ async fn conceding_lessons_guess_after_different_searches() {
         lengths.insert(searches.len());
         let found = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
         assert!(found.text.contains("She was born in Leeds") && !found.guessed, "what can be found is: {}", found.text);
-        // A passage has the word, though it says something else: nobody could claim that it is not there.
+        // A passage contains the word in another sense, so the teacher cannot claim that the answer is not there.
         assert!(stage.play(&lesson("river"), "d", 0, seed).await.unwrap().is_err());
     }
     assert_eq!(lengths, HashSet::from([2, 3]));

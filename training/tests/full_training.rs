@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use word_run::{succeed, stderr};
+use word_run::{stderr, succeed};
 
 /// Recipe in which no answer is ever correct, so that only KL divergence and entropy have an effect.
 const RECIPE: &str = r#"
@@ -128,7 +128,10 @@ fn rewards_over_support_need_known_support() {
     let routes = ["--stage", "2", "--set", "grpo.routes={}"];
     let bare = train(dir, "bare", &routes).output().unwrap();
     let stderr = stderr(&bare);
-    assert!(!bare.status.success() && stderr.contains("questions: ") && stderr.contains("give `supporting`"), "{stderr}");
+    assert!(
+        !bare.status.success() && stderr.contains("questions: ") && stderr.contains("give `supporting`"),
+        "{stderr}"
+    );
     assert!(!dir.join("bare").exists());
 
     let line = |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [\"a\"], \"supporting\": [\"w1\"]}}\n");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use word_run::{succeed, stderr};
+use word_run::{stderr, succeed};
 
 /// Recipe whose answers are one random word. Some questions accept it, which earns a small reward in stage 2 of
 /// EVO-RAG and so makes pairs.

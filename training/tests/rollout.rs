@@ -1,8 +1,8 @@
 //! Tests of `train rollout`: plan, interruption and resumption, with an adapter and with trained weights.
 #![allow(clippy::unwrap_used)]
 
-mod tiny_model;
 mod entropy_run;
+mod tiny_model;
 mod word_run;
 
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use entropy_run::{ADAPTER, RECIPE, ready};
-use word_run::{succeed, stderr};
+use word_run::{stderr, succeed};
 
 fn roll(dir: &Path, out: &str, flags: &[&str]) -> Command {
     word_run::train("rollout", dir, out, flags)
@@ -84,6 +84,10 @@ fn rollouts_use_the_policy_of_init() {
     fs::create_dir(dir.join("other")).unwrap();
     fs::write(dir.join("other/policy.toml"), "name = \"other\"\nprotocol = \"routerag\"\n").unwrap();
     let refused = roll(dir, "own.jsonl", &["--init", "other"]).output().unwrap();
-    assert!(!refused.status.success() && stderr(&refused).contains("--init other: the protocol"), "{}", stderr(&refused));
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("--init other: the protocol"),
+        "{}",
+        stderr(&refused)
+    );
     assert!(!dir.join("own.jsonl").exists());
 }

@@ -1,66 +1,69 @@
-//! `train dpo`: learning from preferences.
+//! `train dpo`: training on preferences.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
 use toml::{Table, Value};
-use waymark::config::Device;
 use waymark_models::gradient::Learner;
+use waymark_runtime::config::Device;
 
-use super::asked::{self, Asked};
-use super::bar::Bar;
-use super::card::{self, Planned, Work};
-use super::field::{self, Asking, Facts};
-use super::machine::{Base, Machine};
-use super::plan;
-use super::producer::Producer;
-use super::rolling::Rolling;
-use super::sheet::Aside;
-use crate::dpo::{self, Campaign, Goal};
-use crate::ledger::Ledger;
-use crate::recipe::dpo::Reference;
+use super::compute_args::{BaseIdentity, ComputeArgs};
+use super::dry_run;
+use super::gpu_plan::{self, GpuPlan, MemoryRequest};
+use super::initial_policy;
+use super::observer::TerminalObserver;
+use super::progress_bar::StepProgress;
+use super::question_args::{self, QuestionArgs, RunFacts};
+use super::question_split::ValidationArgs;
+use super::recipe_args::RecipeArgs;
+use super::rollout_args::RolloutArgs;
+use super::run_facts;
+use crate::dpo::{self, DpoGoal, DpoTraining};
+use crate::ledger::RunLedger;
+use crate::recipe::dpo::DpoReference;
 use crate::recipe::{Dpo, Recipe};
-use crate::run::Metrics;
+use crate::run::MetricsFile;
 
-/// Learns from preferences between its own trajectories, by DPO.
+/// Trains a policy on preferences between its own trajectories, by DPO.
 ///
-/// Each round, the policy answers questions several times in the engine it is served by; the recipe's reward and rule say
-/// which trajectories are preferred to which, and a few epochs over these pairs make the preferred ones more probable than
-/// the others. An adapter is learnt, or every weight where the recipe has none. RUN gets metrics, all trajectories with what
-/// each was preferred to, checkpoints, and in RUN/policy that of the best round of the last stage: the one with the highest
-/// EM on the validation questions, or the last round where there are none. A run that was killed goes on when the same
-/// command is given again. Where the recipe has a ranker (dpo.ranker), its heads are in RUN/ranker.safetensors at the end.
+/// In each round the policy answers questions several times in the engine that serves it. The recipe's reward and pair
+/// rule decide which trajectories are preferred to which, and a few epochs over these pairs make the preferred ones
+/// more probable. The command trains an adapter, or every weight if the recipe has no [adapter]. RUN receives metrics,
+/// all trajectories with their preferences, checkpoints, and in RUN/policy the policy of the best round of the last
+/// stage: the round with the highest EM on the validation questions, or the last round if there are none. The same
+/// command resumes an interrupted run. If the recipe has a ranker (dpo.ranker), its heads are written to
+/// RUN/ranker.safetensors at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   train dpo --recipe training/recipes/tearag.toml --init runs/tearag-sft --questions nq.jsonl --index wiki.index \\
             --questions hotpotqa.jsonl --index wiki.index --out runs/tearag --dry-run
   train dpo --recipe training/recipes/evo_rag.toml --questions hotpotqa.jsonl --index hotpotqa.index --out runs/evo_rag
-  train show runs/evo_rag/samples.jsonl --step 1      what was preferred to what")]
+  train show runs/evo_rag/samples.jsonl --step 1      print trajectories with their preferences")]
 pub(crate) struct Args {
     #[command(flatten)]
-    asked: Asked,
+    recipe_args: RecipeArgs,
 
-    /// The policy or run to begin with; without it the base model as it is.
+    /// Policy or run to start from. Defaults to the base model.
     #[arg(long, value_name = "DIR")]
     init: Option<PathBuf>,
 
     #[command(flatten)]
-    asking: Asking,
+    question_args: QuestionArgs,
 
     #[command(flatten)]
-    aside: Aside,
+    validation_args: ValidationArgs,
 
-    /// The run's folder.
+    /// Directory of the run.
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
 
     #[command(flatten)]
-    rolling: Rolling,
+    rollout_args: RolloutArgs,
 
     #[command(flatten)]
-    machine: Machine,
+    compute_args: ComputeArgs,
 }
 
 impl Args {
@@ -69,79 +72,91 @@ impl Args {
     }
 
     async fn train(self) -> anyhow::Result<()> {
-        let recipe = self.asked.open()?;
-        let settings = recipe.dpo(&self.asked.recipe)?;
-        check_ranker(settings, self.machine.card())?;
-        let device = self.rolling.device(&recipe)?;
-        let sheets = self.aside.divide(self.asking.sheets()?, "dpo.validation", settings.validation)?;
-        let team = self.machine.host.team();
+        let recipe = self.recipe_args.open()?;
+        let settings = recipe.dpo(&self.recipe_args.recipe)?;
+        check_ranker(settings, self.compute_args.gpu())?;
+        let device = self.rollout_args.device(&recipe)?;
+        let files = self.validation_args.split(self.question_args.files()?, "dpo.validation", settings.validation)?;
+        let team = self.compute_args.host_args.team();
         let policy = recipe.policy()?;
-        let opened = self.machine.open(&recipe)?;
-        let guest = self.rolling.guest(&recipe, settings.concurrent, device, &self.machine);
-        let work = Work { section: "dpo", pack_tokens: settings.pack_tokens, longest: card::longest(&policy), guest };
-        let planned = self.machine.plan(&opened, &recipe, &work, self.asked.dry_run)?;
-        if let Some(planned) = planned.as_ref().filter(|planned| self.asked.dry_run && planned.is_unasked()) {
-            return plan::unasked(&recipe, opened.checkpoint.weights.config(), planned);
+        let base_checkpoint = self.compute_args.open(&recipe)?;
+        let rollout_engine = self.rollout_args.shared_engine(&recipe, settings.concurrent, device, &self.compute_args);
+        let memory_request = MemoryRequest {
+            section: "dpo",
+            pack_tokens: settings.pack_tokens,
+            longest: gpu_plan::max_trajectory_tokens(&policy),
+            rollout_engine,
+        };
+        let gpu_plan = self.compute_args.plan(&base_checkpoint, &recipe, &memory_request, self.recipe_args.dry_run)?;
+        if let Some(gpu_plan) = gpu_plan.as_ref().filter(|gpu_plan| self.recipe_args.dry_run && gpu_plan.is_unqueried())
+        {
+            return dry_run::unqueried_gpu(&recipe, base_checkpoint.checkpoint.weights.config(), gpu_plan);
         }
-        let planned = planned.as_ref();
-        let (mut learner, base) = self.machine.learner(opened, &recipe, Arc::clone(&team), planned)?;
-        let take = |dir: &PathBuf| asked::take("--init", dir, &recipe, &base, &mut learner);
+        let gpu_plan = gpu_plan.as_ref();
+        let (mut learner, base) = self.compute_args.learner(base_checkpoint, &recipe, Arc::clone(&team), gpu_plan)?;
+        let take = |dir: &PathBuf| initial_policy::load("--init", dir, &recipe, &base, &mut learner);
         let origin = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
-        let encoded = settings.ranking().is_some() && recipe.adapter.is_none();
-        let measured = settings.reference == Reference::Initial || encoded;
+        let encoded = settings.active_ranker().is_some() && recipe.adapter.is_none();
+        let measured = settings.reference == DpoReference::Initial || encoded;
         let initial = if measured { learner.values().to_vec() } else { Vec::new() };
-        let exchange = tempfile::tempdir()?;
-        let runtime =
-            self.rolling.engine(&recipe, settings.concurrent, &team, device, (&self.machine.host, planned))?;
-        let trained = async {
-            let embedder = self.asking.embedder(&team, &self.machine.host)?;
+        let adapter_dir = tempfile::tempdir()?;
+        let runtime = self.rollout_args.engine(
+            &recipe,
+            settings.concurrent,
+            &team,
+            device,
+            (&self.compute_args.host_args, gpu_plan),
+        )?;
+        let result = async {
+            let embedder = self.question_args.embedder(&team, &self.compute_args.host_args)?;
             let stages = settings.stages.iter().zip(1..);
-            let goals: Vec<Goal> =
-                stages.map(|(stage, number)| Goal::of(stage, number, settings, Arc::clone(&embedder))).collect();
+            let goals: Vec<DpoGoal> =
+                stages.map(|(stage, number)| DpoGoal::of(stage, number, settings, Arc::clone(&embedder))).collect();
             let supported = goals.iter().any(|goal| goal.reward.needs_support());
-            let (fields, over) = self.asking.fields(sheets, &runtime, &embedder, team.threads(), supported)?;
+            let (question_sets, index_facts) =
+                self.question_args.open_question_sets(files, &runtime, &embedder, team.threads(), supported)?;
             if goals.iter().any(|goal| goal.reward.counts_hops()) {
-                field::tell_hops(&fields);
+                question_args::log_hops(&question_sets);
             }
-            let campaign = Campaign {
+            let training = DpoTraining {
                 settings,
                 seed: recipe.seed,
                 goals: &goals,
-                fields: &fields,
+                question_sets: &question_sets,
                 policy: &policy,
                 engine: &runtime.engine,
                 initial: &initial,
-                exchange: exchange.path().join("adapter"),
+                adapter_dir: adapter_dir.path().join("adapter"),
             };
-            self.run_campaign(&campaign, &recipe, (&base, planned), origin, over, &mut learner).await
+            self.run_training(&training, &recipe, (&base, gpu_plan), origin, index_facts, &mut learner).await
         };
-        let trained = trained.await;
-        // Whatever came of it.
+        let result = result.await;
+        // The engine has to stop whether or not training succeeded.
         runtime.engine.end(device.step_limit).await;
-        trained
+        result
     }
 
-    /// What was asked for: the plan of it, or the training.
-    async fn run_campaign(
+    /// Prints the plan (`--dry-run`) or trains.
+    async fn run_training(
         &self,
-        campaign: &Campaign<'_>,
+        training: &DpoTraining<'_>,
         recipe: &Recipe,
-        (base, planned): (&Base, Option<&Planned>),
-        (before, init): (Option<Table>, String),
-        over: Facts,
+        (base, gpu_plan): (&BaseIdentity, Option<&GpuPlan>),
+        (previous_record, init): (Option<Table>, String),
+        index_facts: RunFacts,
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
-        if self.asked.dry_run {
-            return plan::dpo(recipe, campaign, learner, (self.rolling.kv_bytes(), planned)).await;
+        if self.recipe_args.dry_run {
+            return dry_run::dpo(recipe, training, learner, (self.rollout_args.kv_bytes(), gpu_plan)).await;
         }
         let mut facts: Vec<(&str, Value)> = vec![("weights", base.id.clone().into())];
-        facts.extend(over);
-        facts.extend(self.aside.facts()?);
-        facts.extend(asked::device(learner));
-        facts.extend(asked::rolled(campaign.engine));
+        facts.extend(index_facts);
+        facts.extend(self.validation_args.facts()?);
+        facts.extend(run_facts::training_device(learner));
+        facts.extend(run_facts::rollout_device(training.engine));
         facts.push(("init", init.clone().into()));
-        let facts = asked::facts("dpo", recipe, &facts)?;
-        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;
+        let facts = run_facts::to_toml("dpo", recipe, &facts)?;
+        let mut ledger = RunLedger::open(&self.out, &facts, recipe.optimizer, training.settings.keep_last)?;
         const SHOWN: &[&str] = &[
             "round",
             "reward",
@@ -154,26 +169,28 @@ impl Args {
             "step_seconds",
             "validation_merit",
         ];
-        // As long as the round that it stands in; the next one says how long it is.
-        let rows = Metrics::read(&ledger.folder().metrics())?;
+        // The bar ends where the current round ends; the length of the next round is not known yet.
+        let rows = MetricsFile::read(&ledger.folder().metrics())?;
         let end = rows.iter().rev().find_map(|row| row.values.get(dpo::ROUND_END)).map_or(1, |&end| end as u64);
-        let bar = Bar::new("dpo", ledger.state().step, end, SHOWN);
-        let data = asked::fingerprints(&self.asking.questions)?;
-        let mut producer = Producer { bar, recipe, kind: "dpo", data, before, base: base.product() };
-        campaign.train(learner, &mut ledger, &mut producer).await?;
-        // Where all weights are learnt, those that the run began with were read.
+        let bar = StepProgress::new("dpo", ledger.state().step, end, SHOWN);
+        let data = run_facts::fingerprints(&self.question_args.questions)?;
+        let mut terminal =
+            TerminalObserver { bar, recipe, kind: "dpo", data, previous_record, base: base.policy_base() };
+        training.train(learner, &mut ledger, &mut terminal).await?;
+        // When all weights are trained, the ranker reads the states of the initial weights; otherwise those of the base
+        // model.
         let begun = recipe.adapter.is_none() && !init.is_empty();
         dpo::write_ranker(&ledger, learner, if begun { ("init", &init) } else { ("base_id", &base.id) })?;
-        producer.finish(&ledger, learner)
+        terminal.finish(&ledger, learner)
     }
 }
 
-/// Refuses a ranker where a card learns, before anything is loaded.
-fn check_ranker(settings: &Dpo, card: Option<Device>) -> anyhow::Result<()> {
-    let Some(card) = card.filter(|_| settings.ranking().is_some()) else { return Ok(()) };
+/// Fails if the recipe has a ranker and a GPU trains, before anything is loaded.
+fn check_ranker(settings: &Dpo, gpu: Option<Device>) -> anyhow::Result<()> {
+    let Some(gpu) = gpu.filter(|_| settings.active_ranker().is_some()) else { return Ok(()) };
     bail!(
-        "--device {card}: the recipe has a ranker (dpo.ranker), which reads states that a card does not give: take --device \
-         cpu, or --set dpo.ranker.heads=0"
+        "--device {gpu}: the recipe has a ranker (dpo.ranker), which needs hidden states that the GPU backend does not \
+         return: use --device cpu or --set dpo.ranker.heads=0"
     )
 }
 
@@ -185,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_has_no_ranker_and_says_so() {
+    fn a_ranker_on_a_gpu_is_refused() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/evo_rag.toml"));
         let check = |set: &[String], card| {
             let recipe = Recipe::open(path, set).unwrap();

@@ -1,10 +1,10 @@
-//! `train eval`: the same as `waymark eval`, at hand beside the other commands.
+//! `train eval`: same command as `waymark eval`, available from the trainer too.
 
-use waymark::cli::eval::PolicyArgs;
+use waymark_runtime::evaluate::PolicyArgs;
 
-/// Measures policies on questions whose answers are known: EM, F1, searches, tokens, time.
+/// Evaluates policies on questions with known answers: EM, F1, searches, tokens, time.
 ///
-/// Several --policy are compared with the first, question by question. It is `waymark eval`, with its options.
+/// Compares several --policy with the first, question by question. Accepts the options of `waymark eval`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

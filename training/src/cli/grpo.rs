@@ -1,4 +1,4 @@
-//! `train grpo`: learning from rewards.
+//! `train grpo`: training on rewards.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -6,32 +6,34 @@ use std::sync::Arc;
 
 use anyhow::{bail, ensure};
 use toml::{Table, Value};
-use waymark::config::Device;
 use waymark_models::gradient::Learner;
+use waymark_runtime::config::Device;
 
-use super::asked::{self, Asked};
-use super::bar::Bar;
-use super::card::{self, Planned, Work};
-use super::field::{self, Asking, Facts};
-use super::machine::{Base, Machine};
-use super::plan;
-use super::producer::Producer;
-use super::rolling::Rolling;
-use super::sheet::Aside;
-use crate::grpo::{Campaign, Goal};
-use crate::ledger::Ledger;
-use crate::recipe::{Grpo, Recipe, Reference};
+use super::compute_args::{BaseIdentity, ComputeArgs};
+use super::dry_run;
+use super::gpu_plan::{self, GpuPlan, MemoryRequest};
+use super::initial_policy;
+use super::observer::TerminalObserver;
+use super::progress_bar::StepProgress;
+use super::question_args::{self, QuestionArgs, RunFacts};
+use super::question_split::ValidationArgs;
+use super::recipe_args::RecipeArgs;
+use super::rollout_args::RolloutArgs;
+use super::run_facts;
+use crate::grpo::{GrpoGoal, GrpoTraining};
+use crate::ledger::RunLedger;
+use crate::recipe::{Grpo, GrpoReference, Recipe};
 
-/// Learns from rewards of its own trajectories, by GRPO.
+/// Trains a policy on rewards of its own trajectories, by GRPO.
 ///
-/// Each step, the policy answers questions several times in the engine it is served by; what was better than the others of
-/// its group becomes more probable. An adapter is learnt, or every weight where the recipe has none. RUN gets metrics, all
-/// trajectories, checkpoints, and in RUN/policy that of the best step of the last stage: the one with the highest mean
-/// reward on the validation questions, or where the reward prices searches, with the highest EM less `grpo.thrift` times
-/// their cost. A run that was killed goes on when the same command is given again.
+/// In each step the policy answers questions several times in the engine that serves it, and the trajectories that beat
+/// the mean of their group become more probable. The command trains an adapter, or every weight if the recipe has no
+/// [adapter]. RUN receives metrics, all trajectories, checkpoints, and in RUN/policy the policy of the best step of the
+/// last stage: the step with the highest mean reward on the validation questions, or, if the reward prices searches,
+/// with the highest EM less `grpo.thrift` times their cost. The same command resumes an interrupted run.
 ///
-/// Stages that are trained one by one, each with the policy before as --init, have the learning rates and the questions
-/// that they would have in one run; the optimizer's moments begin anew.
+/// Stages that are trained one by one, each with the previous policy as --init, use the same learning rates and
+/// questions as in a single run; only the optimizer's moments start anew.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,36 +43,36 @@ Examples:
              --questions hotpotqa/train.jsonl --index hotpotqa.index --out runs/stage2 --dry-run")]
 pub(crate) struct Args {
     #[command(flatten)]
-    asked: Asked,
+    recipe_args: RecipeArgs,
 
-    /// The policy or run to begin with; without it the base model as it is.
+    /// Policy or run to start from. Defaults to the base model.
     #[arg(long, value_name = "DIR")]
     init: Option<PathBuf>,
 
-    /// The policy or run that the divergence is measured from, and that teaches, where the recipe has a teacher; that of
-    /// --init when not given.
+    /// Policy or run that the KL divergence is measured from; it is also the teacher, if the recipe has one. Defaults
+    /// to that of --init.
     #[arg(long, value_name = "DIR")]
     reference: Option<PathBuf>,
 
-    /// The stage of the recipe to train, from 1; all of them, one after the other, when not given.
+    /// Stage of the recipe to train, from 1. Defaults to all stages in order.
     #[arg(long, value_name = "N")]
     stage: Option<usize>,
 
     #[command(flatten)]
-    asking: Asking,
+    question_args: QuestionArgs,
 
     #[command(flatten)]
-    aside: Aside,
+    validation_args: ValidationArgs,
 
-    /// The run's folder.
+    /// Directory of the run.
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
 
     #[command(flatten)]
-    rolling: Rolling,
+    rollout_args: RolloutArgs,
 
     #[command(flatten)]
-    machine: Machine,
+    compute_args: ComputeArgs,
 }
 
 impl Args {
@@ -79,164 +81,196 @@ impl Args {
     }
 
     async fn train(self) -> anyhow::Result<()> {
-        let recipe = self.asked.open()?;
-        let settings = recipe.grpo(&self.asked.recipe)?;
-        let (taken, behind) = self.stages(settings)?;
+        let recipe = self.recipe_args.open()?;
+        let settings = recipe.grpo(&self.recipe_args.recipe)?;
+        let (stages, earlier_steps) = self.stages(settings)?;
         self.check_reference(settings)?;
-        check_teacher(settings, self.machine.card())?;
-        let device = self.rolling.device(&recipe)?;
-        let sheets = self.aside.divide(self.asking.sheets()?, "grpo.validation", settings.validation)?;
-        let team = self.machine.host.team();
+        check_teacher(settings, self.compute_args.gpu())?;
+        let device = self.rollout_args.device(&recipe)?;
+        let files = self.validation_args.split(self.question_args.files()?, "grpo.validation", settings.validation)?;
+        let team = self.compute_args.host_args.team();
         let policy = recipe.policy()?;
-        let opened = self.machine.open(&recipe)?;
-        let guest = self.rolling.guest(&recipe, settings.concurrent, device, &self.machine);
-        let work = Work { section: "grpo", pack_tokens: settings.pack_tokens, longest: card::longest(&policy), guest };
-        let planned = self.machine.plan(&opened, &recipe, &work, self.asked.dry_run)?;
-        if let Some(planned) = planned.as_ref().filter(|planned| self.asked.dry_run && planned.is_unasked()) {
-            return plan::unasked(&recipe, opened.checkpoint.weights.config(), planned);
+        let base_checkpoint = self.compute_args.open(&recipe)?;
+        let rollout_engine = self.rollout_args.shared_engine(&recipe, settings.concurrent, device, &self.compute_args);
+        let memory_request = MemoryRequest {
+            section: "grpo",
+            pack_tokens: settings.pack_tokens,
+            longest: gpu_plan::max_trajectory_tokens(&policy),
+            rollout_engine,
+        };
+        let gpu_plan = self.compute_args.plan(&base_checkpoint, &recipe, &memory_request, self.recipe_args.dry_run)?;
+        if let Some(gpu_plan) = gpu_plan.as_ref().filter(|gpu_plan| self.recipe_args.dry_run && gpu_plan.is_unqueried())
+        {
+            return dry_run::unqueried_gpu(&recipe, base_checkpoint.checkpoint.weights.config(), gpu_plan);
         }
-        let planned = planned.as_ref();
-        let (mut learner, base) = self.machine.learner(opened, &recipe, Arc::clone(&team), planned)?;
-        let Begun { reference, origin } = self.begin(&recipe, settings, &base, &mut learner)?;
-        let exchange = tempfile::tempdir()?;
-        let runtime =
-            self.rolling.engine(&recipe, settings.concurrent, &team, device, (&self.machine.host, planned))?;
-        let trained = async {
-            let embedder = self.asking.embedder(&team, &self.machine.host)?;
-            let goal = |place| Goal::of(&settings.stages[place], place + 1, settings, Arc::clone(&embedder));
-            let goals: Vec<Goal> = taken.map(goal).collect();
-            let weighed = settings.routes.is_some() || settings.teaching().is_some();
+        let gpu_plan = gpu_plan.as_ref();
+        let (mut learner, base) = self.compute_args.learner(base_checkpoint, &recipe, Arc::clone(&team), gpu_plan)?;
+        let InitialState { reference, provenance } = self.load_initial_state(&recipe, settings, &base, &mut learner)?;
+        let adapter_dir = tempfile::tempdir()?;
+        let runtime = self.rollout_args.engine(
+            &recipe,
+            settings.concurrent,
+            &team,
+            device,
+            (&self.compute_args.host_args, gpu_plan),
+        )?;
+        let result = async {
+            let embedder = self.question_args.embedder(&team, &self.compute_args.host_args)?;
+            let goal = |place| GrpoGoal::of(&settings.stages[place], place + 1, settings, Arc::clone(&embedder));
+            let goals: Vec<GrpoGoal> = stages.map(goal).collect();
+            let weighed = settings.routes.is_some() || settings.active_teacher().is_some();
             let supported = weighed || goals.iter().any(|goal| goal.reward.needs_support());
-            let (fields, over) = self.asking.fields(sheets, &runtime, &embedder, team.threads(), supported)?;
+            let (question_sets, index_facts) =
+                self.question_args.open_question_sets(files, &runtime, &embedder, team.threads(), supported)?;
             if goals.iter().any(|goal| goal.reward.counts_hops()) {
-                field::tell_hops(&fields);
+                question_args::log_hops(&question_sets);
             }
-            let campaign = Campaign {
+            let training = GrpoTraining {
                 settings,
                 seed: recipe.seed,
                 goals: &goals,
-                behind,
-                whole: settings.stages.iter().map(|stage| stage.steps as u64).sum(),
-                fields: &fields,
+                earlier_steps,
+                scheduled_steps: settings.stages.iter().map(|stage| stage.steps as u64).sum(),
+                question_sets: &question_sets,
                 policy: &policy,
                 engine: &runtime.engine,
                 reference: &reference,
-                exchange: exchange.path().join("adapter"),
+                adapter_dir: adapter_dir.path().join("adapter"),
             };
-            self.run_campaign(&campaign, &recipe, (&base, planned), (over, origin), &mut learner).await
+            self.run_training(&training, &recipe, (&base, gpu_plan), (index_facts, provenance), &mut learner).await
         };
-        let trained = trained.await;
-        // Whatever came of it.
+        let result = result.await;
+        // The engine has to stop whether or not training succeeded.
         runtime.engine.end(device.step_limit).await;
-        trained
+        result
     }
 
-    /// What was asked for: the plan of it, or the training.
-    async fn run_campaign(
+    /// Prints the plan (`--dry-run`) or trains.
+    async fn run_training(
         &self,
-        campaign: &Campaign<'_>,
+        training: &GrpoTraining<'_>,
         recipe: &Recipe,
-        (base, planned): (&Base, Option<&Planned>),
-        (over, origin): (Facts, Origin),
+        (base, gpu_plan): (&BaseIdentity, Option<&GpuPlan>),
+        (index_facts, provenance): (RunFacts, Provenance),
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
-        if self.asked.dry_run {
-            return plan::grpo(recipe, campaign, learner, (self.rolling.kv_bytes(), planned)).await;
+        if self.recipe_args.dry_run {
+            return dry_run::grpo(recipe, training, learner, (self.rollout_args.kv_bytes(), gpu_plan)).await;
         }
         let stage = self.stage.map_or_else(|| "all".to_owned(), |stage| stage.to_string());
         let mut facts: Vec<(&str, Value)> = vec![("stage", stage.into()), ("weights", base.id.clone().into())];
-        facts.extend(over);
-        facts.extend(self.aside.facts()?);
-        facts.extend(asked::device(learner));
-        facts.extend(asked::rolled(campaign.engine));
-        facts.extend([("init", Value::String(origin.init)), ("reference", Value::String(origin.compared))]);
-        let facts = asked::facts("grpo", recipe, &facts)?;
-        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;
+        facts.extend(index_facts);
+        facts.extend(self.validation_args.facts()?);
+        facts.extend(run_facts::training_device(learner));
+        facts.extend(run_facts::rollout_device(training.engine));
+        facts.extend([
+            ("init", Value::String(provenance.init)),
+            ("reference", Value::String(provenance.reference_hash)),
+        ]);
+        let facts = run_facts::to_toml("grpo", recipe, &facts)?;
+        let mut ledger = RunLedger::open(&self.out, &facts, recipe.optimizer, training.settings.keep_last)?;
         const SHOWN: &[&str] =
             &["reward", "em", "f1", "format_valid", "searches", "kl", "step_seconds", "validation_merit"];
-        let bar = Bar::new("grpo", ledger.state().step, campaign.steps(), SHOWN);
-        let data = asked::fingerprints(&self.asking.questions)?;
-        let mut producer = Producer { bar, recipe, kind: "grpo", data, before: origin.before, base: base.product() };
-        campaign.train(learner, &mut ledger, &mut producer).await?;
-        producer.finish(&ledger, learner)
+        let bar = StepProgress::new("grpo", ledger.state().step, training.steps(), SHOWN);
+        let data = run_facts::fingerprints(&self.question_args.questions)?;
+        let mut terminal = TerminalObserver {
+            bar,
+            recipe,
+            kind: "grpo",
+            data,
+            previous_record: provenance.previous_record,
+            base: base.policy_base(),
+        };
+        training.train(learner, &mut ledger, &mut terminal).await?;
+        terminal.finish(&ledger, learner)
     }
 
-    /// The stages to train, by their places, and the steps of those before them.
+    /// Range of the stages to train, and the number of steps in the stages before it.
     fn stages(&self, settings: &Grpo) -> anyhow::Result<(Range<usize>, u64)> {
         let all = &settings.stages;
-        let taken = match self.stage {
+        let stages = match self.stage {
             None => 0..all.len(),
             Some(stage) => {
-                ensure!((1..=all.len()).contains(&stage), "--stage {stage}: the recipe has {}", all.len());
-                ensure!(all[stage - 1].steps > 0, "--stage {stage}: it has no steps, see grpo.stages of the recipe");
+                ensure!((1..=all.len()).contains(&stage), "--stage {stage}: the recipe has {} stages", all.len());
+                ensure!(
+                    all[stage - 1].steps > 0,
+                    "--stage {stage}: the stage has no steps (grpo.stages of the recipe)"
+                );
                 stage - 1..stage
             }
         };
-        let behind = all[..taken.start].iter().map(|stage| stage.steps as u64).sum();
-        Ok((taken, behind))
+        let earlier_steps = all[..stages.start].iter().map(|stage| stage.steps as u64).sum();
+        Ok((stages, earlier_steps))
     }
 
-    /// Refuses a reference that nothing would be measured from.
+    /// Fails if --reference is given but the recipe does not use a reference.
     fn check_reference(&self, settings: &Grpo) -> anyhow::Result<()> {
         let Some(dir) = &self.reference else { return Ok(()) };
         let named = format!("--reference {}", dir.display());
-        let initial = settings.reference == Reference::Initial;
+        let initial = settings.reference == GrpoReference::Initial;
         ensure!(initial, "{named}: the recipe measures the divergence from the base model (grpo.reference = \"base\")");
         ensure!(
-            settings.refers(),
-            "{named}: the recipe does not weigh the divergence (grpo.loss.kl = 0), and nobody is taught (grpo.teacher)"
+            settings.needs_reference(),
+            "{named}: the recipe uses no reference: grpo.loss.kl is 0 and there is no grpo.teacher"
         );
         Ok(())
     }
 
-    /// Sets the learner to what training begins with.
-    fn begin(&self, recipe: &Recipe, settings: &Grpo, base: &Base, learner: &mut Learner) -> anyhow::Result<Begun> {
-        let measured = settings.refers();
-        // Of all weights there is no base beside them: it is what they are before --init.
-        let from_base = measured && recipe.adapter.is_none() && settings.reference == Reference::Base;
+    /// Loads the initial values into the learner, and returns them with the reference.
+    fn load_initial_state(
+        &self,
+        recipe: &Recipe,
+        settings: &Grpo,
+        base: &BaseIdentity,
+        learner: &mut Learner,
+    ) -> anyhow::Result<InitialState> {
+        let measured = settings.needs_reference();
+        // An adapter leaves the base model intact, but full training overwrites it, so its values are copied before
+        // --init is loaded.
+        let from_base = measured && recipe.adapter.is_none() && settings.reference == GrpoReference::Base;
         let mut reference = if from_base { learner.values().to_vec() } else { Vec::new() };
-        let (before, init) = match &self.init {
-            Some(dir) => asked::take("--init", dir, recipe, base, learner)?,
+        let (previous_record, init) = match &self.init {
+            Some(dir) => initial_policy::load("--init", dir, recipe, base, learner)?,
             None => (None, String::new()),
         };
-        let mut compared = String::new();
+        let mut reference_hash = String::new();
         if let Some(dir) = &self.reference {
             let own = learner.values().to_vec();
-            (_, compared) = asked::take("--reference", dir, recipe, base, learner)?;
+            (_, reference_hash) = initial_policy::load("--reference", dir, recipe, base, learner)?;
             reference = learner.values().to_vec();
             learner.set_values(&own)?;
-        } else if measured && settings.reference == Reference::Initial {
+        } else if measured && settings.reference == GrpoReference::Initial {
             reference = learner.values().to_vec();
         }
-        Ok(Begun { reference, origin: Origin { before, init, compared } })
+        Ok(InitialState { reference, provenance: Provenance { previous_record, init, reference_hash } })
     }
 }
 
-/// Refuses a teacher where a card learns, before anything is loaded.
-fn check_teacher(settings: &Grpo, card: Option<Device>) -> anyhow::Result<()> {
-    let Some(card) = card.filter(|_| settings.teaching().is_some()) else { return Ok(()) };
+/// Fails if the recipe has a teacher and a GPU trains, before anything is loaded.
+fn check_teacher(settings: &Grpo, gpu: Option<Device>) -> anyhow::Result<()> {
+    let Some(gpu) = gpu.filter(|_| settings.active_teacher().is_some()) else { return Ok(()) };
     bail!(
-        "--device {card}: the recipe has a teacher (grpo.teacher), which a card has no kernels for: take --device cpu, \
-         or --set grpo.teacher.weight=0.0"
+        "--device {gpu}: the recipe has a teacher (grpo.teacher), for which the GPU backend has no kernels: use --device \
+         cpu or --set grpo.teacher.weight=0.0"
     )
 }
 
-/// What training begins with.
-struct Begun {
-    /// What the divergence is measured from, and the teacher; nothing where that is what an adapter lies beside, or it is
-    /// asked about nothing.
+/// Reference values and provenance of the initial values.
+struct InitialState {
+    /// Values of the reference model, which is also the teacher. Empty if the adapter's base model is the reference, or
+    /// if there is no reference.
     reference: Vec<f32>,
-    origin: Origin,
+    provenance: Provenance,
 }
 
-/// Where it comes from.
-struct Origin {
-    /// The record of the training before.
-    before: Option<Table>,
-    /// The hash of the values it begins with; nothing for the base model.
+/// Provenance of the initial values.
+struct Provenance {
+    /// Record of the previous training, if any.
+    previous_record: Option<Table>,
+    /// Hash of the initial values. Empty for the base model.
     init: String,
-    /// The hash of the values that the divergence is measured from, where others were named.
-    compared: String,
+    /// Hash of the values given by --reference. Empty without that option.
+    reference_hash: String,
 }
 
 #[cfg(test)]
@@ -247,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_teaches_nobody_and_says_so() {
+    fn a_teacher_on_a_gpu_is_refused() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/path_router.toml"));
         let check = |set: &[String], card| {
             let recipe = Recipe::open(path, set).unwrap();

@@ -1,4 +1,4 @@
-//! `train keep`.
+//! `train keep`: selects trajectories worth imitating.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -7,67 +7,70 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::keep::Sieve;
 use crate::run::durable;
 use crate::sample::Sample;
+use crate::sample_filter::SampleFilter;
 use crate::store;
 
-/// Keeps a policy's own trajectories that were right by themselves, to imitate them.
+/// Selects a policy's own successful trajectories, for imitation.
 ///
-/// Kept are those whose own answer is a gold one, whose turns all did what they were to do, and that made no search twice.
-/// What an earlier policy finds out by chance, the next one does more often: `train sft` learns them as it learns any other.
-/// With --wrong the answer need not be a gold one: a policy that goes round in circles learns to come to an end.
+/// A trajectory is kept if the policy gave a gold answer without being forced to answer, if every turn was valid, and
+/// if no search was repeated. `train sft` trains on the kept trajectories like on any others, so that the next policy
+/// does more often what an earlier one found by chance. With --wrong the answer need not be gold: this teaches a policy
+/// that goes round in circles to finish.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   train keep runs/stage1/samples.jsonl --dataset 2wiki_train --searches 2-3 --out kept.jsonl
   train sft --recipe training/recipes/routerag-smollm2.toml --init runs/sft --data kept.jsonl --out runs/kept")]
 pub(crate) struct Args {
-    /// Files of samples, as `train rollout` and `train grpo` write them.
+    /// Files of samples written by `train rollout` or `train grpo`.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Where those that are kept are written, one per line.
+    /// File to write the kept trajectories to, one per line.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
-    /// Only those of this data set; may be given several times.
+    /// Keep only trajectories of this data set. May be repeated.
     #[arg(long, value_name = "NAME")]
     dataset: Vec<String>,
 
-    /// Only those that searched so often: `2`, or from `1-3`.
+    /// Keep only trajectories with this number of searches: `2`, or a range such as `1-3`.
     #[arg(long, value_name = "N", default_value = "1-8", value_parser = range)]
     searches: RangeInclusive<usize>,
 
-    /// Also those that are wrong, as long as the policy gave and closed the answer itself. Of a question's trajectories
-    /// the right ones go first.
+    /// Also keep wrong answers that the policy gave and closed without being forced to. Right answers to the same
+    /// question take precedence.
     #[arg(long)]
     wrong: bool,
 
-    /// Only of questions of which another trajectory would not have been kept, however often it searched.
+    /// Keep only trajectories of questions for which another trajectory would not be kept, whatever its number of
+    /// searches.
     #[arg(long)]
     contested: bool,
 
-    /// Trajectories of one question at most.
+    /// Maximum number of trajectories per question.
     #[arg(long, value_name = "N", default_value_t = 2)]
     per_question: usize,
 
-    /// Which of a question's trajectories are kept where there are more.
+    /// Seed of the choice among the trajectories of a question that exceed --per-question.
     #[arg(long, default_value_t = 42)]
     seed: u64,
 }
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        ensure!(!self.out.exists(), "{}: it is there already: give another file", self.out.display());
+        ensure!(!self.out.exists(), "{} already exists: give another file", self.out.display());
         let mut samples = Vec::new();
         for file in &self.files {
             samples.extend(store::read(file)?);
         }
         self.check_datasets(&samples)?;
         samples.retain(|sample| self.dataset.is_empty() || self.dataset.contains(&sample.dataset));
-        let (least, most) = (*self.searches.start(), *self.searches.end());
-        let sieve = Sieve {
+        let least = *self.searches.start();
+        let most = *self.searches.end();
+        let sieve = SampleFilter {
             searches: self.searches,
             wrong: self.wrong,
             contested: self.contested,
@@ -75,11 +78,12 @@ impl Args {
             seed: self.seed,
         };
         let kept = sieve.keep(&samples);
-        let (total, end) = (samples.len(), if self.wrong { "came to an end" } else { "was right" });
-        let among = if self.contested { ", of a question of which another was not" } else { "" };
+        let total = samples.len();
+        let end = if self.wrong { "finished" } else { "was right" };
+        let among = if self.contested { " and belongs to a question with another trajectory that did not" } else { "" };
         ensure!(
             !kept.is_empty(),
-            "of {total} trajectories none {end} by itself with {least} to {most} searches (--searches){among}"
+            "none of the {total} trajectories {end} without being forced, with {least} to {most} searches (--searches){among}"
         );
         durable::write_with(&self.out, |file| {
             kept.iter().try_for_each(|&at| {
@@ -91,23 +95,25 @@ impl Args {
         Ok(())
     }
 
-    /// Refuses the name of a data set of which there is nothing.
+    /// Fails if --dataset names a data set without trajectories.
     fn check_datasets(&self, samples: &[Sample]) -> anyhow::Result<()> {
         let there: BTreeSet<&str> = samples.iter().map(|sample| sample.dataset.as_str()).collect();
+        // A misspelled name would otherwise look like a strict filter.
         let absent = self.dataset.iter().find(|name| !there.contains(name.as_str()));
         absent.map_or(Ok(()), |name| {
             let there = there.iter().copied().collect::<Vec<_>>().join(", ");
-            bail!("--dataset {name}: no trajectory is of it; they are of {there}")
+            bail!("--dataset {name}: no trajectory belongs to it: the files hold trajectories of {there}")
         })
     }
 }
 
-/// `2` or `1-3`.
+/// Parses `2` or `1-3`.
 fn range(text: &str) -> anyhow::Result<RangeInclusive<usize>> {
     let (least, most) = text.split_once('-').unwrap_or((text, text));
-    let number = |text: &str| text.trim().parse::<usize>().with_context(|| format!("{text:?} is no number"));
-    let (least, most) = (number(least)?, number(most)?);
-    ensure!(least <= most, "{least} is more than {most}");
+    let number = |text: &str| text.trim().parse::<usize>().with_context(|| format!("not a number: {text:?}"));
+    let least = number(least)?;
+    let most = number(most)?;
+    ensure!(least <= most, "the range {least}-{most} is empty");
     Ok(least..=most)
 }
 
@@ -136,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_overwritten() {
+    fn an_existing_file_is_not_overwritten() {
         let temp = tempfile::tempdir().unwrap();
         let out = temp.path().join("kept.jsonl");
         std::fs::write(&out, "mine").unwrap();
@@ -146,9 +152,10 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_kept_the_flag_is_named() {
+    fn the_error_for_no_kept_trajectory_names_the_flag() {
         let temp = tempfile::tempdir().unwrap();
-        let (file, out) = (temp.path().join("samples.jsonl"), temp.path().join("kept.jsonl"));
+        let file = temp.path().join("samples.jsonl");
+        let out = temp.path().join("kept.jsonl");
         let sample = Sample { dataset: "2wiki".to_owned(), ..searched("", &[]) };
         std::fs::write(&file, serde_json::to_string(&sample).unwrap() + "\n").unwrap();
         let refused = |more: [&str; 2]| {

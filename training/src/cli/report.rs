@@ -1,23 +1,23 @@
-//! `train report`.
+//! `train report`: renders the report of a run.
 
 use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::run::{self, Folder};
+use crate::run::{self, RunFolder};
 
-/// Draws the report of a run anew, also while the run goes on.
+/// Renders the report of a run again, also while the run is in progress.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The folder that a training run writes to.
+    /// Directory of the run.
     #[arg(value_name = "RUN")]
     run: PathBuf,
 }
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let folder = Folder::open(&self.run)?;
-        run::report(&folder).with_context(|| format!("no report of {}", self.run.display()))?;
+        let folder = RunFolder::open(&self.run)?;
+        run::report(&folder).with_context(|| format!("cannot render the report of {}", self.run.display()))?;
         anstream::println!("{}", folder.report().display());
         Ok(())
     }

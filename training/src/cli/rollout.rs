@@ -1,38 +1,41 @@
-//! `train rollout`: a policy's own trajectories, of which nothing is learnt yet.
+//! `train rollout`: generates trajectories of a policy without training.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use toml::{Table, Value};
-use waymark::agent::Policy;
-use waymark::cli::assembly;
-use waymark::evaluate::Question;
-use waymark::metric::Cost;
+use waymark_agent::Policy;
+use waymark_agent::metric::Cost;
 use waymark_models::checkpoint::Checkpoint;
+use waymark_runtime::assembly;
+use waymark_runtime::evaluate::Question;
 
-use super::asked::{self, Asked};
-use super::bar::{Bar, duration};
-use super::field::Asking;
-use super::host::Host;
-use super::rolling::Rolling;
+use super::host_args::HostArgs;
+use super::initial_policy;
+use super::progress_bar::{StepProgress, duration};
+use super::question_args::QuestionArgs;
+use super::recipe_args::RecipeArgs;
+use super::rollout_args::RolloutArgs;
+use super::run_facts;
 use crate::recipe::{Grpo, Recipe};
-use crate::rollout::{Field, Plan, rollouts, unhurried};
-use crate::run::Row;
-use crate::shelf::Shelf;
-use crate::store::Samples;
-use crate::{hash, numbers, order, product};
+use crate::rollout::{QuestionSet, RolloutPlan, rollout_policy, rollouts};
+use crate::run::MetricsRow;
+use crate::sample_file::SampleFile;
+use crate::store::SampleReader;
+use crate::{hash, policy_writer, rollout_metrics, seeding};
 
-/// Rollouts are made in portions of this many times those that run side by side, and then written: a kill costs one.
+/// Size of a portion of rollouts, as a multiple of the concurrent ones. Each portion is written when it is complete, so
+/// a kill loses at most one portion.
 const ROUNDS: usize = 4;
-/// Questions that a dry run asks at least.
+/// Minimum number of questions in a dry run.
 const TRIED: usize = 4;
 
-/// Lets a policy answer questions as in training, each several times, and keeps what it did.
+/// Generates several trajectories for each question, as in training, and stores them.
 ///
-/// Every question is asked. The [grpo] part of the recipe says how: `group` trajectories of each, `concurrent` of them at
-/// the same time, drawn as `sampling` says. `train keep` takes those that are worth imitating. It goes on where it was when
-/// the same command is given again; what it was is kept beside FILE.
+/// The command answers every question as the [grpo] section of the recipe says: `group` trajectories of each,
+/// `concurrent` of them at a time, sampled by `sampling`. `train keep` selects those worth imitating. The same command
+/// resumes an interrupted one; its settings are stored next to FILE.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -41,35 +44,35 @@ Example:
   train keep own.jsonl --searches 2-3 --out kept.jsonl")]
 pub(crate) struct Args {
     #[command(flatten)]
-    asked: Asked,
+    recipe_args: RecipeArgs,
 
-    /// The policy or run that answers; without it the base model as it is.
+    /// Policy or run that answers. Defaults to the base model.
     #[arg(long, value_name = "DIR")]
     init: Option<PathBuf>,
 
     #[command(flatten)]
-    asking: Asking,
+    question_args: QuestionArgs,
 
-    /// Where the trajectories are written, one per line.
+    /// File to write the trajectories to, one per line.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
     #[command(flatten)]
-    rolling: Rolling,
+    rollout_args: RolloutArgs,
 
     #[command(flatten)]
-    host: Host,
+    host_args: HostArgs,
 }
 
-/// Who answers.
-struct Answering {
-    /// With the weights that answer for its base model.
+/// Policy that answers: its weights and adapter.
+struct AnsweringPolicy {
+    /// Recipe whose `base` is replaced by the weights that answer.
     recipe: Recipe,
-    /// The folder of the adapter beside them.
+    /// Directory of the adapter. `None` without one.
     adapter: Option<PathBuf>,
-    /// What both are known by.
+    /// Facts that identify weights and adapter.
     facts: Table,
-    /// What the tokenizer is known by.
+    /// Hash of the vocabulary.
     vocabulary: String,
 }
 
@@ -79,139 +82,157 @@ impl Args {
     }
 
     async fn roll(self) -> anyhow::Result<()> {
-        let recipe = self.asked.open()?;
-        let settings = recipe.grpo(&self.asked.recipe)?.clone();
-        let sheets = self.asking.sheets()?;
-        let Answering { recipe, adapter, mut facts, vocabulary } = self.answering(recipe)?;
-        let (team, device) = (self.host.team(), self.rolling.served());
-        let runtime = self.rolling.engine(&recipe, settings.concurrent, &team, device, (&self.host, None))?;
+        let recipe = self.recipe_args.open()?;
+        let settings = recipe.grpo(&self.recipe_args.recipe)?.clone();
+        let files = self.question_args.files()?;
+        let AnsweringPolicy { recipe, adapter, mut facts, vocabulary } = self.answering(recipe)?;
+        let team = self.host_args.team();
+        let device = self.rollout_args.device_without_training();
+        let runtime = self.rollout_args.engine(&recipe, settings.concurrent, &team, device, (&self.host_args, None))?;
         let rolled = async {
             let lease = match adapter {
                 Some(dir) => Some(runtime.engine.lease_adapter(dir).await?),
                 None => None,
             };
-            let embedder = self.asking.embedder(&team, &self.host)?;
-            let (fields, over) = self.asking.fields(sheets, &runtime, &embedder, team.threads(), false)?;
-            let more = over.into_iter().chain(asked::rolled(&runtime.engine));
+            let embedder = self.question_args.embedder(&team, &self.host_args)?;
+            let (question_sets, index_facts) =
+                self.question_args.open_question_sets(files, &runtime, &embedder, team.threads(), false)?;
+            let more = index_facts.into_iter().chain(run_facts::rollout_device(&runtime.engine));
             facts.extend(more.map(|(name, value)| (name.to_owned(), value)));
-            let asked = fields.iter().flat_map(|field| field.questions.iter().map(move |question| (field, question)));
-            let work = Work {
+            let questions =
+                question_sets.iter().flat_map(|set| set.questions.iter().map(move |question| (set, question)));
+            let work = RolloutJob {
                 settings: &settings,
                 seed: recipe.seed,
-                asked: asked.collect(),
-                policy: unhurried(&recipe.policy()?, lease),
+                questions: questions.collect(),
+                policy: rollout_policy(&recipe.policy()?, lease),
                 vocabulary: &vocabulary,
             };
-            if self.asked.dry_run {
-                return work.dry_run(&self.out, &facts, &self.rolling.memory()).await;
+            if self.recipe_args.dry_run {
+                return work.dry_run(&self.out, &facts, &self.rollout_args.memory()).await;
             }
             work.run(&self.out, &facts).await
         };
         let rolled = rolled.await;
-        // Whatever came of it.
+        // The engine has to stop whether or not the rollouts succeeded.
         runtime.engine.end(device.step_limit).await;
         rolled
     }
 
-    /// Who answers by a recipe.
-    fn answering(&self, mut recipe: Recipe) -> anyhow::Result<Answering> {
-        let (mut adapter, mut init) = (None, String::new());
+    /// Resolves the policy that answers, by the recipe and --init.
+    fn answering(&self, mut recipe: Recipe) -> anyhow::Result<AnsweringPolicy> {
+        let mut adapter = None;
+        let mut init = String::new();
         let given = recipe.clone();
-        let (mut base, _) = assembly::checkpoint(&recipe.base, self.host.cache.clone())?;
+        let (mut base, _) = assembly::checkpoint(&recipe.base, self.host_args.cache.clone())?;
         let vocabulary = hash::vocabulary(&base.tokenizer);
         if let Some(dir) = &self.init {
             let named = || format!("--init {}", dir.display());
-            let (own, policy) = asked::policy("--init", dir, &recipe)?;
+            let (own, policy) = initial_policy::open("--init", dir, &recipe)?;
             if recipe.adapter.is_none() {
-                let weights = asked::weights(&own, &policy).with_context(named)?;
-                weights.to_str().context("its path is no text").with_context(named)?.clone_into(&mut recipe.base);
+                let weights = initial_policy::weights_dir(&own, &policy).with_context(named)?;
+                weights
+                    .to_str()
+                    .context("the path of the weights is not valid UTF-8")
+                    .with_context(named)?
+                    .clone_into(&mut recipe.base);
                 let learnt = Checkpoint::open(&weights)?;
-                asked::same_vocabulary(&learnt, &vocabulary, &base.name).with_context(named)?;
+                initial_policy::check_vocabulary(&learnt, &vocabulary, &base.name).with_context(named)?;
                 base = learnt;
             } else {
-                let dir = asked::adapter(&policy, &recipe, &base.name, &base.weights.id()).with_context(named)?;
-                (_, init) = product::fingerprint(&dir.join("adapter_model.safetensors"))?;
+                let dir = initial_policy::adapter_dir(&policy, &recipe, &base.name, &base.weights.id())
+                    .with_context(named)?;
+                (_, init) = policy_writer::fingerprint(&dir.join("adapter_model.safetensors"))?;
                 adapter = Some(dir.clone());
             }
         }
         let known: [(&str, Value); 2] = [("weights", base.weights.id().into()), ("init", init.into())];
-        let facts = asked::table("rollout", &given, &known)?;
-        Ok(Answering { recipe, adapter, facts, vocabulary })
+        let facts = run_facts::table("rollout", &given, &known)?;
+        Ok(AnsweringPolicy { recipe, adapter, facts, vocabulary })
     }
 }
 
-/// What is asked of whom.
-struct Work<'a> {
+/// Questions to answer, and the policy that answers them.
+struct RolloutJob<'a> {
     settings: &'a Grpo,
     seed: u64,
-    asked: Vec<(&'a Field, &'a Question)>,
+    questions: Vec<(&'a QuestionSet, &'a Question)>,
     policy: Policy,
     vocabulary: &'a str,
 }
 
-impl Work<'_> {
-    /// Questions that are asked side by side.
+impl RolloutJob<'_> {
+    /// Number of questions in a portion.
     fn portion(&self) -> usize {
         (ROUNDS * self.settings.concurrent / self.settings.group).max(1)
     }
 
-    /// Trajectories in all.
+    /// Total number of trajectories.
     fn total(&self) -> usize {
-        self.asked.len() * self.settings.group
+        self.questions.len() * self.settings.group
     }
 
-    /// How portion `step`, from 1, is asked.
-    fn plan(&self, step: u64) -> Plan<'_> {
+    /// Rollout settings of the portion `step`, counted from 1.
+    fn plan(&self, step: u64) -> RolloutPlan<'_> {
         let Grpo { sampling, group, concurrent, .. } = self.settings;
-        let seed = order::seed(self.seed, "rollouts", 0);
-        Plan { sampling, group: *group, concurrent: *concurrent, seed, step, cost: Cost::default() }
+        let seed = seeding::seed(self.seed, "rollouts", 0);
+        RolloutPlan { sampling, group: *group, concurrent: *concurrent, seed, step, cost: Cost::default() }
     }
 
-    /// How many trajectories are in `out` already, which the same command has made.
+    /// Number of trajectories that `out` already holds from an earlier run of the same command.
     fn made(&self, out: &Path) -> anyhow::Result<usize> {
         let one_more = |made: usize, sample: Result<_, _>| sample.map(|_| made + 1);
-        let made = if out.exists() { Samples::open(out)?.try_fold(0, one_more)? } else { 0 };
+        let made = if out.exists() { SampleReader::open(out)?.try_fold(0, one_more)? } else { 0 };
         let total = self.total();
-        ensure!(made <= total, "{}: {made} trajectories are in it, and this makes {total}", out.display());
+        ensure!(
+            made <= total,
+            "{} already holds {made} trajectories, but this command generates only {total}",
+            out.display()
+        );
         Ok(made)
     }
 
     async fn run(&self, out: &Path, facts: &Table) -> anyhow::Result<()> {
-        let mut shelf = Shelf::open(out, facts)?;
-        let (each, mut made) = (self.portion() * self.settings.group, self.made(out)?);
-        let total = self.asked.len().div_ceil(self.portion()) as u64;
+        let mut shelf = SampleFile::open(out, facts)?;
+        let each = self.portion() * self.settings.group;
+        let mut made = self.made(out)?;
+        let total = self.questions.len().div_ceil(self.portion()) as u64;
+        // The last portion may be smaller, so a complete file is recognized by its total.
         let done = if made == self.total() { total } else { (made / each) as u64 };
         let began = Instant::now();
-        let mut bar = Bar::new("rollout", done, total, &["em", "f1", "format_valid", "searches"]);
-        for (at, asked) in self.asked.chunks(self.portion()).enumerate().skip(done as usize) {
-            let (step, started) = (at as u64 + 1, Instant::now());
-            let mut batch = rollouts(&self.policy, asked, &self.plan(step)).await?;
-            // Of a portion that was broken off while it was written, some are there.
-            for rollout in &mut batch.rollouts[made - at * each..] {
+        let mut bar = StepProgress::new("rollout", done, total, &["em", "f1", "format_valid", "searches"]);
+        for (portion, questions) in self.questions.chunks(self.portion()).enumerate().skip(done as usize) {
+            let step = portion as u64 + 1;
+            let started = Instant::now();
+            let mut batch = rollouts(&self.policy, questions, &self.plan(step)).await?;
+            // If a kill interrupted the writing of this portion, its first trajectories are already in the file.
+            for rollout in &mut batch.rollouts[made - portion * each..] {
                 rollout.sample.tokenizer = Some(self.vocabulary.to_owned());
                 shelf.append(&rollout.sample)?;
                 made += 1;
             }
-            let row = Row::new(step, "rollout", began.elapsed().as_secs_f64());
-            let row = numbers::rollouts(row, &batch.rollouts).with("step_seconds", started.elapsed().as_secs_f64());
+            let row = MetricsRow::new(step, "rollout", began.elapsed().as_secs_f64());
+            let row = rollout_metrics::add_rollouts(row, &batch.rollouts)
+                .with("step_seconds", started.elapsed().as_secs_f64());
             bar.show(&row);
         }
         shelf.sync()?;
         bar.end();
-        anstream::println!("{made} trajectories of {} questions: {}", self.asked.len(), out.display());
+        anstream::println!("{made} trajectories of {} questions: {}", self.questions.len(), out.display());
         Ok(())
     }
 
-    /// Says what would be done. The time is that of the rollouts of a few questions.
+    /// Prints the planned work. The time estimate comes from the rollouts of a few questions.
     async fn dry_run(&self, out: &Path, facts: &Table, memory: &str) -> anyhow::Result<()> {
-        Shelf::check(out, facts)?;
+        SampleFile::check(out, facts)?;
         let Grpo { group, concurrent, .. } = self.settings;
-        let (made, total) = (self.made(out)?, self.total());
-        let few = TRIED.max(concurrent.div_ceil(*group)).min(self.asked.len());
+        let made = self.made(out)?;
+        let total = self.total();
+        let few = TRIED.max(concurrent.div_ceil(*group)).min(self.questions.len());
         let began = Instant::now();
-        let tried = rollouts(&self.policy, &self.asked[..few], &self.plan(1)).await?.rollouts.len();
+        let tried = rollouts(&self.policy, &self.questions[..few], &self.plan(1)).await?.rollouts.len();
         let seconds = began.elapsed().as_secs_f64() / tried.max(1) as f64 * (total - made) as f64;
-        anstream::println!("questions  {}, each {group} times, {concurrent} side by side", self.asked.len());
+        anstream::println!("questions  {}, {group} rollouts each, {concurrent} at a time", self.questions.len());
         anstream::println!("rollouts   {total}, of which {made} are in {}", out.display());
         anstream::println!("memory     {memory}");
         anstream::println!("time       about {}, as measured on {tried} rollouts", duration(seconds));

@@ -1,30 +1,32 @@
-//! `train sft`: learning from given trajectories.
+//! `train sft`: training on given trajectories.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use toml::{Table, Value};
-use waymark::cli::logging;
-use waymark::config::LogFormat;
 use waymark_models::gradient::Learner;
+use waymark_runtime::config::LogFormat;
+use waymark_runtime::logging;
 
-use super::asked::{self, Asked};
-use super::bar::Bar;
-use super::card::Work;
-use super::machine::{Base, Machine};
-use super::plan;
-use super::producer::Producer;
-use crate::ledger::Ledger;
+use super::compute_args::{BaseIdentity, ComputeArgs};
+use super::dry_run;
+use super::gpu_plan::MemoryRequest;
+use super::initial_policy;
+use super::observer::TerminalObserver;
+use super::progress_bar::StepProgress;
+use super::recipe_args::RecipeArgs;
+use super::run_facts;
+use crate::ledger::RunLedger;
 use crate::recipe::{Recipe, Sft};
 use crate::sample::Sample;
-use crate::sft::{Course, Lessons};
+use crate::sft::{SftDataset, SftTraining};
 use crate::store::{self, StoreError};
 
-/// Learns from given trajectories: of each, the tokens that the policy wrote itself.
+/// Trains a policy on given trajectories, on the tokens that the policy wrote itself.
 ///
-/// RUN gets metrics, checkpoints, and the policy in RUN/policy. A run that was killed goes on where its last checkpoint
-/// stands when the same command is given again, and ends in the same weights.
+/// RUN receives metrics, checkpoints, and the policy in RUN/policy. The same command resumes an interrupted run from
+/// its last checkpoint and ends in the same weights.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,111 +34,119 @@ Examples:
   train sft --recipe training/recipes/routerag-smollm2.toml --data samples.jsonl --out runs/sft --set sft.epochs=3")]
 pub(crate) struct Args {
     #[command(flatten)]
-    asked: Asked,
+    recipe_args: RecipeArgs,
 
-    /// Trajectories, as `train data` writes them; may be given several times.
+    /// Path to trajectories as written by `train data`. May be repeated.
     #[arg(long, required = true, value_name = "FILE")]
     data: Vec<PathBuf>,
 
-    /// Trajectories to measure the loss on; a share of the questions of --data when not given (`sft.held_out`).
+    /// Path to trajectories to measure the loss on. Defaults to a share of the questions of --data (`sft.held_out`).
     #[arg(long, value_name = "FILE")]
     held_out: Vec<PathBuf>,
 
-    /// The run's folder.
+    /// Directory of the run.
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
 
-    /// A policy or run to begin with, instead of the base model as it is.
+    /// Policy or run to start from. Defaults to the base model.
     #[arg(long, value_name = "DIR")]
     init: Option<PathBuf>,
 
     #[command(flatten)]
-    machine: Machine,
+    compute_args: ComputeArgs,
 }
 
 impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "info", LogFormat::Text)?;
-        let recipe = self.asked.open()?;
-        let settings = recipe.sft(&self.asked.recipe)?;
-        let opened = self.machine.open(&recipe)?;
+        let recipe = self.recipe_args.open()?;
+        let settings = recipe.sft(&self.recipe_args.recipe)?;
+        let base_checkpoint = self.compute_args.open(&recipe)?;
         let Sft { pack_tokens, longest, .. } = *settings;
-        let work = Work { section: "sft", pack_tokens, longest, guest: None };
-        let planned = self.machine.plan(&opened, &recipe, &work, self.asked.dry_run)?;
-        if let Some(planned) = planned.as_ref().filter(|planned| self.asked.dry_run && planned.is_unasked()) {
-            return plan::unasked(&recipe, opened.checkpoint.weights.config(), planned);
+        let memory_request = MemoryRequest { section: "sft", pack_tokens, longest, rollout_engine: None };
+        let gpu_plan = self.compute_args.plan(&base_checkpoint, &recipe, &memory_request, self.recipe_args.dry_run)?;
+        if let Some(gpu_plan) = gpu_plan.as_ref().filter(|gpu_plan| self.recipe_args.dry_run && gpu_plan.is_unqueried())
+        {
+            return dry_run::unqueried_gpu(&recipe, base_checkpoint.checkpoint.weights.config(), gpu_plan);
         }
-        let (mut learner, base) = self.machine.learner(opened, &recipe, self.machine.host.team(), planned.as_ref())?;
+        let (mut learner, base) = self.compute_args.learner(
+            base_checkpoint,
+            &recipe,
+            self.compute_args.host_args.team(),
+            gpu_plan.as_ref(),
+        )?;
         let protocol = recipe.policy()?.protocol.name();
-        let fit = Fit { protocol, vocab: learner.config().vocab, vocabulary: &base.vocabulary };
-        let lessons = self.lessons(&recipe, settings, &fit)?;
-        let take = |dir: &PathBuf| asked::take("--init", dir, &recipe, &base, &mut learner);
+        let fit = SampleCheck { protocol, vocab: learner.config().vocab, vocabulary: &base.vocabulary };
+        let dataset = self.dataset(&recipe, settings, &fit)?;
+        let take = |dir: &PathBuf| initial_policy::load("--init", dir, &recipe, &base, &mut learner);
         let init = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
-        let course = Course::new(settings, recipe.seed, &lessons);
-        if self.asked.dry_run {
-            return plan::sft(&recipe, settings, &lessons, &course, &mut learner, planned.as_ref());
+        let training = SftTraining::new(settings, recipe.seed, &dataset);
+        if self.recipe_args.dry_run {
+            return dry_run::sft(&recipe, settings, &dataset, &training, &mut learner, gpu_plan.as_ref());
         }
-        self.train(&recipe, &base, init, &course, &mut learner)
+        self.train(&recipe, &base, init, &training, &mut learner)
     }
 
-    /// What is learnt from, and what was held out.
-    fn lessons(&self, recipe: &Recipe, settings: &Sft, fit: &Fit<'_>) -> anyhow::Result<Lessons> {
+    /// Reads the training and held-out trajectories.
+    fn dataset(&self, recipe: &Recipe, settings: &Sft, fit: &SampleCheck<'_>) -> anyhow::Result<SftDataset> {
         let read = |files: &[PathBuf]| -> anyhow::Result<Vec<Sample>> {
             let files = files.iter().map(|file| fit.read(file)).collect::<Result<Vec<_>, _>>()?;
             Ok(files.into_iter().flatten().collect())
         };
         let samples = read(&self.data)?;
         if self.held_out.is_empty() {
-            return Ok(Lessons::new(&samples, settings, recipe.seed)?);
+            return Ok(SftDataset::new(&samples, settings, recipe.seed)?);
         }
         let held_out = read(&self.held_out)?;
         let question = |sample: &Sample| (sample.dataset.clone(), sample.question.clone());
         let learnt: HashSet<(String, String)> = samples.iter().map(question).collect();
         if let Some((_, both)) = held_out.iter().map(question).find(|question| learnt.contains(question)) {
-            bail!("--held-out: {both:?} is in --data too: it would be learnt and measured with");
+            bail!("--held-out: the question {both:?} is in --data too: remove it from one of them");
         }
-        Ok(Lessons::given(&samples, &held_out, settings, recipe.seed)?)
+        Ok(SftDataset::given(&samples, &held_out, settings, recipe.seed)?)
     }
 
     fn train(
         &self,
         recipe: &Recipe,
-        base: &Base,
-        (before, init): (Option<Table>, String),
-        course: &Course<'_>,
+        base: &BaseIdentity,
+        (previous_record, init): (Option<Table>, String),
+        training: &SftTraining<'_>,
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
-        let (data, held_out) = (asked::fingerprints(&self.data)?, asked::fingerprints(&self.held_out)?);
+        let data = run_facts::fingerprints(&self.data)?;
+        let held_out = run_facts::fingerprints(&self.held_out)?;
         let mut more: Vec<(&str, Value)> = vec![
             ("weights", base.id.clone().into()),
-            ("data", asked::hashes(&data)),
-            ("held_out", asked::hashes(&held_out)),
+            ("data", run_facts::hash_list(&data)),
+            ("held_out", run_facts::hash_list(&held_out)),
             ("init", init.into()),
         ];
-        more.extend(asked::device(learner));
-        let facts = asked::facts("sft", recipe, &more)?;
-        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, course.settings().keep_last)?;
+        more.extend(run_facts::training_device(learner));
+        let facts = run_facts::to_toml("sft", recipe, &more)?;
+        let mut ledger = RunLedger::open(&self.out, &facts, recipe.optimizer, training.settings().keep_last)?;
         const SHOWN: &[&str] = &["loss", "validation_loss", "gradient_norm", "tokens_per_second"];
-        let bar = Bar::new("sft", ledger.state().step, course.steps(), SHOWN);
-        let mut producer = Producer { bar, recipe, kind: "sft", data, before, base: base.product() };
-        course.train(learner, &mut ledger, &mut producer)?;
-        producer.finish(&ledger, learner)
+        let bar = StepProgress::new("sft", ledger.state().step, training.steps(), SHOWN);
+        let mut terminal =
+            TerminalObserver { bar, recipe, kind: "sft", data, previous_record, base: base.policy_base() };
+        training.train(learner, &mut ledger, &mut terminal)?;
+        terminal.finish(&ledger, learner)
     }
 }
 
-/// What samples have to be of, so that the recipe's policy could have written them.
-struct Fit<'a> {
+/// Check that the recipe's policy could have written a sample.
+struct SampleCheck<'a> {
     protocol: &'static str,
-    /// Tokens of the base model.
+    /// Vocabulary size of the base model.
     vocab: usize,
-    /// What its vocabulary is known by.
+    /// Hash of its vocabulary.
     vocabulary: &'a str,
 }
 
-impl Fit<'_> {
-    /// The samples of a file; the first that does not fit is named by its line.
+impl SampleCheck<'_> {
+    /// Reads the samples of a file. Fails at the first sample that does not fit, with its line number.
     fn read(&self, file: &Path) -> Result<Vec<Sample>, StoreError> {
-        let mut lines = store::Samples::open(file)?;
+        let mut lines = store::SampleReader::open(file)?;
         let mut samples = Vec::new();
         while let Some(sample) = lines.next() {
             let sample = sample?;
@@ -149,13 +159,19 @@ impl Fit<'_> {
     }
 
     fn flaw(&self, sample: &Sample) -> Option<String> {
-        let Fit { protocol, vocab, vocabulary } = *self;
+        let SampleCheck { protocol, vocab, vocabulary } = *self;
         if sample.protocol != protocol {
-            return Some(format!("it is of the protocol {:?}, the recipe's is {protocol:?}", sample.protocol));
+            return Some(format!(
+                "the sample uses the protocol {:?}, but the recipe has {protocol:?}",
+                sample.protocol
+            ));
         }
         if sample.tokenizer.as_ref().is_some_and(|own| own != vocabulary) {
-            return Some("its tokens are not of the base model's vocabulary: build the samples with this one".into());
+            return Some(
+                "the sample uses another vocabulary than the base model: build the samples with this base model".into(),
+            );
         }
+        // Samples without a vocabulary hash are at least checked for the range of their tokens.
         let beyond = sample.tokens.iter().find(|&&token| token as usize >= vocab)?;
         Some(format!("token {beyond} is outside the base model's vocabulary of {vocab}"))
     }

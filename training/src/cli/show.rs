@@ -1,61 +1,61 @@
-//! `train show`.
+//! `train show`: prints trajectories.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use owo_colors::{OwoColorize, Style};
-use waymark::agent::{Kind, Policy, Reason};
-use waymark::cli::{assembly, harmless, logging};
-use waymark::config::LogFormat;
-use waymark::engine::Origin;
+use waymark_agent::{EpisodeEnd, Policy, SegmentKind};
+use waymark_engine::Origin;
 use waymark_models::tokenizer::Tokenizer;
+use waymark_runtime::config::LogFormat;
+use waymark_runtime::{assembly, harmless, logging};
 
 use crate::hash;
-use crate::sample::{Sample, Span};
-use crate::store::Samples;
+use crate::sample::{OriginRun, Sample};
+use crate::store::SampleReader;
 
-/// Prints trajectories for people.
+/// Prints trajectories in a readable form.
 ///
-/// The prompt is dim, thoughts are italic, queries blue, answers green, and what the environment put in is yellow.
+/// The prompt is dim, thoughts are italic, queries blue, answers green, and text from the environment is yellow.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  train show samples.jsonl                        the first one
-  train show samples.jsonl --n 5 --failed         the first five without reward
+  train show samples.jsonl                        the first trajectory
+  train show samples.jsonl --n 5 --failed         the first five without a reward
   train show samples.jsonl --id 2wiki_train-93402dbc0bdb11eba7f7acde48001122-0")]
 pub(crate) struct Args {
-    /// A file of samples.
+    /// Path to a file of samples.
     file: PathBuf,
 
-    /// How many to print.
+    /// Maximum number of samples to print.
     #[arg(long, short, default_value_t = 1)]
     n: usize,
 
-    /// Only those whose id, or question's id, begins so.
+    /// Print only samples whose ID or question ID starts with this text.
     #[arg(long, value_name = "ID")]
     id: Option<String>,
 
-    /// Only those of this data set.
+    /// Print only samples of this data set.
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
 
-    /// Only those of this step.
+    /// Print only samples of this step.
     #[arg(long, value_name = "N")]
     step: Option<u64>,
 
-    /// Only those without an answer, or with no reward above 0.
+    /// Print only samples without an answer or with a reward of at most 0.
     #[arg(long)]
     failed: bool,
 
-    /// Leaves the prompt out.
+    /// Omit the prompt.
     #[arg(long)]
     no_prompt: bool,
 
-    /// The base model whose tokenizer wrote the tokens.
+    /// Base model whose tokenizer decodes the tokens.
     #[arg(long, default_value = "smollm2-135m-instruct", value_name = "NAME")]
     model: String,
 
-    /// Where downloaded weights are kept; the user's cache directory when not given.
+    /// Directory for downloaded weights. Defaults to the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
 }
@@ -66,20 +66,24 @@ impl Args {
         let tokenizer = assembly::checkpoint(&self.model, self.cache.clone())?.0.tokenizer;
         let vocabulary = hash::vocabulary(&tokenizer);
         let mut shown = 0;
-        for sample in Samples::open(&self.file)? {
+        for sample in SampleReader::open(&self.file)? {
             let sample = sample?;
             if shown == self.n {
                 break;
             }
             if self.wants(&sample) {
                 let same = sample.tokenizer.as_ref().is_none_or(|own| *own == vocabulary);
-                let (id, model) = (&sample.id, &self.model);
-                anyhow::ensure!(same, "{id} is of another tokenizer than that of {model}: give its own --model");
+                let id = &sample.id;
+                let model = &self.model;
+                anyhow::ensure!(
+                    same,
+                    "sample {id} was not made with the tokenizer of {model}: give its base model with --model"
+                );
                 print(&sample, &tokenizer, !self.no_prompt, &mut anstream::stdout())?;
                 shown += 1;
             }
         }
-        anyhow::ensure!(shown > 0, "{}: no sample like this", self.file.display());
+        anyhow::ensure!(shown > 0, "{}: no sample matches the filters", self.file.display());
         Ok(())
     }
 
@@ -100,7 +104,7 @@ fn print(sample: &Sample, tokenizer: &Tokenizer, prompt: bool, out: &mut impl Wr
     writeln!(out, "{} {}", "question".bold(), harmless(&sample.question))?;
     writeln!(out, "{}    {}\n", "golds".bold(), harmless(&sample.golds.join(" | ")))?;
     let mut at = 0;
-    for &Span(origin, length) in &sample.origins {
+    for &OriginRun(origin, length) in &sample.origins {
         let text = harmless(&tokenizer.decode(&sample.tokens[at..at + length]));
         at += length;
         match origin {
@@ -116,19 +120,20 @@ fn print(sample: &Sample, tokenizer: &Tokenizer, prompt: bool, out: &mut impl Wr
     Ok(writeln!(out, "{}\n", "─".repeat(80).dimmed())?)
 }
 
-/// What the policy wrote, coloured by what it is.
+/// Writes text of the policy, colored by its kind.
 fn turn(sample: &Sample, text: &str, out: &mut impl Write) -> anyhow::Result<()> {
     let Some(policy) = Policy::builtin(&sample.protocol) else { return Ok(write!(out, "{text}")?) };
     let mut at = 0;
     for span in policy.protocol.spans(text) {
         let style = match span.kind {
-            Kind::Think => Style::new().italic(),
-            Kind::Query => Style::new().blue().bold(),
-            Kind::Answer => Style::new().green().bold(),
-            Kind::Refusal => Style::new().red().bold(),
-            Kind::Text => Style::new().magenta(),
+            SegmentKind::Think => Style::new().italic(),
+            SegmentKind::Query => Style::new().blue().bold(),
+            SegmentKind::Answer => Style::new().green().bold(),
+            SegmentKind::Refusal => Style::new().red().bold(),
+            SegmentKind::Text => Style::new().magenta(),
         };
-        let (tag, inside) = (&text[at..span.range.start], &text[span.range.clone()]);
+        let tag = &text[at..span.range.start];
+        let inside = &text[span.range.clone()];
         write!(out, "{}{}", tag.cyan(), inside.style(style))?;
         at = span.range.end;
     }
@@ -159,13 +164,14 @@ fn evidence(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
 
 fn verdict(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
     let ended = match sample.finish {
-        Reason::Stop => "stop",
-        Reason::Length => "out of tokens",
-        Reason::Turns => "out of turns",
-        Reason::Time => "out of time",
-        Reason::Refused => "refused",
+        EpisodeEnd::Stop => "stop",
+        EpisodeEnd::Length => "out of tokens",
+        EpisodeEnd::Turns => "out of turns",
+        EpisodeEnd::Time => "out of time",
+        EpisodeEnd::Refused => "refused",
     };
-    let (policy, environment) = (sample.count(Origin::Policy), sample.count(Origin::Environment));
+    let policy = sample.count(Origin::Policy);
+    let environment = sample.count(Origin::Environment);
     let tokens = format!("{} prompt, {policy} policy, {environment} environment", sample.prompt_tokens);
     writeln!(out, "{} {}", "answer".bold(), harmless(sample.answer.as_deref().unwrap_or("none")).green())?;
     writeln!(out, "{} {ended}; {} turns; tokens: {tokens}", "ended".bold(), sample.actions.len())?;

@@ -1,41 +1,27 @@
-//! Trajectories for the cold start: known answers, real search results, and the agent's own loop.
+//! Trajectories for the cold start: questions with known answers, played through the agent's own loop with real searches.
 //!
-//! Questions of training sets, whose way to the answer is known from gold triples, decompositions or passages, and
-//! questions of one and of several hops made of corpora that no measured question is about, become [`Lesson`](lesson::Lesson)s. A
-//! [`Teacher`](teacher::Teacher) plays each: it looks at what every search really found, quotes what matters, says so
-//! where it is not there, and searches better. It writes through the [`Script`](script::Script), so that prompt, parser,
-//! observations, bounds and the origins of tokens are those of the agent. It answers only what it has read; lessons that
-//! it cannot read to their end are dropped. Nothing that is measured gets in: see [`Guard`](guard::Guard).
+//! Each [`Lesson`](crate::lessons::lesson::Lesson) is a question with a known way to its answer. A
+//! [`LessonTeacher`](teacher::LessonTeacher) plays it: the teacher reads the results of every search, quotes what answers the
+//! current hop, says when the results do not hold it, and then searches better. The turns pass through the
+//! [`ScriptedGenerator`](scripted::ScriptedGenerator), so prompt, parser, observations, budget and token origins are those of
+//! the agent. The teacher answers only what it has read, except for the guesses of
+//! [`Habits::concede`](teacher::Habits::concede); other lessons that cannot be finished are dropped. The
+//! [`ContaminationFilter`](crate::lessons::contamination::ContaminationFilter) keeps measured questions out.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`recipe`], [`course`], [`builder`], [`report`] | from a recipe to samples |
-//! | [`output`], [`taught`] | where they are kept, and the questions they are about |
-//! | [`question`], [`corpus`], [`guard`] | the rows that are read, and what is kept out |
-//! | [`lesson`], [`chain`], [`compare`], [`single`], [`compose`], [`person`], [`kin`], [`work`], [`relation`] | from rows to lessons |
-//! | [`teacher`], [`reading`], [`phrase`], [`text`] | from lessons to turns |
-//! | [`script`] | from turns to tokens |
+//! | [`recipe`], [`lesson_plan`] | recipe, and the lessons of a source in the order of play |
+//! | [`player`], [`teacher`], [`reading`], [`phrases`] | from lessons to turns |
+//! | [`scripted`] | from turns to tokens |
+//! | [`build_output`], [`question_files`], [`build_stats`] | files and statistics of the output |
 
-pub mod builder;
-pub mod chain;
-pub mod compare;
-pub mod compose;
-pub mod corpus;
-pub mod course;
-pub mod guard;
-pub mod kin;
-pub mod lesson;
-pub mod output;
-pub mod person;
-pub mod phrase;
-pub mod question;
+pub mod build_output;
+pub mod build_stats;
+pub mod lesson_plan;
+pub mod phrases;
+pub mod player;
+pub mod question_files;
 pub mod reading;
 pub mod recipe;
-pub mod relation;
-pub mod report;
-pub mod script;
-pub mod single;
-pub mod taught;
+pub mod scripted;
 pub mod teacher;
-pub mod text;
-pub mod work;

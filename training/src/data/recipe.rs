@@ -1,4 +1,4 @@
-//! What the cold start is made of, as it is written in a file.
+//! Recipe of the cold-start data, a TOML file.
 
 use std::path::{Path, PathBuf};
 
@@ -6,99 +6,100 @@ use serde::{Deserialize, Serialize};
 
 use super::teacher::Habits;
 
-/// A recipe. Paths are relative to the folder of the data.
+/// Recipe of the cold-start data. Paths are relative to the data directory.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recipe {
-    /// Where everything random starts.
+pub struct DataRecipe {
+    /// Random seed.
     pub seed: u64,
-    /// Files of questions that are measured.
+    /// Files of measured questions, which are kept out.
     pub measured: Vec<PathBuf>,
-    /// What the teacher does that it could leave.
+    /// Rates of the teacher's optional behaviors.
     pub habits: Habits,
-    /// Where lessons come from, in the order in which they are played.
+    /// Sources of lessons, in the order of play.
     #[serde(rename = "source")]
-    pub sources: Vec<Source>,
+    pub sources: Vec<LessonSource>,
 }
 
-/// One source of lessons.
+/// Source of lessons.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Source {
-    /// The name that its samples bear.
+pub struct LessonSource {
+    /// Data set name of the samples.
     pub dataset: String,
-    /// What is known about its questions.
-    pub form: Form,
-    /// The corpus.
+    /// Annotations that the lessons are made from.
+    pub form: SourceForm,
+    /// Path to the corpus.
     pub corpus: PathBuf,
-    /// The index over it: a folder within that of the indexes.
+    /// Directory of its index, relative to the directory of the indexes.
     pub index: PathBuf,
-    /// Training questions.
+    /// Path to training questions, if any.
     pub questions: Option<PathBuf>,
-    /// Triples that were extracted from the corpus.
+    /// Path to triples extracted from the corpus, if any.
     pub triples: Option<PathBuf>,
-    /// Trajectories to make, those held out included.
+    /// Number of trajectories to make, including held-out ones.
     pub lessons: usize,
-    /// How many of them are held out.
+    /// Number of held-out questions.
     pub held_out: usize,
-    /// How often one question may be played, in other words.
+    /// Number of times that a question may be played, in different words.
     pub variants: usize,
 }
 
-/// What is known about a question.
+/// Annotations that lessons are made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Form {
-    /// Nothing: single-hop questions are made of the corpus, of extracted triples, and of gold triples.
+pub enum SourceForm {
+    /// None. Single-hop questions are made from articles, extracted triples and gold triples.
     Single,
-    /// Nothing: questions of several hops are composed of the same.
+    /// None. Multi-hop questions are composed from the same facts.
     Composed,
     /// Gold triples.
     Triples,
-    /// A decomposition.
+    /// Decompositions into sub-questions.
     Parts,
     /// Gold passages.
     Passages,
 }
 
-/// Why a recipe could not be read.
+/// Error of reading a recipe.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
-pub struct RecipeError {
+pub struct DataRecipeError {
     path: PathBuf,
     reason: String,
 }
 
-impl Recipe {
-    /// Reads a recipe.
+impl DataRecipe {
+    /// Reads and checks a recipe.
     ///
     /// # Errors
-    /// [`RecipeError`] where it is none, naming the place.
-    pub fn read(path: &Path) -> Result<Recipe, RecipeError> {
-        let fail = |reason: String| RecipeError { path: path.to_owned(), reason };
+    /// [`DataRecipeError`] if the recipe is invalid, with the offending field.
+    pub fn read(path: &Path) -> Result<DataRecipe, DataRecipeError> {
+        let fail = |reason: String| DataRecipeError { path: path.to_owned(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-        let recipe: Recipe = toml::from_str(&text).map_err(|error| fail(error.to_string()))?;
+        let recipe: DataRecipe = toml::from_str(&text).map_err(|error| fail(error.to_string()))?;
         recipe.flaw().map_or(Ok(recipe), |flaw| Err(fail(flaw)))
     }
 
-    /// What is wrong with its shares, or with the names of its sources: samples are told apart by them, and files are
-    /// called so.
+    /// Describes an invalid rate or source name, if there is one. Source names identify samples and become file names.
     fn flaw(&self) -> Option<String> {
         let Habits { mislead, explore, wide, concede, deep } = self.habits;
         let shares = [("mislead", mislead), ("explore", explore), ("wide", wide), ("concede", concede), ("deep", deep)];
         for (name, share) in shares {
             if !(0.0..=1.0).contains(&share) {
-                return Some(format!("habits.{name} = {share}: must be from 0 to 1"));
+                return Some(format!("habits.{name} = {share}: must be between 0 and 1"));
             }
         }
         let names: Vec<&str> = self.sources.iter().map(|source| source.dataset.as_str()).collect();
         for (at, name) in names.iter().enumerate() {
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
             if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
-                return Some(format!("dataset {name:?}: letters, digits, `_`, `-` and `.` make a name"));
+                return Some(format!(
+                    "dataset {name:?}: a name may only contain letters, digits, `_`, `-` and `.`, and must not start with `.`"
+                ));
             }
             if names[..at].contains(name) {
-                return Some(format!("dataset {name:?}: two sources have this name"));
+                return Some(format!("dataset {name:?}: two sources share this name"));
             }
         }
         None
@@ -112,11 +113,11 @@ mod tests {
 
     const SOURCE: &str = "form = \"single\"\ncorpus = \"c\"\nindex = \"i\"\nlessons = 3\nheld_out = 1\nvariants = 1\n";
 
-    fn read(names: &[&str]) -> Result<Recipe, RecipeError> {
+    fn read(names: &[&str]) -> Result<DataRecipe, DataRecipeError> {
         read_with(names, "0.0")
     }
 
-    fn read_with(names: &[&str], concede: &str) -> Result<Recipe, RecipeError> {
+    fn read_with(names: &[&str], concede: &str) -> Result<DataRecipe, DataRecipeError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("recipe.toml");
         let sources = names.iter().map(|name| format!("[[source]]\ndataset = \"{name}\"\n{SOURCE}"));
@@ -124,11 +125,11 @@ mod tests {
             "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\ndeep = 0.0\nconcede = {concede}\n"
         );
         std::fs::write(&path, [head].into_iter().chain(sources).collect::<String>()).unwrap();
-        Recipe::read(&path)
+        DataRecipe::read(&path)
     }
 
     #[test]
-    fn shares_are_from_nothing_to_all() {
+    fn rates_must_lie_between_0_and_1() {
         assert!(read_with(&["a"], "1.0").is_ok());
         for concede in ["60.0", "-0.1", "nan"] {
             let message = read_with(&["a"], concede).unwrap_err().to_string();
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_have_names_of_their_own() {
+    fn source_names_must_be_valid_and_unique() {
         assert_eq!(read(&["a", "b-1"]).unwrap().sources.len(), 2);
         for names in [&["a", "b", "a"][..], &["../a"], &[""], &["a b"]] {
             let message = read(names).unwrap_err().to_string();

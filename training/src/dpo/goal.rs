@@ -1,56 +1,57 @@
-//! What is preferred, and for how long.
+//! Stage of DPO training: its reward, pair rule and length.
 
 use std::sync::Arc;
 
-use waymark::metric::Cost;
+use waymark_agent::metric::Cost;
 use waymark_index::Embed;
 
-use super::Rule;
-use super::loss::Terms;
+use super::PairRule;
+use super::loss::DpoTerms;
 use crate::recipe::Dpo;
-use crate::recipe::dpo::{Begins, Stage};
-use crate::reward::Judge;
+use crate::recipe::dpo::{DpoStage, StageStart};
+use crate::reward::RewardScorer;
 
-/// Rounds under one reward.
+/// Stage of DPO training with one reward.
 #[derive(Debug)]
-pub struct Goal {
-    /// What their numbers are filed under.
+pub struct DpoGoal {
+    /// Phase name of the stage in the metrics.
     pub phase: String,
-    /// How many, at most.
+    /// Maximum number of rounds.
     pub rounds: usize,
-    /// Rounds without a better measurement after which it ends; 0 makes all.
+    /// Number of rounds without a better measurement after which the stage ends. 0 disables early stopping.
     pub patience: usize,
-    /// How often each pair of a round is seen.
+    /// Number of epochs over the pairs of a round.
     pub epochs: usize,
-    /// What it begins with.
-    pub begins: Begins,
-    /// What the loss is made of.
-    pub terms: Terms,
-    /// What is rewarded.
-    pub reward: Judge,
-    /// What is preferred to what.
-    pub rule: Rule,
-    /// How searches are priced.
+    /// Values that the stage starts from.
+    pub begins: StageStart,
+    /// Coefficients of the loss.
+    pub terms: DpoTerms,
+    /// Reward.
+    pub reward: RewardScorer,
+    /// Rule that selects the pairs.
+    pub rule: PairRule,
+    /// Price of searches.
     pub cost: Cost,
 }
 
-impl Goal {
-    /// A stage of a recipe, counted from 1. `embedder` compares texts, in rewards that do.
-    pub fn of(stage: &Stage, number: usize, settings: &Dpo, embedder: Arc<dyn Embed>) -> Goal {
-        Goal {
+impl DpoGoal {
+    /// Creates the stage `number` of a recipe, counted from 1. `embedder` serves rewards that compare texts.
+    pub fn of(stage: &DpoStage, number: usize, settings: &Dpo, embedder: Arc<dyn Embed>) -> DpoGoal {
+        DpoGoal {
             phase: format!("dpo{number}"),
             rounds: stage.rounds,
             patience: stage.patience,
             epochs: stage.epochs,
             begins: stage.begins,
-            terms: Terms { beta: settings.beta, nll: stage.nll },
-            reward: Judge::new(stage.reward.reward(), embedder),
+            terms: DpoTerms { beta: settings.beta, nll: stage.nll },
+            reward: RewardScorer::new(stage.reward.reward(), embedder),
             rule: stage.pairs,
             cost: stage.reward.cost().unwrap_or(settings.cost),
         }
     }
 
-    /// Optimizer steps of a round of so many pairs, `batch` of them in each: the last of an epoch may have fewer.
+    /// Number of optimizer steps of a round with this many pairs, `batch` in each step. The last step of an epoch may
+    /// have fewer.
     pub(super) fn updates(&self, pairs: usize, batch: usize) -> u64 {
         (self.epochs * pairs.div_ceil(batch)) as u64
     }

@@ -1,55 +1,56 @@
-//! The loss of a pair: the chosen trajectory is to be more probable than the rejected one.
+//! Loss of a pair, which makes the chosen trajectory more probable than the rejected one.
 
-/// How probable a trajectory is: what its learnt tokens add up to, in nats.
+/// Log-likelihood of a trajectory: the sum over its target tokens, in nats.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Likelihood {
     /// Under the policy.
     pub policy: f64,
-    /// Under the reference; 0 where there is none.
+    /// Under the reference. 0 without a reference.
     pub reference: f64,
-    /// How many tokens that is.
+    /// Number of target tokens.
     pub tokens: usize,
 }
 
-/// What the loss is made of.
+/// Coefficients of the loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Terms {
-    /// β: how much the margin counts.
+pub struct DpoTerms {
+    /// β, the weight of the margin.
     pub beta: f64,
-    /// λ: weight of the chosen trajectory's negative log-likelihood.
+    /// λ, the weight of the chosen trajectory's negative log-likelihood.
     pub nll: f64,
 }
 
-/// What a pair comes to.
+/// Loss of a pair and its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Verdict {
+pub struct PairLoss {
     /// `−log σ(margin)`.
     pub preference: f64,
-    /// Negative log-likelihood of the chosen trajectory per token, without its weight.
+    /// Negative log-likelihood of the chosen trajectory per token, unweighted.
     pub nll: f64,
-    /// By how much the chosen one is ahead.
+    /// Margin of the chosen trajectory over the rejected one.
     pub margin: f64,
-    /// The whole loss.
+    /// Total loss.
     pub loss: f64,
-    /// How the loss changes with the log-probability of any token of the chosen and of the rejected trajectory.
+    /// Derivative of the loss with respect to the log-probability of any token, for the chosen and the rejected
+    /// trajectory.
     pub slopes: [f64; 2],
 }
 
-impl Terms {
-    /// `−log σ(m) − λ log π(x⁺) / |x⁺|` with `m = β [(log π(x⁺) − log π_ref(x⁺)) − (log π(x⁻) − log π_ref(x⁻))]`: DPO
-    /// (Rafailov et al. 2023, eq. 7) and the likelihood of the chosen one (Pang et al. 2024, eq. 2), as TeaRAG has them
-    /// (its eq. 15 to 17). Without a reference it is EVO-RAG's (its §3.4).
-    pub fn of(&self, chosen: Likelihood, rejected: Likelihood) -> Verdict {
+impl DpoTerms {
+    /// Computes `−log σ(m) − λ log π(x⁺) / |x⁺|` with `m = β [(log π(x⁺) − log π_ref(x⁺)) − (log π(x⁻) − log
+    /// π_ref(x⁻))]`: DPO (Rafailov et al. 2023, eq. 7) with the likelihood of the chosen trajectory (Pang et al. 2024,
+    /// eq. 2), as in TeaRAG (its eq. 15 to 17). Without a reference it is EVO-RAG's loss (its §3.4).
+    pub fn of(&self, chosen: Likelihood, rejected: Likelihood) -> PairLoss {
         let ahead = |side: Likelihood| side.policy - side.reference;
         let margin = self.beta * (ahead(chosen) - ahead(rejected));
-        // −log σ(m) and σ(−m), which do not overflow on either side.
+        // These forms of −log σ(m) and σ(−m) overflow for no sign of m.
         let preference = (-margin).max(0.0) + (-margin.abs()).exp().ln_1p();
         let doubt = 1.0 / (1.0 + margin.exp());
         let length = chosen.tokens.max(1) as f64;
         let nll = -chosen.policy / length;
         let loss = preference + self.nll * nll;
         let slopes = [-self.beta * doubt - self.nll / length, self.beta * doubt];
-        Verdict { preference, nll, margin, loss, slopes }
+        PairLoss { preference, nll, margin, loss, slopes }
     }
 }
 
@@ -63,12 +64,12 @@ mod tests {
         assert!((found - expected).abs() < 1e-9, "{found} {expected}");
     }
 
-    /// Expected values by Python, `m = b * ((c - cr) - (r - rr))`, `math.log1p(math.exp(-m)) - l * c / n`, and for the slopes
-    /// `-b / (1 + math.exp(m)) - l / n` and `b / (1 + math.exp(m))`:
-    /// m = 0.1 · ((−12 + 14) − (−20 + 19)) = 0.3, and m = 0.1 · (−12 + 20) = 0.8.
+    /// Expected values from Python, `m = b * ((c - cr) - (r - rr))`, `math.log1p(math.exp(-m)) - l * c / n`, and for
+    /// the slopes `-b / (1 + math.exp(m)) - l / n` and `b / (1 + math.exp(m))`: m = 0.1 · ((−12 + 14) − (−20 + 19)) =
+    /// 0.3, and m = 0.1 · (−12 + 20) = 0.8.
     #[test]
     fn a_pair_by_hand() {
-        let terms = Terms { beta: 0.1, nll: 0.5 };
+        let terms = DpoTerms { beta: 0.1, nll: 0.5 };
         let chosen = Likelihood { policy: -12.0, reference: -14.0, tokens: 8 };
         let rejected = Likelihood { policy: -20.0, reference: -19.0, tokens: 5 };
         let found = terms.of(chosen, rejected);
@@ -79,25 +80,26 @@ mod tests {
         close(found.slopes[0], -0.105_055_748_318_834);
         close(found.slopes[1], 0.042_555_748_318_834);
         let free = |side: Likelihood| Likelihood { reference: 0.0, ..side };
-        let found = Terms { nll: 0.0, ..terms }.of(free(chosen), free(rejected));
+        let found = DpoTerms { nll: 0.0, ..terms }.of(free(chosen), free(rejected));
         close(found.margin, 0.8);
         close(found.loss, 0.371_100_665_947_777);
         close(found.slopes[0], -found.slopes[1]);
     }
 
     #[test]
-    fn far_apart_pairs_stay_numbers() {
-        let terms = Terms { beta: 1.0, nll: 0.0 };
+    fn large_margins_do_not_overflow() {
+        let terms = DpoTerms { beta: 1.0, nll: 0.0 };
         let side = |policy| Likelihood { policy, reference: 0.0, tokens: 1 };
-        let (won, lost) = (terms.of(side(0.0), side(-2000.0)), terms.of(side(-2000.0), side(0.0)));
+        let won = terms.of(side(0.0), side(-2000.0));
+        let lost = terms.of(side(-2000.0), side(0.0));
         assert_eq!((won.loss, won.slopes, lost.loss, lost.slopes), (0.0, [0.0; 2], 2000.0, [-1.0, 1.0]));
         assert_eq!(terms.of(Likelihood::default(), Likelihood::default()).nll, 0.0);
     }
 
     proptest! {
-        /// The slopes are what differences of the loss say, for a change of any one token.
+        /// The slopes equal finite differences of the loss in any one token.
         #[test]
-        fn slopes_are_those_of_the_loss(
+        fn slopes_match_finite_differences(
             policies in (-60.0f64..0.0, -60.0f64..0.0),
             references in (-60.0f64..0.0, -60.0f64..0.0),
             beta in 0.01f64..1.0,
@@ -105,7 +107,7 @@ mod tests {
             tokens in 1usize..40,
         ) {
             const STEP: f64 = 1e-4;
-            let terms = Terms { beta, nll };
+            let terms = DpoTerms { beta, nll };
             let at = |chosen: f64, rejected: f64| {
                 let chosen = Likelihood { policy: policies.0 + chosen, reference: references.0, tokens };
                 let rejected = Likelihood { policy: policies.1 + rejected, reference: references.1, tokens: 3 };

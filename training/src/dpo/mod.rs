@@ -1,17 +1,17 @@
-//! Learning from preferences by DPO: of a question's trajectories the better one is to become more probable than the other.
+//! Training on preferences by DPO: the better of two trajectories of a question becomes more probable than the other.
 //!
-//! A round: the engine gets what is learnt as it is and answers questions several times; rewards and a rule say which
-//! trajectories are preferred to which; a few epochs over these pairs follow. The first step of a round makes its
-//! trajectories and changes no weights, each further one is an optimizer step. How many there are is known only then. Where the
-//! recipe has a ranker, it learns from them too in that first step (`ranker`).
+//! In each round the engine loads the current weights and answers questions several times, rewards and a rule select
+//! pairs of trajectories, and a few epochs over these pairs follow. The first step of a round generates its
+//! trajectories and changes no weights; each further one is an optimizer step. Their number is known only after the
+//! first step. If the recipe has a `ranker`, it is trained in that first step too.
 
 mod goal;
 mod loss;
+mod progress;
 mod ranker;
 mod round;
 mod rule;
 mod serve;
-mod standing;
 #[cfg(test)]
 mod tests;
 mod update;
@@ -20,90 +20,93 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use waymark::agent::Policy;
-use waymark::engine::Engine;
+use waymark_agent::Policy;
+use waymark_engine::Engine;
 use waymark_models::gradient::Learner;
 
-use crate::ledger::{Ledger, Watch};
+use crate::ledger::{RunLedger, RunObserver};
 use crate::optimizer::AdamW;
 use crate::recipe::Dpo;
-use crate::recipe::dpo::Begins;
-use crate::rollout::Field;
-use crate::run::{Metrics, Row};
-use crate::schedule::Schedule;
-use crate::store::Writer;
-use crate::{TrainError, order};
+use crate::recipe::dpo::StageStart;
+use crate::rollout::QuestionSet;
+use crate::run::{MetricsFile, MetricsRow};
+use crate::schedule::LearningRateSchedule;
+use crate::store::SampleWriter;
+use crate::{TrainError, seeding};
 
+use self::progress::DpoProgress;
 use self::round::Round;
-use self::standing::Standing;
 
 pub(crate) use self::ranker::HEADS;
 
-pub use self::goal::Goal;
-pub use self::loss::{Likelihood, Terms, Verdict};
+pub use self::goal::DpoGoal;
+pub use self::loss::{DpoTerms, Likelihood, PairLoss};
+pub use self::progress::ROUND_END;
 pub use self::ranker::write_ranker;
-pub use self::rule::{Preference, Rule, Siblings, TeaRag};
-pub use self::standing::ROUND_END;
-pub use self::update::{Pair, Side, Updated, update};
+pub use self::rule::{PairRule, Preference, Siblings, TeaRagRule};
+pub use self::update::{DpoUpdateStats, PairMember, PreferencePair, update};
 
-/// The whole of training by preferences.
+/// DPO training run.
 #[derive(Debug)]
-pub struct Campaign<'a> {
-    /// Its constants.
+pub struct DpoTraining<'a> {
+    /// Settings of the recipe.
     pub settings: &'a Dpo,
-    /// Where everything random starts.
+    /// Random seed.
     pub seed: u64,
-    /// What is preferred, in order.
-    pub goals: &'a [Goal],
-    /// What is asked.
-    pub fields: &'a [Field],
-    /// The loop that is learnt.
+    /// Stages to train, in order.
+    pub goals: &'a [DpoGoal],
+    /// Question sets.
+    pub question_sets: &'a [QuestionSet],
+    /// Policy to train.
     pub policy: &'a Policy,
-    /// What makes the rollouts: the engine of all fields.
+    /// Rollout engine, shared by all question sets.
     pub engine: &'a Engine,
-    /// The values that the run began with; looked at where margins are measured from them, and where all weights are learnt
-    /// beside a ranker, which reads their states.
+    /// Initial values of the run. They serve as the reference if the recipe says so, and as the ranker's encoder if all
+    /// weights are trained; otherwise they are unused.
     pub initial: &'a [f32],
-    /// A folder through which adapters get into the engine.
-    pub exchange: PathBuf,
+    /// Directory for passing adapters to the engine.
+    pub adapter_dir: PathBuf,
 }
 
-impl Campaign<'_> {
-    /// Trains from where `ledger` stands to the end. `watch` looks on.
+impl DpoTraining<'_> {
+    /// Trains from the current state of `ledger` to the end, reporting to `observer`.
     ///
     /// # Errors
-    /// When there is nothing to ask, a loss or gradient is no number any more, or engine, model or file system refuse.
+    /// If there are no questions or stages, the loss or gradient is not finite, or the engine, model or file system
+    /// fails.
     pub async fn train(
         &self,
         learner: &mut Learner,
-        ledger: &mut Ledger,
-        watch: &mut dyn Watch,
+        ledger: &mut RunLedger,
+        observer: &mut dyn RunObserver,
     ) -> Result<(), TrainError> {
-        if self.fields.iter().all(|field| field.questions.is_empty()) || self.goals.is_empty() {
-            return Err(TrainError::Nothing("there is no question to learn from, or no stage".into()));
+        if self.question_sets.iter().all(|question_set| question_set.questions.is_empty()) || self.goals.is_empty() {
+            return Err(TrainError::Nothing("there are no training questions or no stages".into()));
         }
         let mut optimizer = ledger.restore(learner)?;
         ledger.trim_samples()?;
-        let mut kept = Writer::open(&ledger.folder().samples())?;
-        if ledger.state().step == 0 && self.validate(0, learner, ledger, watch).await?.is_break() {
+        let mut sample_writer = SampleWriter::open(&ledger.folder().samples())?;
+        // The measurement at step 0 is the baseline; a resumed run already has it.
+        if ledger.state().step == 0 && self.validate(0, learner, ledger, observer).await?.is_break() {
             return Ok(());
         }
         loop {
-            let standing = self.standing(ledger)?;
-            let Some(goal) = self.goals.get(standing.stage) else { return Ok(()) };
-            let go_on = if let Some((first, pairs)) = standing.open {
+            let progress = self.progress(ledger)?;
+            let Some(goal) = self.goals.get(progress.stage) else { return Ok(()) };
+            let go_on = if let Some((first, pairs)) = progress.open {
                 let last = first + goal.updates(pairs, self.settings.batch);
-                self.learn(goal, (first, last, standing.before), learner, &mut optimizer, ledger, watch).await?
+                self.learn(goal, (first, last, progress.before), learner, &mut optimizer, ledger, observer).await?
             } else {
-                if standing.over == 0 {
-                    if goal.begins == Begins::Best {
+                if progress.over == 0 {
+                    if goal.begins == StageStart::Best {
                         ledger.restore_best(learner)?;
                     }
-                    // What it has learnt to tell was another reward.
+                    // The ranker starts anew, because it was trained for another reward.
                     ledger.set_ranker(None);
                 }
-                optimizer = ledger.fresh(learner);
-                self.begin(goal, standing.rounds + 1, learner, ledger, &mut kept, watch).await?
+                // Each round has its own learning rate schedule and starts without the moments of the previous pairs.
+                optimizer = ledger.new_optimizer(learner);
+                self.begin(goal, progress.rounds + 1, learner, ledger, &mut sample_writer, observer).await?
             };
             if go_on.is_break() {
                 return Ok(());
@@ -111,31 +114,30 @@ impl Campaign<'_> {
         }
     }
 
-    /// Where the run stands, by the numbers that it has noted.
-    fn standing(&self, ledger: &Ledger) -> Result<Standing, TrainError> {
-        let rows = Metrics::read(&ledger.folder().metrics())?;
-        Ok(Standing::of(&rows, ledger.state().step, self.goals, self.settings.batch))
+    /// Progress of the run, derived from its metrics.
+    fn progress(&self, ledger: &RunLedger) -> Result<DpoProgress, TrainError> {
+        let rows = MetricsFile::read(&ledger.folder().metrics())?;
+        Ok(DpoProgress::of(&rows, ledger.state().step, self.goals, self.settings.batch))
     }
 
-    /// The optimizer steps of a round that are still to be made, behind the step that made its trajectories, and at its end
-    /// a measurement.
+    /// Makes the remaining optimizer steps of a round after its rollout step, and measures the policy at its end.
     async fn learn(
         &self,
-        goal: &Goal,
+        goal: &DpoGoal,
         (first, last, before): (u64, u64, u64),
         learner: &mut Learner,
         optimizer: &mut AdamW,
-        ledger: &mut Ledger,
-        watch: &mut dyn Watch,
+        ledger: &mut RunLedger,
+        observer: &mut dyn RunObserver,
     ) -> Result<ControlFlow<()>, TrainError> {
         let round = Round::read(&ledger.folder().samples(), first)?;
         for step in ledger.state().step + 1..=last {
             let row = self.step(goal, &round, (first, last), learner, optimizer, ledger)?;
-            ledger.note(&row)?;
+            ledger.write_row(&row)?;
             ledger.advance(step);
-            let mut go_on = watch.row(&row);
+            let mut go_on = observer.row(&row);
             if step == last && go_on.is_continue() {
-                go_on = self.validate(before, learner, ledger, watch).await?;
+                go_on = self.validate(before, learner, ledger, observer).await?;
             }
             if go_on.is_break() {
                 return Ok(go_on);
@@ -143,31 +145,34 @@ impl Campaign<'_> {
             let every = self.settings.save_every as u64;
             if step == last || (every > 0 && step.is_multiple_of(every)) {
                 ledger.save(learner, optimizer)?;
-                watch.saved(ledger, learner)?;
+                observer.saved(ledger, learner)?;
             }
         }
         Ok(ControlFlow::Continue(()))
     }
 
-    /// The next optimizer step.
+    /// Makes the next optimizer step.
     fn step(
         &self,
-        goal: &Goal,
+        goal: &DpoGoal,
         round: &Round,
         (first, last): (u64, u64),
         learner: &mut Learner,
         optimizer: &mut AdamW,
-        ledger: &Ledger,
-    ) -> Result<Row, TrainError> {
-        let (step, began, settings) = (ledger.state().step + 1, Instant::now(), self.settings);
+        ledger: &RunLedger,
+    ) -> Result<MetricsRow, TrainError> {
+        let step = ledger.state().step + 1;
+        let began = Instant::now();
+        let settings = self.settings;
         let done = step - first - 1;
-        let seed = |epoch: u64| order::seed(order::seed(self.seed, "pairs", first), "epoch", epoch);
+        // The first step of a round is unique in the run, so every round and epoch shuffles differently.
+        let seed = |epoch: u64| seeding::seed(seeding::seed(self.seed, "pairs", first), "epoch", epoch);
         let pairs = round.batch(done, settings.batch, seed);
         let total = (last - first) as usize;
-        let schedule = Schedule::over(total, settings.schedule, settings.warmup);
+        let schedule = LearningRateSchedule::over(total, settings.schedule, settings.warmup);
         let rate = settings.learning_rate * schedule.factor(done as usize);
         let updated = update(learner, optimizer, &pairs, goal.terms, settings.pack_tokens, rate)?;
-        for (what, value) in [("loss", updated.mean.loss), ("gradient's norm", updated.norm)] {
+        for (what, value) in [("loss", updated.mean.loss), ("gradient norm", updated.norm)] {
             if !value.is_finite() {
                 return Err(TrainError::Diverged { section: "dpo", step, what, value });
             }

@@ -1,108 +1,110 @@
-//! What is learnt in a round: the pairs among its trajectories, as the file of samples has them.
+//! Training pairs of a round, read from the file of samples.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::update::{Pair, Side};
+use super::update::{PairMember, PreferencePair};
 use crate::TrainError;
-use crate::order;
-use crate::sample::Preferred;
-use crate::sft::Lesson;
-use crate::store::Samples;
+use crate::sample::PreferenceRecord;
+use crate::seeding;
+use crate::sft::MaskedSequence;
+use crate::store::SampleReader;
 
-/// The pairs of a round.
+/// Pairs of a round.
 ///
-/// They are always read back from the file, where the round's first step has put them: so a run that is taken up in the
-/// middle of a round learns from exactly the numbers that it would have learnt from without.
+/// The pairs are always read back from the file that the round's first step wrote, so that a run resumed in the middle
+/// of a round trains on exactly the same numbers.
 #[derive(Debug, Default)]
 pub(super) struct Round {
-    pairs: Vec<Contest>,
+    pairs: Vec<StoredPair>,
 }
 
-/// Two trajectories from where they part, each with what it adds up to under the reference.
+/// Two trajectories from their first difference on, each with its log-likelihood under the reference.
 #[derive(Debug, Default)]
-struct Contest {
-    chosen: (Lesson, f64),
-    rejected: (Lesson, f64),
+struct StoredPair {
+    chosen: (MaskedSequence, f64),
+    rejected: (MaskedSequence, f64),
 }
 
 impl Round {
-    /// Those of the trajectories that were made in the step `first`. Of the others nothing is kept: the file is read for those
-    /// that are chosen, and then for those that they were preferred to.
+    /// Reads the pairs of the trajectories generated in the step `first`. The file is read twice, once for the chosen
+    /// trajectories and once for the rejected ones, so that no others are held in memory.
     pub(super) fn read(samples: &Path, first: u64) -> Result<Self, TrainError> {
         let own = || -> Result<_, TrainError> {
-            let all = Samples::open(samples)?;
+            let all = SampleReader::open(samples)?;
             Ok(all.filter(move |sample| sample.as_ref().map_or(true, |sample| sample.step == first)))
         };
         let mut round = Self::default();
         let mut named: BTreeMap<String, Vec<(usize, usize, f64)>> = BTreeMap::new();
         for sample in own()? {
             let sample = sample?;
-            for Preferred { to, turn, reference, .. } in &sample.preferred_to {
+            for PreferenceRecord { to, turn, reference, .. } in &sample.preferred_to {
                 let (chosen, rejected) = reference.unwrap_or_default();
                 named.entry(to.clone()).or_default().push((round.pairs.len(), *turn, rejected));
-                let chosen = (Lesson::from_turn(&sample, *turn), chosen);
-                round.pairs.push(Contest { chosen, ..Contest::default() });
+                let chosen = (MaskedSequence::from_turn(&sample, *turn), chosen);
+                round.pairs.push(StoredPair { chosen, ..StoredPair::default() });
             }
         }
         for sample in own()? {
             let sample = sample?;
             for (pair, turn, reference) in named.remove(&sample.id).unwrap_or_default() {
-                round.pairs[pair].rejected = (Lesson::from_turn(&sample, turn), reference);
+                round.pairs[pair].rejected = (MaskedSequence::from_turn(&sample, turn), reference);
             }
         }
         match named.into_keys().next() {
-            Some(id) => Err(TrainError::Nothing(format!("{}: there is no sample {id} any more", samples.display()))),
+            Some(id) => Err(TrainError::Nothing(format!("{}: the sample {id} is missing", samples.display()))),
             None => Ok(round),
         }
     }
 
-    /// The pairs of an optimizer step of the round, counted from 0: each epoch goes through all of them in an order of its
-    /// own, which `seed` makes.
-    pub(super) fn batch(&self, update: u64, batch: usize, seed: impl Fn(u64) -> u64) -> Vec<Pair<'_>> {
+    /// Pairs of an optimizer step of the round, counted from 0. Each epoch goes through all pairs in an order of its
+    /// own, which `seed` determines.
+    pub(super) fn batch(&self, update: u64, batch: usize, seed: impl Fn(u64) -> u64) -> Vec<PreferencePair<'_>> {
         let each = self.pairs.len().div_ceil(batch).max(1) as u64;
-        let (epoch, first) = (update / each, (update % each) as usize * batch);
-        let order = order::shuffled(self.pairs.len(), seed(epoch));
+        let epoch = update / each;
+        let first = (update % each) as usize * batch;
+        let order = seeding::shuffled(self.pairs.len(), seed(epoch));
         let pair = |at: usize| {
-            let Contest { chosen, rejected } = &self.pairs[at];
-            Pair { chosen: side(chosen), rejected: side(rejected) }
+            let StoredPair { chosen, rejected } = &self.pairs[at];
+            PreferencePair { chosen: side(chosen), rejected: side(rejected) }
         };
         order.into_iter().skip(first).take(batch).map(pair).collect()
     }
 }
 
-fn side((lesson, reference): &(Lesson, f64)) -> Side<'_> {
-    Side { sequence: lesson.sequence(), reference: *reference }
+fn side((masked, reference): &(MaskedSequence, f64)) -> PairMember<'_> {
+    PairMember { sequence: masked.sequence(), reference: *reference }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use waymark::engine::Origin;
+    use waymark_engine::Origin;
 
     use super::*;
     use crate::reward::tests::searched;
-    use crate::sample::{Sample, Span};
-    use crate::store::Writer;
+    use crate::sample::{OriginRun, Sample};
+    use crate::store::SampleWriter;
 
-    /// A trajectory of two turns, which was preferred to others from a turn on.
+    /// Trajectory of two turns that is preferred to others from a turn on.
     fn sample(id: &str, step: u64, to: &[(&str, usize)]) -> Sample {
         let preferred = |&(other, turn): &(&str, usize)| {
             let reference = Some((id.len() as f64, other.len() as f64));
-            Preferred { to: other.to_owned(), turn, reference, scores: None }
+            PreferenceRecord { to: other.to_owned(), turn, reference, scores: None }
         };
         let origins = [(Origin::Prompt, 1), (Origin::Policy, 2), (Origin::Environment, 1), (Origin::Policy, 1)];
-        let origins = origins.into_iter().map(|(origin, run)| Span(origin, run)).collect();
-        let (preferred_to, tokens) = (to.iter().map(preferred).collect(), vec![1, 2, 3, 4, step as u32]);
+        let origins = origins.into_iter().map(|(origin, run)| OriginRun(origin, run)).collect();
+        let preferred_to = to.iter().map(preferred).collect();
+        let tokens = vec![1, 2, 3, 4, step as u32];
         let own = Sample { id: id.to_owned(), step, preferred_to, tokens, origins, ..searched("", &[]) };
         Sample { prompt_tokens: 1, ..own }
     }
 
     #[test]
-    fn a_round_reads_its_own_pairs_and_each_epoch_sees_all_of_them() {
+    fn a_round_reads_its_own_pairs_and_each_epoch_uses_all_of_them() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("samples.jsonl");
-        let mut writer = Writer::open(&path).unwrap();
+        let mut writer = SampleWriter::open(&path).unwrap();
         let samples = [
             sample("a", 1, &[("b", 1)]),
             sample("b", 1, &[]),
@@ -112,11 +114,11 @@ mod tests {
         ];
         samples.iter().for_each(|sample| writer.append(sample).unwrap());
         let round = Round::read(&path, 4).unwrap();
-        let told = |pairs: &[Pair<'_>]| -> Vec<(f64, f64)> {
+        let told = |pairs: &[PreferencePair<'_>]| -> Vec<(f64, f64)> {
             pairs.iter().map(|pair| (pair.chosen.reference, pair.rejected.reference)).collect()
         };
         let all = [(1.0, 2.0), (1.0, 3.0), (2.0, 3.0)];
-        let seed = |epoch| order::seed(1, "pairs", epoch);
+        let seed = |epoch| seeding::seed(1, "pairs", epoch);
         let mut orders = Vec::new();
         for epoch in 0..8 {
             let batches = [round.batch(2 * epoch, 2, seed), round.batch(2 * epoch + 1, 2, seed)];
@@ -135,10 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_learnt_from_where_it_parts() {
+    fn a_pair_trains_only_tokens_after_the_split() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("samples.jsonl");
-        let mut writer = Writer::open(&path).unwrap();
+        let mut writer = SampleWriter::open(&path).unwrap();
         let samples = [sample("b", 1, &[]), sample("a", 1, &[("b", 1), ("b", 0)])];
         samples.iter().for_each(|sample| writer.append(sample).unwrap());
         let round = Round::read(&path, 1).unwrap();

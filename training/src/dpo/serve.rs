@@ -1,124 +1,130 @@
-//! The policy at work in the engine: the first step of a round, and measurements on questions it does not learn from.
+//! Rollouts and validation of the current policy in the engine.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use waymark::agent::Policy;
-use waymark::evaluate::Question;
-use waymark::metric::exact_match;
+use waymark_agent::Policy;
+use waymark_agent::metric::exact_match;
 use waymark_models::gradient::Learner;
+use waymark_runtime::evaluate::Question;
 
-use super::ranker::Ranked;
-use super::standing::{MERIT, PAIRS, ROUND_END};
+use super::progress::{MERIT, PAIRS, ROUND_END};
+use super::ranker::RankerScores;
 use super::update::total;
-use super::{Campaign, Goal, Preference, Rule};
+use super::{DpoGoal, DpoTraining, PairRule, Preference};
 use crate::grpo::{logprobs, logprobs_under};
-use crate::ledger::{Ledger, Watch};
-use crate::pack::Sequence;
-use crate::recipe::dpo::Reference;
-use crate::rollout::{Batch, Field, Plan, Rollout, measure, rollouts, serve};
-use crate::run::Row;
-use crate::sample::{Preferred, Sample};
-use crate::sft::{Lesson, VALIDATION};
-use crate::store::Writer;
-use crate::{TrainError, numbers, order};
+use crate::ledger::{RunLedger, RunObserver};
+use crate::pack::TrainingSequence;
+use crate::recipe::dpo::DpoReference;
+use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, measure, rollouts, serve};
+use crate::run::MetricsRow;
+use crate::sample::{PreferenceRecord, Sample};
+use crate::sft::{MaskedSequence, VALIDATION};
+use crate::store::SampleWriter;
+use crate::{TrainError, rollout_metrics, seeding};
 
-impl Campaign<'_> {
-    /// The rollouts of a few questions, for an estimate.
+impl DpoTraining<'_> {
+    /// Generates rollouts of a few questions, for an estimate.
     ///
     /// # Errors
-    /// When there is no stage, or engine or file system refuse.
+    /// If the engine or file system fails.
     pub async fn try_out(&self, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
         let Some(goal) = self.goals.first() else { return Ok(Vec::new()) };
         let few = self.questions(1).into_iter().take(4).collect();
         Ok(self.roll(goal, 1, few, learner).await?.rollouts)
     }
 
-    /// The questions of a round, counted from 1: each epoch asks all of all fields in an order of its own.
-    pub(super) fn questions(&self, round: u64) -> Vec<(&Field, &Question)> {
-        let all: Vec<_> =
-            self.fields.iter().flat_map(|field| field.questions.iter().map(move |q| (field, q))).collect();
-        let seed = |epoch| order::seed(self.seed, "questions", epoch);
-        let batch = order::batch(all.len(), self.settings.questions.min(all.len()), round - 1, seed);
+    /// Questions of a round, counted from 1. Each epoch goes through the questions of all sets in an order of its own.
+    pub(super) fn questions(&self, round: u64) -> Vec<(&QuestionSet, &Question)> {
+        let all: Vec<_> = self
+            .question_sets
+            .iter()
+            .flat_map(|question_set| question_set.questions.iter().map(move |q| (question_set, q)))
+            .collect();
+        let seed = |epoch| seeding::seed(self.seed, "questions", epoch);
+        let batch = seeding::batch(all.len(), self.settings.questions.min(all.len()), round - 1, seed);
         batch.into_iter().map(|place| all[place]).collect()
     }
 
-    /// The first step of a round: trajectories of the policy as it is, what they are worth, what a ranker makes of them, which
-    /// are preferred to which, and how probable the reference finds those. All of it is in the file of samples then.
+    /// Makes the first step of a round: generates trajectories with the current policy, rewards them, updates the
+    /// ranker, selects pairs and scores them under the reference. All results are written to the file of samples.
     pub(super) async fn begin(
         &self,
-        goal: &Goal,
+        goal: &DpoGoal,
         round: u64,
         learner: &mut Learner,
-        ledger: &mut Ledger,
-        kept: &mut Writer,
-        watch: &mut dyn Watch,
+        ledger: &mut RunLedger,
+        sample_writer: &mut SampleWriter,
+        observer: &mut dyn RunObserver,
     ) -> Result<ControlFlow<()>, TrainError> {
-        let (step, began) = (ledger.state().step + 1, Instant::now());
-        let Batch { rollouts: mut made, failed } = self.roll(goal, step, self.questions(round), learner).await?;
-        let rolled = began.elapsed().as_secs_f64();
-        let worth = goal.reward.score(&made)?;
-        made.iter_mut().zip(worth).for_each(|(rollout, worth)| rollout.sample.reward = Some(worth));
+        let step = ledger.state().step + 1;
+        let began = Instant::now();
+        let RolloutBatch { rollouts: mut made, failed } = self.roll(goal, step, self.questions(round), learner).await?;
+        let rollout_seconds = began.elapsed().as_secs_f64();
+        let score = goal.reward.score(&made)?;
+        made.iter_mut().zip(score).for_each(|(rollout, score)| rollout.sample.reward = Some(score));
         let ranked = self.rank(&made, learner, ledger)?;
-        let pairs = preferred(goal, &made, ranked.as_ref().filter(|ranked| ranked.selects));
-        let known = self.refer(&pairs, &made, learner)?;
-        for (&pair, reference) in pairs.iter().zip(known) {
-            let (to, turn) = (made[pair.rejected].sample.id.clone(), pair.turn);
+        let pairs = select_pairs(goal, &made, ranked.as_ref().filter(|ranked| ranked.selects));
+        let likelihoods = self.reference_likelihoods(&pairs, &made, learner)?;
+        for (&pair, reference) in pairs.iter().zip(likelihoods) {
+            let to = made[pair.rejected].sample.id.clone();
+            let turn = pair.turn;
             let scores = ranked.as_ref().and_then(|ranked| ranked.scores(pair));
             let scores = scores.map(|(chosen, rejected)| (chosen.to_vec(), rejected.to_vec()));
-            made[pair.chosen].sample.preferred_to.push(Preferred { to, turn, reference, scores });
+            made[pair.chosen].sample.preferred_to.push(PreferenceRecord { to, turn, reference, scores });
         }
-        made.iter().try_for_each(|rollout| kept.append(&rollout.sample))?;
+        made.iter().try_for_each(|rollout| sample_writer.append(&rollout.sample))?;
         let sampled: usize = made.iter().map(|rollout| rollout.row.tokens.sampled).sum();
         let last = step + goal.updates(pairs.len(), self.settings.batch);
         let row = ledger.row(step, &goal.phase);
         let row = match &ranked {
-            Some(ranked) => ranked.tell(row),
+            Some(ranked) => ranked.add_metrics(row),
             None => row,
         };
-        let row = told(row, &made, &pairs)
+        let row = add_pair_metrics(row, &made, &pairs)
             .with("failed", failed as f64)
             .with("round", round as f64)
             .with(ROUND_END, last as f64)
-            .with("rollout_seconds", rolled)
-            .with("rollout_tokens_per_second", sampled as f64 / rolled)
+            .with("rollout_seconds", rollout_seconds)
+            .with("rollout_tokens_per_second", sampled as f64 / rollout_seconds)
             .with("step_seconds", began.elapsed().as_secs_f64());
-        ledger.note(&row)?;
+        ledger.write_row(&row)?;
         ledger.advance(step);
-        let go_on = watch.row(&row);
+        let go_on = observer.row(&row);
         if pairs.is_empty() {
-            tracing::warn!(round, stage = goal.phase, "no pair in a round, which teaches nothing: look at its samples");
+            tracing::warn!(round, stage = goal.phase, "the round has no pair and trains nothing: check its samples");
         }
         if go_on.is_continue() {
-            kept.sync()?;
-            ledger.save(learner, &ledger.fresh(learner))?;
-            watch.saved(ledger, learner)?;
+            sample_writer.sync()?;
+            ledger.save(learner, &ledger.new_optimizer(learner))?;
+            observer.saved(ledger, learner)?;
         }
         Ok(go_on)
     }
 
     async fn roll(
         &self,
-        goal: &Goal,
+        goal: &DpoGoal,
         step: u64,
-        questions: Vec<(&Field, &Question)>,
+        questions: Vec<(&QuestionSet, &Question)>,
         learner: &Learner,
-    ) -> Result<Batch, TrainError> {
+    ) -> Result<RolloutBatch, TrainError> {
         let policy = self.serve(learner).await?;
         let Self { seed, settings, .. } = *self;
-        let (group, concurrent) = (settings.group, settings.concurrent);
-        let plan = Plan { sampling: &settings.sampling, group, concurrent, seed, step, cost: goal.cost };
+        let group = settings.group;
+        let concurrent = settings.concurrent;
+        let plan = RolloutPlan { sampling: &settings.sampling, group, concurrent, seed, step, cost: goal.cost };
         rollouts(&policy, &questions, &plan).await
     }
 
     async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
-        serve(self.policy, self.engine, &self.exchange, learner).await
+        serve(self.policy, self.engine, &self.adapter_dir, learner).await
     }
 
-    /// How probable the reference finds what is compared in each pair, of the chosen trajectory and of the rejected one, where
-    /// there is a reference.
-    fn refer(
+    /// Log-likelihoods of the chosen and rejected trajectory of each pair under the reference. `None` for each pair
+    /// without a reference.
+    fn reference_likelihoods(
         &self,
         pairs: &[Preference],
         made: &[Rollout],
@@ -127,51 +133,55 @@ impl Campaign<'_> {
         let mut members: Vec<usize> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
         members.sort_unstable();
         members.dedup();
-        let lessons: Vec<Lesson> = members.iter().map(|&member| Lesson::new(&made[member].sample)).collect();
-        let sequences: Vec<Sequence<'_>> = lessons.iter().map(Lesson::sequence).collect();
+        let masked: Vec<MaskedSequence> =
+            members.iter().map(|&member| MaskedSequence::new(&made[member].sample)).collect();
+        let sequences: Vec<TrainingSequence<'_>> = masked.iter().map(MaskedSequence::sequence).collect();
         let tokens = self.settings.pack_tokens;
-        let known = match self.settings.reference {
-            Reference::None => return Ok(vec![None; pairs.len()]),
-            Reference::Round => logprobs(learner, &sequences, tokens, false)?,
-            Reference::Initial => logprobs_under(learner, self.initial, &sequences, tokens)?,
+        let likelihoods = match self.settings.reference {
+            DpoReference::None => return Ok(vec![None; pairs.len()]),
+            DpoReference::Round => logprobs(learner, &sequences, tokens, false)?,
+            DpoReference::Initial => logprobs_under(learner, self.initial, &sequences, tokens)?,
         };
-        let known: HashMap<usize, Vec<f32>> = members.into_iter().zip(known).collect();
-        let sum = |member: usize, turn: usize| total(&known[&member][made[member].sample.turn_start(turn)..]);
+        let likelihoods: HashMap<usize, Vec<f32>> = members.into_iter().zip(likelihoods).collect();
+        let sum = |member: usize, turn: usize| total(&likelihoods[&member][made[member].sample.turn_start(turn)..]);
         Ok(pairs.iter().map(|pair| Some((sum(pair.chosen, pair.turn), sum(pair.rejected, pair.turn)))).collect())
     }
 
-    /// Measures the policy as it is served, on questions it does not learn from. The best round is the one with the highest
-    /// mean EM of answers that were not asked for, as rewards have it; none of the first `before` steps.
+    /// Measures the policy, as it would be served, on the validation questions. The best round after the first `before`
+    /// steps has the highest mean EM; as in rewards, a forced answer counts as wrong.
     pub(super) async fn validate(
         &self,
         before: u64,
         learner: &Learner,
-        ledger: &mut Ledger,
-        watch: &mut dyn Watch,
+        ledger: &mut RunLedger,
+        observer: &mut dyn RunObserver,
     ) -> Result<ControlFlow<()>, TrainError> {
-        if self.fields.iter().all(|field| field.validation.is_empty()) {
+        if self.question_sets.iter().all(|question_set| question_set.validation.is_empty()) {
             return Ok(ControlFlow::Continue(()));
         }
         let step = ledger.state().step;
-        let (concurrent, cost) = (self.settings.concurrent, self.settings.cost);
+        let concurrent = self.settings.concurrent;
+        let cost = self.settings.cost;
         let policy = self.serve(learner).await?;
-        let made = measure(&policy, self.fields, concurrent, self.seed, cost).await?;
-        let merit = made.iter().map(|rollout| right(&rollout.sample)).sum::<f64>() / made.len().max(1) as f64;
-        let row = numbers::served(ledger.row(step, VALIDATION).with(MERIT, merit), self.fields, &made);
+        let made = measure(&policy, self.question_sets, concurrent, self.seed, cost).await?;
+        let merit =
+            made.iter().map(|rollout| unforced_exact_match(&rollout.sample)).sum::<f64>() / made.len().max(1) as f64;
+        let row =
+            rollout_metrics::add_validation(ledger.row(step, VALIDATION).with(MERIT, merit), self.question_sets, &made);
         if step > 0 {
-            ledger.measured(merit, before);
+            ledger.record_measurement(merit, before);
         }
-        ledger.note(&row)?;
-        Ok(watch.row(&row))
+        ledger.write_row(&row)?;
+        Ok(observer.row(&row))
     }
 }
 
-/// EM of the answer that the policy gave by itself.
-fn right(sample: &Sample) -> f64 {
+/// EM of the answer, 0 if it was forced.
+fn unforced_exact_match(sample: &Sample) -> f64 {
     f64::from(u8::from(sample.own_answer().is_some_and(|answer| exact_match(answer, &sample.golds))))
 }
 
-/// The trajectories of each question, which lie side by side, and how many lie before them.
+/// Groups of consecutive trajectories of a question, each with the number of trajectories before it.
 pub(super) fn groups(made: &[Rollout]) -> impl Iterator<Item = (usize, Vec<&Sample>)> {
     let mut next = 0;
     made.chunk_by(|one, other| one.group == other.group).map(move |group| {
@@ -181,12 +191,13 @@ pub(super) fn groups(made: &[Rollout]) -> impl Iterator<Item = (usize, Vec<&Samp
     })
 }
 
-/// The pairs among the trajectories of each question, by their places among all: by what the ranker says, where one is given.
-fn preferred(goal: &Goal, made: &[Rollout], ranked: Option<&Ranked>) -> Vec<Preference> {
+/// Selects the pairs within each question, by index among all trajectories. If `ranked` is given, its scores replace
+/// the rewards.
+fn select_pairs(goal: &DpoGoal, made: &[Rollout], ranked: Option<&RankerScores>) -> Vec<Preference> {
     let mut pairs = Vec::new();
     for (first, samples) in groups(made) {
         let own = match (goal.rule, ranked) {
-            (Rule::Siblings(rule), Some(ranked)) => rule.pairs_by(&samples, |pair| ranked.ahead(pair.after(first))),
+            (PairRule::Siblings(rule), Some(ranked)) => rule.pairs_by(&samples, |pair| ranked.ahead(pair.after(first))),
             (rule, _) => rule.pairs(&samples),
         };
         pairs.extend(own.into_iter().map(|pair| pair.after(first)));
@@ -194,12 +205,12 @@ fn preferred(goal: &Goal, made: &[Rollout], ranked: Option<&Ranked>) -> Vec<Pref
     pairs
 }
 
-/// The numbers of a round's trajectories and of the pairs among them.
-fn told(row: Row, made: &[Rollout], pairs: &[Preference]) -> Row {
+/// Adds the metrics of a round's trajectories and pairs.
+fn add_pair_metrics(row: MetricsRow, made: &[Rollout], pairs: &[Preference]) -> MetricsRow {
     let rewards: Vec<f64> =
         made.iter().map(|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)).collect();
     let groups: Vec<usize> = made.iter().map(|rollout| rollout.group).collect();
-    let row = numbers::groups(numbers::rollouts(row, made), &groups, &rewards);
+    let row = rollout_metrics::add_groups(rollout_metrics::add_rollouts(row, made), &groups, &rewards);
     let row = row.with(PAIRS, pairs.len() as f64);
     if pairs.is_empty() {
         return row;
@@ -215,10 +226,10 @@ mod tests {
     use crate::reward::tests::searched;
 
     #[test]
-    fn an_answer_that_was_asked_for_makes_no_round_better() {
+    fn a_forced_answer_does_not_count_as_right() {
         let own = Sample { golds: vec!["rome".into()], answer: Some("Rome.".into()), ..searched("", &[]) };
         let asked = Sample { forced: vec![(0, 1)], ..own.clone() };
         let silent = Sample { answer: None, ..own.clone() };
-        assert_eq!([own, asked, silent].map(|sample| right(&sample)), [1.0, 0.0, 0.0]);
+        assert_eq!([own, asked, silent].map(|sample| unforced_exact_match(&sample)), [1.0, 0.0, 0.0]);
     }
 }

@@ -3,31 +3,31 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use waymark::agent::Sampling;
-use waymark::cli::embedding::Embedding;
-use waymark::metric::Cost;
+use waymark_agent::Sampling;
+use waymark_agent::metric::Cost;
 use waymark_models::weights::Weights;
+use waymark_runtime::embedding::Embedding;
 
 use super::*;
-use crate::recipe::dpo::Reference;
+use crate::recipe::dpo::DpoReference;
 use crate::recipe::{Labels, Optimizer, Ranker};
-use crate::reward::Judge;
-use crate::run::{Checkpoints, Learnt};
-use crate::schedule::Shape;
+use crate::reward::RewardScorer;
+use crate::run::{Checkpoints, RankerState};
+use crate::schedule::ScheduleShape;
 use crate::store;
 use crate::tiny::{self, Even, engine};
 
 fn settings() -> Dpo {
     Dpo {
         learning_rate: 1e-2,
-        schedule: Shape::Constant,
+        schedule: ScheduleShape::Constant,
         warmup: 0.0,
         questions: 4,
         group: 8,
         batch: 3,
         pack_tokens: 400,
         beta: 0.2,
-        reference: Reference::Round,
+        reference: DpoReference::Round,
         ranker: None,
         sampling: Sampling { temperature: Some(1.0), top_p: Some(0.95), ..Sampling::default() },
         concurrent: 16,
@@ -39,51 +39,52 @@ fn settings() -> Dpo {
     }
 }
 
-fn goal(phase: &str, rounds: usize, begins: Begins) -> Goal {
-    Goal {
+fn goal(phase: &str, rounds: usize, begins: StageStart) -> DpoGoal {
+    DpoGoal {
         phase: phase.into(),
         rounds,
         patience: 0,
         epochs: 2,
         begins,
-        terms: Terms { beta: 0.2, nll: 0.1 },
-        reward: Judge::new(Box::new(Even), Arc::new(Embedding::Mock)),
-        rule: Rule::Siblings(Siblings { margin: 0.1 }),
+        terms: DpoTerms { beta: 0.2, nll: 0.1 },
+        reward: RewardScorer::new(Box::new(Even), Arc::new(Embedding::Mock)),
+        rule: PairRule::Siblings(Siblings { margin: 0.1 }),
         cost: Cost::default(),
     }
 }
 
-/// Trains what `learner` learns in `dir`, two stages of rounds; breaks off after each row that `stop` says.
+/// Trains the parameters of `learner` in `dir`, two stages of rounds, and stops after each row for which `stop` returns
+/// `true`.
 async fn run(
     mut learner: Learner,
     weights: &Weights,
     dir: &Path,
     settings: &Dpo,
     rounds: [usize; 2],
-    mut stop: impl FnMut(&Row) -> bool + Send,
+    mut stop: impl FnMut(&MetricsRow) -> bool + Send,
 ) -> Vec<f32> {
     let runtime = engine(weights);
-    let (field, policy) = tiny::bandit(&runtime);
+    let (question_set, policy) = tiny::bandit(&runtime);
     let initial = learner.values().to_vec();
-    let exchange = tempfile::tempdir().unwrap();
-    let campaign = Campaign {
+    let adapter_dir = tempfile::tempdir().unwrap();
+    let training = DpoTraining {
         settings,
         seed: 11,
-        goals: &[goal("dpo1", rounds[0], Begins::Last), goal("dpo2", rounds[1], Begins::Best)],
-        fields: &[field],
+        goals: &[goal("dpo1", rounds[0], StageStart::Last), goal("dpo2", rounds[1], StageStart::Best)],
+        question_sets: &[question_set],
         policy: &policy,
         engine: &runtime.engine,
         initial: &initial,
-        exchange: exchange.path().join("adapter"),
+        adapter_dir: adapter_dir.path().join("adapter"),
     };
-    let mut ledger = Ledger::open(dir, "test = 1\n", Optimizer::default(), settings.keep_last).unwrap();
-    let mut watch = |row: &Row| if stop(row) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-    campaign.train(&mut learner, &mut ledger, &mut watch).await.unwrap();
+    let mut ledger = RunLedger::open(dir, "test = 1\n", Optimizer::default(), settings.keep_last).unwrap();
+    let mut observer = |row: &MetricsRow| if stop(row) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    training.train(&mut learner, &mut ledger, &mut observer).await.unwrap();
     learner.values().to_vec()
 }
 
 fn numbers(dir: &Path, name: &str) -> Vec<f64> {
-    let rows = Metrics::read(&dir.join("metrics.jsonl")).unwrap();
+    let rows = MetricsFile::read(&dir.join("metrics.jsonl")).unwrap();
     rows.iter().filter_map(|row| row.values.get(name).copied()).collect()
 }
 
@@ -92,29 +93,32 @@ fn mean(part: &[f64]) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_preferred_becomes_more_probable() {
+async fn preferred_trajectories_become_more_probable() {
     let temp = tempfile::tempdir().unwrap();
     let weights = tiny::weights(temp.path(), 259);
-    for reference in [Reference::Initial, Reference::Round, Reference::None] {
+    for reference in [DpoReference::Initial, DpoReference::Round, DpoReference::None] {
         let dir = temp.path().join(format!("{reference:?}"));
         let settings = Dpo { reference, ..settings() };
         run(tiny::learner(&weights), &weights, &dir, &settings, [6, 2], |_| false).await;
-        let (reward, pairs) = (numbers(&dir, "reward"), numbers(&dir, standing::PAIRS));
+        let reward = numbers(&dir, "reward");
+        let pairs = numbers(&dir, progress::PAIRS);
         assert_eq!((reward.len(), pairs.len()), (8, 8));
         assert!(mean(&reward[6..]) > mean(&reward[..2]) + 0.1, "{reference:?}: {reward:?}");
-        let (chosen, rejected) = (numbers(&dir, "chosen_reward"), numbers(&dir, "rejected_reward"));
+        let chosen = numbers(&dir, "chosen_reward");
+        let rejected = numbers(&dir, "rejected_reward");
         assert!(chosen.iter().zip(&rejected).all(|(chosen, rejected)| *chosen > rejected + 0.099));
-        // Four pairs a round, three a step, twice: a step of rollouts and four more.
+        // Four pairs per round, three per step, two epochs: one rollout step and four optimizer steps.
         let samples = store::read(&dir.join("samples.jsonl")).unwrap();
         assert_eq!(samples.len(), 8 * 32);
         let steps: Vec<u64> = samples.chunk_by(|a, b| a.step == b.step).map(|round| round[0].step).collect();
         let lasts: Vec<u64> = pairs.iter().map(|&pairs| 1 + 2 * (pairs as u64).div_ceil(3)).collect();
         assert_eq!(steps, (0..8).map(|at| 1 + lasts[..at].iter().sum::<u64>()).collect::<Vec<_>>());
-        // What a pair is measured from is noted, and where that is the policy itself, nobody is ahead at first.
+        // The reference likelihoods of a pair are stored. If the policy itself is the reference, all margins start at
+        // zero.
         let mut preferred = samples.iter().flat_map(|sample| &sample.preferred_to);
-        assert!(preferred.all(|pair| pair.turn == 0 && pair.reference.is_some() == (reference != Reference::None)));
+        assert!(preferred.all(|pair| pair.turn == 0 && pair.reference.is_some() == (reference != DpoReference::None)));
         let margins = numbers(&dir, "margin");
-        assert_eq!(margins[0].abs() < 1e-4, reference != Reference::None, "{margins:?}");
+        assert_eq!(margins[0].abs() < 1e-4, reference != DpoReference::None, "{margins:?}");
         assert_eq!(numbers(&dir, "preference_loss").len(), margins.len());
     }
 }
@@ -126,17 +130,18 @@ async fn interrupted_training_ends_in_the_same_weights() {
     for learner in [tiny::learner, tiny::whole] {
         let dir = temp.path().join(format!("{}", learner(&weights).values().len()));
         std::fs::create_dir(&dir).unwrap();
-        let (whole, parts) = (dir.join("whole"), dir.join("parts"));
-        let settings = Dpo { reference: Reference::Initial, ..settings() };
+        let whole = dir.join("whole");
+        let parts = dir.join("parts");
+        let settings = Dpo { reference: DpoReference::Initial, ..settings() };
         let wanted = run(learner(&weights), &weights, &whole, &settings, [2, 2], |_| false).await;
-        // In a round's rollouts, between its steps, at its end, and where the next stage takes the best round again.
+        // The stops cover a round's rollouts, its steps, its end, and the next stage, which restores the best round.
         let last = numbers(&whole, ROUND_END)[1] as u64;
         for stop in [1, 3, 5, 8, last, last + 1, last + 3] {
             run(learner(&weights), &weights, &parts, &settings, [2, 2], |row| row.step == stop).await;
         }
         let found = run(learner(&weights), &weights, &parts, &settings, [2, 2], |_| false).await;
         assert!(found == wanted, "{} values", wanted.len());
-        for name in ["reward", "loss", "margin", "gradient_norm", "bandit/em", standing::PAIRS] {
+        for name in ["reward", "loss", "margin", "gradient_norm", "bandit/em", progress::PAIRS] {
             assert_eq!(numbers(&parts, name), numbers(&whole, name), "{name}");
         }
         let read = |dir: &Path| -> Vec<_> {
@@ -148,7 +153,7 @@ async fn interrupted_training_ends_in_the_same_weights() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stage_can_begin_with_the_best_round_before_it() {
+async fn a_stage_can_start_from_the_best_earlier_round() {
     let temp = tempfile::tempdir().unwrap();
     let weights = tiny::weights(temp.path(), 259);
     let dir = temp.path().join("run");
@@ -157,48 +162,50 @@ async fn a_stage_can_begin_with_the_best_round_before_it() {
     let ends = numbers(&dir, ROUND_END);
     let checkpoints = Checkpoints::new(dir.join("checkpoints"), 100);
     let at = |round: usize, further: u64| checkpoints.load(ends[round] as u64 + further, Optimizer::default()).unwrap();
-    // Nothing is ever right, and of equal rounds the first is the best.
+    // No answer is ever right, and the first of equal rounds is the best.
     let begun = at(2, 1);
     assert_eq!(begun.state.best, Some((ends[0] as u64, 0.0)));
     assert!(begun.values == at(0, 0).values && begun.values != at(2, 0).values);
     assert_eq!(begun.optimizer.steps(), 0);
 }
 
-/// A ranker that learns fast enough for a few rounds.
+/// Ranker that trains fast enough for a few rounds.
 fn ranker(heads: usize) -> Ranker {
     Ranker { margin: 0.1, heads, labels: Labels::Total, learning_rate: 1e-2, epochs: 2, batch: 8, ..Ranker::default() }
 }
 
-/// The ranker of the latest checkpoint.
-fn heads(dir: &Path) -> Option<Learnt> {
+/// Ranker of the latest checkpoint.
+fn heads(dir: &Path) -> Option<RankerState> {
     let latest = Checkpoints::new(dir.join("checkpoints"), 2).latest(Optimizer::default()).unwrap();
     latest.unwrap().ranker
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ranker_is_learnt_and_measured_beside_the_policy_which_goes_on_as_without_it() {
+async fn a_ranker_is_trained_and_measured_without_changing_the_policy() {
     let temp = tempfile::tempdir().unwrap();
     let weights = tiny::weights(temp.path(), 259);
-    let (plain, ranked) = (temp.path().join("plain"), temp.path().join("ranked"));
+    let plain = temp.path().join("plain");
+    let ranked = temp.path().join("ranked");
     let settings = |ranker| Dpo { ranker, ..settings() };
     let wanted = run(tiny::learner(&weights), &weights, &plain, &settings(None), [2, 1], |_| false).await;
     // Two of the bandit's five questions are held out.
     let own = settings(Some(Ranker { held_out: 0.4, ..ranker(HEADS) }));
     assert!(run(tiny::learner(&weights), &weights, &ranked, &own, [2, 1], |_| false).await == wanted);
-    for name in ["reward", "loss", "margin", standing::PAIRS] {
+    for name in ["reward", "loss", "margin", progress::PAIRS] {
         assert_eq!(numbers(&ranked, name), numbers(&plain, name), "{name}");
     }
     assert!(heads(&plain).is_none());
     let found = heads(&ranked).unwrap();
     assert!(found.values.len() == 7 * 64 && found.values.iter().any(|&value| value != 0.0));
-    let (learnt, measured) = (numbers(&ranked, "ranker_pairs"), numbers(&ranked, "ranker_held_out"));
-    // Where the policy is sure of an answer, its question has no pair.
+    let learnt = numbers(&ranked, "ranker_pairs");
+    let measured = numbers(&ranked, "ranker_held_out");
+    // A question has no pair if the policy always gives the same answer.
     let held = measured.iter().filter(|&&pairs| pairs > 0.0).count();
     assert!(learnt.len() == 3 && held > 1 && learnt.iter().all(|&pairs| pairs > 0.0), "{learnt:?} {measured:?}");
-    // It began anew with the second stage: two epochs of eight pairs a step.
+    // The ranker started anew with the second stage: two epochs of eight pairs per step.
     assert_eq!(found.optimizer.steps(), 2 * (learnt[2] as u64).div_ceil(8));
     assert_eq!((numbers(&ranked, "ranker_loss").len(), numbers(&ranked, "ranker_accuracy/answer").len()), (held, held));
-    // What it says of the two sides of each pair is kept.
+    // Its scores of both sides of each pair are stored.
     let samples = store::read(&ranked.join("samples.jsonl")).unwrap();
     let mut preferred = samples.iter().flat_map(|sample| &sample.preferred_to);
     assert!(preferred.all(|pair| pair.scores.as_ref().is_some_and(|(own, other)| own.len() == 7 && other.len() == 7)));
@@ -213,34 +220,37 @@ async fn interrupted_training_ends_in_the_same_heads() {
     for learner in [tiny::learner, tiny::whole] {
         let dir = temp.path().join(format!("{}", learner(&weights).values().len()));
         std::fs::create_dir(&dir).unwrap();
-        let (whole, parts) = (dir.join("whole"), dir.join("parts"));
+        let whole = dir.join("whole");
+        let parts = dir.join("parts");
         let settings = Dpo { ranker: Some(Ranker { selects: true, held_out: 0.4, ..ranker(1) }), ..settings() };
         let wanted = run(learner(&weights), &weights, &whole, &settings, [2, 2], |_| false).await;
         let last = numbers(&whole, ROUND_END)[1] as u64;
-        // In a round's first step, in which it is learnt, behind that, and where it begins anew.
+        // The stops cover a round's first step, in which the ranker trains, the step after it, and the start of the
+        // next stage.
         for stop in [1, 2, last - 1, last, last + 1, last + 2] {
             run(learner(&weights), &weights, &parts, &settings, [2, 2], |row| row.step == stop).await;
         }
         assert!(run(learner(&weights), &weights, &parts, &settings, [2, 2], |_| false).await == wanted);
         assert!(heads(&whole).is_some() && heads(&parts) == heads(&whole));
-        for name in ["ranker_training_loss", "ranker_loss", "ranker_accuracy", "loss", standing::PAIRS] {
+        for name in ["ranker_training_loss", "ranker_loss", "ranker_accuracy", "loss", progress::PAIRS] {
             assert_eq!(numbers(&parts, name), numbers(&whole, name), "{name}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_ranker_prefers_becomes_more_probable_too() {
+async fn trajectories_preferred_by_a_ranker_become_more_probable() {
     let temp = tempfile::tempdir().unwrap();
     let weights = tiny::weights(temp.path(), 259);
     let dir = temp.path().join("run");
     let settings = Dpo { ranker: Some(Ranker { selects: true, held_out: 0.0, ..ranker(1) }), ..settings() };
     run(tiny::learner(&weights), &weights, &dir, &settings, [8, 1], |_| false).await;
-    let (reward, pairs) = (numbers(&dir, "reward"), numbers(&dir, standing::PAIRS));
+    let reward = numbers(&dir, "reward");
+    let pairs = numbers(&dir, progress::PAIRS);
     assert!(pairs.iter().any(|&pairs| pairs > 0.0), "{pairs:?}");
     assert!(mean(&reward[5..8]) > mean(&reward[..2]) + 0.05, "{reward:?}");
     assert!(numbers(&dir, "ranker_accuracy").is_empty(), "nothing is held out");
-    // By its own score, whatever they earned, the chosen one is ahead by what the rule asks for.
+    // By the ranker's score, whatever the rewards, the chosen side leads by the required margin.
     let samples = store::read(&dir.join("samples.jsonl")).unwrap();
     for pair in samples.iter().flat_map(|sample| &sample.preferred_to) {
         let (own, other) = pair.scores.as_ref().unwrap();

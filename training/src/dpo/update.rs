@@ -1,62 +1,62 @@
-//! The update of one step: an optimizer step over the mean of the pairs' losses.
+//! Update of one step: an optimizer step over the mean loss of the pairs.
 
 use waymark_models::gradient::{Learner, Score, Slope};
 
-use super::loss::{Likelihood, Terms, Verdict};
+use super::loss::{DpoTerms, Likelihood, PairLoss};
 use crate::TrainError;
 use crate::grpo::logprobs;
 use crate::optimizer::AdamW;
-use crate::pack::{Sequence, pack, passes};
+use crate::pack::{TrainingSequence, pack, passes};
 
-/// A trajectory of a pair.
+/// Trajectory of a pair.
 #[derive(Debug, Clone, Copy)]
-pub struct Side<'a> {
-    /// Its tokens.
-    pub sequence: Sequence<'a>,
-    /// What its learnt tokens add up to under the reference, in nats; 0 without one.
+pub struct PairMember<'a> {
+    /// Tokens with their target mask.
+    pub sequence: TrainingSequence<'a>,
+    /// Log-likelihood of its target tokens under the reference, in nats. 0 without a reference.
     pub reference: f64,
 }
 
-/// Two trajectories of which one is preferred.
+/// Two trajectories, one of which is preferred.
 #[derive(Debug, Clone, Copy)]
-pub struct Pair<'a> {
-    /// The preferred one.
-    pub chosen: Side<'a>,
-    /// The other one.
-    pub rejected: Side<'a>,
+pub struct PreferencePair<'a> {
+    /// Preferred trajectory.
+    pub chosen: PairMember<'a>,
+    /// Other trajectory.
+    pub rejected: PairMember<'a>,
 }
 
-/// What the update of a step did.
+/// Statistics of the update of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Updated {
-    /// The means of what the pairs came to before it.
-    pub mean: Verdict,
-    /// Share of the pairs whose chosen trajectory was ahead.
+pub struct DpoUpdateStats {
+    /// Mean losses of the pairs before the update.
+    pub mean: PairLoss,
+    /// Share of pairs whose chosen trajectory had a positive margin.
     pub accuracy: f64,
-    /// The gradient's norm before clipping.
+    /// Gradient norm before clipping.
     pub norm: f64,
-    /// Tokens computed forward and backward.
+    /// Number of tokens computed forward and backward.
     pub tokens: usize,
 }
 
-/// Learns from `pairs`. Every token of a trajectory has the same slope, and so the gradient is exact in two passes: one to
-/// see how probable both sides are, one with what follows from that.
+/// Trains on `pairs`. The loss has the same slope in every token of a trajectory, so two passes give the exact
+/// gradient: one computes the log-likelihoods of both sides, one back-propagates the resulting slopes.
 ///
 /// # Errors
-/// When the model refuses.
+/// If the model fails.
 pub fn update(
     learner: &mut Learner,
     optimizer: &mut AdamW,
-    pairs: &[Pair<'_>],
-    terms: Terms,
+    pairs: &[PreferencePair<'_>],
+    terms: DpoTerms,
     pack_tokens: usize,
     rate: f64,
-) -> Result<Updated, TrainError> {
-    let sides: Vec<Side<'_>> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
-    let sequences: Vec<Sequence<'_>> = sides.iter().map(|side| side.sequence).collect();
+) -> Result<DpoUpdateStats, TrainError> {
+    let sides: Vec<PairMember<'_>> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
+    let sequences: Vec<TrainingSequence<'_>> = sides.iter().map(|side| side.sequence).collect();
     let known = logprobs(learner, &sequences, pack_tokens, false)?;
     let scale = 1.0 / pairs.len().max(1) as f64;
-    let mut updated = Updated::default();
+    let mut updated = DpoUpdateStats::default();
     let mut slopes: Vec<f32> = Vec::with_capacity(sides.len());
     for at in (0..sides.len()).step_by(2) {
         let side = |at: usize| Likelihood {
@@ -64,14 +64,15 @@ pub fn update(
             reference: sides[at].reference,
             tokens: sequences[at].targets(),
         };
-        let verdict = terms.of(side(at), side(at + 1));
-        updated.add(&verdict, scale);
-        slopes.extend(verdict.slopes.map(|slope| (scale * slope) as f32));
+        let pair_loss = terms.of(side(at), side(at + 1));
+        updated.add(&pair_loss, scale);
+        slopes.extend(pair_loss.slopes.map(|slope| (scale * slope) as f32));
     }
     learner.zero();
     for pass in passes(learner, &sequences, pack_tokens) {
         let first = pass.start;
         let packed = pack(&sequences[pass]);
+        // The log-likelihood is the sum over tokens, so each token has the slope of its trajectory.
         let slope = |target: usize| slopes[first + packed.places[target].sequence];
         learner.learn(&packed.pack, &mut |target: usize, _: Score| Slope { logprob: slope(target), entropy: 0.0 })?;
         updated.tokens += packed.pack.tokens().len();
@@ -80,18 +81,18 @@ pub fn update(
     Ok(updated)
 }
 
-/// What log-probabilities add up to, in nats.
+/// Sum of log-probabilities, in nats.
 pub(super) fn total(logprobs: &[f32]) -> f64 {
     logprobs.iter().copied().map(f64::from).sum()
 }
 
-impl Updated {
-    fn add(&mut self, verdict: &Verdict, scale: f64) {
-        self.mean.preference += scale * verdict.preference;
-        self.mean.nll += scale * verdict.nll;
-        self.mean.margin += scale * verdict.margin;
-        self.mean.loss += scale * verdict.loss;
-        self.accuracy += scale * f64::from(u8::from(verdict.margin > 0.0));
+impl DpoUpdateStats {
+    fn add(&mut self, pair_loss: &PairLoss, scale: f64) {
+        self.mean.preference += scale * pair_loss.preference;
+        self.mean.nll += scale * pair_loss.nll;
+        self.mean.margin += scale * pair_loss.margin;
+        self.mean.loss += scale * pair_loss.loss;
+        self.accuracy += scale * f64::from(u8::from(pair_loss.margin > 0.0));
     }
 }
 
@@ -103,34 +104,35 @@ mod tests {
     use crate::tiny;
 
     const VOCAB: usize = 48;
-    const TERMS: Terms = Terms { beta: 0.3, nll: 0.7 };
+    const TERMS: DpoTerms = DpoTerms { beta: 0.3, nll: 0.7 };
 
-    /// The mean of the pairs' losses, one sequence at a time.
-    fn loss(learner: &mut Learner, pairs: &[Pair<'_>]) -> f64 {
-        let mut likelihood = |side: &Side<'_>| {
+    /// Mean loss of the pairs, one sequence at a time.
+    fn loss(learner: &mut Learner, pairs: &[PreferencePair<'_>]) -> f64 {
+        let mut likelihood = |side: &PairMember<'_>| {
             let scores = learner.score(&pack(&[side.sequence]).pack, false).unwrap();
             let policy = scores.iter().map(|score| f64::from(score.logprob)).sum();
             Likelihood { policy, reference: side.reference, tokens: scores.len() }
         };
-        let of = |pair: &Pair<'_>| TERMS.of(likelihood(&pair.chosen), likelihood(&pair.rejected)).loss;
+        let of = |pair: &PreferencePair<'_>| TERMS.of(likelihood(&pair.chosen), likelihood(&pair.rejected)).loss;
         pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
     }
 
     #[test]
-    fn the_gradient_is_that_of_the_stated_loss_whatever_the_passes() {
+    fn the_gradient_matches_the_documented_loss_for_any_passes() {
         let temp = tempfile::tempdir().unwrap();
         let weights = tiny::weights(temp.path(), VOCAB);
         let mut learner = tiny::learner(&weights);
         tiny::nudge(&mut learner);
-        // Two pairs share a prompt, and the third a trajectory with the first.
+        // Two pairs share a prompt, and the third pair shares a trajectory with the first.
         let (tokens, learnt) = tiny::forest(VOCAB);
         let side = |at: usize| {
-            let sequence = Sequence { tokens: &tokens[at], learnt: &learnt[at] };
-            Side { sequence, reference: -2.5 * sequence.targets() as f64 - at as f64 }
+            let sequence = TrainingSequence { tokens: &tokens[at], learnt: &learnt[at] };
+            PairMember { sequence, reference: -2.5 * sequence.targets() as f64 - at as f64 }
         };
-        let pairs = [(0, 1), (2, 3), (0, 4)].map(|(one, other)| Pair { chosen: side(one), rejected: side(other) });
+        let pairs =
+            [(0, 1), (2, 3), (0, 4)].map(|(one, other)| PreferencePair { chosen: side(one), rejected: side(other) });
         let before = learner.values().to_vec();
-        // The first moment of its first step is the gradient itself.
+        // With β₁ = 0, the first moment after one step is the gradient itself.
         let plain = Optimizer { betas: (0.0, 0.0), weight_decay: 0.0, clip: 0.0, ..Optimizer::default() };
         let mut gradient_of = |pack_tokens: usize| {
             let mut optimizer = AdamW::new(plain, before.len());

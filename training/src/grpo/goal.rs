@@ -1,55 +1,56 @@
-//! What is rewarded, for how long, and by what the best step of that time is known.
+//! Stage of GRPO training: its reward, length, and criterion for the best step.
 
 use std::sync::Arc;
 
-use waymark::metric::Cost;
+use waymark_agent::metric::Cost;
 use waymark_index::Embed;
 
 use crate::TrainError;
-use crate::recipe::{Grpo, Stage};
-use crate::reward::{ExactMatch, Judge};
+use crate::recipe::{Grpo, GrpoStage};
+use crate::reward::{ExactMatch, RewardScorer};
 use crate::rollout::Rollout;
 
-/// Steps under one reward.
+/// Stage of GRPO training with one reward.
 #[derive(Debug)]
-pub struct Goal {
-    /// What their numbers are filed under.
+pub struct GrpoGoal {
+    /// Phase name of the stage in the metrics.
     pub phase: String,
-    /// How many.
+    /// Number of steps.
     pub steps: usize,
-    /// What is rewarded.
-    pub reward: Judge,
-    /// How searches are priced: in the numbers, and in the reward where it looks at that.
+    /// Reward.
+    pub reward: RewardScorer,
+    /// Price of searches, in the metrics and in rewards that use it.
     pub cost: Cost,
-    /// What a unit of that cost weighs against EM when the best step is chosen; none for rewards that do not look at it.
+    /// Weight of that cost against EM when the best step is chosen. `None` for rewards that ignore the cost.
     pub thrift: Option<f64>,
 }
 
-impl Goal {
-    /// A stage of a recipe, counted from 1. `embedder` compares texts, in rewards that do.
-    pub fn of(stage: &Stage, number: usize, settings: &Grpo, embedder: Arc<dyn Embed>) -> Goal {
+impl GrpoGoal {
+    /// Creates the stage `number` of a recipe, counted from 1. `embedder` serves rewards that compare texts.
+    pub fn of(stage: &GrpoStage, number: usize, settings: &Grpo, embedder: Arc<dyn Embed>) -> GrpoGoal {
         let own = stage.reward.cost();
-        Goal {
+        GrpoGoal {
             phase: format!("grpo{number}"),
             steps: stage.steps,
-            reward: Judge::new(stage.reward.reward(), embedder),
+            reward: RewardScorer::new(stage.reward.reward(), embedder),
             cost: own.unwrap_or(settings.cost),
             thrift: own.map(|_| settings.thrift),
         }
     }
 
-    /// By how much a policy that answers so is the better one: the mean of the reward.
+    /// Merit of a policy by its validation rollouts: the mean reward.
     ///
-    /// A reward that looks at the cost compares the trajectories of a batch with one another, and its mean is the same
-    /// for a cheap policy and for a dear one. There it is the mean of `EM − thrift · cost`.
+    /// A reward that uses the cost compares the trajectories of a batch with one another, so its mean does not
+    /// distinguish a cheap policy from an expensive one. For such rewards the merit is the mean of `EM − thrift ·
+    /// cost`.
     ///
     /// # Errors
-    /// As [`Judge::score`].
+    /// Same as [`RewardScorer::score`].
     pub(super) fn merit(&self, rollouts: &[Rollout]) -> Result<f64, TrainError> {
         let worth: f64 = match self.thrift {
             None => self.reward.score(rollouts)?.iter().map(|worth| worth.total).sum(),
             Some(thrift) => {
-                let own = |rollout: &Rollout| ExactMatch::earned(&rollout.sample) - thrift * rollout.row.cost;
+                let own = |rollout: &Rollout| ExactMatch::of_sample(&rollout.sample) - thrift * rollout.row.cost;
                 rollouts.iter().map(own).sum()
             }
         };

@@ -1,20 +1,20 @@
-//! How probable the learner finds the tokens of trajectories.
+//! Log-probabilities of tokens under the learner.
 
 use waymark_models::gradient::Learner;
 
 use crate::TrainError;
-use crate::pack::{Sequence, pack, passes};
+use crate::pack::{TrainingSequence, pack, passes};
 
-/// For each sequence, a log-probability per token in nats; zeros where nothing is learnt.
+/// Log-probability of each token of each sequence, in nats. Tokens that are not targets have 0.
 pub type Logprobs = Vec<Vec<f32>>;
 
-/// The log-probability of every learnt token of `sequences`. `base` leaves the adapter out, where one is learnt.
+/// Computes the log-probability of every target token of `sequences`. If `base`, the adapter is left out.
 ///
 /// # Errors
-/// When the model refuses.
+/// If the model fails.
 pub fn logprobs(
     learner: &mut Learner,
-    sequences: &[Sequence<'_>],
+    sequences: &[TrainingSequence<'_>],
     pack_tokens: usize,
     base: bool,
 ) -> Result<Logprobs, TrainError> {
@@ -30,20 +30,20 @@ pub fn logprobs(
     Ok(all)
 }
 
-/// As [`logprobs`], with other values in place of the learner's own, which it has again afterwards.
+/// Same as [`logprobs`], but under `values` instead of the learner's own, which are restored afterwards.
 ///
 /// # Errors
-/// When the model refuses.
+/// If the model fails.
 pub fn logprobs_under(
     learner: &mut Learner,
     values: &[f32],
-    sequences: &[Sequence<'_>],
+    sequences: &[TrainingSequence<'_>],
     pack_tokens: usize,
 ) -> Result<Logprobs, TrainError> {
     under(learner, values, |learner| logprobs(learner, sequences, pack_tokens, false))
 }
 
-/// What `ask` gets of the learner with other values in place of its own, which it has again afterwards.
+/// Calls `ask` on the learner with `values` in place of its own, which are restored afterwards.
 pub(crate) fn under<T>(
     learner: &mut Learner,
     values: &[f32],
@@ -52,6 +52,7 @@ pub(crate) fn under<T>(
     let own = learner.values().to_vec();
     learner.set_values(values)?;
     let found = ask(learner);
+    // The own values return even if `ask` failed.
     learner.set_values(&own)?;
     found
 }

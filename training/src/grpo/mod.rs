@@ -1,8 +1,9 @@
-//! Learning from rewards by GRPO: groups of trajectories of the same question, each worth what it is above its group.
+//! Training on rewards by GRPO: the advantage of a trajectory is its reward relative to its group, the trajectories of
+//! the same question.
 //!
-//! A step: the engine gets what is learnt as it is, an adapter or all weights; rollouts are made and rewarded, the
-//! reference and the policy itself say how probable they find the tokens, and a few optimizer steps follow. A teacher, where
-//! the recipe has one, is the reference too, which has seen what the question takes (`teacher`).
+//! In each step the engine loads the current adapter or weights, rollouts are generated and rewarded, the reference and
+//! the policy score the tokens, and a few optimizer steps follow. The optional `teacher` is the reference model with
+//! the supporting passages in its prompt.
 
 mod goal;
 mod likelihood;
@@ -15,63 +16,63 @@ mod update;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use waymark::agent::Policy;
-use waymark::engine::Engine;
-use waymark::evaluate::Question;
+use waymark_agent::Policy;
+use waymark_engine::Engine;
 use waymark_models::gradient::{Learner, Tune};
+use waymark_runtime::evaluate::Question;
 
-use crate::ledger::{Ledger, Watch};
+use crate::ledger::{RunLedger, RunObserver};
 use crate::optimizer::AdamW;
-use crate::recipe::{Grpo, Reference};
-use crate::rollout::{Batch, Field, Rollout};
-use crate::run::Row;
-use crate::schedule::Schedule;
-use crate::sft::Lesson;
-use crate::store::Writer;
-use crate::{TrainError, numbers, order};
+use crate::recipe::{Grpo, GrpoReference};
+use crate::rollout::{QuestionSet, Rollout, RolloutBatch};
+use crate::run::MetricsRow;
+use crate::schedule::LearningRateSchedule;
+use crate::sft::MaskedSequence;
+use crate::store::SampleWriter;
+use crate::{TrainError, rollout_metrics, seeding};
 
 pub(crate) use self::likelihood::under;
 
-pub use self::goal::Goal;
+pub use self::goal::GrpoGoal;
 pub use self::likelihood::{Logprobs, logprobs, logprobs_under};
-pub use self::teacher::Taught;
-pub use self::update::{Course, Updated, update};
+pub use self::teacher::TeacherTargets;
+pub use self::update::{GrpoUpdateStats, LossTrajectory, update};
 
-/// The whole of training by rewards.
+/// GRPO training run.
 #[derive(Debug)]
-pub struct Campaign<'a> {
-    /// Its constants.
+pub struct GrpoTraining<'a> {
+    /// Settings of the recipe.
     pub settings: &'a Grpo,
-    /// Where everything random starts.
+    /// Random seed.
     pub seed: u64,
-    /// What is rewarded, in order.
-    pub goals: &'a [Goal],
-    /// Steps of the recipe's stages before these, which another run has made: the learning rate, the order of the
-    /// questions and the seeds of the rollouts go on from there.
-    pub behind: u64,
-    /// Steps of all stages of the recipe, over which the learning rate goes.
-    pub whole: u64,
-    /// What is asked.
-    pub fields: &'a [Field],
-    /// The loop that is learnt.
+    /// Stages to train, in order.
+    pub goals: &'a [GrpoGoal],
+    /// Number of steps of earlier stages, which another run trained. Learning rate, question order and rollout seeds
+    /// continue from there.
+    pub earlier_steps: u64,
+    /// Number of steps of all stages of the recipe, over which the learning rate is scheduled.
+    pub scheduled_steps: u64,
+    /// Question sets.
+    pub question_sets: &'a [QuestionSet],
+    /// Policy to train.
     pub policy: &'a Policy,
-    /// What makes the rollouts: the engine of all fields.
+    /// Rollout engine, shared by all question sets.
     pub engine: &'a Engine,
-    /// The values that the divergence is measured from, and the teacher's; not looked at where that is what an adapter lies
-    /// beside, and where nothing is measured and nobody taught.
+    /// Values of the reference, which is also the teacher. Unused if the adapter's base model is the reference, or if
+    /// there is neither a divergence nor a teacher.
     pub reference: &'a [f32],
-    /// A folder through which adapters get into the engine.
-    pub exchange: PathBuf,
+    /// Directory for passing adapters to the engine.
+    pub adapter_dir: PathBuf,
 }
 
-impl Campaign<'_> {
-    /// Steps in all.
+impl GrpoTraining<'_> {
+    /// Total number of steps.
     pub fn steps(&self) -> u64 {
         self.goals.iter().map(|goal| goal.steps as u64).sum()
     }
 
-    /// The goal of a step, counted from 1, and how many steps are made before it.
-    fn goal(&self, step: u64) -> (&Goal, u64) {
+    /// Stage of a step, counted from 1, and the number of steps before that stage.
+    fn goal(&self, step: u64) -> (&GrpoGoal, u64) {
         let mut before = 0;
         for goal in self.goals {
             if step <= before + goal.steps as u64 {
@@ -82,65 +83,69 @@ impl Campaign<'_> {
         (&self.goals[self.goals.len() - 1], before)
     }
 
-    /// The questions of a step: each epoch asks all of all fields in an order of its own.
-    fn questions(&self, step: u64) -> Vec<(&Field, &Question)> {
-        let all: Vec<_> =
-            self.fields.iter().flat_map(|field| field.questions.iter().map(move |q| (field, q))).collect();
-        let seed = |epoch| order::seed(self.seed, "questions", epoch);
-        let batch = order::batch(all.len(), self.settings.questions, self.behind + step - 1, seed);
-        batch.into_iter().map(|place| all[place]).collect()
+    /// Questions of a step. Each epoch goes through the questions of all sets in an order of its own.
+    fn questions(&self, step: u64) -> Vec<(&QuestionSet, &Question)> {
+        let all: Vec<_> = self
+            .question_sets
+            .iter()
+            .flat_map(|question_set| question_set.questions.iter().map(move |q| (question_set, q)))
+            .collect();
+        let seed = |epoch| seeding::seed(self.seed, "questions", epoch);
+        let batch = seeding::batch(all.len(), self.settings.questions, self.earlier_steps + step - 1, seed);
+        batch.into_iter().map(|index| all[index]).collect()
     }
 
-    /// The learning rate of a step: the schedule goes by steps, not by optimizer steps, as the reference's; and by those of
-    /// the whole recipe, so that stages that are trained one by one have the rates they would have in one run.
+    /// Learning rate of a step. As in the reference implementation it is scheduled by rollout steps, not optimizer
+    /// steps, and over the whole recipe, so that stages trained one by one have the same rates as in a single run.
     fn rate(&self, step: u64) -> f64 {
-        let total = self.whole as usize;
-        let schedule = Schedule::over(total, self.settings.schedule, self.settings.warmup);
-        self.settings.learning_rate * schedule.factor((self.behind + step) as usize - 1)
+        let total = self.scheduled_steps as usize;
+        let schedule = LearningRateSchedule::over(total, self.settings.schedule, self.settings.warmup);
+        self.settings.learning_rate * schedule.factor((self.earlier_steps + step) as usize - 1)
     }
 
-    /// Trains from where `ledger` stands to the end. `watch` looks on.
+    /// Trains from the current state of `ledger` to the end, reporting to `observer`.
     ///
     /// # Errors
-    /// When there is nothing to ask, the gradient is no number any more, or engine, model or file system refuse.
+    /// If there are no questions or stages, the gradient is not finite, or the engine, model or file system fails.
     pub async fn train(
         &self,
         learner: &mut Learner,
-        ledger: &mut Ledger,
-        watch: &mut dyn Watch,
+        ledger: &mut RunLedger,
+        observer: &mut dyn RunObserver,
     ) -> Result<(), TrainError> {
-        if self.fields.iter().all(|field| field.questions.is_empty()) || self.goals.is_empty() {
-            return Err(TrainError::Nothing("there is no question to learn from, or no stage".into()));
+        if self.question_sets.iter().all(|question_set| question_set.questions.is_empty()) || self.goals.is_empty() {
+            return Err(TrainError::Nothing("there are no training questions or no stages".into()));
         }
         let mut optimizer = ledger.restore(learner)?;
         ledger.trim_samples()?;
-        let mut kept = Writer::open(&ledger.folder().samples())?;
+        let mut sample_writer = SampleWriter::open(&ledger.folder().samples())?;
         let total = self.steps();
-        if ledger.state().step == 0 && self.validate(learner, ledger, watch).await?.is_break() {
+        // The measurement at step 0 is the baseline; a resumed run already has it.
+        if ledger.state().step == 0 && self.validate(learner, ledger, observer).await?.is_break() {
             return Ok(());
         }
         for step in ledger.state().step + 1..=total {
-            let row = self.step(step, learner, &mut optimizer, ledger, &mut kept).await?;
-            ledger.note(&row)?;
+            let row = self.step(step, learner, &mut optimizer, ledger, &mut sample_writer).await?;
+            ledger.write_row(&row)?;
             ledger.advance(step);
-            // A stage ends with a measurement of its own: the next one goes by another reward.
+            // Each stage ends with a measurement, because the next one has another reward.
             let (goal, before) = self.goal(step);
             let ends = step == before + goal.steps as u64;
             let due = |every: usize| ends || (every > 0 && step.is_multiple_of(every as u64));
-            let mut go_on = watch.row(&row);
+            let mut go_on = observer.row(&row);
             let mut keep = due(self.settings.save_every);
             if due(self.settings.validate_every) && go_on.is_continue() {
                 let best = ledger.state().best;
-                go_on = self.validate(learner, ledger, watch).await?;
+                go_on = self.validate(learner, ledger, observer).await?;
                 keep |= ledger.state().best != best;
             }
             if go_on.is_break() {
                 return Ok(());
             }
             if keep {
-                kept.sync()?;
+                sample_writer.sync()?;
                 ledger.save(learner, &optimizer)?;
-                watch.saved(ledger, learner)?;
+                observer.saved(ledger, learner)?;
             }
         }
         Ok(())
@@ -151,85 +156,89 @@ impl Campaign<'_> {
         step: u64,
         learner: &mut Learner,
         optimizer: &mut AdamW,
-        ledger: &Ledger,
-        kept: &mut Writer,
-    ) -> Result<Row, TrainError> {
-        let ((goal, _), began) = (self.goal(step), Instant::now());
-        let Batch { rollouts: mut batch, failed } = self.roll(step, self.questions(step), learner).await?;
-        let rolled = began.elapsed().as_secs_f64();
-        let worth = goal.reward.score(&batch)?;
-        let rewards: Vec<f64> = worth.iter().map(|reward| reward.total).collect();
+        ledger: &RunLedger,
+        sample_writer: &mut SampleWriter,
+    ) -> Result<MetricsRow, TrainError> {
+        let (goal, _) = self.goal(step);
+        let began = Instant::now();
+        let RolloutBatch { rollouts: mut batch, failed } = self.roll(step, self.questions(step), learner).await?;
+        let rollout_seconds = began.elapsed().as_secs_f64();
+        let scores = goal.reward.score(&batch)?;
+        let rewards: Vec<f64> = scores.iter().map(|reward| reward.total).collect();
         let groups: Vec<usize> = batch.iter().map(|rollout| rollout.group).collect();
         let mut advantages = self.settings.advantage.group(&rewards, &groups);
         if let Some(routes) = &self.settings.routes {
-            let along = batch.iter().map(|rollout| routes.along(&rollout.sample));
-            advantages.iter_mut().zip(along).for_each(|(advantage, weight)| *advantage *= weight);
+            let weights = batch.iter().map(|rollout| routes.sample_weight(&rollout.sample));
+            advantages.iter_mut().zip(weights).for_each(|(advantage, weight)| *advantage *= weight);
         }
-        for ((rollout, reward), &advantage) in batch.iter_mut().zip(worth).zip(&advantages) {
+        for ((rollout, reward), &advantage) in batch.iter_mut().zip(scores).zip(&advantages) {
             rollout.sample.reward = Some(reward);
             rollout.sample.advantage = Some(advantage);
-            kept.append(&rollout.sample)?;
+            sample_writer.append(&rollout.sample)?;
         }
-        let row = numbers::rollouts(ledger.row(step, &goal.phase), &batch);
-        let row = numbers::groups(row, &groups, &rewards);
+        let row = rollout_metrics::add_rollouts(ledger.row(step, &goal.phase), &batch);
+        let row = rollout_metrics::add_groups(row, &groups, &rewards);
         let began = Instant::now();
         let (row, updated) = self.learn(row, &batch, learner, optimizer)?;
-        let learnt = began.elapsed().as_secs_f64();
+        let update_seconds = began.elapsed().as_secs_f64();
         let sampled: usize = batch.iter().map(|rollout| rollout.row.tokens.sampled).sum();
         Ok(row
             .with("failed", failed as f64)
             .with("learning_rate", self.rate(step))
-            .with("rollout_seconds", rolled)
-            .with("rollout_tokens_per_second", sampled as f64 / rolled)
-            .with("update_seconds", learnt)
-            .with("step_seconds", rolled + learnt)
-            .with("tokens_per_second", updated.tokens as f64 / learnt))
+            .with("rollout_seconds", rollout_seconds)
+            .with("rollout_tokens_per_second", sampled as f64 / rollout_seconds)
+            .with("update_seconds", update_seconds)
+            .with("step_seconds", rollout_seconds + update_seconds)
+            .with("tokens_per_second", updated.tokens as f64 / update_seconds))
     }
 
-    /// Scores and updates; the row with what that tells.
+    /// Scores the batch and updates the learner. Returns the metrics row with the results.
     fn learn(
         &self,
-        row: Row,
+        row: MetricsRow,
         batch: &[Rollout],
         learner: &mut Learner,
         optimizer: &mut AdamW,
-    ) -> Result<(Row, Updated), TrainError> {
+    ) -> Result<(MetricsRow, GrpoUpdateStats), TrainError> {
         let settings = self.settings;
         let step = row.step;
         let flat = |group: usize| {
             let members = batch.iter().filter(|rollout| rollout.group == group);
-            numbers::is_flat(members.map(|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)))
+            rollout_metrics::is_flat(
+                members.map(|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)),
+            )
         };
         let (taught, row) = self.teach(row, batch, learner)?;
-        let left_out = |place: usize| settings.skip_flat && taught[place].is_none() && flat(batch[place].group);
-        let active: Vec<bool> = (0..batch.len()).map(|place| !left_out(place)).collect();
-        let lessons: Vec<Lesson> = batch.iter().map(|rollout| Lesson::new(&rollout.sample)).collect();
-        let taking: Vec<usize> = (0..batch.len()).filter(|&place| active[place]).collect();
-        let (old, reference, row) = self.before(row, batch, &lessons, &taking, learner)?;
-        let mut at = vec![usize::MAX; batch.len()];
-        taking.iter().enumerate().for_each(|(place, &member)| at[member] = place);
-        let course = |member: usize| Course {
-            sequence: lessons[member].sequence(),
-            old: old.get(at[member]).map_or(&[], Vec::as_slice),
-            reference: reference.get(at[member]).map_or(&[], Vec::as_slice),
+        // A flat group has no policy gradient, but a taught trajectory of it still has the teacher's term.
+        let left_out = |index: usize| settings.skip_flat && taught[index].is_none() && flat(batch[index].group);
+        let active: Vec<bool> = (0..batch.len()).map(|index| !left_out(index)).collect();
+        let masked: Vec<MaskedSequence> = batch.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
+        let participants: Vec<usize> = (0..batch.len()).filter(|&index| active[index]).collect();
+        let (old, reference, row) = self.score_tokens(row, batch, &masked, &participants, learner)?;
+        let mut index_of = vec![usize::MAX; batch.len()];
+        participants.iter().enumerate().for_each(|(index, &member)| index_of[member] = index);
+        let trajectory = |member: usize| LossTrajectory {
+            sequence: masked[member].sequence(),
+            old: old.get(index_of[member]).map_or(&[], Vec::as_slice),
+            reference: reference.get(index_of[member]).map_or(&[], Vec::as_slice),
             advantage: batch[member].sample.advantage.unwrap_or(0.0) as f32,
             taught: taught[member].as_ref(),
             active: active[member],
         };
-        let courses: Vec<Course<'_>> = (0..batch.len()).map(course).collect();
+        let trajectories: Vec<LossTrajectory<'_>> = (0..batch.len()).map(trajectory).collect();
         let pull = self.pull(step);
-        let updated = update(learner, optimizer, &courses, settings, (self.rate(step), pull))?;
+        let updated = update(learner, optimizer, &trajectories, settings, (self.rate(step), pull))?;
         let norm = updated.norm();
         if !norm.is_finite() {
-            return Err(TrainError::Diverged { section: "grpo", step, what: "gradient's norm", value: norm });
+            return Err(TrainError::Diverged { section: "grpo", step, what: "gradient norm", value: norm });
         }
         let means = updated.sums.means(&settings.loss);
-        let row = match settings.teaching() {
-            Some(_) => row.with("teacher_kl", updated.apart()).with("teacher_weight", pull),
+        let row = match settings.active_teacher() {
+            Some(_) => row.with("teacher_kl", updated.teacher_divergence()).with("teacher_weight", pull),
             None => row,
         };
         let row = row
-            .with("loss", means.loss + pull * updated.apart())
+            .with("loss", means.loss + pull * updated.teacher_divergence())
             .with("policy_loss", means.policy)
             .with("kl", means.kl)
             .with("entropy", means.entropy)
@@ -240,32 +249,33 @@ impl Campaign<'_> {
         Ok((row, updated))
     }
 
-    /// The log-probabilities of the tokens of those that take part, before the update and under the reference.
-    fn before(
+    /// Log-probabilities of the participating trajectories' tokens before the update and under the reference.
+    fn score_tokens(
         &self,
-        row: Row,
+        row: MetricsRow,
         batch: &[Rollout],
-        lessons: &[Lesson],
-        taking: &[usize],
+        masked: &[MaskedSequence],
+        participants: &[usize],
         learner: &mut Learner,
-    ) -> Result<(Logprobs, Logprobs, Row), TrainError> {
-        let sequences: Vec<_> = taking.iter().map(|&member| lessons[member].sequence()).collect();
+    ) -> Result<(Logprobs, Logprobs, MetricsRow), TrainError> {
+        let sequences: Vec<_> = participants.iter().map(|&member| masked[member].sequence()).collect();
         let tokens = self.settings.pack_tokens;
         let (old, row) = if self.settings.recompute {
             let old = logprobs(learner, &sequences, tokens, false)?;
-            let taken: Vec<&Rollout> = taking.iter().map(|&member| &batch[member]).collect();
-            let row = numbers::drift(row, &taken, &old);
+            let participating: Vec<&Rollout> = participants.iter().map(|&member| &batch[member]).collect();
+            let row = rollout_metrics::add_drift(row, &participating, &old);
             (old, row)
         } else {
             let sampled = |&member: &usize| {
                 let all = batch[member].sample.sampled_logprobs();
                 all.into_iter().map(|logprob| logprob.unwrap_or(0.0)).collect()
             };
-            (taking.iter().map(sampled).collect(), row)
+            (participants.iter().map(sampled).collect(), row)
         };
         let reference = match self.settings.reference {
+            // Without a KL weight the reference values do not matter, so no pass is spent on them.
             _ if self.settings.loss.kl == 0.0 => old.clone(),
-            Reference::Base if *learner.tune() != Tune::Full => logprobs(learner, &sequences, tokens, true)?,
+            GrpoReference::Base if *learner.tune() != Tune::Full => logprobs(learner, &sequences, tokens, true)?,
             _ => logprobs_under(learner, self.reference, &sequences, tokens)?,
         };
         Ok((old, reference, row))

@@ -1,41 +1,41 @@
-//! The policy at work in the engine: rollouts, and measurements on questions it does not learn from.
+//! Rollouts and validation of the current policy in the engine.
 
 use std::ops::ControlFlow;
 
-use waymark::agent::Policy;
-use waymark::evaluate::Question;
+use waymark_agent::Policy;
 use waymark_models::gradient::Learner;
+use waymark_runtime::evaluate::Question;
 
-use super::Campaign;
-use crate::ledger::{Ledger, Watch};
-use crate::rollout::{Batch, Field, Plan, Rollout, measure, rollouts, serve};
+use super::GrpoTraining;
+use crate::ledger::{RunLedger, RunObserver};
+use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, measure, rollouts, serve};
 use crate::sft::VALIDATION;
-use crate::{TrainError, numbers, order};
+use crate::{TrainError, rollout_metrics, seeding};
 
-impl Campaign<'_> {
-    /// The rollouts of a few questions, for an estimate.
+impl GrpoTraining<'_> {
+    /// Generates rollouts of a few questions, for an estimate.
     ///
     /// # Errors
-    /// When engine or file system refuse.
+    /// If the engine or file system fails.
     pub async fn try_out(&self, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
         let few = self.questions(1).into_iter().take(4).collect();
         Ok(self.roll(1, few, learner).await?.rollouts)
     }
 
-    /// The rollouts of a step by the policy as it is now.
+    /// Generates the rollouts of a step with the current policy.
     pub(super) async fn roll(
         &self,
         step: u64,
-        questions: Vec<(&Field, &Question)>,
+        questions: Vec<(&QuestionSet, &Question)>,
         learner: &Learner,
-    ) -> Result<Batch, TrainError> {
+    ) -> Result<RolloutBatch, TrainError> {
         let policy = self.serve(learner).await?;
         let settings = self.settings;
-        let plan = Plan {
+        let plan = RolloutPlan {
             sampling: &settings.sampling,
             group: settings.group,
             concurrent: settings.concurrent,
-            seed: order::seed(self.seed, "stage", self.behind),
+            seed: seeding::seed(self.seed, "stage", self.earlier_steps),
             step,
             cost: self.goal(step).0.cost,
         };
@@ -43,30 +43,34 @@ impl Campaign<'_> {
     }
 
     async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
-        serve(self.policy, self.engine, &self.exchange, learner).await
+        serve(self.policy, self.engine, &self.adapter_dir, learner).await
     }
 
-    /// Measures the policy as it is served, on questions it does not learn from. The best step of a stage is the one at
-    /// which the [`Goal`](super::Goal) of the stage says most of these answers.
+    /// Measures the policy, as it would be served, on the validation questions. The best step of a stage has the
+    /// highest merit by the stage's [`GrpoGoal`](super::GrpoGoal).
     pub(super) async fn validate(
         &self,
         learner: &Learner,
-        ledger: &mut Ledger,
-        watch: &mut dyn Watch,
+        ledger: &mut RunLedger,
+        observer: &mut dyn RunObserver,
     ) -> Result<ControlFlow<()>, TrainError> {
-        if self.fields.iter().all(|field| field.validation.is_empty()) {
+        if self.question_sets.iter().all(|question_set| question_set.validation.is_empty()) {
             return Ok(ControlFlow::Continue(()));
         }
         let step = ledger.state().step;
         let (goal, before) = self.goal(step);
         let policy = self.serve(learner).await?;
-        let made = measure(&policy, self.fields, self.settings.concurrent, self.seed, goal.cost).await?;
+        let made = measure(&policy, self.question_sets, self.settings.concurrent, self.seed, goal.cost).await?;
         let merit = goal.merit(&made)?;
-        let row = numbers::served(ledger.row(step, VALIDATION).with("validation_merit", merit), self.fields, &made);
+        let row = rollout_metrics::add_validation(
+            ledger.row(step, VALIDATION).with("validation_merit", merit),
+            self.question_sets,
+            &made,
+        );
         if step > 0 {
-            ledger.measured(merit, before);
+            ledger.record_measurement(merit, before);
         }
-        ledger.note(&row)?;
-        Ok(watch.row(&row))
+        ledger.write_row(&row)?;
+        Ok(observer.row(&row))
     }
 }

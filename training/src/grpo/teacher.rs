@@ -21,7 +21,7 @@ use std::ops::Range;
 use waymark_agent::sanitize::sanitize;
 use waymark_agent::{AgentError, Conversation, Protocol, Runtime, SegmentKind};
 use waymark_engine::Origin;
-use waymark_models::gradient::{Learner, Likeliest, Objective, DistillationTerm, Score, Slope, Tune};
+use waymark_models::gradient::{DistillationTerm, Learner, Likeliest, Objective, Score, Slope, Tune};
 use waymark_models::tokenizer::Tokenizer;
 
 use super::GrpoTraining;
@@ -94,12 +94,12 @@ impl Objective for TaughtLoss<'_> {
         self.policy.slope(target, score)
     }
 
-    fn pull(&self, target: usize) -> Option<DistillationTerm<'_>> {
+    fn distillation(&self, target: usize) -> Option<DistillationTerm<'_>> {
         let TokenTarget { distribution, share } = self.targets[target]?;
         Some(DistillationTerm { towards: distribution, weight: (self.weight * share) as f32 })
     }
 
-    fn apart(&mut self, target: usize, nats: f64) {
+    fn report_divergence(&mut self, target: usize, nats: f64) {
         self.apart += self.targets[target].map_or(0.0, |target| target.share * nats);
     }
 }

@@ -1,12 +1,12 @@
-//! Estimates of the divergence from the reference, from the token that was sampled alone.
+//! Estimators of the KL divergence from the reference, computed from the sampled token alone.
 
 use serde::{Deserialize, Serialize};
 
-/// An estimate of KL(policy ‖ reference) at one token (Schulman 2020, "Approximating KL divergence"; `kl_penalty` of verl).
-/// `d = new − reference` is the difference of its log-probabilities.
+/// Estimator of KL(policy ‖ reference) at one token (Schulman 2020, "Approximating KL divergence"; `kl_penalty` of
+/// verl). `d = new − reference` is the difference of the log-probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Divergence {
+pub enum KlEstimator {
     /// `d` (verl's `kl`).
     K1,
     /// `|d|` (`abs`).
@@ -16,25 +16,26 @@ pub enum Divergence {
     /// `exp(−d) + d − 1`, kept within ±10 (`low_var_kl`).
     #[default]
     K3,
-    /// The same without bounds, as TRL has it.
+    /// `exp(−d) + d − 1` without bounds, as in TRL.
     K3Unbounded,
 }
 
-/// Where verl cuts its estimate.
+/// Bound of verl's estimate.
 const BOUND: f64 = 10.0;
 
-impl Divergence {
-    /// The estimate and its slope in `new`.
+impl KlEstimator {
+    /// Estimate and its derivative with respect to `new`.
     pub(super) fn of(self, new: f64, reference: f64) -> (f64, f64) {
         let d = new - reference;
         match self {
-            Divergence::K1 => (d, 1.0),
-            Divergence::Absolute => (d.abs(), if d == 0.0 { 0.0 } else { d.signum() }),
-            Divergence::K2 => (0.5 * d * d, d),
-            Divergence::K3 | Divergence::K3Unbounded => {
-                let (value, slope) = ((-d).exp() + d - 1.0, 1.0 - (-d).exp());
-                // It is never below zero, so only the upper bound is ever met.
-                if self == Divergence::K3 && value > BOUND { (BOUND, 0.0) } else { (value, slope) }
+            KlEstimator::K1 => (d, 1.0),
+            KlEstimator::Absolute => (d.abs(), if d == 0.0 { 0.0 } else { d.signum() }),
+            KlEstimator::K2 => (0.5 * d * d, d),
+            KlEstimator::K3 | KlEstimator::K3Unbounded => {
+                let value = (-d).exp() + d - 1.0;
+                let slope = 1.0 - (-d).exp();
+                // The estimate is never negative, so only the upper bound matters.
+                if self == KlEstimator::K3 && value > BOUND { (BOUND, 0.0) } else { (value, slope) }
             }
         }
     }

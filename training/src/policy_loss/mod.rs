@@ -1,94 +1,96 @@
-//! The loss of a policy update: clipped ratios, the divergence from the reference, an entropy bonus.
+//! Loss of a policy update: clipped probability ratios, KL divergence from the reference, and an entropy bonus.
 
 mod divergence;
 #[cfg(test)]
 mod tests;
 
-pub use divergence::Divergence;
+pub use divergence::KlEstimator;
 
 use serde::{Deserialize, Serialize};
 use waymark_models::gradient::{Objective, Score, Slope};
 
-/// What the loss is made of; the defaults are RouteRAG's and Search-R1's.
+/// Coefficients of the loss. The defaults are those of RouteRAG and Search-R1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Terms {
-    /// How far a ratio may be from 1 before it stops to count (`clip_ratio` of verl; ε in Schulman et al. 2017, eq. 7).
+pub struct PolicyLossTerms {
+    /// Distance of a ratio from 1 at which it is clipped (`clip_ratio` of verl; ε in Schulman et al. 2017, eq. 7).
     pub clip: f64,
-    /// Weight of the divergence from the reference (`kl_loss_coef`).
+    /// Weight of the KL divergence from the reference (`kl_loss_coef`).
     pub kl: f64,
-    /// Which divergence that is (`kl_loss_type`).
-    pub divergence: Divergence,
-    /// Weight of the entropy, which lowers the loss (`entropy_coeff`: on in every reference run, in none of the papers).
+    /// Estimator of that divergence (`kl_loss_type`).
+    pub divergence: KlEstimator,
+    /// Weight of the entropy bonus (`entropy_coeff`: used in every reference run, but in none of the papers).
     pub entropy: f64,
 }
 
-impl Default for Terms {
+impl Default for PolicyLossTerms {
     fn default() -> Self {
-        Terms { clip: 0.2, kl: 0.001, divergence: Divergence::K3, entropy: 0.001 }
+        PolicyLossTerms { clip: 0.2, kl: 0.001, divergence: KlEstimator::K3, entropy: 0.001 }
     }
 }
 
-/// What is known of a target before the update.
+/// Inputs of the loss at one target token.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Stake {
+pub struct LossInputs {
     /// Log-probability under the policy that sampled it, in nats.
     pub old: f32,
     /// Log-probability under the frozen reference, in nats.
     pub reference: f32,
-    /// Advantage of its trajectory.
+    /// Advantage of the token's trajectory.
     pub advantage: f32,
 }
 
-/// The loss of one pack's targets:
+/// Loss of the target tokens of one pack:
 ///
 /// `scale · Σ [ max(−A ρ, −A clip(ρ, 1 ± ε)) + β KL − η H ]`, `ρ = exp(new − old)` for each token
 ///
-/// (`compute_policy_loss`, `kl_penalty` and `update_policy` of verl; DeepSeekMath, eq. 3, with the mean over tokens instead
-/// of over sequences). A micro-batch that takes several packs goes through one of these per pack with the same scale, and
-/// [`Sums`] are added.
+/// (`compute_policy_loss`, `kl_penalty` and `update_policy` of verl; DeepSeekMath, eq. 3, with the mean over tokens
+/// instead of over sequences). A micro-batch of several packs uses one loss per pack with the same scale, and adds
+/// their [`LossSums`].
 #[derive(Debug)]
 pub struct PolicyLoss<'a> {
-    terms: Terms,
-    stakes: &'a [Stake],
+    terms: PolicyLossTerms,
+    inputs: &'a [LossInputs],
     scale: f64,
-    sums: Sums,
+    sums: LossSums,
 }
 
 impl<'a> PolicyLoss<'a> {
-    /// The loss of targets with these stakes, in the order of the pack. `scale` is one over the targets of the micro-batch,
-    /// divided by the number of micro-batches of the update: verl's reduction, in which a token of a short micro-batch
-    /// counts more.
-    pub fn new(terms: Terms, stakes: &'a [Stake], scale: f64) -> PolicyLoss<'a> {
-        PolicyLoss { terms, stakes, scale, sums: Sums::default() }
+    /// Creates the loss of targets with these inputs, in the order of the pack. `scale` is one over the number of
+    /// targets in the micro-batch, divided by the number of micro-batches of the update. As in verl, a token of a short
+    /// micro-batch therefore counts more.
+    pub fn new(terms: PolicyLossTerms, inputs: &'a [LossInputs], scale: f64) -> PolicyLoss<'a> {
+        PolicyLoss { terms, inputs, scale, sums: LossSums::default() }
     }
 
-    /// What the targets that were asked for add up to.
-    pub fn sums(&self) -> Sums {
+    /// Sums over the targets evaluated so far.
+    pub fn sums(&self) -> LossSums {
         self.sums
     }
 }
 
 impl Objective for PolicyLoss<'_> {
     /// # Panics
-    /// If there are fewer stakes than targets.
+    /// If there are fewer inputs than targets.
     fn slope(&mut self, target: usize, score: Score) -> Slope {
-        let Terms { clip, kl, divergence, entropy } = self.terms;
-        let stake = self.stakes[target];
-        let (logprob, advantage) = (f64::from(score.logprob), f64::from(stake.advantage));
-        let moved = logprob - f64::from(stake.old);
+        let PolicyLossTerms { clip, kl, divergence, entropy } = self.terms;
+        let input = self.inputs[target];
+        let logprob = f64::from(score.logprob);
+        let advantage = f64::from(input.advantage);
+        let moved = logprob - f64::from(input.old);
         let ratio = moved.exp();
         let free = -advantage * ratio;
         let held = -advantage * ratio.clamp(1.0 - clip, 1.0 + clip);
-        let (distance, steepness) = divergence.of(logprob, f64::from(stake.reference));
-        // Where the clipped branch is the larger one the ratio is out of bounds, and the loss is flat in it.
+        let (distance, steepness) = divergence.of(logprob, f64::from(input.reference));
+        // If the clipped branch is larger, the ratio is out of bounds and the loss is constant in it.
         let clipped = held > free;
         let policy = if clipped { 0.0 } else { free };
-        self.sums.add(&Sums {
+        self.sums.add(&LossSums {
             targets: 1,
             policy: free.max(held),
             kl: distance,
             entropy: f64::from(score.entropy),
+            // Only the pessimistic side of the clip stops the gradient (Schulman et al. 2017, eq. 7).
             clipped: usize::from(clipped),
             drift: -moved,
         });
@@ -98,24 +100,24 @@ impl Objective for PolicyLoss<'_> {
 
 /// Sums over targets, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Sums {
-    /// How many targets.
+pub struct LossSums {
+    /// Number of targets.
     pub targets: usize,
-    /// The clipped policy losses.
+    /// Sum of the clipped policy losses.
     pub policy: f64,
-    /// Divergences from the reference, without their weight.
+    /// Sum of the KL divergences from the reference, unweighted.
     pub kl: f64,
-    /// Entropies, in nats.
+    /// Sum of the entropies, in nats.
     pub entropy: f64,
-    /// Targets whose ratio no longer counts (`pg_clipfrac` is their share).
+    /// Number of targets with a clipped ratio (`pg_clipfrac` is their share).
     pub clipped: usize,
-    /// `old − new` (the mean is verl's `ppo_kl`).
+    /// Sum of `old − new` (the mean is verl's `ppo_kl`).
     pub drift: f64,
 }
 
-impl Sums {
-    /// Adds those of other targets.
-    pub fn add(&mut self, other: &Sums) {
+impl LossSums {
+    /// Adds the sums over other targets.
+    pub fn add(&mut self, other: &LossSums) {
         self.targets += other.targets;
         self.policy += other.policy;
         self.kl += other.kl;
@@ -124,11 +126,13 @@ impl Sums {
         self.drift += other.drift;
     }
 
-    /// The means over the targets; zeros where there are none.
-    pub fn means(&self, terms: &Terms) -> Means {
+    /// Means over the targets. All are zero without targets.
+    pub fn means(&self, terms: &PolicyLossTerms) -> LossMeans {
         let mean = |sum: f64| sum / self.targets.max(1) as f64;
-        let (policy, kl, entropy) = (mean(self.policy), mean(self.kl), mean(self.entropy));
-        Means {
+        let policy = mean(self.policy);
+        let kl = mean(self.kl);
+        let entropy = mean(self.entropy);
+        LossMeans {
             loss: policy + terms.kl * kl - terms.entropy * entropy,
             policy,
             kl,
@@ -139,19 +143,19 @@ impl Sums {
     }
 }
 
-/// Means over targets: what a report shows.
+/// Means over targets, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Means {
-    /// The whole loss.
+pub struct LossMeans {
+    /// Total loss.
     pub loss: f64,
-    /// Its policy part.
+    /// Policy term of the loss.
     pub policy: f64,
-    /// Divergence from the reference.
+    /// KL divergence from the reference.
     pub kl: f64,
     /// Entropy, in nats.
     pub entropy: f64,
-    /// Share of targets whose ratio no longer counts.
+    /// Share of targets with a clipped ratio.
     pub clip_fraction: f64,
-    /// How far the policy has moved from the one that sampled: the mean of `old − new`.
+    /// Distance of the policy from the one that sampled: the mean of `old − new`.
     pub drift: f64,
 }

@@ -1,7 +1,7 @@
-//! Learning from given trajectories: the policy's own tokens become more probable, those of prompt and environment, and
-//! those a protocol wrote for it, do not count.
+//! Supervised training on given trajectories. Only the policy's own tokens count, not the prompt, the environment's
+//! tokens, or tokens forced by a protocol.
 
-mod lesson;
+mod dataset;
 #[cfg(test)]
 mod tests;
 
@@ -11,80 +11,86 @@ use std::time::Instant;
 use waymark_models::gradient::{Learner, Score, Slope};
 
 use crate::TrainError;
-use crate::ledger::{Ledger, Watch};
+use crate::ledger::{RunLedger, RunObserver};
 use crate::optimizer::AdamW;
-use crate::order;
-use crate::pack::{Sequence, pack, passes};
+use crate::pack::{TrainingSequence, pack, passes};
 use crate::recipe::Sft;
-use crate::run::Row;
-use crate::schedule::Schedule;
+use crate::run::MetricsRow;
+use crate::schedule::LearningRateSchedule;
+use crate::seeding;
 
-pub use self::lesson::{Lesson, Lessons};
+pub use self::dataset::{MaskedSequence, SftDataset};
 
-/// What the numbers of its steps are filed under.
+/// Phase name of its training steps in the metrics.
 pub const PHASE: &str = "sft";
-/// What its measurements on held-out trajectories are filed under.
+/// Phase name of validation measurements in the metrics.
 pub const VALIDATION: &str = "eval";
 
-/// The whole of supervised training.
+/// Supervised training run.
 #[derive(Debug)]
-pub struct Course<'a> {
+pub struct SftTraining<'a> {
     settings: &'a Sft,
     seed: u64,
-    lessons: &'a Lessons,
+    dataset: &'a SftDataset,
 }
 
-impl<'a> Course<'a> {
-    /// A course over `lessons`.
-    pub fn new(settings: &'a Sft, seed: u64, lessons: &'a Lessons) -> Self {
-        Self { settings, seed, lessons }
+impl<'a> SftTraining<'a> {
+    /// Creates a training run over `lessons`.
+    pub fn new(settings: &'a Sft, seed: u64, dataset: &'a SftDataset) -> Self {
+        Self { settings, seed, dataset }
     }
 
-    /// Its constants.
+    /// Settings of the recipe.
     pub fn settings(&self) -> &'a Sft {
         self.settings
     }
 
-    /// Optimizer steps it takes.
+    /// Number of optimizer steps.
     pub fn steps(&self) -> u64 {
-        let seen = self.lessons.train.len() * self.settings.epochs;
+        let seen = self.dataset.train.len() * self.settings.epochs;
         seen.div_ceil(self.settings.batch) as u64
     }
 
-    /// The trajectories of a step, counted from 1.
-    pub fn batch(&self, step: u64) -> Vec<Sequence<'a>> {
-        let seed = |epoch| order::seed(self.seed, "epoch", epoch);
-        let places = order::batch(self.lessons.train.len(), self.settings.batch, step - 1, seed);
-        places.into_iter().map(|place| self.lessons.train[place].sequence()).collect()
+    /// Sequences of a step, counted from 1.
+    pub fn batch(&self, step: u64) -> Vec<TrainingSequence<'a>> {
+        let seed = |epoch| seeding::seed(self.seed, "epoch", epoch);
+        let places = seeding::batch(self.dataset.train.len(), self.settings.batch, step - 1, seed);
+        places.into_iter().map(|place| self.dataset.train[place].sequence()).collect()
     }
 
-    /// The factor of the learning rate in a step, counted from 1.
+    /// Learning rate of a step, counted from 1.
     fn rate(&self, step: u64) -> f64 {
         let total = self.steps() as usize;
-        let schedule = Schedule::over(total, self.settings.schedule, self.settings.warmup);
+        let schedule = LearningRateSchedule::over(total, self.settings.schedule, self.settings.warmup);
         self.settings.learning_rate * schedule.factor(step as usize - 1)
     }
 
-    /// Trains from where `ledger` stands to the end. `watch` looks on.
+    /// Trains from the current state of `ledger` to the end, reporting to `observer`.
     ///
     /// # Errors
-    /// When the loss is no number any more, or model or file system refuse.
-    pub fn train(&self, learner: &mut Learner, ledger: &mut Ledger, watch: &mut dyn Watch) -> Result<(), TrainError> {
+    /// If the loss or gradient is not finite, or the model or file system fails.
+    pub fn train(
+        &self,
+        learner: &mut Learner,
+        ledger: &mut RunLedger,
+        observer: &mut dyn RunObserver,
+    ) -> Result<(), TrainError> {
         let mut optimizer = ledger.restore(learner)?;
         let total = self.steps();
-        if ledger.state().step == 0 && self.validate(learner, ledger, watch)?.is_break() {
+        // The measurement at step 0 is the baseline; a resumed run already has it.
+        if ledger.state().step == 0 && self.validate(learner, ledger, observer)?.is_break() {
             return Ok(());
         }
         for step in ledger.state().step + 1..=total {
             let row = self.step(step, learner, &mut optimizer, ledger)?;
-            ledger.note(&row)?;
+            ledger.write_row(&row)?;
             ledger.advance(step);
             let due = |every: usize| step == total || (every > 0 && step % every as u64 == 0);
-            let mut go_on = watch.row(&row);
+            let mut go_on = observer.row(&row);
             let mut keep = due(self.settings.save_every);
             if due(self.settings.validate_every) && go_on.is_continue() {
                 let best = ledger.state().best;
-                go_on = self.validate(learner, ledger, watch)?;
+                go_on = self.validate(learner, ledger, observer)?;
                 keep |= ledger.state().best != best;
             }
             if go_on.is_break() {
@@ -92,25 +98,27 @@ impl<'a> Course<'a> {
             }
             if keep {
                 ledger.save(learner, &optimizer)?;
-                watch.saved(ledger, learner)?;
+                observer.saved(ledger, learner)?;
             }
         }
         Ok(())
     }
 
-    /// One optimizer step: the loss is the mean over all learnt tokens of the batch, whatever passes it takes.
+    /// Makes one optimizer step. The loss is the mean over all target tokens of the batch, regardless of the passes.
     fn step(
         &self,
         step: u64,
         learner: &mut Learner,
         optimizer: &mut AdamW,
-        ledger: &Ledger,
-    ) -> Result<Row, TrainError> {
+        ledger: &RunLedger,
+    ) -> Result<MetricsRow, TrainError> {
         let began = Instant::now();
         let batch = self.batch(step);
-        let targets: usize = batch.iter().map(Sequence::targets).sum();
+        let targets: usize = batch.iter().map(TrainingSequence::targets).sum();
+        // Derivative of the mean negative log-likelihood, the same for every target.
         let slope = Slope { logprob: -1.0 / targets as f32, entropy: 0.0 };
-        let (mut loss, mut computed) = (0.0, 0);
+        let mut loss = 0.0;
+        let mut computed = 0;
         learner.zero();
         for pass in passes(learner, &batch, self.settings.pack_tokens) {
             let packed = pack(&batch[pass]);
@@ -120,28 +128,30 @@ impl<'a> Course<'a> {
                 slope
             })?;
         }
-        let (rate, mut norm) = (self.rate(step), 0.0);
+        let rate = self.rate(step);
+        let mut norm = 0.0;
         learner.change(|values, gradients| norm = optimizer.step(values, gradients, rate));
         let loss = finite(step, "loss", loss / targets as f64)?;
-        let norm = finite(step, "gradient's norm", norm)?;
+        let norm = finite(step, "gradient norm", norm)?;
         let row = ledger.row(step, PHASE).with("loss", loss).with("learning_rate", rate).with("gradient_norm", norm);
         let seconds = began.elapsed().as_secs_f64();
         let row = row.with("targets", targets as f64).with("tokens", computed as f64).with("step_seconds", seconds);
         Ok(row.with("tokens_per_second", computed as f64 / seconds))
     }
 
-    /// Measures the loss on what was held out, where anything was.
+    /// Measures the loss on the held-out sequences, if there are any.
     fn validate(
         &self,
         learner: &mut Learner,
-        ledger: &mut Ledger,
-        watch: &mut dyn Watch,
+        ledger: &mut RunLedger,
+        observer: &mut dyn RunObserver,
     ) -> Result<ControlFlow<()>, TrainError> {
-        let sequences: Vec<Sequence<'_>> = self.lessons.held_out.iter().map(Lesson::sequence).collect();
+        let sequences: Vec<TrainingSequence<'_>> = self.dataset.held_out.iter().map(MaskedSequence::sequence).collect();
         if sequences.is_empty() {
             return Ok(ControlFlow::Continue(()));
         }
-        let (mut loss, mut targets) = (0.0, 0);
+        let mut loss = 0.0;
+        let mut targets = 0;
         for pass in passes(learner, &sequences, self.settings.pack_tokens) {
             let scores = learner.score(&pack(&sequences[pass]).pack, false)?;
             loss -= scores.iter().map(|score| f64::from(score.logprob)).sum::<f64>();
@@ -149,13 +159,13 @@ impl<'a> Course<'a> {
         }
         let step = ledger.state().step;
         let loss = finite(step, "validation loss", loss / targets as f64)?;
-        // Of measurements more is better; the beginning is none that could be kept.
+        // The ledger keeps the checkpoint with the highest value, hence the sign. Step 0 has no checkpoint to keep.
         if step > 0 {
-            ledger.measured(-loss, 0);
+            ledger.record_measurement(-loss, 0);
         }
         let row = ledger.row(step, VALIDATION).with("validation_loss", loss);
-        ledger.note(&row)?;
-        Ok(watch.row(&row))
+        ledger.write_row(&row)?;
+        Ok(observer.row(&row))
     }
 }
 

@@ -1,23 +1,23 @@
-//! What the frozen encoder makes of branches.
+//! Hidden states of branches from the frozen encoder.
 
 use waymark_models::gradient::{Learner, Tune};
 
-use super::{Branch, States};
+use super::{BranchKey, BranchStates};
 use crate::TrainError;
-use crate::dpo::Campaign;
+use crate::dpo::DpoTraining;
 use crate::grpo::under;
-use crate::pack::{Sequence, pack, passes};
+use crate::pack::{TrainingSequence, pack, passes};
 use crate::rollout::Rollout;
 use crate::sample::Sample;
 
-impl Campaign<'_> {
-    /// The state of each branch, all of which are in the order of their trajectories.
+impl DpoTraining<'_> {
+    /// Computes the hidden state of each branch. Branches must be sorted by trajectory.
     pub(super) fn encode(
         &self,
-        branches: &[Branch],
+        branches: &[BranchKey],
         made: &[Rollout],
         learner: &mut Learner,
-    ) -> Result<States, TrainError> {
+    ) -> Result<BranchStates, TrainError> {
         let tokens = self.settings.pack_tokens;
         if *learner.tune() == Tune::Full {
             return under(learner, self.initial, |learner| encode(learner, branches, made, tokens, false));
@@ -26,21 +26,21 @@ impl Campaign<'_> {
     }
 }
 
-/// Question by question, so that no more than the prefixes of one are there a second time.
+/// Encodes one question at a time, so that memory holds copies of only one question's prefixes.
 fn encode(
     learner: &mut Learner,
-    branches: &[Branch],
+    branches: &[BranchKey],
     made: &[Rollout],
     pack_tokens: usize,
     base: bool,
-) -> Result<States, TrainError> {
+) -> Result<BranchStates, TrainError> {
     let context = learner.config().context;
-    let mut states = States::new();
+    let mut states = BranchStates::new();
     for own in branches.chunk_by(|one, other| made[one.0].group == made[other.0].group) {
-        let prefix = |&(member, turn): &Branch| prefix(&made[member].sample, turn, context);
+        let prefix = |&(member, turn): &BranchKey| prefix(&made[member].sample, turn, context);
         let prefixes: Vec<(Vec<u32>, Vec<bool>)> = own.iter().map(prefix).collect();
-        let sequences: Vec<Sequence<'_>> =
-            prefixes.iter().map(|(tokens, learnt)| Sequence { tokens, learnt }).collect();
+        let sequences: Vec<TrainingSequence<'_>> =
+            prefixes.iter().map(|(tokens, learnt)| TrainingSequence { tokens, learnt }).collect();
         for pass in passes(learner, &sequences, pack_tokens) {
             let first = pass.start;
             let packed = pack(&sequences[pass]);
@@ -51,8 +51,9 @@ fn encode(
     Ok(states)
 }
 
-/// All tokens up to the end of a turn, and behind them the only target, whose own id does not matter: what it is predicted from is
-/// read. It takes a token's place in the context, of which a trajectory that fills it gives up its last.
+/// Tokens up to the end of a turn plus one placeholder, the only target, whose ID does not matter: the encoder returns
+/// the state that predicts it. The placeholder takes one position of the context, so a trajectory that fills the
+/// context loses its last token.
 fn prefix(sample: &Sample, turn: usize, context: usize) -> (Vec<u32>, Vec<bool>) {
     let end = sample.turn_end(turn).min(context.saturating_sub(1));
     let mut tokens = sample.tokens[..end].to_vec();
@@ -63,25 +64,25 @@ fn prefix(sample: &Sample, turn: usize, context: usize) -> (Vec<u32>, Vec<bool>)
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use waymark::engine::Origin;
-    use waymark::evaluate;
+    use waymark_engine::Origin;
+    use waymark_runtime::evaluate;
 
     use super::*;
     use crate::reward::tests::searched;
-    use crate::sample::Span;
+    use crate::sample::OriginRun;
     use crate::tiny;
 
-    /// A prompt of 20 tokens that all share, and two turns of the policy's own.
+    /// Rollout with a prompt of 20 tokens, which all rollouts share, and two turns of the policy.
     fn rollout(group: usize, own: u32) -> Rollout {
         let origins = [(Origin::Prompt, 20), (Origin::Policy, 3), (Origin::Environment, 2), (Origin::Policy, 4)];
-        let origins = origins.into_iter().map(|(origin, run)| Span(origin, run)).collect();
+        let origins = origins.into_iter().map(|(origin, run)| OriginRun(origin, run)).collect();
         let tokens = (0..29).map(|at| if at < 20 { at % 7 } else { (at * own + 3) % 48 }).collect();
         let sample = Sample { tokens, origins, prompt_tokens: 20, ..searched("", &[]) };
         Rollout { group, sample, row: evaluate::Row::default(), support: Vec::new() }
     }
 
     #[test]
-    fn a_branch_is_read_at_the_end_of_its_turn_whatever_is_beside_it() {
+    fn a_branch_is_encoded_at_the_end_of_its_turn_independent_of_packing() {
         let temp = tempfile::tempdir().unwrap();
         let weights = tiny::weights(temp.path(), 48);
         let mut learner = tiny::learner(&weights);
@@ -90,16 +91,16 @@ mod tests {
         let found = encode(&mut learner, &branches, &made, 1000, true).unwrap();
         assert!(found.keys().copied().eq(branches) && found.values().all(|state| state.len() == 64));
         for (&(member, turn), state) in &found {
-            // The next token of the trajectory is predicted from the same state.
+            // The same state predicts the next token of the trajectory.
             let tokens = &made[member].sample.tokens;
             let end = [23, 29][turn];
             let tokens: Vec<u32> = tokens[..end].iter().copied().chain([9]).collect();
             let learnt: Vec<bool> = (0..=end).map(|at| at == end).collect();
-            let alone = pack(&[Sequence { tokens: &tokens, learnt: &learnt }]).pack;
+            let alone = pack(&[TrainingSequence { tokens: &tokens, learnt: &learnt }]).pack;
             let alone = learner.states(&alone, true).unwrap().remove(0);
             assert!(state.iter().zip(&alone).all(|(a, b)| (a - b).abs() < 1e-4), "{member} {turn}");
         }
-        // Neither an adapter nor the size of passes has a say.
+        // Neither the adapter nor the size of passes has an effect.
         tiny::nudge(&mut learner);
         let parted = encode(&mut learner, &branches, &made, 30, true).unwrap();
         for (one, other) in found.values().zip(parted.values()) {
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trajectory_that_fills_the_context_is_read_a_token_before_its_end() {
+    fn a_trajectory_that_fills_the_context_loses_its_last_token() {
         let sample = rollout(0, 3).sample;
         let (tokens, learnt) = prefix(&sample, 1, 29);
         assert_eq!((&tokens[..28], tokens.len()), (&sample.tokens[..28], 29));

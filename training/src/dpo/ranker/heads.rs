@@ -1,39 +1,40 @@
-//! Linear heads over the states of an encoder.
+//! Linear heads over the hidden states of an encoder.
 
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, TensorView};
 
-use crate::reward::evo_rag::Steps;
+use crate::reward::evo_rag::StepRewards;
 use crate::run::{RunError, durable};
 
-/// As many heads as EVO-RAG has rewards.
-pub(crate) const HEADS: usize = Steps::NAMES.len();
+/// Number of heads: one for each of EVO-RAG's rewards.
+pub(crate) const HEADS: usize = StepRewards::NAMES.len();
 
-/// A few linear heads, a row of weights each. They have no bias: it would cancel in every difference of two branches.
+/// Linear heads, one row of weights each. They have no bias, because it would cancel in every difference of two
+/// branches.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Heads<'a> {
+pub(super) struct LinearHeads<'a> {
     hidden: usize,
     values: &'a [f32],
 }
 
-impl<'a> Heads<'a> {
-    /// Those of `values`, for states of `hidden` numbers.
+impl<'a> LinearHeads<'a> {
+    /// Creates the heads with the weights `values`, for states of `hidden` numbers.
     pub(super) fn new(values: &'a [f32], hidden: usize) -> Self {
         Self { hidden, values }
     }
 
-    /// What each of them says of a state.
+    /// Score of a state by each head.
     pub(super) fn score(&self, state: &[f32]) -> Vec<f64> {
         let products = |row: &[f32]| row.iter().zip(state).map(|(&w, &h)| f64::from(w) * f64::from(h)).sum::<f64>();
         self.values.chunks_exact(self.hidden).map(products).collect()
     }
 
-    /// Writes them down as one safetensors file: `heads`, a row for each, with the id of the model whose states they read
-    /// under the name of the kind of id that it is.
+    /// Writes the heads to a safetensors file: `heads` of shape (heads, hidden), with the metadata `kind` = `id` that
+    /// identifies the model whose states they read.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the file cannot be written.
     pub(super) fn write(&self, path: &Path, (kind, id): (&str, &str)) -> Result<(), RunError> {
         let refuse = |error: safetensors::SafeTensorError| RunError::Checkpoint {
             path: path.to_owned(),
@@ -47,7 +48,7 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// What a branch is worth by what the heads say of it: their mean. The paper does not say how seven scores become one.
+/// Merit of a branch: the mean score of the heads. The paper does not say how seven scores become one.
 pub(super) fn merit(scores: &[f64]) -> f64 {
     scores.iter().sum::<f64>() / scores.len().max(1) as f64
 }
@@ -60,18 +61,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_head_says_its_product_and_their_mean_counts() {
-        let heads = Heads::new(&[1.0, 0.0, 2.0, 0.5, -1.0, 0.0], 3);
+    fn a_head_scores_by_dot_product_and_the_mean_is_the_merit() {
+        let heads = LinearHeads::new(&[1.0, 0.0, 2.0, 0.5, -1.0, 0.0], 3);
         let scores = heads.score(&[3.0, 4.0, 0.5]);
         assert_eq!(scores, [4.0, -2.5]);
         assert_eq!((merit(&scores), merit(&[])), (0.75, 0.0));
     }
 
     #[test]
-    fn they_are_written_with_whose_states_they_read() {
+    fn the_file_identifies_the_encoder() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("ranker.safetensors");
-        Heads::new(&[1.0, 0.0, 2.0, 0.5, -1.0, 0.0], 3).write(&path, ("base_id", "the base")).unwrap();
+        LinearHeads::new(&[1.0, 0.0, 2.0, 0.5, -1.0, 0.0], 3).write(&path, ("base_id", "the base")).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         assert_eq!(tensors.tensor("heads").unwrap().shape(), [2, 3]);

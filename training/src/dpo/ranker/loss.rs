@@ -1,51 +1,53 @@
-//! The loss of a pair of branches: each head is to have the better one ahead.
+//! Loss of a pair of branches: each head should score the better one higher.
 
-/// What a head is to say of a pair, whose first branch is the better one in all.
+/// Target of a head for a pair whose first branch has the higher total reward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Label {
-    /// That the first one is ahead.
+pub(super) enum HeadLabel {
+    /// The first branch is better.
     First,
-    /// That the second one is.
+    /// The second branch is better.
     Second,
-    /// Nothing: they earned the same.
+    /// Both earned the same, so the pair does not train the head.
     Neither,
 }
 
-impl Label {
-    /// By how much more the first one earned.
-    pub(super) fn of(ahead: f64) -> Label {
+impl HeadLabel {
+    /// Label for the reward difference `ahead` of the first branch.
+    pub(super) fn of(ahead: f64) -> HeadLabel {
         if ahead > 0.0 {
-            Label::First
+            HeadLabel::First
         } else if ahead < 0.0 {
-            Label::Second
+            HeadLabel::Second
         } else {
-            Label::Neither
+            HeadLabel::Neither
         }
     }
 
-    /// y: 1, −1, or 0 for nothing.
+    /// y: 1, −1, or 0 for no preference.
     fn sign(self) -> f64 {
         match self {
-            Label::First => 1.0,
-            Label::Second => -1.0,
-            Label::Neither => 0.0,
+            HeadLabel::First => 1.0,
+            HeadLabel::Second => -1.0,
+            HeadLabel::Neither => 0.0,
         }
     }
 
-    /// Whether a head that has the first branch ahead by `margin` says so; nothing where it is to say nothing.
+    /// Returns `true` if the `margin` of the first branch has the labeled sign. `None` if the label has no preference.
     pub(super) fn agrees(self, margin: f64) -> Option<bool> {
-        (self != Label::Neither).then(|| self.sign() * margin > 0.0)
+        (self != HeadLabel::Neither).then(|| self.sign() * margin > 0.0)
     }
 }
 
-/// `−(1/K) Σ_k ln σ(y_k m_k)` over K heads (§3.3 of EVO-RAG's paper, where every y is 1), m being by how much each head has the
-/// first branch ahead; and its slope in each of them. A head that is to say nothing adds nothing.
-pub(super) fn loss(margins: &[f64], labels: &[Label]) -> (f64, Vec<f64>) {
+/// Computes `−(1/K) Σ_k ln σ(y_k m_k)` over K heads (§3.3 of EVO-RAG's paper, where every y is 1) and its slope in each
+/// margin m_k, the lead of the first branch by head k. A head without a preference adds nothing.
+pub(super) fn loss(margins: &[f64], labels: &[HeadLabel]) -> (f64, Vec<f64>) {
     let share = 1.0 / margins.len().max(1) as f64;
-    let (mut loss, mut slopes) = (0.0, Vec::with_capacity(margins.len()));
+    let mut loss = 0.0;
+    let mut slopes = Vec::with_capacity(margins.len());
     for (&margin, &label) in margins.iter().zip(labels) {
-        let (sign, right) = (label.sign(), label.sign() * margin);
-        // −ln σ(r), which does not overflow on either side.
+        let sign = label.sign();
+        let right = sign * margin;
+        // This form of −ln σ(r) overflows for no sign of r.
         let own = (-right).max(0.0) + (-right.abs()).exp().ln_1p();
         loss += share * sign.abs() * own;
         slopes.push(-share * sign / (1.0 + right.exp()));
@@ -59,15 +61,15 @@ mod tests {
 
     use super::*;
 
-    fn labels() -> impl Strategy<Value = Label> {
-        prop_oneof![Just(Label::First), Just(Label::Second), Just(Label::Neither)]
+    fn labels() -> impl Strategy<Value = HeadLabel> {
+        prop_oneof![Just(HeadLabel::First), Just(HeadLabel::Second), Just(HeadLabel::Neither)]
     }
 
     proptest! {
         #[test]
-        fn slopes_are_those_of_the_loss(heads in prop::collection::vec((-9.0f64..9.0, labels()), 1..8)) {
+        fn slopes_match_finite_differences(heads in prop::collection::vec((-9.0f64..9.0, labels()), 1..8)) {
             const STEP: f64 = 1e-5;
-            let (margins, labels): (Vec<f64>, Vec<Label>) = heads.into_iter().unzip();
+            let (margins, labels): (Vec<f64>, Vec<HeadLabel>) = heads.into_iter().unzip();
             let (_, slopes) = loss(&margins, &labels);
             for (head, slope) in slopes.into_iter().enumerate() {
                 let at = |step: f64| {
@@ -82,20 +84,20 @@ mod tests {
 
         /// "This loss reduces to Direct Preference Optimization with temperature 1 if all heads are tied" (§3.3).
         #[test]
-        fn equal_heads_are_one(margin in -30.0f64..30.0) {
-            let (seven, _) = loss(&[margin; 7], &[Label::First; 7]);
-            let (one, _) = loss(&[margin], &[Label::First]);
+        fn tied_heads_equal_a_single_one(margin in -30.0f64..30.0) {
+            let (seven, _) = loss(&[margin; 7], &[HeadLabel::First; 7]);
+            let (one, _) = loss(&[margin], &[HeadLabel::First]);
             let wanted = -(1.0 / (1.0 + (-margin).exp())).ln();
             prop_assert!((seven - wanted).abs() < 1e-9 && (one - wanted).abs() < 1e-9, "{seven} {one} {wanted}");
         }
     }
 
     #[test]
-    fn far_apart_branches_stay_numbers_and_equal_ones_say_nothing() {
-        assert_eq!(loss(&[2000.0, -2000.0], &[Label::First; 2]), (1000.0, vec![-0.0, -0.5]));
-        assert_eq!(loss(&[0.7], &[Label::Neither]), (0.0, vec![-0.0]));
-        let labels = [0.1, -0.1, 0.0].map(Label::of);
-        assert_eq!(labels, [Label::First, Label::Second, Label::Neither]);
+    fn large_margins_do_not_overflow_and_equal_rewards_have_no_label() {
+        assert_eq!(loss(&[2000.0, -2000.0], &[HeadLabel::First; 2]), (1000.0, vec![-0.0, -0.5]));
+        assert_eq!(loss(&[0.7], &[HeadLabel::Neither]), (0.0, vec![-0.0]));
+        let labels = [0.1, -0.1, 0.0].map(HeadLabel::of);
+        assert_eq!(labels, [HeadLabel::First, HeadLabel::Second, HeadLabel::Neither]);
         assert_eq!(labels.map(|label| label.agrees(0.5)), [Some(true), Some(false), None]);
     }
 }

@@ -1,119 +1,123 @@
-//! EVO-RAG's preference model (§3.3 of its paper; there is no program): linear heads over a frozen encoder tell the better of
-//! two branches that part at the same state.
+//! EVO-RAG's preference model (§3.3 of its paper; no code is published): linear heads over a frozen encoder that rank
+//! two branches of the same state.
 //!
-//! In the first step of each round, once its trajectories are rewarded, it sees all pairs of branches whose rewards differ by
-//! Δ, and is measured on those of questions that it never learns from (§3.4: one epoch of it, one of the policy). It begins
-//! anew with each stage, whose rewards are others; that is ours.
+//! In the first step of each round, after its trajectories are rewarded, the ranker trains on all pairs of branches
+//! whose rewards differ by at least Δ, and is measured on the pairs of held-out questions (§3.4: one epoch of the
+//! ranker, one of the policy). It starts anew with each stage, because the reward changes; that is our choice.
 //!
-//! **The loss as it is printed has seven equal heads.** All of them read the same state, and all are to say the same: which
-//! branch earned more in all. The loss is a sum over the heads, so each of them solves the same convex problem, and seven end
-//! as one would. The paper's validation losses of 0.62 with seven and 0.71 with one cannot come of that. Hence
-//! [`Labels::Own`](crate::recipe::Labels): each head is to say which branch earned more of its own reward.
+//! **The printed loss has seven identical heads.** All of them read the same state and have the same label: which
+//! branch earned more in total. The loss is a sum over the heads, so each of them solves the same convex problem, and
+//! seven end up equal to one. The paper's validation losses of 0.62 with seven heads and 0.71 with one cannot result
+//! from that. Hence [`Labels::Own`](crate::recipe::Labels): the label of each head is which branch earned more of the
+//! head's own reward.
 //!
-//! **How it enters the update of the policy** the paper does not say: its pairs and its loss (§3.4) do without it. Either it is
-//! learnt and measured beside that, or its score takes the place of the reward when pairs are chosen (`selects`).
+//! **Role in the policy update.** The paper does not specify it: its pairs and its loss (§3.4) do without the ranker.
+//! Here the ranker is either only trained and measured, or its score replaces the reward when pairs are selected
+//! (`selects`).
 //!
-//! **What it sees** of a branch are all tokens from the prompt to the end of the turn in which the branches part: the state of
-//! the last of these in the base model, without the adapter, or in the values that the run began with where all are learnt.
+//! **Input.** A branch is read as all tokens from the prompt to the end of the turn of the split: the state of the last
+//! token in the base model without the adapter, or in the run's initial values if all weights are trained.
 
 mod encoder;
 mod heads;
 mod loss;
-mod study;
+mod training;
 
 use std::collections::{BTreeMap, HashSet};
 
 use waymark_models::gradient::Learner;
 
-use self::heads::{Heads, merit};
-use self::loss::Label;
-use self::study::{Measured, Pair, Study};
+use self::heads::{LinearHeads, merit};
+use self::loss::HeadLabel;
+use self::training::{BranchPair, RankerEval, RankerTraining};
 use super::rule::states;
 use super::serve::groups;
-use super::{Campaign, Preference, Siblings};
-use crate::ledger::Ledger;
+use super::{DpoTraining, Preference, Siblings};
+use crate::ledger::RunLedger;
 use crate::recipe::{Labels, Ranker};
-use crate::reward::evo_rag::{Steps, part};
+use crate::reward::evo_rag::{StepRewards, part};
 use crate::rollout::Rollout;
-use crate::run::Row;
+use crate::run::MetricsRow;
 use crate::sample::Sample;
-use crate::{TrainError, order};
+use crate::{TrainError, seeding};
 
 pub(crate) use self::heads::HEADS;
 
-/// A trajectory, by its place among all of a round, up to the end of a turn, counted from 0.
-type Branch = (usize, usize);
+/// Prefix of a trajectory: its index in the round and the last turn, counted from 0.
+type BranchKey = (usize, usize);
 
-/// What the encoder makes of branches.
-type States = BTreeMap<Branch, Vec<f32>>;
+/// Hidden states of branches.
+type BranchStates = BTreeMap<BranchKey, Vec<f32>>;
 
-/// What a ranker says of a round's branches, and how well it does.
+/// Scores of a ranker for a round's branches, with its metrics.
 #[derive(Debug)]
-pub(super) struct Ranked {
-    /// Whether pairs are chosen by it.
+pub(super) struct RankerScores {
+    /// If `true`, the scores select the pairs.
     pub(super) selects: bool,
-    scores: BTreeMap<Branch, Vec<f64>>,
-    /// Pairs that it has learnt from, and their mean loss, each before the step it was in.
+    scores: BTreeMap<BranchKey, Vec<f64>>,
+    /// Number of training pairs and their mean loss, each measured before its step.
     learnt: (usize, f64),
-    measured: Measured,
+    measured: RankerEval,
 }
 
-impl Ranked {
-    /// What each head says of the two sides of a pair.
+impl RankerScores {
+    /// Scores of both sides of a pair by each head. `None` if a side was not scored.
     pub(super) fn scores(&self, pair: Preference) -> Option<(&[f64], &[f64])> {
         let of = |member: usize| self.scores.get(&(member, pair.turn)).map(Vec::as_slice);
         Some((of(pair.chosen)?, of(pair.rejected)?))
     }
 
-    /// By how much the one side is ahead of the other.
+    /// Lead of the chosen side over the rejected one.
     pub(super) fn ahead(&self, pair: Preference) -> f64 {
         self.scores(pair).map_or(0.0, |(chosen, rejected)| merit(chosen) - merit(rejected))
     }
 
-    /// Adds what is to be known of it.
-    pub(super) fn tell(&self, row: Row) -> Row {
+    /// Adds the metrics of the ranker.
+    pub(super) fn add_metrics(&self, row: MetricsRow) -> MetricsRow {
         let (pairs, loss) = self.learnt;
         let row = row.with("ranker_pairs", pairs as f64);
-        self.measured.tell(if pairs > 0 { row.with("ranker_training_loss", loss) } else { row })
+        self.measured.add_metrics(if pairs > 0 { row.with("ranker_training_loss", loss) } else { row })
     }
 }
 
-impl Campaign<'_> {
-    /// Lets the ranker, where there is one, learn from a round's trajectories, which are rewarded, and says what it makes of
-    /// them then. It is in the checkpoints that follow.
+impl DpoTraining<'_> {
+    /// Trains the ranker on a round's rewarded trajectories and scores their branches. `None` without a ranker. Later
+    /// checkpoints contain its new state.
     pub(super) fn rank(
         &self,
         made: &[Rollout],
         learner: &mut Learner,
-        ledger: &mut Ledger,
-    ) -> Result<Option<Ranked>, TrainError> {
-        let Some(ranker) = self.settings.ranking() else { return Ok(None) };
-        let (step, hidden) = (ledger.state().step + 1, learner.config().hidden);
+        ledger: &mut RunLedger,
+    ) -> Result<Option<RankerScores>, TrainError> {
+        let Some(ranker) = self.settings.active_ranker() else { return Ok(None) };
+        let step = ledger.state().step + 1;
+        let hidden = learner.config().hidden;
         let states = self.encode(&branches(made), made, learner)?;
         let (pairs, held_out) = self.divide(made, ranker);
-        let mut learnt = ledger.ranker().cloned().unwrap_or_else(|| ledger.fresh_ranker(ranker.heads * hidden));
-        let study = Study { ranker, states: &states, hidden };
-        let loss = study.learn(&mut learnt, &pairs, order::seed(self.seed, "ranker", step));
+        let mut learnt = ledger.ranker().cloned().unwrap_or_else(|| ledger.new_ranker(ranker.heads * hidden));
+        let study = RankerTraining { ranker, states: &states, hidden };
+        let loss = study.learn(&mut learnt, &pairs, seeding::seed(self.seed, "ranker", step));
         if !loss.is_finite() {
-            return Err(TrainError::Diverged { section: "dpo.ranker", step, what: "ranker's loss", value: loss });
+            return Err(TrainError::Diverged { section: "dpo.ranker", step, what: "ranker loss", value: loss });
         }
-        let heads = Heads::new(&learnt.values, hidden);
+        let heads = LinearHeads::new(&learnt.values, hidden);
         let measured = study.measure(heads, &held_out);
         let scores = states.iter().map(|(&branch, state)| (branch, heads.score(state))).collect();
         ledger.set_ranker(Some(learnt));
-        Ok(Some(Ranked { selects: ranker.selects, scores, learnt: (pairs.len(), loss), measured }))
+        Ok(Some(RankerScores { selects: ranker.selects, scores, learnt: (pairs.len(), loss), measured }))
     }
 
-    /// The pairs that it learns from, and those that it is measured on.
-    fn divide(&self, made: &[Rollout], ranker: &Ranker) -> (Vec<Pair>, Vec<Pair>) {
+    /// Training pairs and held-out pairs.
+    fn divide(&self, made: &[Rollout], ranker: &Ranker) -> (Vec<BranchPair>, Vec<BranchPair>) {
         let held_out = self.held_out(ranker.held_out);
         let aside = |sample: &&Sample| held_out.contains(&(sample.dataset.as_str(), sample.question_id.as_str()));
-        let (mut learnt, mut measured) = (Vec::new(), Vec::new());
+        let mut learnt = Vec::new();
+        let mut measured = Vec::new();
         for (first, samples) in groups(made) {
             let pairs = Siblings { margin: ranker.margin }.all(&samples).into_iter().map(|pair| {
                 let labels = labels(ranker, samples[pair.chosen], samples[pair.rejected]);
                 let Preference { chosen, rejected, turn } = pair.after(first);
-                Pair { chosen: (chosen, turn), rejected: (rejected, turn), labels }
+                BranchPair { chosen: (chosen, turn), rejected: (rejected, turn), labels }
             });
             let side = if samples.first().is_some_and(aside) { &mut measured } else { &mut learnt };
             side.extend(pairs);
@@ -121,30 +125,34 @@ impl Campaign<'_> {
         (learnt, measured)
     }
 
-    /// The questions whose pairs are never learnt from, in no round: their field and what they are known by.
+    /// Questions whose pairs are never trained on: the question set's name and the question's key.
     fn held_out(&self, share: f64) -> HashSet<(&str, &str)> {
-        let own = self.fields.iter().flat_map(|field| field.questions.iter().map(move |asked| (field, asked)));
-        let all: Vec<(&str, &str)> = own.map(|(field, asked)| (field.name.as_str(), asked.key())).collect();
+        let own = self
+            .question_sets
+            .iter()
+            .flat_map(|question_set| question_set.questions.iter().map(move |asked| (question_set, asked)));
+        let all: Vec<(&str, &str)> =
+            own.map(|(question_set, asked)| (question_set.name.as_str(), asked.key())).collect();
         let count = (all.len() as f64 * share).round() as usize;
-        let order = order::shuffled(all.len(), order::seed(self.seed, "held out", 0));
+        let order = seeding::shuffled(all.len(), seeding::seed(self.seed, "held out", 0));
         order.into_iter().take(count).map(|at| all[at]).collect()
     }
 }
 
-/// Writes down the ranker of a run as it is, where there is one: nothing serves it. `read` says whose states it reads: the
-/// kind of id that follows, and the id.
+/// Writes the ranker of a run, if there is one, to a file for later inspection; no server reads it. `read` identifies
+/// the encoder: the kind of ID and the ID.
 ///
 /// # Errors
-/// When the system refuses.
-pub fn write_ranker(ledger: &Ledger, learner: &Learner, read: (&str, &str)) -> Result<(), TrainError> {
+/// If the file cannot be written.
+pub fn write_ranker(ledger: &RunLedger, learner: &Learner, read: (&str, &str)) -> Result<(), TrainError> {
     if let Some(ranker) = ledger.ranker() {
-        Heads::new(&ranker.values, learner.config().hidden).write(&ledger.folder().ranker(), read)?;
+        LinearHeads::new(&ranker.values, learner.config().hidden).write(&ledger.folder().ranker(), read)?;
     }
     Ok(())
 }
 
-/// All branches at states in which trajectories part, those of a trajectory side by side.
-fn branches(made: &[Rollout]) -> Vec<Branch> {
+/// Branches at all states where trajectories split, sorted by trajectory.
+fn branches(made: &[Rollout]) -> Vec<BranchKey> {
     let mut branches = Vec::new();
     for (first, samples) in groups(made) {
         for state in states(&samples) {
@@ -155,9 +163,9 @@ fn branches(made: &[Rollout]) -> Vec<Branch> {
     branches
 }
 
-/// What each head is to say of a pair whose first side earned more in all.
-fn labels(ranker: &Ranker, chosen: &Sample, rejected: &Sample) -> Vec<Label> {
-    /// Sums that differ by less were only rounded otherwise.
+/// Labels of the heads for a pair whose first side has the higher total reward.
+fn labels(ranker: &Ranker, chosen: &Sample, rejected: &Sample) -> Vec<HeadLabel> {
+    /// Smaller differences are rounding errors.
     const EQUAL: f64 = 1e-9;
     let earned = |sample: &Sample, name: &str| {
         let parts = sample.reward.as_ref().map(|reward| &reward.parts);
@@ -165,10 +173,10 @@ fn labels(ranker: &Ranker, chosen: &Sample, rejected: &Sample) -> Vec<Label> {
     };
     let own = |name: &str| {
         let ahead = earned(chosen, name) - earned(rejected, name);
-        Label::of(if ahead.abs() < EQUAL { 0.0 } else { ahead })
+        HeadLabel::of(if ahead.abs() < EQUAL { 0.0 } else { ahead })
     };
     match ranker.labels {
-        Labels::Total => vec![Label::First; ranker.heads],
-        Labels::Own => Steps::NAMES.into_iter().map(own).collect(),
+        Labels::Total => vec![HeadLabel::First; ranker.heads],
+        Labels::Own => StepRewards::NAMES.into_iter().map(own).collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! Which trajectories of a question are preferred to which: one file per rule.
+//! Rules that select preference pairs among the trajectories of a question, one file per rule.
 
 mod siblings;
 mod tearag;
@@ -6,60 +6,60 @@ mod tearag;
 use serde::{Deserialize, Serialize};
 
 pub use siblings::Siblings;
-pub use tearag::TeaRag;
+pub use tearag::TeaRagRule;
 
 pub(crate) use siblings::states;
 
 use crate::sample::Sample;
 
-/// A rule as a recipe names it.
+/// Pair rule, as named in a recipe.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rule {
+pub enum PairRule {
     /// [`Siblings`].
     Siblings(Siblings),
-    /// [`TeaRag`].
+    /// [`TeaRagRule`].
     #[serde(rename = "tearag")]
-    TeaRag(TeaRag),
+    TeaRag(TeaRagRule),
 }
 
-/// Two trajectories of a question, by their places among all of it.
+/// Pair of trajectories of a question, by their indexes in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preference {
-    /// The preferred one.
+    /// Index of the preferred trajectory.
     pub chosen: usize,
-    /// The other one.
+    /// Index of the other trajectory.
     pub rejected: usize,
-    /// The turn, counted from 0, in which they part: what the policy wrote before it is not learnt from this pair.
+    /// First turn in which they differ, counted from 0. The pair trains no token before that turn.
     pub turn: usize,
 }
 
 impl Preference {
-    /// The same by places among more trajectories, `first` of which lie before these.
+    /// Shifts the indexes by `first`, the number of trajectories before this group.
     pub(super) fn after(self, first: usize) -> Self {
         Self { chosen: first + self.chosen, rejected: first + self.rejected, ..self }
     }
 }
 
-impl Rule {
-    /// The pairs among the trajectories of one question, which are rewarded.
+impl PairRule {
+    /// Selects the pairs of one question, whose trajectories have rewards.
     pub fn pairs(&self, group: &[&Sample]) -> Vec<Preference> {
         match self {
-            Rule::Siblings(rule) => rule.pairs(group),
-            Rule::TeaRag(rule) => rule.pairs(group),
+            PairRule::Siblings(rule) => rule.pairs(group),
+            PairRule::TeaRag(rule) => rule.pairs(group),
         }
     }
 
-    /// Whether no trajectory can be both chosen and rejected.
+    /// Returns `true` if the thresholds never make a trajectory both chosen and rejected.
     pub(crate) fn is_sound(&self) -> bool {
         match self {
-            Rule::Siblings(rule) => rule.margin >= 0.0,
-            Rule::TeaRag(rule) => rule.wrong < rule.single.min(rule.right) && rule.poor <= rule.reasoned,
+            PairRule::Siblings(rule) => rule.margin >= 0.0,
+            PairRule::TeaRag(rule) => rule.wrong < rule.single.min(rule.right) && rule.poor <= rule.reasoned,
         }
     }
 }
 
-/// What a trajectory was worth.
+/// Total reward of a trajectory.
 fn total(sample: &Sample) -> f64 {
     sample.reward.as_ref().map_or(0.0, |reward| reward.total)
 }

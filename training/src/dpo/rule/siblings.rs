@@ -1,47 +1,48 @@
-//! EVO-RAG's pairs: branches that part at the same state.
+//! EVO-RAG's pair rule: branches that split at the same state.
 
 use serde::{Deserialize, Serialize};
-use waymark::agent::{Action, SearchError};
+use waymark_agent::{Action, SearchError};
 
 use super::{Preference, total};
-use crate::sample::{Retrieved, Sample};
+use crate::sample::{RetrievalRecord, Sample};
 
-/// At each state the pair of trajectories that part there by other actions and differ most in their reward, if that is
-/// enough (§3.3 and §3.4 of EVO-RAG's paper). A state is what was done so far: the same actions find the same evidence.
-/// What was thought before them is no part of it. Of equal differences the first counts, in the order of the samples. For this
-/// to hold, a trajectory one of whose searches could not be made is in no pair: what went otherwise after that, and is worth
-/// otherwise, is no doing of its policy.
+/// Selects at each state the pair of trajectories that take different actions there and differ most in their reward, if
+/// the difference reaches `margin` (§3.3 and §3.4 of EVO-RAG's paper). A state is the sequence of actions so far,
+/// because the same actions find the same evidence; thoughts do not count. Of equal differences the first counts, in
+/// the order of the samples. A trajectory with a failed search is in no pair: its later actions and reward differ for a
+/// reason that is not its policy's.
 ///
-/// The paper's pairs are branches that begin with different actions. Here a branch is all that the policy wrote from the turn
-/// in which they part to the end of the episode, and its worth that of the whole episode: what was done before is the same
-/// on both sides, and adds the same to both.
+/// The paper pairs branches that start with different actions. Here a branch is everything the policy wrote from the
+/// turn of the split to the end of the episode, and its reward is that of the whole episode: the part before the split
+/// is the same on both sides and adds the same to both.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Siblings {
-    /// By how much the rewards have to differ at least.
+    /// Minimum difference of the rewards.
     pub margin: f64,
 }
 
 impl Siblings {
-    /// The pairs of one question: those of the first state first.
+    /// Selects the pairs of one question, in the order of their states.
     pub fn pairs(&self, group: &[&Sample]) -> Vec<Preference> {
         self.pairs_by(group, |pair| apart(group, pair))
     }
 
-    /// The same by another measure than the reward: `ahead` says by how much the one is ahead of the other.
+    /// Same as [`pairs`](Self::pairs) with another measure than the reward: `ahead` returns the lead of the chosen
+    /// trajectory.
     pub fn pairs_by(&self, group: &[&Sample], ahead: impl Fn(&Preference) -> f64) -> Vec<Preference> {
         states(group).iter().filter_map(|state| self.widest(state, &ahead)).collect()
     }
 
-    /// All two trajectories that part at a state and differ enough there, and not only those that differ most.
+    /// Selects every pair that splits at a state with a sufficient difference, not only the widest.
     pub fn all(&self, group: &[&Sample]) -> Vec<Preference> {
         let states = states(group);
-        let pairs = states.iter().flat_map(State::pairs);
+        let pairs = states.iter().flat_map(SharedState::pairs);
         pairs.filter(|pair| self.parts(apart(group, pair))).collect()
     }
 
-    /// The two of different branches that differ most.
-    fn widest(&self, state: &State, ahead: impl Fn(&Preference) -> f64) -> Option<Preference> {
+    /// Pair of different branches with the largest difference.
+    fn widest(&self, state: &SharedState, ahead: impl Fn(&Preference) -> f64) -> Option<Preference> {
         let mut best: Option<(f64, Preference)> = None;
         for pair in state.pairs() {
             let ahead = ahead(&pair);
@@ -57,17 +58,17 @@ impl Siblings {
     }
 }
 
-/// A state that several trajectories came to, and what each of them did there.
+/// State that several trajectories share, and the branches that continue from it.
 #[derive(Debug, Clone)]
-pub(crate) struct State {
-    /// The turn, counted from 0, in which they part.
+pub(crate) struct SharedState {
+    /// Turn of the split, counted from 0.
     pub(crate) turn: usize,
-    /// Those that did the same, by their places in the group; two branches at least.
+    /// Indexes of the trajectories in each branch. There are at least two branches.
     pub(crate) branches: Vec<Vec<usize>>,
 }
 
-impl State {
-    /// Each two of different branches, both ways round.
+impl SharedState {
+    /// All pairs of trajectories in different branches, in both orders.
     fn pairs(&self) -> impl Iterator<Item = Preference> {
         let turn = self.turn;
         self.branches.iter().enumerate().flat_map(move |(at, branch)| {
@@ -80,31 +81,33 @@ impl State {
     }
 }
 
-/// The states of a question in which trajectories part, the first one first.
-pub(crate) fn states(group: &[&Sample]) -> Vec<State> {
-    // Who asked for a mode that is not there was refused for what it did, as anybody who does the same.
-    let own = |found: &Retrieved, error: &str| error == SearchError::Unsupported(found.mode).to_string();
-    let heard = |found: &Retrieved| found.error.as_deref().is_none_or(|error| own(found, error));
+/// States of a question at which trajectories split, the earliest first.
+pub(crate) fn states(group: &[&Sample]) -> Vec<SharedState> {
+    // An unsupported mode is the policy's own fault and fails for every trajectory that requests it, so it does not
+    // exclude the trajectory like other search errors do.
+    let own = |found: &RetrievalRecord, error: &str| error == SearchError::Unsupported(found.mode).to_string();
+    let heard = |found: &RetrievalRecord| found.error.as_deref().is_none_or(|error| own(found, error));
     let served = |member: &usize| group[*member].evidence.iter().all(heard);
     let mut open: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).filter(served).collect())];
     let mut states = Vec::new();
     while let Some((turn, members)) = open.pop() {
         let branches = branches(group, &members, turn);
         let goes_on = branches.iter().rev().filter(|branch| branch.len() > 1);
+        // The stack pops the last entry first, hence the reversed branches: states come in the order of the samples.
         open.extend(goes_on.map(|branch| (turn + 1, branch.clone())));
         if branches.len() > 1 {
-            states.push(State { turn, branches });
+            states.push(SharedState { turn, branches });
         }
     }
     states
 }
 
-/// By how much the reward of one trajectory is above that of the other.
+/// Reward of the chosen trajectory minus that of the rejected one.
 fn apart(group: &[&Sample], pair: &Preference) -> f64 {
     total(group[pair.chosen]) - total(group[pair.rejected])
 }
 
-/// The members that did the same so far, by what they did next. Who did nothing more, for a bound was reached, is in none.
+/// Groups `members` by their next action. Trajectories that ended, for example at a limit, are in no branch.
 fn branches(group: &[&Sample], members: &[usize], depth: usize) -> Vec<Vec<usize>> {
     let next = |member: usize| -> Option<&Action> { group[member].actions.get(depth).map(|act| &act.action) };
     let mut branches: Vec<Vec<usize>> = Vec::new();
@@ -119,25 +122,25 @@ fn branches(group: &[&Sample], members: &[usize], depth: usize) -> Vec<Vec<usize
 
 #[cfg(test)]
 mod tests {
-    use waymark::agent::Request;
+    use waymark_agent::PolicySearch;
     use waymark_index::Mode;
 
     use super::*;
     use crate::reward::tests::searched;
-    use crate::sample::{Act, Reward};
+    use crate::sample::{RewardValue, TurnAction};
 
-    /// A trajectory that searches for each of the words, of this worth.
+    /// Trajectory with this reward that searches for each of the words.
     fn sample(words: &str, worth: f64) -> Sample {
         let search = |(query, turn): (&str, usize)| {
-            let action = Action::Search(Request::plain(query));
-            Act { turn, action, executed: true, late: false, summary: None }
+            let action = Action::Search(PolicySearch::plain(query));
+            TurnAction { turn, action, executed: true, late: false, summary: None }
         };
         let actions = words.split_whitespace().zip(1..).map(search).collect();
-        let reward = Some(Reward { total: worth, ..Reward::default() });
+        let reward = Some(RewardValue { total: worth, ..RewardValue::default() });
         Sample { actions, reward, ..searched("", &[]) }
     }
 
-    /// Chosen, rejected, and where they part.
+    /// Chosen index, rejected index, and turn of the split.
     fn pairs(margin: f64, group: &[(&str, f64)]) -> Vec<(usize, usize, usize)> {
         let group: Vec<Sample> = group.iter().map(|(words, worth)| sample(words, *worth)).collect();
         told(Siblings { margin }.pairs(&group.iter().collect::<Vec<_>>()))
@@ -148,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn each_state_gives_the_pair_that_differs_most() {
-        // All part at the beginning, but 0 and 1, and 3 and 4, go a step together.
+    fn each_state_yields_the_pair_with_the_largest_difference() {
+        // All split at the start, except that 0 and 1, and 3 and 4, share their first action.
         let group = [("a b", 0.4), ("a c", 1.0), ("d", 0.1), ("e f", 0.5), ("e g h", -0.2), ("e g i", 0.3)];
         assert_eq!(pairs(0.2, &group), [(1, 4, 0), (1, 0, 1), (3, 4, 1), (5, 4, 2)]);
         assert_eq!(pairs(0.6, &group), [(1, 4, 0), (1, 0, 1), (3, 4, 1)]);
@@ -157,11 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn all_pairs_are_those_of_different_branches_that_differ_enough() {
+    fn all_yields_every_pair_of_different_branches_above_the_margin() {
         let group = [("a b", 0.4), ("a c", 1.0), ("d", 0.1), ("a c", 0.0)].map(|(words, worth)| sample(words, worth));
         let group: Vec<&Sample> = group.iter().collect();
         let all = |margin| told(Siblings { margin }.all(&group));
-        // 1 and 3 did the same, to the end.
+        // 1 and 3 have the same actions throughout.
         assert_eq!(all(0.0), [(0, 2, 0), (1, 2, 0), (2, 3, 0), (0, 3, 1), (1, 0, 1)]);
         assert_eq!(all(0.35), [(1, 2, 0), (0, 3, 1), (1, 0, 1)]);
         let branches: Vec<(usize, Vec<Vec<usize>>)> =
@@ -169,9 +172,9 @@ mod tests {
         assert_eq!(branches, [(0, vec![vec![0, 1, 3], vec![2]]), (1, vec![vec![0], vec![1, 3]])]);
     }
 
-    /// By the places alone the last is the best one, whatever it earned.
+    /// With the index as the measure, the last trajectory is best, whatever its reward.
     #[test]
-    fn another_measure_gives_other_pairs() {
+    fn another_measure_selects_other_pairs() {
         let group = [("a b", 0.4), ("a c", 1.0), ("d", 0.1)].map(|(words, worth)| sample(words, worth));
         let group: Vec<&Sample> = group.iter().collect();
         let by = |margin| Siblings { margin }.pairs_by(&group, |pair| pair.chosen as f64 - pair.rejected as f64);
@@ -180,26 +183,26 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_search_is_in_no_pair() {
+    fn a_trajectory_with_a_failed_search_is_in_no_pair() {
         let mut group = vec![sample("x y", -1.0), sample("x z", 1.0), sample("w", 0.0)];
         let pairs = |group: &[Sample]| told(Siblings { margin: 0.2 }.pairs(&group.iter().collect::<Vec<_>>()));
         group[0].evidence = searched("", &[(Mode::Passage, 0.1)]).evidence;
         assert_eq!(pairs(&group), [(1, 2, 0), (1, 0, 1)]);
         group[0].evidence[0].error = Some("it took too long".to_owned());
         assert_eq!(pairs(&group), [(1, 2, 0)]);
-        // A mode that nobody is offered is no misfortune.
+        // An unsupported mode does not exclude a trajectory.
         group[0].evidence[0].error = Some(SearchError::Unsupported(Mode::Passage).to_string());
         assert_eq!(pairs(&group), [(1, 2, 0), (1, 0, 1)]);
     }
 
     #[test]
-    fn what_did_the_same_is_no_pair() {
+    fn equal_actions_form_no_pair() {
         assert_eq!(pairs(0.2, &[("a b", 0.0), ("a b", 1.0)]), []);
         assert_eq!(pairs(0.0, &[("a", 0.5), ("b", 0.5)]), []);
-        // One that ends earlier did nothing else.
+        // A trajectory that ends earlier took no different action.
         assert_eq!(pairs(0.2, &[("a", 0.0), ("a b", 1.0), ("a", 0.5)]), []);
         assert_eq!(pairs(0.2, &[]), []);
-        // Of equals the first.
+        // Of equal pairs the first one wins.
         assert_eq!(pairs(0.2, &[("a", 0.0), ("b", 1.0), ("c", 1.0), ("d", 0.0)]), [(1, 0, 0)]);
     }
 }

@@ -1,4 +1,4 @@
-//! TeaRAG's pairs (§4.3.2 of its paper, "DPO pair construction").
+//! TeaRAG's pair rule (§4.3.2 of its paper, "DPO pair construction").
 
 use serde::{Deserialize, Serialize};
 
@@ -6,45 +6,46 @@ use super::{Preference, total};
 use crate::reward::tearag::part;
 use crate::sample::Sample;
 
-/// Each trajectory that is good enough, with the worst one left that fails in a known way.
+/// Pairs each trajectory that is good enough with the worst remaining one that fails in a known way.
 ///
-/// The bounds of the paper's eq. 14 and of its kinds of rejection are lost: their defaults are ours. It goes by the parts
-/// that [`TeaRag`](crate::reward::tearag::TeaRag) rewards; a question of a single hop is one without its `R_p`.
+/// The thresholds of the paper's eq. 14 and of its kinds of rejection were not published, so the defaults are ours. The
+/// rule uses the reward parts of [`TeaRagRule`](crate::reward::tearag::TeaRag); a question without `R_p` counts as
+/// single-hop.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TeaRag {
-    /// Of a single hop: R_o / T from which a path in the right form is chosen. 1 is a right answer in one step.
+pub struct TeaRagRule {
+    /// Single-hop: R_o / T from which a well-formed path is chosen. 1 is a right answer in one step.
     pub single: f64,
-    /// Of several hops: R_o from which such a path is chosen, if its reasoning is good too.
+    /// Multi-hop: R_o from which a well-formed path with good reasoning is chosen.
     pub right: f64,
-    /// R_p from which reasoning is good.
+    /// R_p from which reasoning counts as good.
     pub reasoned: f64,
-    /// R_o up to which an answer is wrong: an easy rejection.
+    /// R_o up to which an answer counts as wrong: an easy rejection.
     pub wrong: f64,
-    /// R_p below which the reasoning of an answer that is not wrong is bad: a hard rejection.
+    /// R_p below which the reasoning behind an answer that is not wrong counts as bad: a hard rejection.
     pub poor: f64,
 }
 
-impl Default for TeaRag {
+impl Default for TeaRagRule {
     fn default() -> Self {
-        TeaRag { single: 1.0, right: 0.8, reasoned: 0.5, wrong: 0.0, poor: 0.4 }
+        TeaRagRule { single: 1.0, right: 0.8, reasoned: 0.5, wrong: 0.0, poor: 0.4 }
     }
 }
 
-/// What a path earned.
+/// Reward parts of a path.
 #[derive(Debug, Clone, Copy)]
-struct Earned {
+struct EarnedParts {
     outcome: f64,
     formed: bool,
-    /// None of a single hop.
+    /// Process reward. `None` for a single hop.
     process: Option<f64>,
 }
 
-impl TeaRag {
-    /// The pairs of one question: for each chosen path, in the order of the samples, the next that is rejected on a walk
-    /// from the lowest sum of all three rewards upwards. None is rejected twice. They are compared from their beginnings on.
+impl TeaRagRule {
+    /// Selects the pairs of one question. Each chosen path, in the order of the samples, gets the next rejected path,
+    /// in ascending order of the total reward. No path is rejected twice. Pairs are compared from their first turn on.
     pub fn pairs(&self, group: &[&Sample]) -> Vec<Preference> {
-        let earned: Vec<Earned> = group.iter().map(|sample| Earned::of(sample)).collect();
+        let earned: Vec<EarnedParts> = group.iter().map(|sample| EarnedParts::of(sample)).collect();
         let mut walk: Vec<usize> = (0..group.len()).collect();
         walk.sort_by(|&one, &other| total(group[one]).total_cmp(&total(group[other])));
         let rejected = walk.into_iter().filter(|&place| self.rejects(&earned[place]));
@@ -52,7 +53,7 @@ impl TeaRag {
         chosen.zip(rejected).map(|(chosen, rejected)| Preference { chosen, rejected, turn: 0 }).collect()
     }
 
-    fn chooses(&self, earned: &Earned) -> bool {
+    fn chooses(&self, earned: &EarnedParts) -> bool {
         earned.formed
             && match earned.process {
                 None => earned.outcome >= self.single,
@@ -60,16 +61,16 @@ impl TeaRag {
             }
     }
 
-    /// Whether a path fails in its form, in its answer (easy), or in its reasoning (hard, of several hops alone).
-    fn rejects(&self, earned: &Earned) -> bool {
+    /// Returns `true` if a path fails in its format, in its answer (easy), or in its reasoning (hard, multi-hop only).
+    fn rejects(&self, earned: &EarnedParts) -> bool {
         !earned.formed || earned.outcome <= self.wrong || earned.process.is_some_and(|process| process < self.poor)
     }
 }
 
-impl Earned {
-    fn of(sample: &Sample) -> Earned {
+impl EarnedParts {
+    fn of(sample: &Sample) -> EarnedParts {
         let part = |name: &str| sample.reward.as_ref().and_then(|reward| reward.parts.get(name).copied());
-        Earned {
+        EarnedParts {
             outcome: part(part::OUTCOME).unwrap_or(0.0),
             formed: part(part::FORMAT).is_some_and(|form| form > 0.0),
             process: part(part::PROCESS),
@@ -81,23 +82,23 @@ impl Earned {
 mod tests {
     use super::*;
     use crate::reward::tests::searched;
-    use crate::sample::Reward;
+    use crate::sample::RewardValue;
 
-    /// R_o, R_f and, of several hops, R_p.
+    /// Sample with R_o, R_f and, for multi-hop questions, R_p.
     fn sample(outcome: f64, format: f64, process: Option<f64>) -> Sample {
         let parts = [(part::OUTCOME, Some(outcome)), (part::FORMAT, Some(format)), (part::PROCESS, process)];
         let parts = parts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-        let reward = Some(Reward { total: outcome + format + process.unwrap_or(0.0), parts });
+        let reward = Some(RewardValue { total: outcome + format + process.unwrap_or(0.0), parts });
         Sample { reward, ..searched("", &[]) }
     }
 
     fn pairs(group: &[Sample]) -> Vec<(usize, usize)> {
-        let pairs = TeaRag::default().pairs(&group.iter().collect::<Vec<_>>());
+        let pairs = TeaRagRule::default().pairs(&group.iter().collect::<Vec<_>>());
         pairs.into_iter().map(|Preference { chosen, rejected, .. }| (chosen, rejected)).collect()
     }
 
     #[test]
-    fn of_several_hops_answer_form_and_reasoning_count() {
+    fn multi_hop_pairs_depend_on_answer_format_and_reasoning() {
         let group = [
             sample(1.0, 1.0, Some(0.6)),  // chosen
             sample(1.0, 1.0, Some(0.3)),  // hard
@@ -107,14 +108,14 @@ mod tests {
             sample(1.0, 1.0, Some(0.45)), // neither
             sample(0.5, 1.0, Some(0.9)),  // neither
         ];
-        // By their sums: 1.7, 1.9, 2.3.
+        // In ascending order of their sums: 1.7, 1.9, 2.3.
         assert_eq!(pairs(&group), [(0, 2), (4, 3)]);
         let more: Vec<Sample> = group.iter().cloned().chain(vec![group[0].clone(); 3]).collect();
         assert_eq!(pairs(&more), [(0, 2), (4, 3), (7, 1)], "none is rejected twice");
     }
 
     #[test]
-    fn of_a_single_hop_one_step_counts() {
+    fn single_hop_pairs_require_an_answer_in_one_step() {
         let group = [
             sample(1.0, 1.0, None),
             sample(0.5, 1.0, None), // right in two steps: neither
@@ -122,7 +123,7 @@ mod tests {
             sample(0.9, 0.0, None),
             sample(1.0, 1.0, None),
         ];
-        // By their sums: 0.9, 1.0.
+        // In ascending order of their sums: 0.9, 1.0.
         assert_eq!(pairs(&group), [(0, 3), (4, 2)]);
         assert_eq!(pairs(&group[..2]), []);
     }

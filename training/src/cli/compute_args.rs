@@ -1,0 +1,209 @@
+//! Device, memory limit and threads of a training command, and the base model it loads.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use waymark_models::checkpoint::Checkpoint;
+use waymark_models::gradient::{Learner, Tune};
+use waymark_models::kernel::Team;
+use waymark_models::weights::Weights;
+use waymark_runtime::assembly;
+use waymark_runtime::config::{Device, Size};
+
+use super::gpu_plan::{GpuPlan, MemoryRequest, QueriedGpu};
+use super::host_args::HostArgs;
+use crate::hash;
+use crate::policy_writer;
+use crate::recipe::Recipe;
+
+/// Device, memory limit and threads of the learner. None of them changes a result, except that a GPU rounds
+/// differently.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ComputeArgs {
+    /// Training device: `cpu`, or `cuda` or `cuda:N` for NVIDIA GPU N. A GPU trains only adapters, with the base model
+    /// in bf16 whatever the recipe's arithmetic. Its results differ by rounding, so it must be named: `auto` means the
+    /// CPU.
+    #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "cpu")]
+    device: Device,
+
+    /// Memory limit, for example `6GiB`. On the CPU it bounds a pass: layers whose activations do not fit are
+    /// recomputed in the backward pass; without a limit all activations are kept. A GPU recomputes all of them, and the
+    /// limit covers everything on it: weights, adapter, the longest pass, and the rollout engine if it shares the GPU.
+    /// With `--dry-run` and a limit, no GPU is queried.
+    #[arg(long, env = "WAYMARK_TRAIN_MEMORY", value_name = "SIZE")]
+    memory: Option<Size>,
+
+    #[command(flatten)]
+    pub(super) host_args: HostArgs,
+}
+
+impl ComputeArgs {
+    /// Returns `true` if training runs on the GPU that `other` names.
+    pub(super) fn shares_gpu(&self, other: Device) -> bool {
+        // The rollout device `auto` resolves to the first GPU.
+        matches!((self.device, other), (Device::Cuda(0), Device::Auto))
+            || self.device == other && self.device != Device::Cpu
+    }
+
+    /// GPU that trains. `None` on the CPU.
+    pub(super) fn gpu(&self) -> Option<Device> {
+        Some(self.device).filter(|device| matches!(device, Device::Cuda(_)))
+    }
+
+    /// Opens the recipe's base model without loading its weights.
+    pub(super) fn open(&self, recipe: &Recipe) -> anyhow::Result<BaseCheckpoint> {
+        BaseCheckpoint::new(recipe, &self.host_args)
+    }
+
+    /// Plans the memory of `request` on the training GPU. `None` on the CPU. A dry run with `--memory` queries no GPU.
+    pub(super) fn plan(
+        &self,
+        base_checkpoint: &BaseCheckpoint,
+        recipe: &Recipe,
+        request: &MemoryRequest,
+        dry_run: bool,
+    ) -> anyhow::Result<Option<GpuPlan>> {
+        let Device::Cuda(ordinal) = self.device else { return Ok(None) };
+        let limit = self.memory.map(|size| size.0);
+        let named = || format!("--device {}", self.device);
+        let seen = if dry_run && limit.is_some() { None } else { Some(query_gpu(ordinal).with_context(named)?) };
+        let config = base_checkpoint.checkpoint.weights.config();
+        GpuPlan::new(config, &recipe.tune(), request, seen, limit).with_context(named).map(Some)
+    }
+
+    /// Loads the trainable parameters of the base model, on a GPU within the plan `gpu_plan`.
+    pub(super) fn learner(
+        &self,
+        base_checkpoint: BaseCheckpoint,
+        recipe: &Recipe,
+        team: Arc<Team>,
+        gpu_plan: Option<&GpuPlan>,
+    ) -> anyhow::Result<(Learner, BaseIdentity)> {
+        let BaseCheckpoint { checkpoint, path } = base_checkpoint;
+        let weights = &checkpoint.weights;
+        let tune = recipe.tune();
+        let mut learner = match self.device {
+            Device::Cuda(ordinal) => {
+                load_on_gpu(weights, ordinal, &tune, gpu_plan.map(|gpu_plan| gpu_plan.need.tokens))?
+            }
+            Device::Cpu | Device::Auto => Learner::load_with(weights, team, &tune, recipe.arithmetic)?,
+        };
+        // The limit covers the whole GPU, so the shares of cuBLAS and the rollout engine are subtracted for the
+        // learner.
+        let other = gpu_plan.map_or(0, |gpu_plan| gpu_plan.need.bytes() - gpu_plan.need.learner());
+        let own = |limit: usize| limit.saturating_sub(other);
+        learner.set_limit(self.memory.map(|size| own(size.0)));
+        Ok((learner, BaseIdentity::new(checkpoint, path)))
+    }
+}
+
+/// Loads the recipe's trainable parameters on the CPU, for commands that compute nothing on a GPU.
+pub(super) fn load_on_cpu(recipe: &Recipe, host_args: &HostArgs) -> anyhow::Result<(Learner, BaseIdentity)> {
+    let BaseCheckpoint { checkpoint, path } = BaseCheckpoint::new(recipe, host_args)?;
+    let learner = Learner::load_with(&checkpoint.weights, host_args.team(), &recipe.tune(), recipe.arithmetic)?;
+    Ok((learner, BaseIdentity::new(checkpoint, path)))
+}
+
+/// Queries the GPU `ordinal`.
+#[cfg(feature = "cuda")]
+fn query_gpu(ordinal: usize) -> anyhow::Result<QueriedGpu> {
+    let (info, free) = waymark_models::cuda::Gpu::query(ordinal)?;
+    Ok(QueriedGpu { name: info.name, free, processors: info.multiprocessors })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn query_gpu(ordinal: usize) -> anyhow::Result<QueriedGpu> {
+    check_cuda_build(Device::Cuda(ordinal)).and_then(|()| anyhow::bail!("no GPU was requested"))
+}
+
+/// Fails for a GPU if this program was built without CUDA.
+#[cfg(not(feature = "cuda"))]
+fn check_cuda_build(device: Device) -> anyhow::Result<()> {
+    let wanted = matches!(device, Device::Cuda(_));
+    ensure!(!wanted, "this program was built without CUDA: build it with --features cuda or use cpu");
+    Ok(())
+}
+
+#[cfg(feature = "cuda")]
+fn load_on_gpu(weights: &Weights, ordinal: usize, tune: &Tune, tokens: Option<usize>) -> anyhow::Result<Learner> {
+    let begun = std::time::Instant::now();
+    let learner = Learner::load_on_gpu(weights, ordinal, tune, tokens)
+        .with_context(|| format!("--device {}", Device::Cuda(ordinal)))?;
+    tracing::info!(
+        card = ordinal,
+        seconds = begun.elapsed().as_secs_f64(),
+        "training on a GPU with the base model in bf16"
+    );
+    Ok(learner)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn load_on_gpu(_: &Weights, ordinal: usize, _: &Tune, _: Option<usize>) -> anyhow::Result<Learner> {
+    check_cuda_build(Device::Cuda(ordinal)).and_then(|()| anyhow::bail!("no GPU was requested"))
+}
+
+/// Base model whose files are open.
+#[derive(Debug)]
+pub(super) struct BaseCheckpoint {
+    pub(super) checkpoint: Checkpoint,
+    /// Path of the model.
+    path: PathBuf,
+}
+
+impl BaseCheckpoint {
+    fn new(recipe: &Recipe, host_args: &HostArgs) -> anyhow::Result<Self> {
+        let (checkpoint, path) = assembly::checkpoint(&recipe.base, host_args.cache.clone())?;
+        let flaw = policy_writer::base_model_problem(&path).filter(|_| recipe.adapter.is_none());
+        ensure!(flaw.is_none(), flaw.unwrap_or_default());
+        Ok(Self { checkpoint, path })
+    }
+}
+
+/// Facts about the base model that identify a run.
+#[derive(Debug)]
+pub(super) struct BaseIdentity {
+    /// Path of the model.
+    pub(super) path: PathBuf,
+    /// Name of the model.
+    pub(super) name: String,
+    /// ID of its content.
+    pub(super) id: String,
+    /// Hash of its vocabulary.
+    pub(super) vocabulary: String,
+}
+
+impl BaseIdentity {
+    fn new(checkpoint: Checkpoint, path: PathBuf) -> Self {
+        let Checkpoint { name, weights, tokenizer, .. } = checkpoint;
+        Self { path, name, id: weights.id(), vocabulary: hash::vocabulary(&tokenizer) }
+    }
+
+    /// Description of the base model for a policy trained from it.
+    pub(super) fn policy_base(&self) -> policy_writer::BaseModel<'_> {
+        policy_writer::BaseModel { path: &self.path, id: &self.id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    #[cfg(not(feature = "cuda"))]
+    fn a_gpu_is_refused_without_cuda_support() {
+        let error = query_gpu(1).unwrap_err().to_string();
+        assert!(error.contains("--features cuda"), "{error}");
+        assert!(check_cuda_build(Device::Cpu).is_ok() && check_cuda_build(Device::Auto).is_ok());
+    }
+
+    #[test]
+    #[cfg(feature = "cuda")]
+    fn an_unsupported_model_is_refused_before_the_gpu_is_queried() {
+        let temp = tempfile::tempdir().unwrap();
+        let weights = crate::tiny::weights(temp.path(), 48);
+        let error = format!("{:#}", load_on_gpu(&weights, 7, &Tune::Lora(crate::tiny::lora()), None).unwrap_err());
+        assert!(error.contains("--device cuda:7") && error.contains("no kernel for heads of width 16"), "{error}");
+    }
+}

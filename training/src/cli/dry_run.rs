@@ -1,0 +1,283 @@
+//! `--dry-run`: the planned work of a run, with estimates of time and memory.
+
+use std::io::{self, Write};
+use std::time::Instant;
+
+use waymark_models::Arithmetic;
+use waymark_models::decoder::DecoderConfig;
+use waymark_models::gradient::{Learner, Score, Slope, Tune};
+
+use super::gpu_plan::GpuPlan;
+use super::progress_bar::duration;
+use crate::dpo;
+use crate::grpo::GrpoTraining;
+use crate::pack::{TrainingSequence, pack, passes};
+use crate::recipe::dpo::DpoReference;
+use crate::recipe::{Recipe, Sft};
+use crate::rollout::{QuestionSet, Rollout};
+use crate::sft::{MaskedSequence, SftDataset, SftTraining};
+
+const GIB: f64 = (1u64 << 30) as f64;
+/// Cost of a forward pass without gradient, relative to a training pass: one part of three.
+const FORWARD: f64 = 1.0 / 3.0;
+
+/// Prints the memory plan of a GPU that was not queried, without a time estimate.
+pub(super) fn unqueried_gpu(recipe: &Recipe, config: &DecoderConfig, gpu_plan: &GpuPlan) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "base       {}: {} layers, hidden {}", recipe.base, config.layers, config.hidden)?;
+    writeln!(out, "trained    {} values", gpu_plan.need.values)?;
+    gpu_plan.write(&mut out)?;
+    writeln!(out, "time       not measured: with --memory no GPU is queried")?;
+    Ok(())
+}
+
+/// Prints the plan of supervised training. The time estimate comes from one training pass, whose gradient is discarded.
+pub(super) fn sft(
+    recipe: &Recipe,
+    settings: &Sft,
+    dataset: &SftDataset,
+    training: &SftTraining<'_>,
+    learner: &mut Learner,
+    gpu_plan: Option<&GpuPlan>,
+) -> anyhow::Result<()> {
+    let steps = training.steps();
+    // About eight steps, spread over the run, represent all of them.
+    let looked: Vec<u64> = (1..=steps).step_by((steps as usize).div_ceil(8).max(1)).collect();
+    let mut plain = 0;
+    let mut computed = 0;
+    let mut targets = 0;
+    for &step in &looked {
+        let batch = training.batch(step);
+        plain += batch.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
+        targets += batch.iter().map(TrainingSequence::targets).sum::<usize>();
+        let passes = passes(learner, &batch, settings.pack_tokens);
+        computed += passes.into_iter().map(|pass| pack(&batch[pass]).pack.tokens().len()).sum::<usize>();
+    }
+    let [plain, computed, targets] = [plain, computed, targets].map(|sum| sum / looked.len().max(1));
+    let longest =
+        dataset.train.iter().map(|sequence: &MaskedSequence| sequence.sequence().tokens.len()).max().unwrap_or(0);
+    let mut out = io::stdout().lock();
+    head(&mut out, recipe, learner)?;
+    let train = dataset.train.len();
+    let held_out = dataset.held_out.len();
+    let dropped = dataset.dropped;
+    writeln!(
+        out,
+        "data       {train} trajectories of at most {longest} tokens, {held_out} held out, {dropped} dropped"
+    )?;
+    writeln!(out, "steps      {steps} of {} trajectories, {} epochs", settings.batch, settings.epochs)?;
+    writeln!(out, "per step   {plain} tokens, {computed} computed after sharing prompts, {targets} trained on")?;
+    memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
+    out.flush()?;
+    let speed = measure(learner, &training.batch(1), settings.pack_tokens)?;
+    let seconds = steps as f64 * computed as f64 / speed;
+    writeln!(out, "time       about {} at {speed:.0} tokens/s, measured on one pass", duration(seconds))?;
+    Ok(())
+}
+
+/// Prints the plan of GRPO training. The time estimate comes from the rollouts of a few questions and a training pass
+/// over them.
+pub(super) async fn grpo(
+    recipe: &Recipe,
+    training: &GrpoTraining<'_>,
+    learner: &mut Learner,
+    (kv_bytes, gpu_plan): (usize, Option<&GpuPlan>),
+) -> anyhow::Result<()> {
+    let settings = training.settings;
+    let began = Instant::now();
+    let tried = training.try_out(learner).await?;
+    let rolled = began.elapsed().as_secs_f64() / tried.len().max(1) as f64;
+    let (each, speed) = size(&tried, settings.pack_tokens, learner)?;
+    let rollouts = settings.questions * settings.group;
+    // Recomputed, reference and teacher probabilities each need a forward pass over all trajectories.
+    let scored = [settings.recompute, settings.loss.kl > 0.0, settings.active_teacher().is_some()];
+    let passes = 1.0 + FORWARD * scored.into_iter().filter(|&asked| asked).count() as f64;
+    let rolling = rolled * rollouts as f64;
+    let learning = each * rollouts as f64 * passes / speed;
+    let mut out = io::stdout().lock();
+    head(&mut out, recipe, learner)?;
+    asked(&mut out, training.question_sets, training.goals.iter().any(|goal| goal.reward.counts_hops()))?;
+    for goal in training.goals {
+        writeln!(out, "stage      {}: {} steps, {:?}", goal.phase, goal.steps, goal.reward)?;
+    }
+    let updates = rollouts.div_ceil(settings.mini_batch);
+    writeln!(
+        out,
+        "per step   {rollouts} rollouts of about {each:.0} tokens after sharing prefixes, {updates} optimizer steps"
+    )?;
+    memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
+    aside(&mut out, learner, settings.needs_reference(), (kv_bytes, gpu_plan))?;
+    if let Some(teacher) = settings.active_teacher() {
+        let learnt =
+            tried.iter().map(|rollout| MaskedSequence::new(&rollout.sample).sequence().targets()).sum::<usize>() as f64;
+        let each = learnt / tried.len().max(1) as f64 * (teacher.tokens * (size_of::<u32>() + size_of::<f32>())) as f64;
+        let most = each * rollouts as f64 / GIB;
+        writeln!(
+            out,
+            "           and at most {most:.1} GiB for the teacher's targets, if all trajectories of a step are taught"
+        )?;
+    }
+    let all = duration(training.steps() as f64 * (rolling + learning));
+    writeln!(out, "time       about {all}: {rolling:.0} s of rollouts and {learning:.0} s of training per step,")?;
+    writeln!(out, "           measured on {} rollouts; more when all groups run concurrently", tried.len())?;
+    Ok(())
+}
+
+/// Prints the plan of DPO training. The time estimate comes from the rollouts of a few questions and a training pass
+/// over them; the number of pairs is unknown.
+pub(super) async fn dpo(
+    recipe: &Recipe,
+    training: &dpo::DpoTraining<'_>,
+    learner: &mut Learner,
+    (kv_bytes, gpu_plan): (usize, Option<&GpuPlan>),
+) -> anyhow::Result<()> {
+    let settings = training.settings;
+    let began = Instant::now();
+    let tried = training.try_out(learner).await?;
+    let rolled = began.elapsed().as_secs_f64() / tried.len().max(1) as f64;
+    let (each, speed) = size(&tried, settings.pack_tokens, learner)?;
+    let mut out = io::stdout().lock();
+    head(&mut out, recipe, learner)?;
+    asked(&mut out, training.question_sets, training.goals.iter().any(|goal| goal.reward.counts_hops()))?;
+    for goal in training.goals {
+        let phase = &goal.phase;
+        let rounds = goal.rounds;
+        let epochs = goal.epochs;
+        let nll = goal.terms.nll;
+        let made = format!("{rounds} rounds of {epochs} epochs, {:?}, {:?}", goal.reward, goal.rule);
+        writeln!(out, "stage      {phase}: {made}, likelihood weight {nll}")?;
+    }
+    let questions =
+        settings.questions.min(training.question_sets.iter().map(|question_set| question_set.questions.len()).sum());
+    let rollouts = questions * settings.group;
+    writeln!(
+        out,
+        "per round  {rollouts} rollouts of about {each:.0} tokens after sharing prefixes; the number of pairs is unknown,"
+    )?;
+    writeln!(out, "           {} of them per optimizer step", settings.batch)?;
+    memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
+    let encoded = settings.active_ranker().is_some() && *learner.tune() == Tune::Full;
+    aside(&mut out, learner, settings.reference == DpoReference::Initial || encoded, (kv_bytes, gpu_plan))?;
+    let held = tried.iter().map(held).sum::<usize>() as f64 / tried.len().max(1) as f64 * rollouts as f64 / GIB;
+    writeln!(out, "           and about {held:.1} GiB for the trajectories of a round")?;
+    if settings.active_ranker().is_some() {
+        ranker(&mut out, &tried, rollouts, (each, speed), learner)?;
+    }
+    // Each pair has two trajectories, each of which is scored and then trained on.
+    let pair = 2.0 * each * (1.0 + FORWARD) / speed;
+    let rolling = duration(rolled * rollouts as f64);
+    writeln!(out, "time       about {rolling} of rollouts per round, and {pair:.1} s per pair and epoch,")?;
+    writeln!(out, "           measured on {} rollouts; more when all groups run concurrently", tried.len())?;
+    Ok(())
+}
+
+/// Prints the cost of a ranker per round: one hidden state for each branch, at most one branch per turn of a
+/// trajectory, and a forward pass over all branches.
+fn ranker(
+    out: &mut impl Write,
+    tried: &[Rollout],
+    rollouts: usize,
+    (each, speed): (f64, f64),
+    learner: &Learner,
+) -> io::Result<()> {
+    let turns = tried.iter().map(|rollout| rollout.sample.actions.len()).sum::<usize>() as f64;
+    let branches = turns / tried.len().max(1) as f64 * rollouts as f64;
+    let most = branches * (learner.config().hidden * size_of::<f32>()) as f64 / GIB;
+    writeln!(out, "           and at most {most:.1} GiB for the states of its branches")?;
+    let pass = duration(each * rollouts as f64 * FORWARD / speed);
+    writeln!(out, "ranker     about {pass} of each round, for a forward pass over its trajectories")
+}
+
+/// Approximate memory of a rollout during its round, in bytes: its token IDs and log-probabilities, its text twice, and
+/// the texts of the supporting passages.
+fn held(rollout: &Rollout) -> usize {
+    let sample = &rollout.sample;
+    let numbers = size_of_val(sample.tokens.as_slice()) + size_of_val(sample.logprobs.as_slice());
+    numbers + 2 * sample.text.len() + rollout.support.iter().map(String::len).sum::<usize>()
+}
+
+/// Mean number of tokens of a rollout with shared prefixes counted once, and training speed in tokens per second.
+fn size(tried: &[Rollout], pack_tokens: usize, learner: &mut Learner) -> anyhow::Result<(f64, f64)> {
+    let masked: Vec<MaskedSequence> = tried.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
+    let sequences: Vec<TrainingSequence<'_>> = masked.iter().map(MaskedSequence::sequence).collect();
+    let passes = passes(learner, &sequences, pack_tokens).into_iter();
+    let computed: usize = passes.map(|pass| pack(&sequences[pass]).pack.tokens().len()).sum();
+    let speed = measure(learner, &sequences, pack_tokens)?;
+    Ok((computed as f64 / tried.len().max(1) as f64, speed))
+}
+
+/// Prints the question sets, and the number of multi-hop questions if a reward counts hops.
+fn asked(out: &mut impl Write, question_sets: &[QuestionSet], hops: bool) -> io::Result<()> {
+    for question_set in question_sets {
+        let questions = question_set.questions.len();
+        let validation = question_set.validation.len();
+        writeln!(out, "questions  {}: {questions} for training, {validation} for validation", question_set.name)?;
+        if hops {
+            let several = question_set.multi_hop_count();
+            writeln!(out, "           {several} multi-hop; {} single-hop or of unknown support", questions - several)?;
+        }
+    }
+    Ok(())
+}
+
+fn head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::Result<()> {
+    let config = learner.config();
+    writeln!(out, "base       {}: {} layers, hidden {}", recipe.base, config.layers, config.hidden)?;
+    writeln!(out, "trained    {} values in {} tensors", learner.values().len(), learner.parameters().len())?;
+    let arithmetic = match recipe.arithmetic {
+        _ if learner.on_gpu() => "bf16 on a GPU, trained parameters in f32",
+        Arithmetic::F32 => "f32",
+        Arithmetic::Bf16 => "bf16 in matrix multiplications with frozen weights, f32 otherwise",
+    };
+    writeln!(out, "arithmetic {arithmetic}")
+}
+
+fn memory(out: &mut impl Write, learner: &Learner, tokens: usize, gpu_plan: Option<&GpuPlan>) -> io::Result<()> {
+    if let Some(gpu_plan) = gpu_plan {
+        return gpu_plan.write(out);
+    }
+    let optimizer = 2 * size_of::<f32>() * learner.values().len();
+    let gib = (learner.bytes(tokens) + optimizer) as f64 / GIB;
+    writeln!(out, "memory     {gib:.1} GiB with passes of {tokens} tokens")
+}
+
+/// Prints the memory of rollouts that the learner's plan leaves out. When all weights are trained, the engine has its
+/// own copy, and the reference values stay in memory. A checkpoint is built in memory first (values and both moments),
+/// which is more than the two temporary copies while the engine takes new weights or the divergence is measured.
+fn aside(
+    out: &mut impl Write,
+    learner: &Learner,
+    measured: bool,
+    (kv_bytes, gpu_plan): (usize, Option<&GpuPlan>),
+) -> io::Result<()> {
+    // The GPU plan already includes the engine.
+    if gpu_plan.is_some_and(GpuPlan::has_engine) {
+        return Ok(());
+    }
+    let kv = kv_bytes as f64 / GIB;
+    if *learner.tune() != Tune::Full {
+        return writeln!(out, "           and {kv:.1} GiB for the KV cache of the rollouts, and the engine's weights");
+    }
+    let set = size_of_val(learner.values()) as f64 / GIB;
+    let reference = if measured { set } else { 0.0 };
+    writeln!(
+        out,
+        "           and {kv:.1} GiB for the KV cache of the rollouts, {set:.1} GiB for the engine's weights,"
+    )?;
+    writeln!(out, "           {reference:.1} GiB for the reference weights,")?;
+    writeln!(out, "           {:.1} GiB for copies, while a checkpoint is written", 3.0 * set)
+}
+
+/// Measured speed of training in tokens per second, on the first pass over `sequences`. The gradient is reset to zero.
+fn measure(learner: &mut Learner, sequences: &[TrainingSequence<'_>], budget: usize) -> anyhow::Result<f64> {
+    /// Tokens of the measured pass: enough to be representative, and fast.
+    const TRIED: usize = 2048;
+    let pass = passes(learner, sequences, budget.min(TRIED)).into_iter().next().unwrap_or(0..0);
+    let packed = pack(&sequences[pass]).pack;
+    // The first pass allocates memory, so only the second one is timed.
+    learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
+    let began = Instant::now();
+    learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
+    learner.zero();
+    Ok(packed.tokens().len() as f64 / began.elapsed().as_secs_f64())
+}

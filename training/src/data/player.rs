@@ -1,0 +1,110 @@
+//! Plays lessons through the agent's loop and turns them into samples.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc;
+use waymark_agent::{AgentError, Conversation, Episode, EpisodeEnd, EpisodeOptions, Policy, Runtime, Search, Timings};
+use waymark_models::chat::ChatTemplate;
+use waymark_models::tokenizer::Tokenizer;
+
+use super::scripted::ScriptedGenerator;
+use super::teacher::{DropReason, Habits, LessonTeacher, SearchPreview};
+use crate::hash::fnv1a;
+use crate::lessons::lesson::Lesson;
+use crate::lessons::text::normalized;
+use crate::sample::{Sample, SampleTask};
+
+/// Player of all lessons over one index: policy, tokenizer, search and teacher settings.
+#[derive(Debug, Clone)]
+pub struct LessonPlayer {
+    /// Policy: protocol, budget and retrieval settings.
+    pub policy: Policy,
+    /// Tokenizer of the base model.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Hash of the vocabulary.
+    pub vocabulary: String,
+    /// Chat template. `None` if the base model has none.
+    pub template: Option<Arc<ChatTemplate>>,
+    /// IDs of the tokens that end a turn.
+    pub eos: Vec<u32>,
+    /// Maximum number of tokens in a sequence.
+    pub context: usize,
+    /// Search backend of the episodes.
+    pub searcher: Arc<dyn Search>,
+    /// Search preview of the teacher, over the same index.
+    pub preview: Arc<SearchPreview>,
+    /// Rates of the teacher's optional behaviors.
+    pub habits: Habits,
+}
+
+impl LessonPlayer {
+    /// Plays one lesson. The inner result is the sample, or the reason why the lesson was dropped. Samples hold no
+    /// times and no log-probabilities, so that the same seed gives the same bytes.
+    ///
+    /// # Errors
+    /// [`AgentError`] if the loop cannot run at all.
+    pub async fn play(
+        &self,
+        lesson: &Lesson,
+        dataset: &str,
+        variant: usize,
+        seed: u64,
+    ) -> Result<Result<Sample, DropReason>, AgentError> {
+        let id = sample_id(dataset, lesson, variant);
+        // Each sample has its own seed, so the samples do not depend on the order of play.
+        let seed = seed ^ fnv1a(id.bytes());
+        let teacher = LessonTeacher::new(lesson.clone(), Arc::clone(&self.preview), self.habits, seed);
+        let teacher = Arc::new(Mutex::new(teacher));
+        let generator = ScriptedGenerator::new(Arc::clone(&self.tokenizer), teacher.clone(), self.context);
+        let tokenizer = self.tokenizer.clone();
+        let template = self.template.clone();
+        let eos = self.eos.clone();
+        let runtime = Runtime::new(generator, tokenizer, template, eos, Some(Arc::clone(&self.searcher)));
+        let options = EpisodeOptions { id: Some(id), seed, ..EpisodeOptions::default() };
+        let question = Conversation::new(lesson.question.as_str());
+        let episode = Episode::new(&runtime, &self.policy, question, options)?;
+        let (sender, mut events) = mpsc::channel(64);
+        let (trajectory, ()) = tokio::join!(episode.run(sender), async { while events.recv().await.is_some() {} });
+        let mut trajectory = trajectory?;
+        let (drop_reason, guessed) = {
+            let teacher = teacher.lock().unwrap_or_else(PoisonError::into_inner);
+            (teacher.drop_reason(), teacher.guessed())
+        };
+        if let Some(drop_reason) = drop_reason {
+            return Ok(Err(drop_reason));
+        }
+        let right = |answer: &String| lesson.golds.iter().any(|gold| normalized(gold) == normalized(answer));
+        if trajectory.finish != EpisodeEnd::Stop || trajectory.valid_actions() != trajectory.turns() {
+            return Ok(Err("the agent loop rejected a turn"));
+        }
+        if !trajectory.answer.as_ref().is_some_and(right) {
+            return Ok(Err("the answer is not gold"));
+        }
+        trajectory.timings = Timings::default();
+        trajectory.usage.search_ms = 0.0;
+        trajectory.tokens.iter_mut().for_each(|token| token.logprob = None);
+        trajectory.evidence.iter_mut().for_each(|found| found.seconds = 0.0);
+        let sample = Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed));
+        Ok(Ok(Sample { tokenizer: Some(self.vocabulary.clone()), guessed, ..sample }))
+    }
+
+    fn task(&self, lesson: &Lesson, dataset: &str, seed: u64) -> SampleTask {
+        SampleTask {
+            question_id: lesson.question_id.clone(),
+            question: lesson.question.clone(),
+            golds: lesson.golds.clone(),
+            supporting: lesson.supporting.clone(),
+            partly: false,
+            dataset: dataset.to_owned(),
+            protocol: self.policy.protocol.name().to_owned(),
+            seed,
+            step: 0,
+        }
+    }
+}
+
+/// ID of the sample of a lesson.
+pub fn sample_id(dataset: &str, lesson: &Lesson, variant: usize) -> String {
+    let id = &lesson.question_id;
+    if id.starts_with(dataset) { format!("{id}-{variant}") } else { format!("{dataset}-{id}-{variant}") }
+}

@@ -1,0 +1,97 @@
+//! Training data of supervised training.
+
+use std::collections::HashSet;
+
+use crate::TrainError;
+use crate::pack::TrainingSequence;
+use crate::recipe::Sft;
+use crate::sample::Sample;
+use crate::seeding;
+
+/// Token sequence with a mask of the tokens to train on.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MaskedSequence {
+    pub(super) tokens: Vec<u32>,
+    pub(super) learnt: Vec<bool>,
+}
+
+impl MaskedSequence {
+    /// Creates the sequence of a sample. The mask selects the tokens that the policy wrote.
+    pub fn new(sample: &Sample) -> Self {
+        Self { learnt: sample.loss_mask(), tokens: sample.tokens.clone() }
+    }
+
+    /// Creates the sequence of a sample, masking all tokens before one of the policy's turns, counted from 0.
+    pub fn from_turn(sample: &Sample, turn: usize) -> Self {
+        let mut masked = Self::new(sample);
+        masked.learnt[..sample.turn_start(turn)].fill(false);
+        masked
+    }
+
+    /// Borrowed view for a training pass.
+    pub fn sequence(&self) -> TrainingSequence<'_> {
+        TrainingSequence { tokens: &self.tokens, learnt: &self.learnt }
+    }
+}
+
+/// Training and held-out sequences.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SftDataset {
+    /// Sequences to train on.
+    pub train: Vec<MaskedSequence>,
+    /// Sequences of other questions, for measuring the loss.
+    pub held_out: Vec<MaskedSequence>,
+    /// Number of sequences dropped because they are too long or have no target token.
+    pub dropped: usize,
+}
+
+impl SftDataset {
+    /// Splits samples by question: `seed` determines the held-out questions.
+    ///
+    /// # Errors
+    /// If no training sequence remains.
+    pub fn new(samples: &[Sample], settings: &Sft, seed: u64) -> Result<Self, TrainError> {
+        let mut questions: Vec<&str> = samples.iter().map(|sample| sample.question_id.as_str()).collect();
+        questions.sort_unstable();
+        questions.dedup();
+        let count = (questions.len() as f64 * settings.held_out).round() as usize;
+        let order = seeding::shuffled(questions.len(), seeding::seed(seed, "held out", 0));
+        let aside: HashSet<&str> = order.into_iter().take(count).map(|at| questions[at]).collect();
+        let aside = |sample: &&Sample| aside.contains(sample.question_id.as_str());
+        let (held_out, train): (Vec<&Sample>, Vec<&Sample>) = samples.iter().partition(aside);
+        Self::sorted(train, &held_out, settings, seed)
+    }
+
+    /// Uses an existing split.
+    ///
+    /// # Errors
+    /// If no training sequence remains.
+    pub fn given(train: &[Sample], held_out: &[Sample], settings: &Sft, seed: u64) -> Result<Self, TrainError> {
+        Self::sorted(train.iter().collect(), &held_out.iter().collect::<Vec<_>>(), settings, seed)
+    }
+
+    fn sorted(mut train: Vec<&Sample>, held_out: &[&Sample], settings: &Sft, seed: u64) -> Result<Self, TrainError> {
+        if let Some(limit) = settings.limit {
+            let order = seeding::shuffled(train.len(), seeding::seed(seed, "limit", 0));
+            train = order.into_iter().take(limit).map(|at| train[at]).collect();
+        }
+        let teaches =
+            |masked: &MaskedSequence| masked.tokens.len() <= settings.longest && masked.sequence().targets() > 0;
+        let keep =
+            |samples: &[&Sample]| samples.iter().map(|sample| MaskedSequence::new(sample)).filter(teaches).collect();
+        let dataset: Self = Self { train: keep(&train), held_out: keep(held_out), dropped: 0 };
+        let kept = dataset.train.len() + dataset.held_out.len();
+        let dataset = Self { dropped: train.len() + held_out.len() - kept, ..dataset };
+        if dataset.train.is_empty() {
+            let all = train.len();
+            let aside = held_out.len();
+            let longest = settings.longest;
+            let why = match all {
+                0 => format!("no sample to train on ({aside} held out): check the file, sft.limit and sft.held_out"),
+                _ => format!("none of the {all} samples can be trained on: sft.longest = {longest} may be too short"),
+            };
+            return Err(TrainError::Nothing(why));
+        }
+        Ok(dataset)
+    }
+}
