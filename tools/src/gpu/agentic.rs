@@ -18,7 +18,7 @@ use super::shape::ModelShape;
 use waymark_agent::Search;
 use waymark_agent::metric::quantile;
 use waymark_engine::{Engine, Generate, Origin, Session, SessionOptions};
-use waymark_runtime::evaluate::Way as Mode;
+use waymark_runtime::evaluate::SearchMethod as Mode;
 
 /// Mode of submitting the turns of a loop to the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

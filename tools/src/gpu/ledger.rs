@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use futures::FutureExt;
 
 use super::report::GpuReport;
-use waymark_engine::message;
+use waymark_engine::panic_message;
 
 /// The report, the file it is saved to, and the first failure.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub(super) async fn catch_panic_async<T>(work: impl Future<Output = anyhow::Resu
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> anyhow::Error {
-    anyhow!("it panicked: {}", message(panic))
+    anyhow!("it panicked: {}", panic_message(panic))
 }
 
 #[cfg(test)]

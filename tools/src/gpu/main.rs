@@ -144,7 +144,7 @@ struct Args {
 
     #[command(flatten)]
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU has a step limit"))]
-    patience: StepArgs,
+    step_args: StepArgs,
 
     /// Number of threads for CPU work; 0 uses one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
@@ -185,7 +185,7 @@ enum BenchPart {
 }
 
 fn main() -> ExitCode {
-    waymark_runtime::end(started(Args::parse()))
+    waymark_runtime::exit_code(started(Args::parse()))
 }
 
 /// Starts the log and an async runtime and runs the benchmark in it.

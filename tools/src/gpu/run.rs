@@ -20,7 +20,7 @@ use waymark_agent::{Search, SearchLimits, Searcher};
 use waymark_engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget, MockBackend};
 use waymark_runtime::assembly;
 use waymark_runtime::config::{Device, cores};
-use waymark_runtime::evaluate::{Questions, Way as Mode};
+use waymark_runtime::evaluate::{Questions, SearchMethod as Mode};
 
 impl Args {
     /// Runs the requested parts and fills the report. Agentic loops search `source`; without a source they are skipped.
@@ -166,7 +166,7 @@ impl Args {
             max_batch_rows: self.rows(),
             step_tokens: self.step_tokens(),
             max_waiting: self.rows() + self.loops,
-            undelivered: 4096,
+            max_undelivered: 4096,
             ..EngineConfig::default()
         };
         // Random weights have no text, so there are no stop strings.

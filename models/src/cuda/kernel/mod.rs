@@ -9,12 +9,13 @@
 //!
 //! # Rules for all kernels
 //!
-//! * **A launch depends only on the size of a step.** Grids are sized by bucket; lengths, positions, tables, adapters and
-//!   sampling settings are read from device memory, so a launch captured into a CUDA graph stays valid. Padding is marked
-//!   in memory too: a token of row [`NONE`], a row of context 0, a tile of row or adapter `NONE`, a sampling row of kind 0.
-//! * **Types.** Activations and KV are `bf16`, sums `f32`. The residual stream is `f32`: the matrix multiplications of the
-//!   output and down projections may add to it in place (cuBLAS, `f32` C with beta 1), and its rounding error does not grow
-//!   with depth. Logits are `f32`.
+//! * **A launch depends only on the size of a step.** Grids are sized by bucket; lengths, positions, tables, adapters
+//!   and sampling settings are read from device memory, so a launch captured into a CUDA graph stays valid. Padding
+//!   is marked in memory too: a token of row [`NONE`], a row of context 0, a tile of row or adapter `NONE`, a
+//!   sampling row of kind 0.
+//! * **Types.** Activations and KV are `bf16`, sums `f32`. The residual stream is `f32`: the matrix multiplications
+//!   of the output and down projections may add to it in place (cuBLAS, `f32` C with beta 1), and its rounding error
+//!   does not grow with depth. Logits are `f32`.
 //! * **Deterministic.** No floating-point atomics: the order of summation depends on the launch alone.
 //! * **Rows are independent.** No row's result depends on another row's values.
 //!

@@ -35,7 +35,7 @@ impl<D: Driver> LearnerPass<'_, D> {
             for (target, score) in chunk.clone().zip(self.score_chunk(&chunk)?) {
                 let slope = objective.slope(target, score);
                 slopes.extend([slope.logprob, slope.entropy]);
-                if objective.pull(target).is_some() {
+                if objective.distillation(target).is_some() {
                     return Err(invalid_input(NO_TEACHER.to_owned()));
                 }
             }

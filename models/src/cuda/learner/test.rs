@@ -131,7 +131,7 @@ impl Objective for Drawn {
         Slope::default()
     }
 
-    fn pull(&self, _: usize) -> Option<DistillationTerm<'_>> {
+    fn distillation(&self, _: usize) -> Option<DistillationTerm<'_>> {
         Some(DistillationTerm { towards: &self.0, weight: 1.0 })
     }
 }

@@ -93,7 +93,7 @@ impl Args {
         ledger: &mut ReportLedger,
     ) -> anyhow::Result<()> {
         let limits = self.limits(shape);
-        let limit = self.patience.limit();
+        let limit = self.step_args.limit();
         let team = Arc::clone(&target.team);
         let (backend, ready) = cuda::backend(target.ordinal, shape, limits, graphs, limit, team)?;
         let engine = self.engine(Box::new(backend))?;
@@ -118,7 +118,7 @@ impl Args {
         let context = self.prompt + self.tokens / 2;
         let best = target.best.context("the GPU's peak rates are unknown: their measurement failed")?;
         let steps = steps(&self.sequences, context, (self.prompts, self.prompt_tokens), limits);
-        let mut profiler = cuda::profiler(target.ordinal, shape, limits, &steps, self.patience.limit())?;
+        let mut profiler = cuda::profiler(target.ordinal, shape, limits, &steps, self.step_args.limit())?;
         for step in steps {
             let found = profiler.profile(step, self.rounds)?;
             report.profiles.push(ProfileReport::new(shape, step, &found, best));
@@ -141,7 +141,7 @@ impl Args {
             None => (SMALL.to_owned(), tiny(false)?),
         };
         let mut found = Vec::new();
-        let limit = self.patience.limit();
+        let limit = self.step_args.limit();
         let compared = catch_panic(|| cuda::agreement(target.ordinal, &weights, limit, &target.team, &mut found));
         report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: over.clone(), ..agreement }));
         compared
@@ -150,7 +150,7 @@ impl Args {
     /// Compares large batches with single rows over a small decoder with random weights.
     fn large_batches(&self, target: &GpuTarget, report: &mut GpuReport) -> anyhow::Result<()> {
         let mut found = Vec::new();
-        let limit = self.patience.limit();
+        let limit = self.step_args.limit();
         let compared =
             catch_panic(|| cuda::large_batches(target.ordinal, &tiny(false)?, limit, &target.team, &mut found));
         report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: SMALL.to_owned(), ..agreement }));

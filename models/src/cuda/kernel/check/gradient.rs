@@ -78,7 +78,7 @@ pub(super) fn attention(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), Ch
     {
         let rows: Vec<(usize, usize)> = lengths.iter().map(|&length| (0, length)).collect();
         let case = AttentionCase::new(bench, &rows, dim, heads, kv_heads)?;
-        backwards(bench, &case)?;
+        check_attention(bench, &case)?;
         bench.clear()?;
     }
     Ok(())
@@ -86,7 +86,7 @@ pub(super) fn attention(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), Ch
 
 /// Runs the forward pass for its log-sums, then compares the backward pass with the sum of the gradients of all
 /// queries.
-fn backwards(bench: &mut CheckBench<'_>, case: &AttentionCase) -> Result<(), CheckError> {
+fn check_attention(bench: &mut CheckBench<'_>, case: &AttentionCase) -> Result<(), CheckError> {
     let dim = case.dim;
     let heads = case.heads;
     let kv_heads = case.kv_heads;
@@ -146,6 +146,15 @@ fn backwards(bench: &mut CheckBench<'_>, case: &AttentionCase) -> Result<(), Che
     .launch(&bench.device)?;
     let found = wide(&bench.get(&qkv_gradient)?);
     let wanted = wanted(case, &wide(&gradient), tokens);
+    compare_parts(bench, case, &found, &wanted);
+    Ok(())
+}
+
+/// Compares the gradients of queries, keys and values separately.
+fn compare_parts(bench: &mut CheckBench<'_>, case: &AttentionCase, found: &[f64], wanted: &[f64]) {
+    let dim = case.dim;
+    let heads = case.heads;
+    let kv_heads = case.kv_heads;
     let name = format!(
         "{heads} over {kv_heads} of {dim}, rows of {:?}",
         case.rows.iter().map(|row| row.1).collect::<Vec<_>>()
@@ -158,15 +167,8 @@ fn backwards(bench: &mut CheckBench<'_>, case: &AttentionCase) -> Result<(), Che
         ("keys", CudaKernel::AttendBackwardKeys, heads, heads + kv_heads),
         ("values", CudaKernel::AttendBackwardKeys, heads + kv_heads, heads + 2 * kv_heads),
     ] {
-        bench.compare(
-            kernel,
-            &format!("{name}: {what}"),
-            &part(&found, from, until),
-            &part(&wanted, from, until),
-            BF16,
-        );
+        bench.compare(kernel, &format!("{name}: {what}"), &part(found, from, until), &part(wanted, from, until), BF16);
     }
-    Ok(())
 }
 
 /// Returns the gradients of queries, keys and values, token by token.

@@ -59,7 +59,7 @@ pub struct TrainingMemory {
     /// Number of tokens of this pass, counted as in [`PassLimits`].
     pub tokens: usize,
     /// Workspace of cuBLAS.
-    pub products: usize,
+    pub cublas: usize,
     /// Rollout engine on the same GPU. `None` when rollouts run elsewhere.
     pub engine: Option<EngineMemory>,
 }
@@ -109,19 +109,20 @@ impl TrainingMemory {
             return Ok(found);
         }
         let fits = |tokens: usize, engine: Option<EngineMemory>| need(tokens, engine).bytes() <= usable;
-        let least = engine.map(|engine| engine.with(rollouts.map_or(1, |rollouts| blocks(rollouts.longest))));
+        let smallest_engine =
+            engine.map(|engine| engine.with_blocks(rollouts.map_or(1, |rollouts| blocks(rollouts.longest))));
         let shortest = passes.longest.max(1);
         let cache = |tokens: usize| {
-            let (engine, least) = engine.zip(least)?;
-            let range = least.plan.blocks..engine.plan.blocks;
-            largest(range, |blocks| fits(tokens, Some(engine.with(blocks))))
+            let (engine, smallest) = engine.zip(smallest_engine)?;
+            let range = smallest.plan.blocks..engine.plan.blocks;
+            largest(range, |blocks| fits(tokens, Some(engine.with_blocks(blocks))))
         };
         let shorter = largest(shortest..tokens, |tokens| fits(tokens, engine));
         let smaller = cache(tokens);
         let both = if shorter.or(smaller).is_none() { cache(shortest) } else { None };
         // Not even a pass over the longest sequence fits beside the smallest cache.
         let hopeless = shorter.or(smaller).or(both).is_none();
-        let longest = if hopeless { largest(1..shortest, |tokens| fits(tokens, least)) } else { None };
+        let longest = if hopeless { largest(1..shortest, |tokens| fits(tokens, smallest_engine)) } else { None };
         Err(Box::new(LearningShortage {
             usable,
             tokens: shorter,
@@ -144,7 +145,7 @@ impl TrainingMemory {
             values,
             pass: PassLayout::new(config, &PassSize::upper_bound(config, tokens, ranks)).bytes,
             tokens,
-            products: BLAS_BYTES,
+            cublas: BLAS_BYTES,
             engine,
         }
     }
@@ -156,7 +157,7 @@ impl TrainingMemory {
 
     /// Returns the total bytes.
     pub fn bytes(&self) -> usize {
-        self.learner() + self.products + self.engine.map_or(0, |engine| engine.bytes())
+        self.learner() + self.cublas + self.engine.map_or(0, |engine| engine.bytes())
     }
 }
 
@@ -172,11 +173,11 @@ impl EngineMemory {
         let plan = MemoryPlan::sizes(config, &rollouts.limits, rollouts.multiprocessors);
         let all = rollouts.limits.rows * blocks(rollouts.longest);
         let engine = Self { plan, adapters: HELD * adapter_bytes(config, lora) };
-        Ok(engine.with(rollouts.kv.map_or(all, |bytes| (bytes / plan.block).max(1))))
+        Ok(engine.with_blocks(rollouts.kv.map_or(all, |bytes| (bytes / plan.block).max(1))))
     }
 
     /// Returns the same engine with this number of KV blocks.
-    fn with(self, blocks: usize) -> Self {
+    fn with_blocks(self, blocks: usize) -> Self {
         Self { plan: MemoryPlan { blocks, ..self.plan }, ..self }
     }
 

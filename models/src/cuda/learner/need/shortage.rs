@@ -27,7 +27,7 @@ impl std::error::Error for LearningShortage {}
 
 impl fmt::Display for LearningShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TrainingMemory { weights, adapter, pass, tokens, products, engine, .. } = self.need;
+        let TrainingMemory { weights, adapter, pass, tokens, cublas, engine, .. } = self.need;
         write!(
             f,
             "training does not fit into GPU memory: frozen weights {}, the adapter and its gradients {}, passes of \
@@ -35,7 +35,7 @@ impl fmt::Display for LearningShortage {
             gib(weights),
             gib(adapter),
             gib(pass),
-            gib(products)
+            gib(cublas)
         )?;
         if let Some(engine) = &engine {
             let EngineMemory { plan, adapters } = engine;
