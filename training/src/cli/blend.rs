@@ -57,14 +57,18 @@ impl Args {
         let (_, first) = initial_policy::load("--from", &self.from, &recipe, &base, &mut learner)?;
         let from = learner.values().to_vec();
         let (before, second) = initial_policy::load("--to", &self.to, &recipe, &base, &mut learner)?;
-        let far = apart(&from, learner.values());
+        let distance = mean_distance(&from, learner.values());
         if self.recipe_args.dry_run {
-            return Ok(writeln!(io::stdout(), "apart      {far:.3e} in the mean, of {} numbers", from.len())?);
+            return Ok(writeln!(
+                io::stdout(),
+                "apart      {distance:.3e} mean absolute difference of {} values",
+                from.len()
+            )?);
         }
         let values = between(&from, learner.values(), self.share as f32);
         learner.set_values(&values)?;
         let data = [(&self.from, first), (&self.to, second)].map(|(dir, hash)| (dir.display().to_string(), hash));
-        let row = MetricsRow::new(0, "blend", 0.0).with("share", self.share).with("apart", far);
+        let row = MetricsRow::new(0, "blend", 0.0).with("share", self.share).with("apart", distance);
         let record =
             TrainingRecord { kind: "blend", data: data.to_vec(), before, rows: vec![row], ..TrainingRecord::default() };
         policy_writer::write(&self.out, &learner, &recipe, &record, base.policy_base())?;
@@ -78,7 +82,7 @@ fn between(from: &[f32], to: &[f32], share: f32) -> Vec<f32> {
 }
 
 /// Mean absolute difference of two vectors.
-fn apart(from: &[f32], to: &[f32]) -> f64 {
+fn mean_distance(from: &[f32], to: &[f32]) -> f64 {
     let sum: f64 = from.iter().zip(to).map(|(from, to)| f64::from((from - to).abs())).sum();
     sum / from.len().max(1) as f64
 }
@@ -101,7 +105,7 @@ mod tests {
         assert_eq!(between(&from, &to, 0.0), from);
         assert_eq!(between(&from, &to, 1.0), to);
         assert_eq!(between(&[1.0, -2.0], &[3.0, 2.0], 0.25), [1.5, -1.0]);
-        assert!((apart(&[1.0, -2.0], &[3.0, 2.0]) - 3.0).abs() < 1e-9);
+        assert!((mean_distance(&[1.0, -2.0], &[3.0, 2.0]) - 3.0).abs() < 1e-9);
         assert_eq!(share("0.6"), Ok(0.6));
         for wrong in ["-0.1", "1.1", "NaN", "half"] {
             assert!(share(wrong).is_err(), "{wrong}");

@@ -42,22 +42,22 @@ pub(super) fn sft(
 ) -> anyhow::Result<()> {
     let steps = training.steps();
     // About eight steps, spread over the run, represent all of them.
-    let looked: Vec<u64> = (1..=steps).step_by((steps as usize).div_ceil(8).max(1)).collect();
+    let sampled_steps: Vec<u64> = (1..=steps).step_by((steps as usize).div_ceil(8).max(1)).collect();
     let mut plain = 0;
     let mut computed = 0;
     let mut targets = 0;
-    for &step in &looked {
+    for &step in &sampled_steps {
         let batch = training.batch(step);
         plain += batch.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
         targets += batch.iter().map(TrainingSequence::targets).sum::<usize>();
         let passes = passes(learner, &batch, settings.pack_tokens);
         computed += passes.into_iter().map(|pass| pack(&batch[pass]).pack.tokens().len()).sum::<usize>();
     }
-    let [plain, computed, targets] = [plain, computed, targets].map(|sum| sum / looked.len().max(1));
+    let [plain, computed, targets] = [plain, computed, targets].map(|sum| sum / sampled_steps.len().max(1));
     let longest =
         dataset.train.iter().map(|sequence: &MaskedSequence| sequence.sequence().tokens.len()).max().unwrap_or(0);
     let mut out = io::stdout().lock();
-    head(&mut out, recipe, learner)?;
+    write_head(&mut out, recipe, learner)?;
     let train = dataset.train.len();
     let held_out = dataset.held_out.len();
     let dropped = dataset.dropped;
@@ -67,7 +67,7 @@ pub(super) fn sft(
     )?;
     writeln!(out, "steps      {steps} of {} trajectories, {} epochs", settings.batch, settings.epochs)?;
     writeln!(out, "per step   {plain} tokens, {computed} computed after sharing prompts, {targets} trained on")?;
-    memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
+    write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
     out.flush()?;
     let speed = measure(learner, &training.batch(1), settings.pack_tokens)?;
     let seconds = steps as f64 * computed as f64 / speed;
@@ -85,18 +85,18 @@ pub(super) async fn grpo(
 ) -> anyhow::Result<()> {
     let settings = training.settings;
     let began = Instant::now();
-    let tried = training.try_out(learner).await?;
-    let rolled = began.elapsed().as_secs_f64() / tried.len().max(1) as f64;
-    let (each, speed) = size(&tried, settings.pack_tokens, learner)?;
+    let trial = training.try_out(learner).await?;
+    let seconds_per_rollout = began.elapsed().as_secs_f64() / trial.len().max(1) as f64;
+    let (each, speed) = size(&trial, settings.pack_tokens, learner)?;
     let rollouts = settings.questions * settings.group;
     // Recomputed, reference and teacher probabilities each need a forward pass over all trajectories.
     let scored = [settings.recompute, settings.loss.kl > 0.0, settings.active_teacher().is_some()];
-    let passes = 1.0 + FORWARD * scored.into_iter().filter(|&asked| asked).count() as f64;
-    let rolling = rolled * rollouts as f64;
-    let learning = each * rollouts as f64 * passes / speed;
+    let passes = 1.0 + FORWARD * scored.into_iter().filter(|&needed| needed).count() as f64;
+    let rollout_seconds = seconds_per_rollout * rollouts as f64;
+    let training_seconds = each * rollouts as f64 * passes / speed;
     let mut out = io::stdout().lock();
-    head(&mut out, recipe, learner)?;
-    asked(&mut out, training.question_sets, training.goals.iter().any(|goal| goal.reward.counts_hops()))?;
+    write_head(&mut out, recipe, learner)?;
+    write_questions(&mut out, training.question_sets, training.goals.iter().any(|goal| goal.reward.counts_hops()))?;
     for goal in training.goals {
         writeln!(out, "stage      {}: {} steps, {:?}", goal.phase, goal.steps, goal.reward)?;
     }
@@ -105,21 +105,24 @@ pub(super) async fn grpo(
         out,
         "per step   {rollouts} rollouts of about {each:.0} tokens after sharing prefixes, {updates} optimizer steps"
     )?;
-    memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
-    aside(&mut out, learner, settings.needs_reference(), (kv_bytes, gpu_plan))?;
+    write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
+    write_rollout_memory(&mut out, learner, settings.needs_reference(), (kv_bytes, gpu_plan))?;
     if let Some(teacher) = settings.active_teacher() {
         let learnt =
-            tried.iter().map(|rollout| MaskedSequence::new(&rollout.sample).sequence().targets()).sum::<usize>() as f64;
-        let each = learnt / tried.len().max(1) as f64 * (teacher.tokens * (size_of::<u32>() + size_of::<f32>())) as f64;
+            trial.iter().map(|rollout| MaskedSequence::new(&rollout.sample).sequence().targets()).sum::<usize>() as f64;
+        let each = learnt / trial.len().max(1) as f64 * (teacher.tokens * (size_of::<u32>() + size_of::<f32>())) as f64;
         let most = each * rollouts as f64 / GIB;
         writeln!(
             out,
             "           and at most {most:.1} GiB for the teacher's targets, if all trajectories of a step are taught"
         )?;
     }
-    let all = duration(training.steps() as f64 * (rolling + learning));
-    writeln!(out, "time       about {all}: {rolling:.0} s of rollouts and {learning:.0} s of training per step,")?;
-    writeln!(out, "           measured on {} rollouts; more when all groups run concurrently", tried.len())?;
+    let all = duration(training.steps() as f64 * (rollout_seconds + training_seconds));
+    writeln!(
+        out,
+        "time       about {all}: {rollout_seconds:.0} s of rollouts and {training_seconds:.0} s of training per step,"
+    )?;
+    writeln!(out, "           measured on {} rollouts; more when all groups run concurrently", trial.len())?;
     Ok(())
 }
 
@@ -133,12 +136,12 @@ pub(super) async fn dpo(
 ) -> anyhow::Result<()> {
     let settings = training.settings;
     let began = Instant::now();
-    let tried = training.try_out(learner).await?;
-    let rolled = began.elapsed().as_secs_f64() / tried.len().max(1) as f64;
-    let (each, speed) = size(&tried, settings.pack_tokens, learner)?;
+    let trial = training.try_out(learner).await?;
+    let seconds_per_rollout = began.elapsed().as_secs_f64() / trial.len().max(1) as f64;
+    let (each, speed) = size(&trial, settings.pack_tokens, learner)?;
     let mut out = io::stdout().lock();
-    head(&mut out, recipe, learner)?;
-    asked(&mut out, training.question_sets, training.goals.iter().any(|goal| goal.reward.counts_hops()))?;
+    write_head(&mut out, recipe, learner)?;
+    write_questions(&mut out, training.question_sets, training.goals.iter().any(|goal| goal.reward.counts_hops()))?;
     for goal in training.goals {
         let phase = &goal.phase;
         let rounds = goal.rounds;
@@ -155,33 +158,39 @@ pub(super) async fn dpo(
         "per round  {rollouts} rollouts of about {each:.0} tokens after sharing prefixes; the number of pairs is unknown,"
     )?;
     writeln!(out, "           {} of them per optimizer step", settings.batch)?;
-    memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
+    write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
     let encoded = settings.active_ranker().is_some() && *learner.tune() == Tune::Full;
-    aside(&mut out, learner, settings.reference == DpoReference::Initial || encoded, (kv_bytes, gpu_plan))?;
-    let held = tried.iter().map(held).sum::<usize>() as f64 / tried.len().max(1) as f64 * rollouts as f64 / GIB;
-    writeln!(out, "           and about {held:.1} GiB for the trajectories of a round")?;
+    write_rollout_memory(
+        &mut out,
+        learner,
+        settings.reference == DpoReference::Initial || encoded,
+        (kv_bytes, gpu_plan),
+    )?;
+    let round_gib =
+        trial.iter().map(rollout_bytes).sum::<usize>() as f64 / trial.len().max(1) as f64 * rollouts as f64 / GIB;
+    writeln!(out, "           and about {round_gib:.1} GiB for the trajectories of a round")?;
     if settings.active_ranker().is_some() {
-        ranker(&mut out, &tried, rollouts, (each, speed), learner)?;
+        write_ranker_cost(&mut out, &trial, rollouts, (each, speed), learner)?;
     }
     // Each pair has two trajectories, each of which is scored and then trained on.
     let pair = 2.0 * each * (1.0 + FORWARD) / speed;
-    let rolling = duration(rolled * rollouts as f64);
-    writeln!(out, "time       about {rolling} of rollouts per round, and {pair:.1} s per pair and epoch,")?;
-    writeln!(out, "           measured on {} rollouts; more when all groups run concurrently", tried.len())?;
+    let rollout_seconds = duration(seconds_per_rollout * rollouts as f64);
+    writeln!(out, "time       about {rollout_seconds} of rollouts per round, and {pair:.1} s per pair and epoch,")?;
+    writeln!(out, "           measured on {} rollouts; more when all groups run concurrently", trial.len())?;
     Ok(())
 }
 
 /// Prints the cost of a ranker per round: one hidden state for each branch, at most one branch per turn of a
 /// trajectory, and a forward pass over all branches.
-fn ranker(
+fn write_ranker_cost(
     out: &mut impl Write,
-    tried: &[Rollout],
+    trial: &[Rollout],
     rollouts: usize,
     (each, speed): (f64, f64),
     learner: &Learner,
 ) -> io::Result<()> {
-    let turns = tried.iter().map(|rollout| rollout.sample.actions.len()).sum::<usize>() as f64;
-    let branches = turns / tried.len().max(1) as f64 * rollouts as f64;
+    let turns = trial.iter().map(|rollout| rollout.sample.actions.len()).sum::<usize>() as f64;
+    let branches = turns / trial.len().max(1) as f64 * rollouts as f64;
     let most = branches * (learner.config().hidden * size_of::<f32>()) as f64 / GIB;
     writeln!(out, "           and at most {most:.1} GiB for the states of its branches")?;
     let pass = duration(each * rollouts as f64 * FORWARD / speed);
@@ -190,24 +199,24 @@ fn ranker(
 
 /// Approximate memory of a rollout during its round, in bytes: its token IDs and log-probabilities, its text twice, and
 /// the texts of the supporting passages.
-fn held(rollout: &Rollout) -> usize {
+fn rollout_bytes(rollout: &Rollout) -> usize {
     let sample = &rollout.sample;
     let numbers = size_of_val(sample.tokens.as_slice()) + size_of_val(sample.logprobs.as_slice());
     numbers + 2 * sample.text.len() + rollout.support.iter().map(String::len).sum::<usize>()
 }
 
 /// Mean number of tokens of a rollout with shared prefixes counted once, and training speed in tokens per second.
-fn size(tried: &[Rollout], pack_tokens: usize, learner: &mut Learner) -> anyhow::Result<(f64, f64)> {
-    let masked: Vec<MaskedSequence> = tried.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
+fn size(trial: &[Rollout], pack_tokens: usize, learner: &mut Learner) -> anyhow::Result<(f64, f64)> {
+    let masked: Vec<MaskedSequence> = trial.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
     let sequences: Vec<TrainingSequence<'_>> = masked.iter().map(MaskedSequence::sequence).collect();
     let passes = passes(learner, &sequences, pack_tokens).into_iter();
     let computed: usize = passes.map(|pass| pack(&sequences[pass]).pack.tokens().len()).sum();
     let speed = measure(learner, &sequences, pack_tokens)?;
-    Ok((computed as f64 / tried.len().max(1) as f64, speed))
+    Ok((computed as f64 / trial.len().max(1) as f64, speed))
 }
 
 /// Prints the question sets, and the number of multi-hop questions if a reward counts hops.
-fn asked(out: &mut impl Write, question_sets: &[QuestionSet], hops: bool) -> io::Result<()> {
+fn write_questions(out: &mut impl Write, question_sets: &[QuestionSet], hops: bool) -> io::Result<()> {
     for question_set in question_sets {
         let questions = question_set.questions.len();
         let validation = question_set.validation.len();
@@ -220,7 +229,7 @@ fn asked(out: &mut impl Write, question_sets: &[QuestionSet], hops: bool) -> io:
     Ok(())
 }
 
-fn head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::Result<()> {
+fn write_head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::Result<()> {
     let config = learner.config();
     writeln!(out, "base       {}: {} layers, hidden {}", recipe.base, config.layers, config.hidden)?;
     writeln!(out, "trained    {} values in {} tensors", learner.values().len(), learner.parameters().len())?;
@@ -232,7 +241,7 @@ fn head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::Result<
     writeln!(out, "arithmetic {arithmetic}")
 }
 
-fn memory(out: &mut impl Write, learner: &Learner, tokens: usize, gpu_plan: Option<&GpuPlan>) -> io::Result<()> {
+fn write_memory(out: &mut impl Write, learner: &Learner, tokens: usize, gpu_plan: Option<&GpuPlan>) -> io::Result<()> {
     if let Some(gpu_plan) = gpu_plan {
         return gpu_plan.write(out);
     }
@@ -244,7 +253,7 @@ fn memory(out: &mut impl Write, learner: &Learner, tokens: usize, gpu_plan: Opti
 /// Prints the memory of rollouts that the learner's plan leaves out. When all weights are trained, the engine has its
 /// own copy, and the reference values stay in memory. A checkpoint is built in memory first (values and both moments),
 /// which is more than the two temporary copies while the engine takes new weights or the divergence is measured.
-fn aside(
+fn write_rollout_memory(
     out: &mut impl Write,
     learner: &Learner,
     measured: bool,

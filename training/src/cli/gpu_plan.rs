@@ -74,8 +74,8 @@ impl GpuPlan {
             longest,
             kv: rollout_engine.kv,
         });
-        let there = queried.as_ref().map(|queried| learner::usable(queried.free, rollouts.is_some()));
-        let usable = there.into_iter().chain(limit).min().unwrap_or(usize::MAX);
+        let free = queried.as_ref().map(|queried| learner::usable(queried.free, rollouts.is_some()));
+        let usable = free.into_iter().chain(limit).min().unwrap_or(usize::MAX);
         let passes = PassLimits { tokens: request.pack_tokens, longest };
         let need = TrainingMemory::plan(config, tune, passes, rollouts.as_ref(), usable)
             .with_context(|| request.settings(longest))?;
@@ -152,7 +152,7 @@ mod tests {
     use crate::tiny;
 
     #[derive(Debug, Parser)]
-    struct Flags {
+    struct PlanFlags {
         #[command(flatten)]
         rollout_args: RolloutArgs,
         #[command(flatten)]
@@ -186,7 +186,7 @@ mod tests {
     /// Run with 32 concurrent rollouts and the given flags.
     fn request(flags: &[&str]) -> MemoryRequest {
         let temp = tempfile::tempdir().unwrap();
-        let flags = Flags::parse_from([&["train", "--device", "cuda"][..], flags].concat());
+        let flags = PlanFlags::parse_from([&["train", "--device", "cuda"][..], flags].concat());
         let device = DeviceConfig::of(Device::Cuda(0));
         let rollout_engine =
             flags.rollout_args.shared_engine(&tiny::recipe(temp.path()), 32, device, &flags.compute_args);

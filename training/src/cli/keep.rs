@@ -97,12 +97,12 @@ impl Args {
 
     /// Fails if --dataset names a data set without trajectories.
     fn check_datasets(&self, samples: &[Sample]) -> anyhow::Result<()> {
-        let there: BTreeSet<&str> = samples.iter().map(|sample| sample.dataset.as_str()).collect();
+        let existing: BTreeSet<&str> = samples.iter().map(|sample| sample.dataset.as_str()).collect();
         // A misspelled name would otherwise look like a strict filter.
-        let absent = self.dataset.iter().find(|name| !there.contains(name.as_str()));
+        let absent = self.dataset.iter().find(|name| !existing.contains(name.as_str()));
         absent.map_or(Ok(()), |name| {
-            let there = there.iter().copied().collect::<Vec<_>>().join(", ");
-            bail!("--dataset {name}: no trajectory belongs to it: the files hold trajectories of {there}")
+            let existing = existing.iter().copied().collect::<Vec<_>>().join(", ");
+            bail!("--dataset {name}: no trajectory belongs to it: the files hold trajectories of {existing}")
         })
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     use crate::reward::tests::searched;
 
     #[derive(Debug, Parser)]
-    struct Flags {
+    struct KeepFlags {
         #[command(flatten)]
         args: Args,
     }
@@ -147,7 +147,7 @@ mod tests {
         let out = temp.path().join("kept.jsonl");
         std::fs::write(&out, "mine").unwrap();
         let flags = ["keep", "samples.jsonl", "--out", out.to_str().unwrap()];
-        let error = Flags::try_parse_from(flags).unwrap().args.run().unwrap_err().to_string();
+        let error = KeepFlags::try_parse_from(flags).unwrap().args.run().unwrap_err().to_string();
         assert!(error.contains("already") && std::fs::read_to_string(&out).unwrap() == "mine", "{error}");
     }
 
@@ -160,7 +160,7 @@ mod tests {
         std::fs::write(&file, serde_json::to_string(&sample).unwrap() + "\n").unwrap();
         let refused = |more: [&str; 2]| {
             let flags = ["keep", file.to_str().unwrap(), "--out", out.to_str().unwrap(), more[0], more[1]];
-            Flags::try_parse_from(flags).unwrap().args.run().unwrap_err().to_string()
+            KeepFlags::try_parse_from(flags).unwrap().args.run().unwrap_err().to_string()
         };
         let error = refused(["--dataset", "wiki"]);
         assert!(error.contains("--dataset wiki") && error.contains("of 2wiki"), "{error}");

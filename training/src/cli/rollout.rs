@@ -85,11 +85,11 @@ impl Args {
         let recipe = self.recipe_args.open()?;
         let settings = recipe.grpo(&self.recipe_args.recipe)?.clone();
         let files = self.question_args.files()?;
-        let AnsweringPolicy { recipe, adapter, mut facts, vocabulary } = self.answering(recipe)?;
+        let AnsweringPolicy { recipe, adapter, mut facts, vocabulary } = self.answering_policy(recipe)?;
         let team = self.host_args.team();
         let device = self.rollout_args.device_without_training();
         let runtime = self.rollout_args.engine(&recipe, settings.concurrent, &team, device, (&self.host_args, None))?;
-        let rolled = async {
+        let result = async {
             let lease = match adapter {
                 Some(dir) => Some(runtime.engine.lease_adapter(dir).await?),
                 None => None,
@@ -101,7 +101,7 @@ impl Args {
             facts.extend(more.map(|(name, value)| (name.to_owned(), value)));
             let questions =
                 question_sets.iter().flat_map(|set| set.questions.iter().map(move |question| (set, question)));
-            let work = RolloutJob {
+            let job = RolloutJob {
                 settings: &settings,
                 seed: recipe.seed,
                 questions: questions.collect(),
@@ -109,18 +109,18 @@ impl Args {
                 vocabulary: &vocabulary,
             };
             if self.recipe_args.dry_run {
-                return work.dry_run(&self.out, &facts, &self.rollout_args.memory()).await;
+                return job.dry_run(&self.out, &facts, &self.rollout_args.memory()).await;
             }
-            work.run(&self.out, &facts).await
+            job.run(&self.out, &facts).await
         };
-        let rolled = rolled.await;
+        let result = result.await;
         // The engine has to stop whether or not the rollouts succeeded.
         runtime.engine.end(device.step_limit).await;
-        rolled
+        result
     }
 
     /// Resolves the policy that answers, by the recipe and --init.
-    fn answering(&self, mut recipe: Recipe) -> anyhow::Result<AnsweringPolicy> {
+    fn answering_policy(&self, mut recipe: Recipe) -> anyhow::Result<AnsweringPolicy> {
         let mut adapter = None;
         let mut init = String::new();
         let given = recipe.clone();
@@ -136,9 +136,9 @@ impl Args {
                     .context("the path of the weights is not valid UTF-8")
                     .with_context(named)?
                     .clone_into(&mut recipe.base);
-                let learnt = Checkpoint::open(&weights)?;
-                initial_policy::check_vocabulary(&learnt, &vocabulary, &base.name).with_context(named)?;
-                base = learnt;
+                let trained = Checkpoint::open(&weights)?;
+                initial_policy::check_vocabulary(&trained, &vocabulary, &base.name).with_context(named)?;
+                base = trained;
             } else {
                 let dir = initial_policy::adapter_dir(&policy, &recipe, &base.name, &base.weights.id())
                     .with_context(named)?;
@@ -146,8 +146,8 @@ impl Args {
                 adapter = Some(dir.clone());
             }
         }
-        let known: [(&str, Value); 2] = [("weights", base.weights.id().into()), ("init", init.into())];
-        let facts = run_facts::table("rollout", &given, &known)?;
+        let identity: [(&str, Value); 2] = [("weights", base.weights.id().into()), ("init", init.into())];
+        let facts = run_facts::table("rollout", &given, &identity)?;
         Ok(AnsweringPolicy { recipe, adapter, facts, vocabulary })
     }
 }
@@ -193,12 +193,12 @@ impl RolloutJob<'_> {
     }
 
     async fn run(&self, out: &Path, facts: &Table) -> anyhow::Result<()> {
-        let mut shelf = SampleFile::open(out, facts)?;
-        let each = self.portion() * self.settings.group;
+        let mut samples = SampleFile::open(out, facts)?;
+        let portion_trajectories = self.portion() * self.settings.group;
         let mut made = self.made(out)?;
         let total = self.questions.len().div_ceil(self.portion()) as u64;
         // The last portion may be smaller, so a complete file is recognized by its total.
-        let done = if made == self.total() { total } else { (made / each) as u64 };
+        let done = if made == self.total() { total } else { (made / portion_trajectories) as u64 };
         let began = Instant::now();
         let mut bar = StepProgress::new("rollout", done, total, &["em", "f1", "format_valid", "searches"]);
         for (portion, questions) in self.questions.chunks(self.portion()).enumerate().skip(done as usize) {
@@ -206,9 +206,9 @@ impl RolloutJob<'_> {
             let started = Instant::now();
             let mut batch = rollouts(&self.policy, questions, &self.plan(step)).await?;
             // If a kill interrupted the writing of this portion, its first trajectories are already in the file.
-            for rollout in &mut batch.rollouts[made - portion * each..] {
+            for rollout in &mut batch.rollouts[made - portion * portion_trajectories..] {
                 rollout.sample.tokenizer = Some(self.vocabulary.to_owned());
-                shelf.append(&rollout.sample)?;
+                samples.append(&rollout.sample)?;
                 made += 1;
             }
             let row = MetricsRow::new(step, "rollout", began.elapsed().as_secs_f64());
@@ -216,7 +216,7 @@ impl RolloutJob<'_> {
                 .with("step_seconds", started.elapsed().as_secs_f64());
             bar.show(&row);
         }
-        shelf.sync()?;
+        samples.sync()?;
         bar.end();
         anstream::println!("{made} trajectories of {} questions: {}", self.questions.len(), out.display());
         Ok(())

@@ -8,7 +8,7 @@ use waymark_agent::{EpisodeEnd, Policy, SegmentKind};
 use waymark_engine::Origin;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_runtime::config::LogFormat;
-use waymark_runtime::{assembly, harmless, logging};
+use waymark_runtime::{assembly, logging, printable};
 
 use crate::hash;
 use crate::sample::{OriginRun, Sample};
@@ -101,11 +101,11 @@ impl Args {
 fn print(sample: &Sample, tokenizer: &Tokenizer, prompt: bool, out: &mut impl Write) -> anyhow::Result<()> {
     let step = if sample.step > 0 { format!(" · step {}", sample.step) } else { String::new() };
     writeln!(out, "{} {}", sample.id.bold(), format!("{}{step}", sample.dataset).dimmed())?;
-    writeln!(out, "{} {}", "question".bold(), harmless(&sample.question))?;
-    writeln!(out, "{}    {}\n", "golds".bold(), harmless(&sample.golds.join(" | ")))?;
+    writeln!(out, "{} {}", "question".bold(), printable(&sample.question))?;
+    writeln!(out, "{}    {}\n", "golds".bold(), printable(&sample.golds.join(" | ")))?;
     let mut at = 0;
     for &OriginRun(origin, length) in &sample.origins {
-        let text = harmless(&tokenizer.decode(&sample.tokens[at..at + length]));
+        let text = printable(&tokenizer.decode(&sample.tokens[at..at + length]));
         at += length;
         match origin {
             Origin::Prompt if prompt => write!(out, "{}", text.dimmed())?,
@@ -146,17 +146,17 @@ fn evidence(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
         let cached = if found.cached { " (again)" } else { "" };
         let withdrawn = found.withdrawn.map(|turn| format!(", withdrawn in turn {turn}")).unwrap_or_default();
         let cost = format!("{:.1} ms{cached}{withdrawn}", found.seconds * 1e3);
-        writeln!(out, "{} {} {}", found.mode.to_string().blue(), harmless(&found.query), cost.dimmed())?;
+        writeln!(out, "{} {} {}", found.mode.to_string().blue(), printable(&found.query), cost.dimmed())?;
         for (id, score) in &found.passages {
             let gold = sample.supporting.contains(id);
             let mark = if gold { "✓".green().to_string() } else { " ".to_owned() };
             writeln!(out, "  {mark} {id} {}", format!("{score:.4}").dimmed())?;
         }
         for triple in &found.triples {
-            writeln!(out, "    {}", harmless(&triple.join(" · ")))?;
+            writeln!(out, "    {}", printable(&triple.join(" · ")))?;
         }
         if let Some(error) = &found.error {
-            writeln!(out, "  {}", harmless(error).red())?;
+            writeln!(out, "  {}", printable(error).red())?;
         }
     }
     Ok(())
@@ -173,7 +173,7 @@ fn verdict(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
     let policy = sample.count(Origin::Policy);
     let environment = sample.count(Origin::Environment);
     let tokens = format!("{} prompt, {policy} policy, {environment} environment", sample.prompt_tokens);
-    writeln!(out, "{} {}", "answer".bold(), harmless(sample.answer.as_deref().unwrap_or("none")).green())?;
+    writeln!(out, "{} {}", "answer".bold(), printable(sample.answer.as_deref().unwrap_or("none")).green())?;
     writeln!(out, "{} {ended}; {} turns; tokens: {tokens}", "ended".bold(), sample.actions.len())?;
     if let Some(reward) = &sample.reward {
         let parts: Vec<String> = reward.parts.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();

@@ -60,29 +60,30 @@ impl DpoTraining<'_> {
     ) -> Result<ControlFlow<()>, TrainError> {
         let step = ledger.state().step + 1;
         let began = Instant::now();
-        let RolloutBatch { rollouts: mut made, failed } = self.roll(goal, step, self.questions(round), learner).await?;
+        let RolloutBatch { rollouts: mut batch, failed } =
+            self.roll(goal, step, self.questions(round), learner).await?;
         let rollout_seconds = began.elapsed().as_secs_f64();
-        let score = goal.reward.score(&made)?;
-        made.iter_mut().zip(score).for_each(|(rollout, score)| rollout.sample.reward = Some(score));
-        let ranked = self.rank(&made, learner, ledger)?;
-        let pairs = select_pairs(goal, &made, ranked.as_ref().filter(|ranked| ranked.selects));
-        let likelihoods = self.reference_likelihoods(&pairs, &made, learner)?;
+        let score = goal.reward.score(&batch)?;
+        batch.iter_mut().zip(score).for_each(|(rollout, score)| rollout.sample.reward = Some(score));
+        let ranked = self.rank(&batch, learner, ledger)?;
+        let pairs = select_pairs(goal, &batch, ranked.as_ref().filter(|ranked| ranked.selects));
+        let likelihoods = self.reference_likelihoods(&pairs, &batch, learner)?;
         for (&pair, reference) in pairs.iter().zip(likelihoods) {
-            let to = made[pair.rejected].sample.id.clone();
+            let to = batch[pair.rejected].sample.id.clone();
             let turn = pair.turn;
             let scores = ranked.as_ref().and_then(|ranked| ranked.scores(pair));
             let scores = scores.map(|(chosen, rejected)| (chosen.to_vec(), rejected.to_vec()));
-            made[pair.chosen].sample.preferred_to.push(PreferenceRecord { to, turn, reference, scores });
+            batch[pair.chosen].sample.preferred_to.push(PreferenceRecord { to, turn, reference, scores });
         }
-        made.iter().try_for_each(|rollout| sample_writer.append(&rollout.sample))?;
-        let sampled: usize = made.iter().map(|rollout| rollout.row.tokens.sampled).sum();
+        batch.iter().try_for_each(|rollout| sample_writer.append(&rollout.sample))?;
+        let sampled: usize = batch.iter().map(|rollout| rollout.row.tokens.sampled).sum();
         let last = step + goal.updates(pairs.len(), self.settings.batch);
         let row = ledger.row(step, &goal.phase);
         let row = match &ranked {
             Some(ranked) => ranked.add_metrics(row),
             None => row,
         };
-        let row = add_pair_metrics(row, &made, &pairs)
+        let row = add_pair_metrics(row, &batch, &pairs)
             .with("failed", failed as f64)
             .with("round", round as f64)
             .with(ROUND_END, last as f64)
@@ -127,14 +128,14 @@ impl DpoTraining<'_> {
     fn reference_likelihoods(
         &self,
         pairs: &[Preference],
-        made: &[Rollout],
+        batch: &[Rollout],
         learner: &mut Learner,
     ) -> Result<Vec<Option<(f64, f64)>>, TrainError> {
         let mut members: Vec<usize> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
         members.sort_unstable();
         members.dedup();
         let masked: Vec<MaskedSequence> =
-            members.iter().map(|&member| MaskedSequence::new(&made[member].sample)).collect();
+            members.iter().map(|&member| MaskedSequence::new(&batch[member].sample)).collect();
         let sequences: Vec<TrainingSequence<'_>> = masked.iter().map(MaskedSequence::sequence).collect();
         let tokens = self.settings.pack_tokens;
         let likelihoods = match self.settings.reference {
@@ -143,7 +144,7 @@ impl DpoTraining<'_> {
             DpoReference::Initial => logprobs_under(learner, self.initial, &sequences, tokens)?,
         };
         let likelihoods: HashMap<usize, Vec<f32>> = members.into_iter().zip(likelihoods).collect();
-        let sum = |member: usize, turn: usize| total(&likelihoods[&member][made[member].sample.turn_start(turn)..]);
+        let sum = |member: usize, turn: usize| total(&likelihoods[&member][batch[member].sample.turn_start(turn)..]);
         Ok(pairs.iter().map(|pair| Some((sum(pair.chosen, pair.turn), sum(pair.rejected, pair.turn)))).collect())
     }
 
@@ -163,11 +164,14 @@ impl DpoTraining<'_> {
         let concurrent = self.settings.concurrent;
         let cost = self.settings.cost;
         let policy = self.serve(learner).await?;
-        let made = measure(&policy, self.question_sets, concurrent, self.seed, cost).await?;
+        let batch = measure(&policy, self.question_sets, concurrent, self.seed, cost).await?;
         let merit =
-            made.iter().map(|rollout| unforced_exact_match(&rollout.sample)).sum::<f64>() / made.len().max(1) as f64;
-        let row =
-            rollout_metrics::add_validation(ledger.row(step, VALIDATION).with(MERIT, merit), self.question_sets, &made);
+            batch.iter().map(|rollout| unforced_exact_match(&rollout.sample)).sum::<f64>() / batch.len().max(1) as f64;
+        let row = rollout_metrics::add_validation(
+            ledger.row(step, VALIDATION).with(MERIT, merit),
+            self.question_sets,
+            &batch,
+        );
         if step > 0 {
             ledger.record_measurement(merit, before);
         }
@@ -182,9 +186,9 @@ fn unforced_exact_match(sample: &Sample) -> f64 {
 }
 
 /// Groups of consecutive trajectories of a question, each with the number of trajectories before it.
-pub(super) fn groups(made: &[Rollout]) -> impl Iterator<Item = (usize, Vec<&Sample>)> {
+pub(super) fn groups(batch: &[Rollout]) -> impl Iterator<Item = (usize, Vec<&Sample>)> {
     let mut next = 0;
-    made.chunk_by(|one, other| one.group == other.group).map(move |group| {
+    batch.chunk_by(|one, other| one.group == other.group).map(move |group| {
         let first = next;
         next += group.len();
         (first, group.iter().map(|rollout| &rollout.sample).collect())
@@ -193,9 +197,9 @@ pub(super) fn groups(made: &[Rollout]) -> impl Iterator<Item = (usize, Vec<&Samp
 
 /// Selects the pairs within each question, by index among all trajectories. If `ranked` is given, its scores replace
 /// the rewards.
-fn select_pairs(goal: &DpoGoal, made: &[Rollout], ranked: Option<&RankerScores>) -> Vec<Preference> {
+fn select_pairs(goal: &DpoGoal, batch: &[Rollout], ranked: Option<&RankerScores>) -> Vec<Preference> {
     let mut pairs = Vec::new();
-    for (first, samples) in groups(made) {
+    for (first, samples) in groups(batch) {
         let own = match (goal.rule, ranked) {
             (PairRule::Siblings(rule), Some(ranked)) => rule.pairs_by(&samples, |pair| ranked.ahead(pair.after(first))),
             (rule, _) => rule.pairs(&samples),
@@ -206,11 +210,11 @@ fn select_pairs(goal: &DpoGoal, made: &[Rollout], ranked: Option<&RankerScores>)
 }
 
 /// Adds the metrics of a round's trajectories and pairs.
-fn add_pair_metrics(row: MetricsRow, made: &[Rollout], pairs: &[Preference]) -> MetricsRow {
+fn add_pair_metrics(row: MetricsRow, batch: &[Rollout], pairs: &[Preference]) -> MetricsRow {
     let rewards: Vec<f64> =
-        made.iter().map(|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)).collect();
-    let groups: Vec<usize> = made.iter().map(|rollout| rollout.group).collect();
-    let row = rollout_metrics::add_groups(rollout_metrics::add_rollouts(row, made), &groups, &rewards);
+        batch.iter().map(|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)).collect();
+    let groups: Vec<usize> = batch.iter().map(|rollout| rollout.group).collect();
+    let row = rollout_metrics::add_groups(rollout_metrics::add_rollouts(row, batch), &groups, &rewards);
     let row = row.with(PAIRS, pairs.len() as f64);
     if pairs.is_empty() {
         return row;

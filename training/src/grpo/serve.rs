@@ -60,12 +60,12 @@ impl GrpoTraining<'_> {
         let step = ledger.state().step;
         let (goal, before) = self.goal(step);
         let policy = self.serve(learner).await?;
-        let made = measure(&policy, self.question_sets, self.settings.concurrent, self.seed, goal.cost).await?;
-        let merit = goal.merit(&made)?;
+        let batch = measure(&policy, self.question_sets, self.settings.concurrent, self.seed, goal.cost).await?;
+        let merit = goal.merit(&batch)?;
         let row = rollout_metrics::add_validation(
             ledger.row(step, VALIDATION).with("validation_merit", merit),
             self.question_sets,
-            &made,
+            &batch,
         );
         if step > 0 {
             ledger.record_measurement(merit, before);

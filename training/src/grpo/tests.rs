@@ -399,7 +399,7 @@ async fn a_trajectory_too_long_for_the_teacher_is_not_taught() {
     let question_sets = [question_set(runtime.clone())];
     let plan =
         RolloutPlan { sampling: &settings.sampling, group: 2, concurrent: 4, seed: 2, step: 1, cost: Cost::default() };
-    let made =
+    let batch =
         rollouts(&policy, &[(&question_sets[0], &short), (&question_sets[0], &long)], &plan).await.unwrap().rollouts;
     let mut learner = tiny::learner(&weights);
     let reference = learner.values().to_vec();
@@ -415,10 +415,10 @@ async fn a_trajectory_too_long_for_the_teacher_is_not_taught() {
         reference: &reference,
         adapter_dir: PathBuf::new(),
     };
-    let (taught, row) = training.teach(MetricsRow::new(1, "grpo1", 0.0), &made, &mut learner).unwrap();
+    let (taught, row) = training.teach(MetricsRow::new(1, "grpo1", 0.0), &batch, &mut learner).unwrap();
     assert_eq!(taught.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false, false]);
     assert_eq!((row.values["poor"], row.values["teacher_left_out"]), (1.0, 2.0));
-    for (taught, rollout) in taught.iter().flatten().zip(&made) {
+    for (taught, rollout) in taught.iter().flatten().zip(&batch) {
         let own = rollout.sample.loss_mask();
         let learnt = (0..own.len()).filter(|&token| own[token]);
         assert!(taught.by_token.iter().map(|(token, _)| *token).eq(learnt), "{}", rollout.sample.text);
@@ -475,12 +475,12 @@ async fn log_probabilities_agree_after_observations_too() {
     let settings = settings();
     let cost = Cost::default();
     let plan = RolloutPlan { sampling: &settings.sampling, group: 3, concurrent: 3, seed: 2, step: 1, cost };
-    let made = rollouts(&policy, &[(&question_set, &question)], &plan).await.unwrap().rollouts;
-    let masked: Vec<MaskedSequence> = made.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
+    let batch = rollouts(&policy, &[(&question_set, &question)], &plan).await.unwrap().rollouts;
+    let masked: Vec<MaskedSequence> = batch.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
     let sequences: Vec<_> = masked.iter().map(MaskedSequence::sequence).collect();
     let own = logprobs(&mut tiny::learner(&weights), &sequences, 8192, false).unwrap();
     let mut after = 0;
-    for (rollout, own) in made.iter().zip(&own) {
+    for (rollout, own) in batch.iter().zip(&own) {
         let sample = &rollout.sample;
         let first = sample.origins.iter().take_while(|span| span.0 != Origin::Environment).map(|span| span.1).sum();
         assert!(sample.count(Origin::Environment) > 0, "no observation in {}", sample.text);
@@ -551,22 +551,22 @@ async fn a_search_has_one_price_everywhere() {
     let goal = stage(RewardChoice::Efficiency(Efficiency::default()));
     let settings = settings();
     let plan = RolloutPlan { sampling: &settings.sampling, group: 2, concurrent: 2, seed: 2, step: 1, cost: goal.cost };
-    let made = rollouts(&policy.unwrap(), &[(&small, &question), (&large, &question)], &plan).await;
-    let mut made = made.unwrap().rollouts;
-    for (rollout, question_set) in made.iter_mut().zip([&small, &small, &large, &large]) {
+    let batch = rollouts(&policy.unwrap(), &[(&small, &question), (&large, &question)], &plan).await;
+    let mut batch = batch.unwrap().rollouts;
+    for (rollout, question_set) in batch.iter_mut().zip([&small, &small, &large, &large]) {
         let searched = PricedSearch { mode: Mode::Graph, passages: 3, seconds: 9.0, cached: false };
         rollout.row.cost = question_set.price(goal.cost).of(&searched);
         rollout.sample.text = "<answer>a</answer>".into();
         rollout.sample.golds = vec!["a".into()];
     }
-    assert!((made[2].row.cost - made[0].row.cost - 1.0).abs() < 1e-12, "200 kilonodes at 0.005");
-    let worth = goal.reward.score(&made).unwrap();
-    assert!(worth.iter().zip(&made).all(|(worth, rollout)| worth.parts["cost"] == rollout.row.cost));
+    assert!((batch[2].row.cost - batch[0].row.cost - 1.0).abs() < 1e-12, "200 kilonodes at 0.005");
+    let worth = goal.reward.score(&batch).unwrap();
+    assert!(worth.iter().zip(&batch).all(|(worth, rollout)| worth.parts["cost"] == rollout.row.cost));
     assert!(worth[0].total > worth[2].total);
     // All answers are right, so the mean reward does not distinguish cheap from expensive ones, but the merit does.
     let of = |rollouts: &[Rollout]| goal.merit(rollouts).unwrap();
-    assert!((of(&made[..2]) - (1.0 - 0.03 * made[0].row.cost)).abs() < 1e-12 && of(&made[..2]) > of(&made[2..]));
-    assert_eq!(stage(RewardChoice::ExactMatch).merit(&made).unwrap(), 1.0);
+    assert!((of(&batch[..2]) - (1.0 - 0.03 * batch[0].row.cost)).abs() < 1e-12 && of(&batch[..2]) > of(&batch[2..]));
+    assert_eq!(stage(RewardChoice::ExactMatch).merit(&batch).unwrap(), 1.0);
 }
 
 #[tokio::test]

@@ -15,14 +15,14 @@ impl DpoTraining<'_> {
     pub(super) fn encode(
         &self,
         branches: &[BranchKey],
-        made: &[Rollout],
+        batch: &[Rollout],
         learner: &mut Learner,
     ) -> Result<BranchStates, TrainError> {
         let tokens = self.settings.pack_tokens;
         if *learner.tune() == Tune::Full {
-            return under(learner, self.initial, |learner| encode(learner, branches, made, tokens, false));
+            return under(learner, self.initial, |learner| encode(learner, branches, batch, tokens, false));
         }
-        encode(learner, branches, made, tokens, true)
+        encode(learner, branches, batch, tokens, true)
     }
 }
 
@@ -30,14 +30,14 @@ impl DpoTraining<'_> {
 fn encode(
     learner: &mut Learner,
     branches: &[BranchKey],
-    made: &[Rollout],
+    batch: &[Rollout],
     pack_tokens: usize,
     base: bool,
 ) -> Result<BranchStates, TrainError> {
     let context = learner.config().context;
     let mut states = BranchStates::new();
-    for own in branches.chunk_by(|one, other| made[one.0].group == made[other.0].group) {
-        let prefix = |&(member, turn): &BranchKey| prefix(&made[member].sample, turn, context);
+    for own in branches.chunk_by(|one, other| batch[one.0].group == batch[other.0].group) {
+        let prefix = |&(member, turn): &BranchKey| prefix(&batch[member].sample, turn, context);
         let prefixes: Vec<(Vec<u32>, Vec<bool>)> = own.iter().map(prefix).collect();
         let sequences: Vec<TrainingSequence<'_>> =
             prefixes.iter().map(|(tokens, learnt)| TrainingSequence { tokens, learnt }).collect();
@@ -78,7 +78,7 @@ mod tests {
         let origins = origins.into_iter().map(|(origin, run)| OriginRun(origin, run)).collect();
         let tokens = (0..29).map(|at| if at < 20 { at % 7 } else { (at * own + 3) % 48 }).collect();
         let sample = Sample { tokens, origins, prompt_tokens: 20, ..searched("", &[]) };
-        Rollout { group, sample, row: evaluate::Row::default(), support: Vec::new() }
+        Rollout { group, sample, row: evaluate::EpisodeRow::default(), support: Vec::new() }
     }
 
     #[test]
@@ -86,13 +86,13 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let weights = tiny::weights(temp.path(), 48);
         let mut learner = tiny::learner(&weights);
-        let made = [rollout(0, 3), rollout(0, 5), rollout(1, 7)];
+        let batch = [rollout(0, 3), rollout(0, 5), rollout(1, 7)];
         let branches = [(0, 0), (0, 1), (1, 0), (2, 1)];
-        let found = encode(&mut learner, &branches, &made, 1000, true).unwrap();
+        let found = encode(&mut learner, &branches, &batch, 1000, true).unwrap();
         assert!(found.keys().copied().eq(branches) && found.values().all(|state| state.len() == 64));
         for (&(member, turn), state) in &found {
             // The same state predicts the next token of the trajectory.
-            let tokens = &made[member].sample.tokens;
+            let tokens = &batch[member].sample.tokens;
             let end = [23, 29][turn];
             let tokens: Vec<u32> = tokens[..end].iter().copied().chain([9]).collect();
             let learnt: Vec<bool> = (0..=end).map(|at| at == end).collect();
@@ -102,11 +102,11 @@ mod tests {
         }
         // Neither the adapter nor the size of passes has an effect.
         tiny::nudge(&mut learner);
-        let parted = encode(&mut learner, &branches, &made, 30, true).unwrap();
+        let parted = encode(&mut learner, &branches, &batch, 30, true).unwrap();
         for (one, other) in found.values().zip(parted.values()) {
             assert!(one.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-4));
         }
-        assert_eq!(encode(&mut learner, &branches, &made, 1000, true).unwrap(), found);
+        assert_eq!(encode(&mut learner, &branches, &batch, 1000, true).unwrap(), found);
     }
 
     #[test]

@@ -85,44 +85,44 @@ impl DpoTraining<'_> {
     /// checkpoints contain its new state.
     pub(super) fn rank(
         &self,
-        made: &[Rollout],
+        batch: &[Rollout],
         learner: &mut Learner,
         ledger: &mut RunLedger,
     ) -> Result<Option<RankerScores>, TrainError> {
         let Some(ranker) = self.settings.active_ranker() else { return Ok(None) };
         let step = ledger.state().step + 1;
         let hidden = learner.config().hidden;
-        let states = self.encode(&branches(made), made, learner)?;
-        let (pairs, held_out) = self.divide(made, ranker);
+        let states = self.encode(&branches(batch), batch, learner)?;
+        let (pairs, held_out) = self.split_pairs(batch, ranker);
         let mut learnt = ledger.ranker().cloned().unwrap_or_else(|| ledger.new_ranker(ranker.heads * hidden));
-        let study = RankerTraining { ranker, states: &states, hidden };
-        let loss = study.learn(&mut learnt, &pairs, seeding::seed(self.seed, "ranker", step));
+        let training = RankerTraining { ranker, states: &states, hidden };
+        let loss = training.learn(&mut learnt, &pairs, seeding::seed(self.seed, "ranker", step));
         if !loss.is_finite() {
             return Err(TrainError::Diverged { section: "dpo.ranker", step, what: "ranker loss", value: loss });
         }
         let heads = LinearHeads::new(&learnt.values, hidden);
-        let measured = study.measure(heads, &held_out);
+        let measured = training.measure(heads, &held_out);
         let scores = states.iter().map(|(&branch, state)| (branch, heads.score(state))).collect();
         ledger.set_ranker(Some(learnt));
         Ok(Some(RankerScores { selects: ranker.selects, scores, learnt: (pairs.len(), loss), measured }))
     }
 
     /// Training pairs and held-out pairs.
-    fn divide(&self, made: &[Rollout], ranker: &Ranker) -> (Vec<BranchPair>, Vec<BranchPair>) {
+    fn split_pairs(&self, batch: &[Rollout], ranker: &Ranker) -> (Vec<BranchPair>, Vec<BranchPair>) {
         let held_out = self.held_out(ranker.held_out);
-        let aside = |sample: &&Sample| held_out.contains(&(sample.dataset.as_str(), sample.question_id.as_str()));
-        let mut learnt = Vec::new();
+        let is_held_out = |sample: &&Sample| held_out.contains(&(sample.dataset.as_str(), sample.question_id.as_str()));
+        let mut training_pairs = Vec::new();
         let mut measured = Vec::new();
-        for (first, samples) in groups(made) {
+        for (first, samples) in groups(batch) {
             let pairs = Siblings { margin: ranker.margin }.all(&samples).into_iter().map(|pair| {
                 let labels = labels(ranker, samples[pair.chosen], samples[pair.rejected]);
                 let Preference { chosen, rejected, turn } = pair.after(first);
                 BranchPair { chosen: (chosen, turn), rejected: (rejected, turn), labels }
             });
-            let side = if samples.first().is_some_and(aside) { &mut measured } else { &mut learnt };
+            let side = if samples.first().is_some_and(is_held_out) { &mut measured } else { &mut training_pairs };
             side.extend(pairs);
         }
-        (learnt, measured)
+        (training_pairs, measured)
     }
 
     /// Questions whose pairs are never trained on: the question set's name and the question's key.
@@ -130,9 +130,9 @@ impl DpoTraining<'_> {
         let own = self
             .question_sets
             .iter()
-            .flat_map(|question_set| question_set.questions.iter().map(move |asked| (question_set, asked)));
+            .flat_map(|question_set| question_set.questions.iter().map(move |question| (question_set, question)));
         let all: Vec<(&str, &str)> =
-            own.map(|(question_set, asked)| (question_set.name.as_str(), asked.key())).collect();
+            own.map(|(question_set, question)| (question_set.name.as_str(), question.key())).collect();
         let count = (all.len() as f64 * share).round() as usize;
         let order = seeding::shuffled(all.len(), seeding::seed(self.seed, "held out", 0));
         order.into_iter().take(count).map(|at| all[at]).collect()
@@ -152,9 +152,9 @@ pub fn write_ranker(ledger: &RunLedger, learner: &Learner, read: (&str, &str)) -
 }
 
 /// Branches at all states where trajectories split, sorted by trajectory.
-fn branches(made: &[Rollout]) -> Vec<BranchKey> {
+fn branches(batch: &[Rollout]) -> Vec<BranchKey> {
     let mut branches = Vec::new();
-    for (first, samples) in groups(made) {
+    for (first, samples) in groups(batch) {
         for state in states(&samples) {
             branches.extend(state.branches.into_iter().flatten().map(|member| (first + member, state.turn)));
         }
@@ -167,12 +167,12 @@ fn branches(made: &[Rollout]) -> Vec<BranchKey> {
 fn labels(ranker: &Ranker, chosen: &Sample, rejected: &Sample) -> Vec<HeadLabel> {
     /// Smaller differences are rounding errors.
     const EQUAL: f64 = 1e-9;
-    let earned = |sample: &Sample, name: &str| {
+    let reward_part = |sample: &Sample, name: &str| {
         let parts = sample.reward.as_ref().map(|reward| &reward.parts);
         parts.and_then(|parts| parts.get(&format!("{}{name}", part::WEIGHED)).copied()).unwrap_or(0.0)
     };
     let own = |name: &str| {
-        let ahead = earned(chosen, name) - earned(rejected, name);
+        let ahead = reward_part(chosen, name) - reward_part(rejected, name);
         HeadLabel::of(if ahead.abs() < EQUAL { 0.0 } else { ahead })
     };
     match ranker.labels {
