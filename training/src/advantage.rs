@@ -92,7 +92,8 @@ mod tests {
         for ((group, found), expected) in groups.iter().zip(found).zip(expected) {
             let own: Vec<f64> =
                 rewards.iter().zip(groups).filter(|(_, of)| *of == group).map(|(reward, _)| *reward).collect();
-            // The references compute in f32: what rounds of a reward or a mean is divided by the deviation as they are.
+            // The references compute in f32: rounding errors of a reward or a mean are divided by the deviation,
+            // which may be small.
             let most = own.iter().fold(0.0f64, |most, reward| most.max(reward.abs()));
             let rounded = 4.0 * f64::from(f32::EPSILON) * most / kind.center(&own).1;
             let tolerance = 1e-5 + rounded * (1.0 + expected.abs());
@@ -128,7 +129,8 @@ mod tests {
     }
 
     proptest! {
-        /// The advantages of a group sum to zero, keep the order of its rewards, and do not depend on other groups.
+        /// Checks that advantages of a group sum to zero, keep the order of its rewards, and do not depend on other
+        /// groups.
         #[test]
         fn groups_are_centered(
             rewards in prop::collection::vec(-2.0f64..2.0, 2..12),

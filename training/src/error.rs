@@ -26,7 +26,7 @@ pub enum TrainError {
     /// A model cannot be loaded or run.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// An episode failed.
+    /// Playing an episode failed.
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// An episode failed twice.

@@ -74,7 +74,7 @@ impl RunLedger {
     /// If the checkpoint cannot be read or belongs to another adapter.
     pub fn restore(&self, learner: &mut Learner) -> Result<AdamW, TrainError> {
         match self.checkpoints.latest(self.optimizer)? {
-            None => Ok(self.fresh(learner)),
+            None => Ok(self.new_optimizer(learner)),
             Some(checkpoint) => {
                 learner.set_values(&checkpoint.values)?;
                 Ok(checkpoint.optimizer)
@@ -83,7 +83,7 @@ impl RunLedger {
     }
 
     /// Creates an optimizer that has made no step.
-    pub fn fresh(&self, learner: &Learner) -> AdamW {
+    pub fn new_optimizer(&self, learner: &Learner) -> AdamW {
         AdamW::new(self.optimizer, learner.values().len())
     }
 
@@ -94,7 +94,7 @@ impl RunLedger {
     }
 
     /// Creates the state of a ranker with `values` parameters, all zero, and a new optimizer.
-    pub fn fresh_ranker(&self, values: usize) -> RankerState {
+    pub fn new_ranker(&self, values: usize) -> RankerState {
         RankerState { values: vec![0.0; values], optimizer: AdamW::new(self.optimizer, values) }
     }
 
@@ -138,7 +138,7 @@ impl RunLedger {
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub fn note(&mut self, row: &MetricsRow) -> Result<(), TrainError> {
+    pub fn write_row(&mut self, row: &MetricsRow) -> Result<(), TrainError> {
         self.metrics.append(row)?;
         Ok(self.board.append(row)?)
     }
@@ -177,7 +177,7 @@ impl RunLedger {
                 line: number,
                 reason: error.to_string(),
             })?;
-            // Samples stand in the order of their steps.
+            // Samples are in the order of their steps.
             if line.step > self.state.step {
                 break;
             }
@@ -189,7 +189,7 @@ impl RunLedger {
 
     /// Records a measurement of the current step (higher is better) and returns `true` if it is the best so far. A
     /// best value from one of the first `before` steps no longer counts, because it measured another reward.
-    pub fn measured(&mut self, value: f64, before: u64) -> bool {
+    pub fn record_measurement(&mut self, value: f64, before: u64) -> bool {
         let better = self.state.best.is_none_or(|(step, best)| step <= before || value > best);
         if better {
             self.state.best = Some((self.state.step, value));
@@ -279,14 +279,14 @@ mod tests {
     fn earlier_measurements_of_another_reward_do_not_count() {
         let temp = tempfile::tempdir().unwrap();
         let mut ledger = at(1, &temp.path().join("run"));
-        assert!(ledger.measured(0.5, 0));
+        assert!(ledger.record_measurement(0.5, 0));
         ledger.advance(2);
-        assert!(!ledger.measured(0.5, 0));
+        assert!(!ledger.record_measurement(0.5, 0));
         ledger.advance(3);
-        assert!(ledger.measured(0.2, 2));
+        assert!(ledger.record_measurement(0.2, 2));
         assert_eq!(ledger.state().best, Some((3, 0.2)));
         ledger.advance(4);
-        assert!(!ledger.measured(0.1, 2));
+        assert!(!ledger.record_measurement(0.1, 2));
     }
 
     #[test]

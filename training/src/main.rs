@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use waymark_runtime::end;
+use waymark_runtime::exit_code;
 use waymark_training::cli::TrainCli;
 
 fn main() -> ExitCode {
-    end(TrainCli::parse().run())
+    exit_code(TrainCli::parse().run())
 }

@@ -12,7 +12,7 @@ use waymark_models::gradient::{Learner, Tune};
 use waymark_runtime::evaluate::{self, Question};
 
 use crate::TrainError;
-use crate::reward::tearag::is_composed;
+use crate::reward::tearag::is_multi_hop;
 use crate::sample::{Sample, SampleTask};
 use crate::seeding;
 
@@ -35,9 +35,9 @@ pub struct QuestionSet {
 }
 
 impl QuestionSet {
-    /// Number of multi-hop training questions, as defined by [`is_composed`]. All others count as single-hop.
-    pub fn composed(&self) -> usize {
-        self.questions.iter().filter(|question| is_composed(&question.support)).count()
+    /// Number of multi-hop training questions, as defined by [`is_multi_hop`]. All others count as single-hop.
+    pub fn multi_hop_count(&self) -> usize {
+        self.questions.iter().filter(|question| is_multi_hop(&question.support)).count()
     }
 
     /// Cost model for searches over this index: see [`Cost::over`].
@@ -71,7 +71,7 @@ pub struct Rollout {
     /// The stored trajectory.
     pub sample: Sample,
     /// Evaluation of the answer.
-    pub row: evaluate::Row,
+    pub row: evaluate::EpisodeRow,
     /// Texts of the question's supporting passages. Empty if they are not known.
     pub support: Vec<String>,
 }
@@ -102,12 +102,12 @@ pub async fn serve(policy: &Policy, engine: &Engine, exchange: &Path, learner: &
             None
         }
     };
-    Ok(unhurried(policy, lease))
+    Ok(rollout_policy(policy, lease))
 }
 
 /// Returns `policy` as rollouts use it: with the adapter in `lease`, without guided decoding, and without a time
 /// limit. Many episodes share the machine, so a time limit would make their results depend on its load.
-pub fn unhurried(policy: &Policy, lease: Option<Lease>) -> Policy {
+pub fn rollout_policy(policy: &Policy, lease: Option<Lease>) -> Policy {
     let mut policy = Policy { lease, guided: false, ..policy.clone() };
     // A day is effectively no limit.
     policy.budget.seconds = 86_400.0;
@@ -168,7 +168,7 @@ pub async fn rollouts(
     Ok(RolloutBatch { rollouts: done.into_iter().map(|(_, rollout)| rollout).collect(), failed })
 }
 
-type Played = (Sample, evaluate::Row);
+type Played = (Sample, evaluate::EpisodeRow);
 
 /// Plays one episode, with one retry. The second value is `true` if the retry was needed.
 async fn with_retry(
@@ -211,7 +211,7 @@ async fn play(
     };
     let trajectory = evaluate::play(&set.runtime, policy, &question.question, options).await?;
     let cost = set.price(plan.cost);
-    let row = evaluate::Row::of(&set.runtime, policy, false, question, &trajectory, &cost);
+    let row = evaluate::EpisodeRow::of(&set.runtime, policy, false, question, &trajectory, &cost);
     let task = SampleTask {
         question_id: question.key().to_owned(),
         question: question.question.clone(),

@@ -1,22 +1,22 @@
 //! Metrics of a training step, computed from its rollouts.
 
 use waymark_engine::Origin;
-use waymark_runtime::evaluate::{self, Searches};
+use waymark_runtime::evaluate::{self, SearchCounts};
 
 use crate::rollout::{QuestionSet, Rollout};
 use crate::run::MetricsRow;
 
 /// Adds the metrics of a step's rollouts (answers, format, searches and lengths) as means over trajectories.
-pub(crate) fn rollouts(row: MetricsRow, rollouts: &[Rollout]) -> MetricsRow {
+pub(crate) fn add_rollouts(row: MetricsRow, rollouts: &[Rollout]) -> MetricsRow {
     let tokens = |origin: Origin| mean(rollouts, |rollout| rollout.sample.count(origin) as f64);
     let policy = tokens(Origin::Policy);
     let observed = tokens(Origin::Environment);
     let reward = |rollout: &Rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total);
     let searches = |rollout: &Rollout| {
-        let Searches { passage, graph, hybrid, triples, kag, .. } = rollout.row.searches;
+        let SearchCounts { passage, graph, hybrid, triples, kag, .. } = rollout.row.searches;
         (passage + graph + hybrid + triples + kag) as f64
     };
-    rated(row.with("reward", mean(rollouts, reward)), "", rollouts)
+    add_evaluation(row.with("reward", mean(rollouts, reward)), "", rollouts)
         .with("searches", mean(rollouts, searches))
         .with("prompt_tokens", mean(rollouts, |rollout| rollout.sample.prompt_tokens as f64))
         .with("policy_tokens", policy)
@@ -25,7 +25,7 @@ pub(crate) fn rollouts(row: MetricsRow, rollouts: &[Rollout]) -> MetricsRow {
 }
 
 /// Adds the evaluation metrics of the rollouts; each name starts with `prefix`.
-fn rated(mut row: MetricsRow, prefix: &str, rollouts: &[Rollout]) -> MetricsRow {
+fn add_evaluation(mut row: MetricsRow, prefix: &str, rollouts: &[Rollout]) -> MetricsRow {
     let share = |holds: bool| f64::from(u8::from(holds));
     let rated: [(&str, Number<'_>); 11] = [
         ("em", &|row| row.em),
@@ -47,7 +47,7 @@ fn rated(mut row: MetricsRow, prefix: &str, rollouts: &[Rollout]) -> MetricsRow 
 }
 
 /// A metric of one episode.
-type Number<'a> = &'a dyn Fn(&evaluate::Row) -> f64;
+type Number<'a> = &'a dyn Fn(&evaluate::EpisodeRow) -> f64;
 
 /// Mean of `value` over all rollouts.
 fn mean(rollouts: &[Rollout], value: impl Fn(&Rollout) -> f64) -> f64 {
@@ -57,10 +57,14 @@ fn mean(rollouts: &[Rollout], value: impl Fn(&Rollout) -> f64) -> f64 {
 
 /// Adds the validation metrics of the policy, separately for each question set. `rollouts` holds one rollout per
 /// validation question of all `question_sets`, in their order.
-pub(crate) fn served(mut row: MetricsRow, question_sets: &[QuestionSet], mut rollouts: &[Rollout]) -> MetricsRow {
+pub(crate) fn add_validation(
+    mut row: MetricsRow,
+    question_sets: &[QuestionSet],
+    mut rollouts: &[Rollout],
+) -> MetricsRow {
     for set in question_sets.iter().filter(|set| !set.validation.is_empty()) {
         let (own, others) = rollouts.split_at(set.validation.len());
-        row = rated(row, &format!("{}/", set.name), own);
+        row = add_evaluation(row, &format!("{}/", set.name), own);
         rollouts = others;
     }
     row
@@ -68,7 +72,7 @@ pub(crate) fn served(mut row: MetricsRow, question_sets: &[QuestionSet], mut rol
 
 /// Adds the mean standard deviation of rewards within groups, and the share of groups whose rewards are all equal:
 /// their advantages are zero, so they teach nothing.
-pub(crate) fn groups(row: MetricsRow, groups: &[usize], rewards: &[f64]) -> MetricsRow {
+pub(crate) fn add_groups(row: MetricsRow, groups: &[usize], rewards: &[f64]) -> MetricsRow {
     let mut order: Vec<usize> = (0..groups.len()).collect();
     order.sort_by_key(|&index| groups[index]);
     let mut deviations = 0.0;
@@ -94,7 +98,7 @@ pub(crate) fn is_flat(mut rewards: impl Iterator<Item = f64>) -> bool {
 
 /// Adds the difference between the learner's log-probabilities and those recorded at sampling time: mean and largest
 /// absolute difference, in nats, over the sampled tokens.
-pub(crate) fn drift(row: MetricsRow, rollouts: &[&Rollout], recomputed: &[Vec<f32>]) -> MetricsRow {
+pub(crate) fn add_drift(row: MetricsRow, rollouts: &[&Rollout], recomputed: &[Vec<f32>]) -> MetricsRow {
     let mut sum = 0.0;
     let mut largest = 0.0f64;
     let mut count = 0usize;

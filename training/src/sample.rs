@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use waymark_agent::{ActionRecord, Action, SearchRecord, EpisodeEnd, Timings, Trajectory, Usage};
+use waymark_agent::{Action, ActionRecord, EpisodeEnd, SearchRecord, Timings, Trajectory, Usage};
 use waymark_engine::{Origin, Token};
 use waymark_index::{Mode, TripleHit};
 

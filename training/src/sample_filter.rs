@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use crate::reward::ExactMatch;
-use crate::reward::extract::given;
+use crate::reward::extract::closed_answer;
 use crate::sample::Sample;
 use crate::seeding;
 
@@ -59,12 +59,12 @@ impl SampleFilter {
     fn passes(&self, sample: &Sample) -> bool {
         sample.actions.iter().all(|act| act.executed)
             && sample.evidence.iter().all(|found| !found.cached && found.error.is_none())
-            && if self.wrong { given(sample).is_some() } else { is_right(sample) }
+            && if self.wrong { closed_answer(sample).is_some() } else { is_right(sample) }
     }
 }
 
 fn is_right(sample: &Sample) -> bool {
-    ExactMatch::earned(sample) > 0.0
+    ExactMatch::of_sample(sample) > 0.0
 }
 
 /// Key of a sample's question. Two data sets may use the same ids.

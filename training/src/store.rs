@@ -15,7 +15,7 @@ pub enum StoreError {
     /// An I/O operation failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Cause of the failure.
         source: io::Error,
@@ -23,7 +23,7 @@ pub enum StoreError {
     /// A finished line is not a sample.
     #[error("{}, line {line}: {reason}", path.display())]
     Line {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line number, counted from 1.
         line: usize,
@@ -33,7 +33,7 @@ pub enum StoreError {
     /// A file to append to ends in something other than samples.
     #[error("{} exists and does not end with samples: choose another file", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }

@@ -31,7 +31,7 @@ const COPIED_FILES: &[&str] = &[
 
 /// Returns the reason why `base` cannot be the base model of full training, if there is one. The output copies the
 /// base model's configuration and tokenizer files, so `base` must contain them.
-pub fn flaw(base: &Path) -> Option<String> {
+pub fn base_model_problem(base: &Path) -> Option<String> {
     let whole = base.join("config.json").is_file() && base.join("tokenizer.json").is_file();
     let path = base.display();
     (!whole).then(|| {

@@ -15,7 +15,7 @@ use crate::ledger::RunLedger;
 use crate::recipe::Recipe;
 use crate::run::{MetricsFile, MetricsRow, RunError, durable};
 
-pub use self::full_model::flaw;
+pub use self::full_model::base_model_problem;
 
 /// Subdirectory of a fully trained model, relative to its policy.
 const MODEL_DIR: &str = Policy::MODEL;
@@ -241,9 +241,9 @@ mod tests {
     fn full_checkpoints_can_be_trained_further() {
         let temp = tempfile::tempdir().unwrap();
         let weights = tiny::weights(temp.path(), 48);
-        assert!(flaw(temp.path()).unwrap().contains("[adapter]"));
+        assert!(base_model_problem(temp.path()).unwrap().contains("[adapter]"));
         std::fs::write(temp.path().join("tokenizer.json"), "{}").unwrap();
-        assert_eq!(flaw(temp.path()), None);
+        assert_eq!(base_model_problem(temp.path()), None);
         let learner = |weights: &Weights| Learner::load(weights, Arc::new(Team::new(1)), &Tune::Full).unwrap();
         let mut first = learner(&weights);
         first.change(|values, _| values.iter_mut().for_each(|value| *value *= 0.5));

@@ -112,7 +112,7 @@ fn no_heads(ranker: &Option<Ranker>) -> bool {
 
 impl Dpo {
     /// Returns the preference model, if it has heads.
-    pub fn ranking(&self) -> Option<&Ranker> {
+    pub fn active_ranker(&self) -> Option<&Ranker> {
         self.ranker.as_ref().filter(|ranker| ranker.heads > 0)
     }
 

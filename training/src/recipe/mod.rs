@@ -20,9 +20,9 @@ pub use sections::{Grpo, GrpoReference, GrpoStage, Optimizer, Sft, TeacherSettin
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Cause of the failure.
         source: std::io::Error,
@@ -30,9 +30,9 @@ pub enum RecipeError {
     /// A field of the file or of an override is invalid.
     #[error("{}: {field}: {reason}", path.display())]
     Field {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The field, such as `sft.learning_rate`.
+        /// Name of the field, such as `sft.learning_rate`.
         field: String,
         /// Description of the problem and of valid values.
         reason: String,
@@ -40,7 +40,7 @@ pub enum RecipeError {
     /// The file is not valid TOML.
     #[error("{}: {reason}", path.display())]
     Syntax {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Description of the problem, with its line.
         reason: String,

@@ -99,7 +99,7 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes").join(name);
         let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
         let recipe = Recipe::open(&path, &set).map_err(|error| error.to_string())?;
-        Ok(recipe.dpo(&path).unwrap().ranking().copied())
+        Ok(recipe.dpo(&path).unwrap().active_ranker().copied())
     }
 
     #[test]

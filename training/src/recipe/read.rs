@@ -138,7 +138,7 @@ impl Recipe {
     /// Validates `grpo.recompute`. A protocol variant that re-encodes turns produces tokens that were never sampled,
     /// so only the learner can compute their log-probabilities.
     fn recompute_flaw(&self) -> Option<(&'static str, String)> {
-        let encodes = self.policy().ok()?.variant.cuts();
+        let encodes = self.policy().ok()?.variant.is_training();
         let sampled = self.grpo.as_ref().is_some_and(|grpo| !grpo.recompute);
         (encodes && sampled).then(|| ("grpo.recompute", RECOMPUTE.to_owned()))
     }
@@ -401,9 +401,12 @@ mod tests {
         let open = |set: &[&str]| Recipe::open(path, &set.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>());
         let recipe = open(&[]).unwrap();
         let grpo = recipe.grpo.as_ref().unwrap();
-        assert_eq!(grpo.teaching(), Some(&TeacherSettings::default()));
+        assert_eq!(grpo.active_teacher(), Some(&TeacherSettings::default()));
         let without = open(&["grpo.teacher.weight=0.0", "grpo.loss.kl=0.0"]).unwrap();
-        assert!(without.grpo.is_some_and(|grpo| grpo.teaching().is_none() && !grpo.refers()) && grpo.refers());
+        assert!(
+            without.grpo.is_some_and(|grpo| grpo.active_teacher().is_none() && !grpo.needs_reference())
+                && grpo.needs_reference()
+        );
         let stages = "grpo.stages=[{steps=1,reward=\"exact_match\"}]";
         for (set, field, reason) in [
             (&["grpo.teacher.enough=0.2"][..], "grpo.teacher", "that of grpo.routes and"),

@@ -171,20 +171,20 @@ impl TeacherSettings {
 
     /// Returns `true` if a trajectory found too little evidence. If the supporting passages are not known, returns
     /// `false`.
-    pub fn concerns(&self, sample: &Sample) -> bool {
+    pub fn applies_to(&self, sample: &Sample) -> bool {
         sample.support.is_some_and(|support| support < self.enough)
     }
 }
 
 impl Grpo {
     /// Returns the teacher, unless its weight is 0.
-    pub fn teaching(&self) -> Option<&TeacherSettings> {
+    pub fn active_teacher(&self) -> Option<&TeacherSettings> {
         self.teacher.as_ref().filter(|teacher| teacher.weight > 0.0)
     }
 
     /// Returns `true` if the update needs the frozen reference model.
-    pub fn refers(&self) -> bool {
-        self.loss.kl > 0.0 || self.teaching().is_some()
+    pub fn needs_reference(&self) -> bool {
+        self.loss.kl > 0.0 || self.active_teacher().is_some()
     }
 }
 

@@ -43,14 +43,19 @@ impl Reward for Efficiency {
         self.score_at(&samples.iter().collect::<Vec<_>>(), &costs)
     }
 
-    fn score_in_context(&self, samples: &[&Sample], context: &[RewardContext<'_>], _: &TextSimilarity) -> Vec<RewardValue> {
+    fn score_in_context(
+        &self,
+        samples: &[&Sample],
+        context: &[RewardContext<'_>],
+        _: &TextSimilarity,
+    ) -> Vec<RewardValue> {
         let costs: Vec<f64> = context.iter().map(|context| context.cost).collect();
         self.score_at(samples, &costs)
     }
 }
 
 /// Returns the reward of an answer with the given efficiency.
-pub(super) fn paid(em: f64, efficiency: f64) -> f64 {
+pub(super) fn efficiency_reward(em: f64, efficiency: f64) -> f64 {
     if em > 0.0 { em + efficiency } else { 0.0 }
 }
 
@@ -60,9 +65,9 @@ impl Efficiency {
         let lengths: Vec<usize> = samples.iter().map(|sample| sample.tokens.len()).collect();
         let efficiencies = efficiencies(&self.pairing.assign(costs, &lengths));
         let score = |((sample, efficiency), &cost): ((&&Sample, f64), &f64)| {
-            let em = ExactMatch::earned(sample);
+            let em = ExactMatch::of_sample(sample);
             reward_value(
-                paid(em, efficiency),
+                efficiency_reward(em, efficiency),
                 [("em", em), ("f1", overlap(sample)), ("efficiency", efficiency), ("cost", cost)],
             )
         };

@@ -2,7 +2,7 @@
 
 use waymark_agent::metric::{exact_match, f1};
 
-use super::extract::{given, last_answer};
+use super::extract::{closed_answer, last_answer};
 use super::{Reward, reward_value};
 use crate::sample::{RewardValue, Sample};
 
@@ -21,15 +21,15 @@ impl ExactMatch {
     }
 
     /// Returns the reward of a trajectory.
-    pub(crate) fn earned(sample: &Sample) -> f64 {
-        given(sample).map_or(0.0, |answer| matched(answer, &sample.golds))
+    pub(crate) fn of_sample(sample: &Sample) -> f64 {
+        closed_answer(sample).map_or(0.0, |answer| matched(answer, &sample.golds))
     }
 }
 
 impl Reward for ExactMatch {
     fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
-            let em = ExactMatch::earned(sample);
+            let em = ExactMatch::of_sample(sample);
             reward_value(em, [("em", em), ("f1", overlap(sample))])
         };
         samples.iter().map(score).collect()
@@ -42,5 +42,5 @@ fn matched(answer: &str, golds: &[String]) -> f64 {
 
 /// Returns the F1 of the policy's answer. Not part of the reward, but reported.
 pub(super) fn overlap(sample: &Sample) -> f64 {
-    given(sample).map_or(0.0, |answer| f1(answer, &sample.golds))
+    closed_answer(sample).map_or(0.0, |answer| f1(answer, &sample.golds))
 }

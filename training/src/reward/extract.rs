@@ -30,7 +30,7 @@ pub fn last_answer(reply: &str) -> Option<&str> {
 /// Returns the last answer that the policy wrote and closed by itself. A forced answer after the last turn earns
 /// nothing, as in the references, whose loops end there: if it were rewarded, policies would learn to search until
 /// the answer is forced. For protocols without answer tags (TeaRAG, plain), returns the answer that the loop parsed.
-pub(crate) fn given(sample: &Sample) -> Option<&str> {
+pub(crate) fn closed_answer(sample: &Sample) -> Option<&str> {
     let tagged = sample.text.contains("<answer>");
     let answer = if tagged { last_answer(&sample.text) } else { sample.answer.as_deref() };
     answer.filter(|_| !sample.is_forced())

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use waymark_agent::metric::{exact_match, normalize};
 
 use super::exact::{ExactMatch, overlap};
-use super::extract::{between, given};
+use super::extract::{between, closed_answer};
 use super::{Reward, reward_value};
 use crate::sample::{RewardValue, Sample};
 
@@ -44,9 +44,9 @@ impl Reward for FormatBonus {
     fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
             let own = if sample.is_forced() { "" } else { &sample.text };
-            let em = ExactMatch::earned(sample);
+            let em = ExactMatch::of_sample(sample);
             let form = f64::from(u8::from(FormatState::of(own)));
-            let total = self.of(own, given(sample), &sample.golds);
+            let total = self.of(own, closed_answer(sample), &sample.golds);
             reward_value(total, [("em", em), ("f1", overlap(sample)), ("form", form)])
         };
         samples.iter().map(score).collect()

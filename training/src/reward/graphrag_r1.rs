@@ -6,9 +6,9 @@
 //! for a thought after every search. Both are accepted here if every thought ends. A failed search does not count.
 
 use serde::{Deserialize, Serialize};
-use waymark_agent::metric::searcher;
+use waymark_agent::metric::r1_searcher;
 
-use super::extract::given;
+use super::extract::closed_answer;
 use super::searcher::{answered, outside};
 use super::{Reward, reward_value};
 use crate::sample::{RewardValue, Sample};
@@ -91,7 +91,7 @@ impl Reward for CostAware {
 /// Returns the format reward. See the module documentation.
 fn form(sample: &Sample) -> f64 {
     let text = &sample.text;
-    let kept = given(sample).is_some()
+    let kept = closed_answer(sample).is_some()
         && searches(sample) > 0
         && answered(text, 4)
         && is_closed(text)
@@ -118,8 +118,8 @@ fn is_readable(text: &str) -> bool {
 
 /// Returns the F1 of the answer by R1-Searcher's rules, which the paper uses.
 fn overlap(sample: &Sample) -> f64 {
-    let Some(answer) = given(sample) else { return 0.0 };
-    sample.golds.iter().map(|gold| searcher::overlap(answer, gold).f1).fold(0.0, f64::max)
+    let Some(answer) = closed_answer(sample) else { return 0.0 };
+    sample.golds.iter().map(|gold| r1_searcher::overlap(answer, gold).f1).fold(0.0, f64::max)
 }
 
 #[cfg(test)]

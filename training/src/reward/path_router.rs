@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 
 use super::exact::{ExactMatch, overlap};
-use super::extract::given;
+use super::extract::closed_answer;
 use super::{Reward, reward_value};
 use crate::sample::{RewardValue, Sample};
 
@@ -63,7 +63,7 @@ impl RouteWeights {
 
     /// Returns the factor of a sample. As in the reward, an unclosed or forced answer is not correct.
     pub fn sample_weight(&self, sample: &Sample) -> f64 {
-        self.of(ExactMatch::earned(sample), overlap(sample), sample.support)
+        self.of(ExactMatch::of_sample(sample), overlap(sample), sample.support)
     }
 }
 
@@ -113,7 +113,7 @@ impl PathRouter {
         [
             (right && searches >= 2, self.explored),
             (searches <= 1 && little, self.stopped),
-            (given(sample).is_none(), self.overran),
+            (closed_answer(sample).is_none(), self.overran),
             (repeats, self.repeated),
         ]
         .into_iter()
@@ -146,7 +146,7 @@ impl Reward for PathRouter {
         let score = |sample: &Sample| {
             let f1 = overlap(sample);
             // θ_C, or an exact match.
-            let right = f1 >= self.right || ExactMatch::earned(sample) > 0.0;
+            let right = f1 >= self.right || ExactMatch::of_sample(sample) > 0.0;
             let support = sample.support.unwrap_or(0.0);
             let shape = self.shape(sample, right);
             reward_value(f1 + self.support * support + shape, [("f1", f1), ("support", support), ("shape", shape)])

@@ -2,7 +2,7 @@
 //! that ends the prompt. Recipes cannot name them, because GraphRAG-R1, the system with these tags, has rewards of
 //! its own.
 
-use waymark_agent::metric::{searcher, strip};
+use waymark_agent::metric::{r1_searcher, strip};
 
 /// Tags of a search, in order. The last entry is the start of the documents with the number of the first one.
 const TAGS: [&str; 5] = [
@@ -19,7 +19,7 @@ const LONGEST: usize = 10;
 /// Reward of stage 1 for an instruction-tuned model: ±1 for an answer that contains all words of the accepted one, ½
 /// for searches with complete tags, and ½ for exactly one end of thought and one answer.
 pub fn first_stage(solution: &str, gold: &str) -> f64 {
-    let right = answer(solution).is_some_and(|answer| searcher::covers_words(answer, gold));
+    let right = answer(solution).is_some_and(|answer| r1_searcher::covers_words(answer, gold));
     let searched = solution.contains(TAGS[0]) && answered(solution, 4);
     let half = |holds: bool| if holds { 0.5 } else { 0.0 };
     (if right { 1.0 } else { -1.0 }) + half(searched) + half(closed(solution))
@@ -52,7 +52,7 @@ fn answer(solution: &str) -> Option<&str> {
 }
 
 fn overlap(solution: &str, gold: &str) -> f64 {
-    answer(solution).map_or(0.0, |answer| searcher::overlap(answer, gold).f1)
+    answer(solution).map_or(0.0, |answer| r1_searcher::overlap(answer, gold).f1)
 }
 
 /// Returns `true` if the first `tags` tags occur equally often.

@@ -24,13 +24,17 @@ impl TextSimilarity {
         let mut vectors = HashMap::with_capacity(texts.len());
         for batch in texts.chunks(BATCH) {
             let borrowed: Vec<&str> = batch.iter().map(String::as_str).collect();
-            let made = embedder.embed(&borrowed)?;
-            if made.len() != batch.len() {
-                return Err(
-                    format!("{} returned {} vectors for {} texts", embedder.id(), made.len(), batch.len()).into()
-                );
+            let vectors_of_batch = embedder.embed(&borrowed)?;
+            if vectors_of_batch.len() != batch.len() {
+                return Err(format!(
+                    "{} returned {} vectors for {} texts",
+                    embedder.id(),
+                    vectors_of_batch.len(),
+                    batch.len()
+                )
+                .into());
             }
-            vectors.extend(batch.iter().cloned().zip(made));
+            vectors.extend(batch.iter().cloned().zip(vectors_of_batch));
         }
         Ok(TextSimilarity { vectors })
     }

@@ -79,7 +79,7 @@ fn route_rag(case: &AnsweredCase, whole: &str, golds: &[String]) {
     let em = ExactMatch::of(reply, golds);
     assert_eq!(Some(em), case.routerag_stage1_qa_em.as_f64(), "{what}");
     for (efficiency, expected) in by_parameter(&case.rest, "routerag_stage2_eff_") {
-        let total = efficiency::paid(em, efficiency.parse().unwrap());
+        let total = efficiency::efficiency_reward(em, efficiency.parse().unwrap());
         assert!((total - expected.as_f64().unwrap()).abs() < 1e-9, "{what}");
     }
 }

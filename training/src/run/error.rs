@@ -48,7 +48,7 @@ pub enum RunError {
     /// A finished line is not a metrics row.
     #[error("{}, line {line}: {reason}", path.display())]
     Line {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line number, counted from 1.
         line: usize,
@@ -72,7 +72,7 @@ pub enum RunError {
     /// A checkpoint cannot be written or read.
     #[error("{}: {reason}", path.display())]
     Checkpoint {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Description of the problem.
         reason: String,

@@ -101,9 +101,9 @@ mod tests {
     fn differing_facts_are_named() {
         let before = facts("seed = 1\n[recipe]\nlist = [{ a = 1 }, { a = 2 }]\n[x]\ny = \"z\"");
         let now = facts("seed = 2\n[recipe]\nlist = [{ a = 1 }, { a = 3 }]");
-        let told =
+        let message =
             ["recipe.list.2.a was 2, now it is 3", "seed was 1, now it is 2", "x.y was \"z\", now it is nothing"];
-        assert_eq!(differences(&before, &now), told);
+        assert_eq!(differences(&before, &now), message);
         assert!(differences(&now, &now).is_empty());
     }
 

@@ -19,7 +19,7 @@ pub enum SampleFileError {
     /// An I/O operation failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Cause of the failure.
         source: io::Error,
@@ -33,19 +33,19 @@ pub enum SampleFileError {
     /// Another process is writing the file.
     #[error("{}: another process is writing this file", path.display())]
     Busy {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file exists without its facts.
     #[error("{} exists, but its facts file is missing: choose another file", path.display())]
     Unknown {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The facts cannot be read.
     #[error("{}: {reason}", path.display())]
     Facts {
-        /// The file of facts.
+        /// Path of the facts file.
         path: PathBuf,
         /// Description of the problem.
         reason: String,
@@ -53,7 +53,7 @@ pub enum SampleFileError {
     /// The file was produced with other facts.
     #[error("{} was produced with other settings: {differs}; use the same settings or choose another file", path.display())]
     Changed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Differing fields, with their old and new values.
         differs: String,

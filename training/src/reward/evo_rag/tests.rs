@@ -103,17 +103,17 @@ fn unknown_support_gives_no_search_or_refusal_reward() {
     let refuse = Action::Refuse { text: String::new() };
     let turns: &[Turn<'_>] = &[(search("one"), &["a", "b"]), (search("two"), &["x"]), (refuse, &[])];
     let whole = sample(turns, None);
-    let paid = |sample: &Sample| {
+    let search_rewards = |sample: &Sample| {
         let found = rewards(sample);
         [found[0].retrieval_bonus, found[1].retrieval_bonus, found[2].refusal]
     };
-    assert_eq!(paid(&whole), [1.0, -1.0, -1.0]);
+    assert_eq!(search_rewards(&whole), [1.0, -1.0, -1.0]);
     // A supporting passage counts even if others are unknown.
-    assert_eq!(paid(&Sample { partly: true, ..whole.clone() }), [1.0, 0.0, 0.0]);
+    assert_eq!(search_rewards(&Sample { partly: true, ..whole.clone() }), [1.0, 0.0, 0.0]);
     let missing = Sample { partly: true, supporting: vec!["c".to_owned()], ..whole.clone() };
-    assert_eq!(paid(&missing), [0.0; 3]);
+    assert_eq!(search_rewards(&missing), [0.0; 3]);
     for partly in [false, true] {
-        assert_eq!(paid(&Sample { partly, supporting: Vec::new(), ..whole.clone() }), [0.0; 3]);
+        assert_eq!(search_rewards(&Sample { partly, supporting: Vec::new(), ..whole.clone() }), [0.0; 3]);
     }
 }
 
@@ -123,7 +123,8 @@ fn totals_weight_each_step() {
     let turns: &[Turn<'_>] = &[(search("one two"), &["a"]), (answer, &[])];
     let sample = [sample(turns, Some("red house"))];
     let total = |stage| EvoRag { stage, ..EvoRag::default() }.score(&sample)[0].total;
-    // Table 1: at time 0 the bonus weighs 2 and a step 0.02; at time 1 of 20 a step 0.0215 and the answer 0.0525.
+    // Table 1: at time 0 the bonus has weight 2 and a step 0.02; at time 1 of 20, a step has 0.0215 and the answer
+    // 0.0525.
     assert!((total(EvoRagStage::First) - (2.0 - 0.02 - 0.0215 + 0.0525)).abs() < 1e-12);
     // Stage 2: 1 and 0.05, then 0.0525 and 0.145.
     assert!((total(EvoRagStage::Second) - (1.0 - 0.05 - 0.0525 + 0.145)).abs() < 1e-12);
@@ -142,12 +143,12 @@ fn totals_weight_each_step() {
 fn fixed_schedules_keep_the_initial_weights() {
     let turns: Vec<Turn<'_>> = vec![(Action::Invalid, &[]); 20];
     let sample = [sample(&turns, None)];
-    let paid = |schedule, stage| EvoRag { schedule, stage, ..EvoRag::default() }.score(&sample)[0].total;
-    // Twenty steps, of 0.02 each in stage 1 and of 0.05 in stage 2; the last at 19 of 20 of the way to the end.
+    let total = |schedule, stage| EvoRag { schedule, stage, ..EvoRag::default() }.score(&sample)[0].total;
+    // Twenty steps: the step cost is 0.02 in stage 1 and 0.05 in stage 2, and the last step is at time 19 of 20.
     for (stage, from, to) in [(EvoRagStage::First, 0.02, 0.05), (EvoRagStage::Second, 0.05, 0.10)] {
-        assert!((paid(WeightSchedule::Fixed, stage) + 20.0 * from).abs() < 1e-12, "{stage:?}");
+        assert!((total(WeightSchedule::Fixed, stage) + 20.0 * from).abs() < 1e-12, "{stage:?}");
         let mean = from + (to - from) * 9.5 / 20.0;
-        assert!((paid(WeightSchedule::Dynamic, stage) + 20.0 * mean).abs() < 1e-12, "{stage:?}");
+        assert!((total(WeightSchedule::Dynamic, stage) + 20.0 * mean).abs() < 1e-12, "{stage:?}");
     }
 }
 

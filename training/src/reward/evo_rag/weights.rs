@@ -32,10 +32,10 @@ const CORNERS: [[f64; 7]; 3] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvoRagStage {
-    /// Discovery.
+    /// Stage 1, discovery.
     #[default]
     First,
-    /// Refinement.
+    /// Stage 2, refinement.
     Second,
 }
 

@@ -1,7 +1,7 @@
 //! TeaRAG's rewards (§4.3.2 of its paper; some formulas are illegible there and no program was published).
 
 use serde::{Deserialize, Serialize};
-use waymark_agent::metric::{f1, searcher};
+use waymark_agent::metric::{f1, r1_searcher};
 use waymark_agent::{Action, PolicySearch};
 use waymark_index::Relevance;
 
@@ -76,7 +76,7 @@ impl TeaRag {
 
 impl Reward for TeaRag {
     fn texts(&self, sample: &Sample, context: &RewardContext<'_>) -> Vec<String> {
-        if !is_composed(context.support) {
+        if !is_multi_hop(context.support) {
             return Vec::new();
         }
         let steps = steps(sample);
@@ -103,7 +103,7 @@ impl Reward for TeaRag {
             let steps = steps(sample);
             let answer = sample.own_answer().map_or(0.0, |answer| f1(answer, &sample.golds));
             let form = f64::from(u8::from(is_formed(sample)));
-            if !is_composed(context.support) {
+            if !is_multi_hop(context.support) {
                 let outcome = answer / steps.len().max(1) as f64;
                 let parts = [(part::OUTCOME, outcome), (part::FORMAT, form), ("f1", answer)];
                 return reward_value(outcome + form, parts);
@@ -126,7 +126,7 @@ impl Reward for TeaRag {
 }
 
 /// Returns `true` for multi-hop questions: those with several supporting passages of known text.
-pub fn is_composed(support: &[String]) -> bool {
+pub fn is_multi_hop(support: &[String]) -> bool {
     support.len() > 1
 }
 
@@ -151,7 +151,7 @@ fn steps(sample: &Sample) -> Vec<PathStep<'_>> {
 /// Returns `true` if a step has key entities and its query contains all of them (eq. 7, a covering match). Words are
 /// compared whole and punctuation counts as space, so "Rome's" names Rome, but "Tirana" does not name Iran.
 fn names(step: &PathStep<'_>) -> bool {
-    let padded = |text: &str| format!(" {} ", searcher::normalize(text));
+    let padded = |text: &str| format!(" {} ", r1_searcher::normalize(text));
     // Padding with spaces makes `contains` match whole words only.
     let query = padded(step.query);
     let covers = |entity: &String| is_name(entity) && query.contains(&padded(entity));
@@ -160,7 +160,7 @@ fn names(step: &PathStep<'_>) -> bool {
 
 /// Returns `true` if the normalized form of a key entity is not empty.
 fn is_name(entity: &str) -> bool {
-    !searcher::normalize(entity).is_empty()
+    !r1_searcher::normalize(entity).is_empty()
 }
 
 /// Returns `true` if a path has the format of §4.2: numbered steps of key entities, subquery, evidence and summary,

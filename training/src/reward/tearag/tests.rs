@@ -31,7 +31,7 @@ impl Embed for Circle {
 }
 
 fn search(turn: usize, entity: &str, query: &str, summary: Option<&str>) -> TurnAction {
-    let request = Request { entities: vec![entity.to_owned()], ..Request::plain(query) };
+    let request = PolicySearch { entities: vec![entity.to_owned()], ..PolicySearch::plain(query) };
     TurnAction {
         turn,
         action: Action::Search(request),
@@ -116,7 +116,7 @@ fn incomplete_paths_have_no_format_reward() {
         assert!(whole.text.contains(from), "{from}");
         Sample { text: whole.text.replace(from, to), ..whole.clone() }
     };
-    let nameless = TurnAction { action: Action::Search(Request::plain("Which?")), ..whole.actions[1].clone() };
+    let nameless = TurnAction { action: Action::Search(PolicySearch::plain("Which?")), ..whole.actions[1].clone() };
     let broken = [
         act(1, search(2, "Italy", "Which? @60", None)),
         act(1, search(2, "Italy", "Which? @60", Some(""))),
@@ -172,7 +172,7 @@ fn names_match_whole_words() {
         (&[], "Where is Rome?", false),
     ] {
         let entities: Vec<String> = entities.iter().map(|&name| name.to_owned()).collect();
-        let step = Step { entities: &entities, query, context: Vec::new(), summary: None };
+        let step = PathStep { entities: &entities, query, context: Vec::new(), summary: None };
         assert_eq!(names(&step), covered, "{entities:?} {query}");
     }
 }

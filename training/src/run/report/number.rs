@@ -7,7 +7,7 @@ pub(super) enum NumberUnit {
     Plain,
     /// Share, shown in percent.
     Share,
-    /// Seconds.
+    /// Duration in seconds.
     Seconds,
 }
 
@@ -98,7 +98,7 @@ fn plain(value: f64) -> String {
 
 fn fixed(value: f64, step: f64) -> String {
     let decimals = (-step.log10()).ceil().clamp(0.0, 6.0) as usize;
-    // A step of 2.5 or 0.25 has one digit more than its size says.
+    // A step of 2.5 or 0.25 needs one more digit than its magnitude suggests.
     let digit = 10f64.powi(decimals as i32);
     let decimals = decimals + usize::from((step * digit - (step * digit).round()).abs() > 1e-6);
     format!("{value:.decimals$}").replace('-', "−")

@@ -25,7 +25,7 @@ pub(super) enum EventPayload<'a> {
     Scalars(&'a [(String, f64)]),
 }
 
-/// Encodes an event.
+/// Encodes an event as protobuf.
 pub(super) fn encode(wall_time: f64, step: u64, what: EventPayload<'_>) -> Vec<u8> {
     let mut event = ProtoMessage::default();
     event.key(1, EIGHT_BYTES).0.extend_from_slice(&wall_time.to_le_bytes());

@@ -6,7 +6,7 @@
 //!
 //! The format is that of TensorFlow's `core/lib/io/record_writer.cc`.
 
-/// Frames a record.
+/// Frames data as a record.
 pub(super) fn frame(data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u64).to_le_bytes();
     let mut record = Vec::with_capacity(data.len() + 16);
