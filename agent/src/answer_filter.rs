@@ -63,12 +63,14 @@ impl AnswerFilter {
         self.skip_leading();
         let rest = &self.raw[self.passed..];
         let met = |stop: &String| rest.find(stop.as_str()).map(|at| (at + stop.len(), at));
+        // The minimum by end, then by start: the first stop that completes, and the longest of those.
         let (mut length, found) = match self.stops.iter().filter_map(met).min() {
             Some((_, at)) => (at, true),
             None => (rest.len() - self.stops.iter().map(|stop| overlap(rest, stop)).max().unwrap_or(0), false),
         };
         self.stopped = found;
         if self.trims {
+            // Trailing white space is held back: it is shown only if more text follows.
             length = rest[..length].trim_end().len();
         }
         self.show(length)

@@ -12,7 +12,7 @@ use super::protocol::{SegmentKind, Tags};
 use waymark_engine::Constraint;
 
 /// Reason for refusing some schemas.
-const SPELLED: &str =
+const UNSUPPORTED_TEXT: &str =
     "an enumeration, a constant or a property name contains `<`, which an answer between tags must not contain";
 
 /// Prepared tags around the answers of a protocol, in a vocabulary; shared by all answer formats.
@@ -61,9 +61,9 @@ impl AnswerFormat {
         };
         if let Json::Schema(schema) = json
             && ends.is_some()
-            && spells(schema)
+            && prescribes_angle_bracket(schema)
         {
-            return Err(GrammarError::Schema(SPELLED.to_owned()));
+            return Err(GrammarError::Schema(UNSUPPORTED_TEXT.to_owned()));
         }
         // An answer without a closing tag ends as plain JSON does: with the turn.
         let answer: Arc<dyn Constraint> = match ends {
@@ -87,26 +87,30 @@ impl AnswerFormat {
 
 /// Returns `true` if a schema prescribes a text with `<`. Such a text cannot be escaped, and inside tags that character
 /// is not allowed.
-fn spells(schema: &Value) -> bool {
+fn prescribes_angle_bracket(schema: &Value) -> bool {
     let fields = match schema {
-        Value::Array(items) => return items.iter().any(spells),
+        Value::Array(items) => return items.iter().any(prescribes_angle_bracket),
         Value::Object(fields) => fields,
         _ => return false,
     };
     fields.iter().any(|(name, value)| match (name.as_str(), value) {
         ("title" | "description" | "default" | "examples" | "$comment", _) => false,
-        ("enum" | "const" | "required", value) => holds(value),
-        ("properties", Value::Object(all)) => all.iter().any(|(name, value)| name.contains('<') || spells(value)),
-        ("$defs" | "definitions" | "patternProperties", Value::Object(all)) => all.values().any(spells),
-        (_, value) => spells(value),
+        ("enum" | "const" | "required", value) => contains_angle_bracket(value),
+        ("properties", Value::Object(all)) => {
+            all.iter().any(|(name, value)| name.contains('<') || prescribes_angle_bracket(value))
+        }
+        ("$defs" | "definitions" | "patternProperties", Value::Object(all)) => {
+            all.values().any(prescribes_angle_bracket)
+        }
+        (_, value) => prescribes_angle_bracket(value),
     })
 }
 
-fn holds(value: &Value) -> bool {
+fn contains_angle_bracket(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains('<'),
-        Value::Array(items) => items.iter().any(holds),
-        Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('<') || holds(value)),
+        Value::Array(items) => items.iter().any(contains_angle_bracket),
+        Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('<') || contains_angle_bracket(value)),
         _ => false,
     }
 }

@@ -110,6 +110,7 @@ impl Claim {
             let supports = |at: &usize| supports(&read[*at], self) && cited.insert(passages[*at].id.as_str());
             (0..read.len()).filter(supports).collect::<Vec<usize>>()
         };
+        // Covering passages are weaker evidence and would only dilute stating ones.
         let stating = find(PassageWords::states);
         let stated = !stating.is_empty();
         let passages = if stated { stating } else { find(PassageWords::covers) };

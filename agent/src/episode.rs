@@ -104,7 +104,7 @@ impl<S: SessionSource> Episode<S> {
     /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
     /// [`AgentError::NoIndex`] when the requested searches are impossible, [`AgentError::Speakers`] when the template
     /// cannot show evidence as messages, [`AgentError::Option`] and [`AgentError::NoGuide`] for invalid options and
-    /// limits, [`AgentError::Shape`] and [`AgentError::Tool`] for an unsupported schema, [`AgentError::Text`] when
+    /// limits, [`AgentError::AnswerFormat`] and [`AgentError::Tool`] for an unsupported schema, [`AgentError::Text`] when
     /// template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
@@ -112,6 +112,7 @@ impl<S: SessionSource> Episode<S> {
         question: Conversation,
         options: EpisodeOptions,
     ) -> Result<Episode<S>, AgentError> {
+        // Cheap checks come first; the prompt is encoded only for a valid request.
         let budget = options.budget(policy)?;
         let retrieval = options.retrieval(policy)?;
         let excluded = ExcludedPassages::new(&options.without)?;
@@ -126,6 +127,7 @@ impl<S: SessionSource> Episode<S> {
         };
         let context = budget.context_tokens.min(runtime.engine.limit());
         let reserved = reserved_tokens(runtime, policy, guided, question.question(), &budget, context);
+        // The reference truncates long prompts from the left instead of refusing them.
         if policy.variant == LoopVariant::Training {
             check_turns(runtime, policy, &budget)?;
             let most = policy.protocol.prompt_tokens().min(context.saturating_sub(1));
@@ -211,7 +213,7 @@ impl<S: SessionSource> Episode<S> {
     /// resources; a receiver that stops reading blocks the episode, and a dropped receiver ends it.
     ///
     /// # Errors
-    /// [`AgentError::Engine`] when the engine fails, after an [`Event::Failed`]; [`AgentError::Gone`] when the receiver
+    /// [`AgentError::Engine`] when the engine fails, after an [`Event::Failed`]; [`AgentError::Disconnected`] when the receiver
     /// was dropped.
     pub async fn run(self, events: mpsc::Sender<Event>) -> Result<Trajectory, AgentError> {
         let result = EpisodeRun::new(self, events.clone()).play().await;
@@ -254,7 +256,7 @@ fn call<S: SessionSource>(runtime: &Runtime<S>, tools: &[Tool], names: &[String]
 
 /// Decides whether the episode is guided. The training loop never is, as it reproduces the reference's.
 fn guided(policy: &Policy, asked: Option<bool>) -> Result<bool, AgentError> {
-    let can = policy.protocol.guide(&AllowedActions::default()).is_some() && !policy.variant.cuts();
+    let can = policy.protocol.guide(&AllowedActions::default()).is_some() && !policy.variant.is_training();
     match asked {
         Some(true) if !can => Err(AgentError::NoGuide(policy.protocol.name())),
         asked => Ok(asked.unwrap_or(policy.guided) && can),
@@ -272,7 +274,7 @@ fn reserved_tokens<S: SessionSource>(
     context: usize,
 ) -> usize {
     let length = |text: &str| runtime.literal(text).map_or(0, |ids| ids.len());
-    let opening = policy.protocol.force_answer(SegmentKind::Think).filter(|_| policy.variant.serves());
+    let opening = policy.protocol.force_answer(SegmentKind::Think).filter(|_| policy.variant.is_serving());
     let forced = opening.map_or(0, |opening| budget.reserve(context) + length(&opening) + 1);
     let frame = |(informed, turn)| {
         let question = line(question);
@@ -291,7 +293,11 @@ fn check_turns<S: SessionSource>(runtime: &Runtime<S>, policy: &Policy, budget: 
     if budget.turns == 0 || budget.turn_tokens < runtime.engine.limit() {
         return Ok(());
     }
-    Err(AgentError::Blind { policy: policy.name.clone(), turn: budget.turn_tokens, limit: runtime.engine.limit() })
+    Err(AgentError::NoVisibleContext {
+        policy: policy.name.clone(),
+        turn: budget.turn_tokens,
+        limit: runtime.engine.limit(),
+    })
 }
 
 /// Returns a question as one short line without tags.

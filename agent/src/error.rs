@@ -32,7 +32,7 @@ pub enum AgentError {
     },
     /// The protocol does not show its policy the triples that the requested mode returns.
     #[error("the protocol {protocol} does not show triples, so it cannot search in the mode {mode}: use one of {}", names(.shown))]
-    Unshown {
+    TriplesNotShown {
         /// Name of the protocol.
         protocol: &'static str,
         /// Requested mode.
@@ -63,7 +63,7 @@ pub enum AgentError {
         "policy {policy:?} leaves no context for its turns: its turn_tokens ({turn}) must be below the {limit} tokens that \
          context and KV cache (--kv-bytes) hold"
     )]
-    Blind {
+    NoVisibleContext {
         /// Name of the policy.
         policy: String,
         /// Tokens of a turn.
@@ -84,7 +84,7 @@ pub enum AgentError {
     },
     /// The requested answer format is not supported.
     #[error(transparent)]
-    Shape(#[from] GrammarError),
+    AnswerFormat(#[from] GrammarError),
     /// The parameters of a tool are not supported as a grammar.
     #[error("the parameters of the tool `{name}` are not supported: {reason}")]
     Tool {
@@ -112,7 +112,7 @@ pub enum AgentError {
     Panicked,
     /// The receiver of the events was dropped.
     #[error("the client disconnected")]
-    Gone,
+    Disconnected,
 }
 
 impl AgentError {
@@ -121,17 +121,20 @@ impl AgentError {
         match self {
             AgentError::Conversation(_) => "invalid_messages",
             AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
-            AgentError::Mode { .. } | AgentError::Unshown { .. } => "unsupported_mode",
+            AgentError::Mode { .. } | AgentError::TriplesNotShown { .. } => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
-            AgentError::NoGuide(_) | AgentError::Option { .. } | AgentError::Shape(_) | AgentError::Tool { .. } => {
-                "invalid_option"
+            AgentError::NoGuide(_)
+            | AgentError::Option { .. }
+            | AgentError::AnswerFormat(_)
+            | AgentError::Tool { .. } => "invalid_option",
+            AgentError::Policy { .. } | AgentError::Speakers { .. } | AgentError::NoVisibleContext { .. } => {
+                "invalid_policy"
             }
-            AgentError::Policy { .. } | AgentError::Speakers { .. } | AgentError::Blind { .. } => "invalid_policy",
             AgentError::Text(_) => "text_error",
             AgentError::Engine(EngineError::QueueFull { .. }) => "queue_full",
             AgentError::Engine(_) => "engine_error",
             AgentError::Panicked => "internal_error",
-            AgentError::Gone => "client_gone",
+            AgentError::Disconnected => "client_gone",
         }
     }
 }

@@ -20,7 +20,7 @@ type SearchResult = (Result<Evidence, SearchError>, bool);
 impl<S: SessionSource> EpisodeRun<S> {
     /// Searches and returns the observation. A search that fails, times out or asks for an unavailable mode is reported
     /// to the policy in place of its evidence, and costs a round like any other.
-    pub(super) async fn look_up(&mut self, request: &PolicySearch) -> Result<Vec<Injected>, AgentError> {
+    pub(super) async fn search_for(&mut self, request: &PolicySearch) -> Result<Vec<Injected>, AgentError> {
         let retrieval = self.settings.retrieval;
         let mode = self.mode(request);
         let turn = self.turn;
@@ -32,11 +32,12 @@ impl<S: SessionSource> EpisodeRun<S> {
         let began = Instant::now();
         let span = debug_span!("search", %mode, cached = Empty, hits = Empty, error = Empty);
         let (result, cached) = self.search(request, mode).instrument(span.clone()).await;
+        // Measured before the observation is built: only the search counts.
         let seconds = began.elapsed().as_secs_f64();
         self.timings.search += seconds;
 
         let error = result.as_ref().err().map(SearchError::to_string);
-        note(&span, &result, cached);
+        record_outcome(&span, &result, cached);
         let (hits, triples, snapshot) = result.map_or((Vec::new(), Vec::new(), None), |evidence| {
             (evidence.hits, evidence.triples, Some(evidence.snapshot))
         });
@@ -45,7 +46,7 @@ impl<S: SessionSource> EpisodeRun<S> {
         let outcome = error.as_deref().map_or(ActionOutcome::Evidence(seen), ActionOutcome::Failed);
         let (limit, _) = self.observation_limit();
         let mut parts = within(self.policy.protocol.observation(&outcome, retrieval.format), limit);
-        let neutralised = if self.policy.variant.serves() { self.sanitize(&mut parts) } else { 0 };
+        let neutralised = if self.policy.variant.is_serving() { self.sanitize(&mut parts) } else { 0 };
         let finished = Event::SearchFinished {
             turn,
             query: query.clone(),
@@ -90,7 +91,7 @@ impl<S: SessionSource> EpisodeRun<S> {
         }
         let outcome = ActionOutcome::Withdrawn(taken.as_ref().map(|(_, query)| query.as_str()));
         let mut parts = self.policy.protocol.observation(&outcome, self.settings.retrieval.format);
-        if self.policy.variant.serves() {
+        if self.policy.variant.is_serving() {
             self.sanitize(&mut parts);
         }
         Ok(parts)
@@ -122,7 +123,8 @@ impl<S: SessionSource> EpisodeRun<S> {
 
     /// Returns the evidence of an earlier search of the episode that asked for the same, if searches are remembered.
     fn known(&self, request: &PolicySearch, mode: Mode) -> Option<Evidence> {
-        if !self.policy.variant.serves() {
+        // The reference loops execute every search again.
+        if !self.policy.variant.is_serving() {
             return None;
         }
         let same = |found: &&SearchRecord| (&found.query, &found.entities) == (&request.query, &request.entities);
@@ -149,7 +151,7 @@ impl<S: SessionSource> EpisodeRun<S> {
 }
 
 /// Records the result of a search in its span and in the log.
-fn note(span: &Span, result: &Result<Evidence, SearchError>, cached: bool) {
+fn record_outcome(span: &Span, result: &Result<Evidence, SearchError>, cached: bool) {
     span.record("cached", cached);
     match result {
         Ok(evidence) => drop(span.record("hits", i64::try_from(evidence.hits.len()).unwrap_or(i64::MAX))),

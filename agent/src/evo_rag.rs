@@ -144,13 +144,14 @@ impl Protocol for EvoRag {
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
         let mut guide = Guide::turn(offer, SEARCH, &[], false);
         if offer.withdraw {
-            guide = guide.or(BACKTRACK.0, GuideState::Force { text: BACKTRACK.1.to_owned(), next: Guide::END });
+            guide =
+                guide.with_branch(BACKTRACK.0, GuideState::Force { text: BACKTRACK.1.to_owned(), next: Guide::END });
         }
         if offer.refuse {
             let close = REFUSE.1;
             let limit = offer.answer_tokens;
             let next = Guide::END;
-            guide = guide.or(REFUSE.0, GuideState::Free { close, limit, pause: "\n", eos: true, next });
+            guide = guide.with_branch(REFUSE.0, GuideState::Free { close, limit, pause: "\n", eos: true, next });
         }
         Some(guide)
     }

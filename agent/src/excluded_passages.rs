@@ -63,6 +63,7 @@ impl ExcludedPassages {
             let place = |rank: usize| ranks.partition_point(|&other| other < rank) + 1;
             hits.iter_mut().for_each(|hit| hit.rank = place(hit.rank));
             triples.iter_mut().for_each(|triple| triple.rank = place(triple.rank));
+            // Ranks are consecutive over both lists, so this keeps the best `k` of them together.
             hits.retain(|hit| hit.rank <= retrieval.k);
             triples.retain(|triple| triple.rank <= retrieval.k);
         } else {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     proptest! {
-        /// Where lists are deep enough, the result is that of an index without the passages: the others in their order.
+        /// If lists are deep enough, the result is that of an index without the passages: the others in their order.
         #[test]
         fn what_is_left_is_the_best_of_the_others(
             out in subsequence(vec!["0", "1", "2", "3", "4", "5", "x", "y"], 0..8),

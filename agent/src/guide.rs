@@ -90,7 +90,7 @@ impl Guide {
 
     /// Adds an alternative to the choice of [`turn`](Self::turn): `open` is written, then `state` follows.
     #[must_use]
-    pub(super) fn or(mut self, open: &str, state: GuideState) -> Guide {
+    pub(super) fn with_branch(mut self, open: &str, state: GuideState) -> Guide {
         let place = self.states.len();
         if let Some(GuideState::Choose { branches }) = self.states.get_mut(Self::CHOICE) {
             branches.push((open.to_owned(), place));

@@ -78,7 +78,7 @@ impl<S: SessionSource> EpisodeRun<S> {
         // A policy that repeats a search has no other question left.
         let repeats = self.evidence.last().is_some_and(|found| found.cached);
         let exhausted = self.exhausted_limit();
-        let vain = |found: &SearchRecord| found.hits.is_empty() && found.triples.is_empty();
+        let found_nothing = |found: &SearchRecord| found.hits.is_empty() && found.triples.is_empty();
         let standing = self.evidence.iter().filter(|found| found.stands()).count();
         AllowedActions {
             question: line(&self.question),
@@ -89,8 +89,8 @@ impl<S: SessionSource> EpisodeRun<S> {
             answer: standing >= self.settings.retrieval.least_searches,
             withdraw: !last
                 && exhausted != Some(BudgetLimit::EnvironmentTokens)
-                && self.evidence.iter().rfind(|found| found.stands()).is_some_and(vain),
-            refuse: !self.evidence.is_empty() && self.evidence.iter().filter(|found| found.stands()).all(vain),
+                && self.evidence.iter().rfind(|found| found.stands()).is_some_and(found_nothing),
+            refuse: !self.evidence.is_empty() && self.evidence.iter().filter(|found| found.stands()).all(found_nothing),
             modes: self.settings.mode.map_or_else(offered, |mode| vec![mode]),
             think_tokens: THINK.min(room / 2).max(1),
             query_tokens: QUERY.min(room / 4).max(1),
@@ -140,6 +140,7 @@ impl<S: SessionSource> EpisodeRun<S> {
             if let [only] = ids[..] {
                 self.force(reader, &[only]).await?;
             } else {
+                // One token is enough: the allowed tokens differ at this depth.
                 let want = GenerationParams { max: 1, allow: Some(ids), ..GenerationParams::default() };
                 let ended = self.sample(reader, want).await?;
                 if !matches!(ended, TurnEnd::Length) {
@@ -188,6 +189,7 @@ impl<S: SessionSource> EpisodeRun<S> {
         let bans = self.runtime.bans();
         let first = bans.first.clone();
         let rest = if eos { bans.last.clone() } else { bans.inside.clone() };
+        // The first token has its own bans, so that the span is not empty.
         let begin = GenerationParams { max: 1, bans: Some(first), ..GenerationParams::default() };
         let mut ended = self.sample(reader, begin).await?;
         if ended == TurnEnd::Length && limit > 1 {
@@ -200,6 +202,7 @@ impl<S: SessionSource> EpisodeRun<S> {
                 .await?;
         }
         if matches!(ended, TurnEnd::Length | TurnEnd::Eos | TurnEnd::Tag(1..)) {
+            // The policy may have written a part of the closing tag.
             let written = overlap(reader.text(), close);
             let ids = self.runtime.literal(&close[written..])?;
             self.force(reader, &ids).await?;

@@ -3,7 +3,7 @@
 //! | modules | content |
 //! |---|---|
 //! | `protocol`, `tag`, `json_query`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | protocols: the prompt, the actions of a turn, and the observations |
-//! | `policy`, `protocol_registry`, `retrieval`, `base_identity`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant` | policies and the options of an episode |
+//! | `policy`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant` | policies and the options of an episode |
 //! | `conversation`, `runtime`, `speaker`, `episode`, `run`, `turn`, `evidence_search`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
 //! | `answer_format`, `answer_opening`, `answer_closing`, `tool_constraint` | answers that must be JSON, or a tool call |
@@ -19,7 +19,6 @@ mod answer_closing;
 mod answer_filter;
 mod answer_format;
 mod answer_opening;
-mod base_identity;
 mod budget;
 pub mod citation;
 mod content_hash;
@@ -35,6 +34,7 @@ mod graphrag_r1;
 mod guide;
 mod guided;
 mod json_query;
+mod loaded_base;
 mod loop_variant;
 pub mod metric;
 mod observation;
@@ -68,7 +68,6 @@ mod turn;
 mod turn_reader;
 mod verbatim;
 
-pub use base_identity::BaseIdentity;
 pub use budget::{Budget, BudgetLimit};
 pub use conversation::{Conversation, ConversationMessage, Role};
 pub use episode::Episode;
@@ -79,6 +78,7 @@ pub use excluded_passages::MAX_WITHOUT;
 pub use generator::{Generator, SessionSource, Steps};
 pub use graphrag_r1::GraphragR1;
 pub use guide::{AllowedActions, Guide, GuideState};
+pub use loaded_base::LoadedBase;
 pub use loop_variant::LoopVariant;
 pub use options::EpisodeOptions;
 pub use path_router::PathRouter;

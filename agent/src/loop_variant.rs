@@ -49,13 +49,13 @@ impl LoopVariant {
     }
 
     /// Returns `true` if each turn is sampled to its end, cut, and continued in a new session.
-    pub fn cuts(self) -> bool {
+    pub fn is_training(self) -> bool {
         self == LoopVariant::Training
     }
 
     /// Returns `true` if answers are forced, unfinished answers count, passages are sanitized and searches are
     /// remembered.
-    pub fn serves(self) -> bool {
+    pub fn is_serving(self) -> bool {
         self == LoopVariant::Serving
     }
 }

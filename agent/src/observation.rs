@@ -42,13 +42,13 @@ pub(super) fn observe<S: SessionSource>(
     let mut parts = within(parts, limit);
     for part in &mut parts {
         if let Injected::Retrieved(text) = part {
-            elide(runtime, text, limit)?;
+            drop_middle(runtime, text, limit)?;
         }
     }
-    fitted(runtime, &parts, format, limit)
+    encode_within(runtime, &parts, format, limit)
 }
 
-fn fitted<S: SessionSource>(
+fn encode_within<S: SessionSource>(
     runtime: &Runtime<S>,
     parts: &[Injected],
     format: Format,
@@ -81,12 +81,13 @@ pub(super) fn within(mut parts: Vec<Injected>, limit: usize) -> Vec<Injected> {
 
 /// Removes the middle of a long text that cannot influence an observation of `limit` tokens: keeps a beginning that
 /// exceeds the limit, and the end, which merges with the frame. Encoding the rest would take most of the time.
-fn elide<S: SessionSource>(runtime: &Runtime<S>, text: &mut String, limit: usize) -> Result<(), AgentError> {
+fn drop_middle<S: SessionSource>(runtime: &Runtime<S>, text: &mut String, limit: usize) -> Result<(), AgentError> {
+    // The last tokens of the head may differ from those of the whole text.
     let enough = limit.saturating_add(MARGIN);
-    let tail = seam(text, text.len().saturating_sub(TAIL));
+    let tail = word_start(text, text.len().saturating_sub(TAIL));
     let mut most = enough.saturating_mul(USUAL);
     loop {
-        let head = seam(text, most);
+        let head = word_start(text, most);
         if head >= tail {
             return Ok(());
         }
@@ -100,7 +101,7 @@ fn elide<S: SessionSource>(runtime: &Runtime<S>, text: &mut String, limit: usize
 
 /// Returns a position in `text` near `at`, not after it, at which a word begins: both sides then have the same tokens
 /// as in the whole text. Without a word nearby, any position is returned.
-fn seam(text: &str, at: usize) -> usize {
+fn word_start(text: &str, at: usize) -> usize {
     const NEAR: usize = 256;
     let at = text.floor_char_boundary(at);
     let bytes = text.as_bytes();
@@ -256,7 +257,7 @@ mod tests {
         let runtime = runtime(words());
         for (text, most) in [("capital of \u{e9} ".repeat(9000), 3000), ("\u{e9}".repeat(60_000), 3000)] {
             let mut left = text.clone();
-            elide(&runtime, &mut left, 50).unwrap();
+            drop_middle(&runtime, &mut left, 50).unwrap();
             assert!(left.len() < most, "{}", left.len());
             assert!(
                 text.starts_with(&left[..left.floor_char_boundary(800)]) && text.ends_with(&left[left.len() - 20..])
@@ -265,7 +266,7 @@ mod tests {
         // Where tokens stand for more bytes, more is looked at.
         let long = LONG.repeat(9000);
         let mut left = LONG.repeat(9000);
-        elide(&runtime, &mut left, 50).unwrap();
+        drop_middle(&runtime, &mut left, 50).unwrap();
         assert!(left.len() > LONG.len() * (50 + MARGIN) && left.len() < long.len() / 10, "{}", left.len());
     }
 
@@ -284,7 +285,7 @@ mod tests {
             let parts = framed(&parts.concat());
             RUNTIMES.with(|runtimes| {
                 for runtime in runtimes {
-                    let plain = fitted(runtime, &within(parts.clone(), limit), format, limit).unwrap();
+                    let plain = encode_within(runtime, &within(parts.clone(), limit), format, limit).unwrap();
                     prop_assert_eq!(observe(runtime, parts.clone(), format, limit).unwrap(), plain);
                 }
                 Ok(())

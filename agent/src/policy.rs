@@ -7,9 +7,9 @@ use serde::Deserialize;
 use waymark_index::Mode;
 
 use super::AgentError;
-use super::base_identity::BaseIdentity;
 use super::budget::Budget;
 use super::content_hash::content_hash;
+use super::loaded_base::LoadedBase;
 use super::loop_variant::LoopVariant;
 use super::protocol::{Protocol, SegmentKind};
 use super::protocol_registry::{self, protocol};
@@ -38,7 +38,7 @@ pub struct Policy {
     /// Directory of its adapter, if it has one.
     pub adapter_dir: Option<PathBuf>,
     /// Hash of its file and its adapter's files, as loaded. `None` for built-in policies.
-    pub contents: Option<blake3::Hash>,
+    pub content_hash: Option<blake3::Hash>,
     /// Its adapter in the engine. The adapter stays loaded as long as a clone of the policy exists. `None` before
     /// loading, and without an adapter.
     pub lease: Option<Lease>,
@@ -94,7 +94,7 @@ impl Policy {
             base_id: None,
             dir: None,
             adapter_dir: None,
-            contents: None,
+            content_hash: None,
             lease: None,
             budget: protocol.budget(),
             retrieval: protocol.retrieval(),
@@ -138,7 +138,7 @@ impl Policy {
     /// # Errors
     /// Same as [`open`](Self::open); [`AgentError::Policy`] when the policy belongs to another base model, and
     /// [`AgentError::Engine`] when its adapter does not fit.
-    pub async fn load(dir: &Path, engine: &Engine, base: &BaseIdentity) -> Result<Policy, AgentError> {
+    pub async fn load(dir: &Path, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
         Policy::inspect(dir).await?.engage(engine, base).await
     }
 
@@ -152,8 +152,8 @@ impl Policy {
         let read = tokio::task::spawn_blocking(move || -> Result<Policy, AgentError> {
             let (policy, text) = Policy::read(&dir)?;
             // Hashed before the engine reads the files: if they change in between, the next hash differs.
-            let contents = content_hash(&text, policy.adapter_dir.as_deref())?;
-            Ok(Policy { contents: Some(contents), ..policy })
+            let hash = content_hash(&text, policy.adapter_dir.as_deref())?;
+            Ok(Policy { content_hash: Some(hash), ..policy })
         });
         read.await.map_err(|_| AgentError::Panicked)?
     }
@@ -162,7 +162,7 @@ impl Policy {
     ///
     /// # Errors
     /// Same as [`load`](Self::load), without those of reading.
-    pub async fn engage(mut self, engine: &Engine, base: &BaseIdentity) -> Result<Policy, AgentError> {
+    pub async fn engage(mut self, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
         if let Some(reason) = base.mismatch(&self) {
             let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
             return Err(AgentError::Policy { path, reason });
@@ -207,7 +207,7 @@ impl Policy {
             base_id: file.base_id,
             dir: None,
             adapter_dir: file.adapter,
-            contents: None,
+            content_hash: None,
             lease: None,
             budget,
             retrieval,
@@ -217,6 +217,7 @@ impl Policy {
             training: file.training,
             protocol,
         };
+        // Checked after merging: a file may combine with defaults to an invalid policy.
         policy.check().map_err(|error| refuse(error.to_string()))?;
         Ok(policy)
     }
@@ -228,7 +229,7 @@ impl Policy {
 
     /// Returns `true` if an episode that has exhausted its rounds is forced to answer.
     pub fn forces(&self) -> bool {
-        self.variant.serves() && self.protocol.force_answer(SegmentKind::Text).is_some()
+        self.variant.is_serving() && self.protocol.force_answer(SegmentKind::Text).is_some()
     }
 
     fn check(&self) -> Result<(), AgentError> {
@@ -256,7 +257,11 @@ impl Policy {
 /// Refuses a mode whose triples would be searched and never shown.
 pub(super) fn check_mode(mode: Mode, protocol: &dyn Protocol) -> Result<(), AgentError> {
     let shown = protocol.shows();
-    if shown.contains(&mode) { Ok(()) } else { Err(AgentError::Unshown { protocol: protocol.name(), mode, shown }) }
+    if shown.contains(&mode) {
+        Ok(())
+    } else {
+        Err(AgentError::TriplesNotShown { protocol: protocol.name(), mode, shown })
+    }
 }
 
 /// Returns greedy sampling for protocols that search, as in RouteRAG's evaluation (which samples GraphRAG-R1's base
@@ -277,7 +282,7 @@ fn searching(
     let own = protocol.retrieval();
     let has = |field: &str| stated.is_some_and(|stated| stated.contains_key(field));
     let Retrieval { mode, ranking, k, triples, graph, format, least_searches, kag } = written;
-    let own_format = if variant.cuts() { protocol.training_format() } else { own.format };
+    let own_format = if variant.is_training() { protocol.training_format() } else { own.format };
     Ok(Retrieval {
         mode: if has("mode") { mode } else { own.mode },
         ranking: ranking.or(own.ranking),

@@ -177,10 +177,10 @@ pub enum ReadingRule {
     First,
     /// A search wherever there is one, and an answer only without a search, as in the reference's evaluation.
     SearchFirst,
-    /// As [`First`](Self::First), but also accepts malformed actions whose meaning is clear, which the reference
+    /// Like [`First`](Self::First), but also accepts malformed actions whose meaning is clear, which the reference
     /// refuses.
     Lenient,
-    /// As [`Lenient`](Self::Lenient), and accepts any text in the tags of a query, because a guide has written the
+    /// Like [`Lenient`](Self::Lenient), and accepts any text in the tags of a query, because a guide has written the
     /// tags.
     Guided,
 }

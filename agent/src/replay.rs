@@ -31,13 +31,14 @@ impl<S: SessionSource> Episode<S> {
     /// [`AgentError::Option`] for a policy of the training variant, whose record differs from the content of its
     /// sessions; [`AgentError::Engine`] when the engine refuses or fails.
     pub async fn force(self, tokens: &[Token], evidence: &[SearchRecord]) -> Result<ReplayedEpisode, AgentError> {
-        if self.policy.variant.cuts() {
+        if self.policy.variant.is_training() {
             let reason =
                 "cannot be `forced` for a policy of the training variant: its turns see a part of the sequence";
             return Err(AgentError::Option { field: "mode", reason });
         }
         let options = self.settings.session(&self.policy);
         let mut session = self.runtime.engine.open(options);
+        // Sampled runs are replayed as one forced generation each.
         for run in tokens.chunk_by(|a, b| (a.origin, a.forced) == (b.origin, b.forced)) {
             let ids: Vec<u32> = run.iter().map(|token| token.id).collect();
             match run[0] {

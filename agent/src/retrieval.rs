@@ -63,10 +63,10 @@ impl Retrieval {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// As in training: stripped, and cut on the right if too long, closing tag included. A change of speaker is never
+    /// Training format: stripped, and cut on the right if too long, closing tag included. A change of speaker is never
     /// cut.
     Training,
-    /// As in evaluation. The reference does not cut there; if the budget requires it, passages are cut and the closing
+    /// Evaluation format. The reference does not cut there; if the budget requires it, passages are cut and the closing
     /// tag stays.
     #[default]
     Evaluation,

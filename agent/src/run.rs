@@ -71,7 +71,7 @@ impl<S: SessionSource> EpisodeRun<S> {
         let Episode { runtime, policy, settings, question, prompt, partial } = episode;
         let session = runtime.engine.open(settings.session(&policy));
         let began = Instant::now();
-        let stops = match policy.variant.cuts() {
+        let stops = match policy.variant.is_training() {
             true => StopSet::default(),
             false => StopSet::new(policy.protocol.stops()).with_lines(policy.protocol.lines()),
         };
@@ -157,6 +157,7 @@ impl<S: SessionSource> EpisodeRun<S> {
                 }
                 _ => return Ok(EpisodeResult { reason: EpisodeEnd::Turns, answer: None }),
             }
+            // Searches do not end a turn, so their time is checked here.
             if Instant::now() >= self.deadline {
                 self.emit(Event::Budget { kind: BudgetLimit::Time }).await?;
                 return Ok(EpisodeResult { reason: EpisodeEnd::Time, answer: None });
@@ -170,18 +171,19 @@ impl<S: SessionSource> EpisodeRun<S> {
     async fn turn(&mut self, last: bool) -> Result<(TurnReader, TurnEnd, Option<BudgetLimit>), AgentError> {
         self.turn += 1;
         self.emit(Event::TurnStarted { turn: self.turn }).await?;
-        self.reopen();
+        self.reopen_session();
+        // Cutting a training turn replaces the tokens from here on.
         let start = self.tokens.len();
         let mut reader = self.reader();
         let mut ended = match self.room() {
             Ok(room) => self.write(&mut reader, room, last).await?,
             Err(_) => TurnEnd::Length,
         };
-        let cuts = self.policy.variant.cuts();
+        let cuts = self.policy.variant.is_training();
         if cuts {
             // Cut tokens do not count, so the cut precedes every look at the remaining budget.
             self.emit_all(reader.finish()).await?;
-            self.recut(start, reader.text())?;
+            self.cut_turn(start, reader.text())?;
         }
         let action = self.action(&reader);
         let unanswered = !action.ends();
@@ -193,7 +195,7 @@ impl<S: SessionSource> EpisodeRun<S> {
         }
         // The action is not or cannot be executed, so the turn ends as the last one does.
         let closing = last || exhausted.is_some() || over;
-        if closing && unanswered && ended != TurnEnd::Time && self.policy.variant.serves() {
+        if closing && unanswered && ended != TurnEnd::Time && self.policy.variant.is_serving() {
             ended = self.force_answer(&mut reader).await?.unwrap_or(ended);
         }
         if !cuts {
@@ -221,7 +223,7 @@ impl<S: SessionSource> EpisodeRun<S> {
 
     fn reader(&self) -> TurnReader {
         let tags = self.policy.protocol.tags();
-        let filter = self.policy.variant.serves().then(|| self.filter());
+        let filter = self.policy.variant.is_serving().then(|| self.filter());
         let tokenizer = self.runtime.tokenizer.clone();
         let reader = TurnReader::new(self.turn, tokenizer, tags, filter, self.settings.logprobs.is_some());
         if self.opened().is_some() { reader.inside(tags, SegmentKind::Think) } else { reader }
@@ -238,7 +240,8 @@ impl<S: SessionSource> EpisodeRun<S> {
         if let Some(text) = reader.answer() {
             return Action::Answer { text: text.to_owned() };
         }
-        let kept = if self.policy.variant.cuts() { self.policy.protocol.cut(reader.text()) } else { reader.text() };
+        let kept =
+            if self.policy.variant.is_training() { self.policy.protocol.cut(reader.text()) } else { reader.text() };
         // Protocols read a turn by itself, so the tag that the prompt has opened is prepended.
         let read = self.opened().map_or(Cow::Borrowed(kept), |open| Cow::Owned(format!("{open}{kept}")));
         match self.policy.protocol.parse(&read, self.reading()) {
@@ -255,7 +258,7 @@ impl<S: SessionSource> EpisodeRun<S> {
 
     /// Returns `true` if one more turn follows the last round.
     fn concludes(&self) -> bool {
-        self.policy.variant.serves() || self.settings.guided || self.policy.protocol.concludes()
+        self.policy.variant.is_serving() || self.settings.guided || self.policy.protocol.concludes()
     }
 
     /// Returns the rule for reading actions. A guided turn is never refused.
@@ -298,7 +301,7 @@ impl<S: SessionSource> EpisodeRun<S> {
                 self.emit(Event::Refusal { text: text.to_owned() }).await
             }
             Action::Search(request) if goes_on => {
-                let parts = self.look_up(request).await?;
+                let parts = self.search_for(request).await?;
                 self.inject(self.joined(parts, reader.text())).await
             }
             Action::Backtrack if goes_on => {
@@ -328,7 +331,7 @@ impl<S: SessionSource> EpisodeRun<S> {
         if let Some(stop) = protocol.stops().iter().find(written) {
             first.replace_range(..stop.len(), "");
         }
-        if self.policy.variant.serves()
+        if self.policy.variant.is_serving()
             && rest.trim().is_empty()
             && let Some(shorter) = first.strip_prefix(rest)
         {
@@ -412,7 +415,7 @@ impl<S: SessionSource> EpisodeRun<S> {
 
     /// Returns the number of tokens by which the sequence may still grow.
     pub(super) fn context_left(&self) -> usize {
-        if self.policy.variant.cuts() {
+        if self.policy.variant.is_training() {
             // Each turn sees only the end of the sequence, so its length is not limited.
             return usize::MAX;
         }
@@ -436,7 +439,7 @@ impl<S: SessionSource> EpisodeRun<S> {
 
     async fn finish(&mut self, end: EpisodeResult) -> Result<Trajectory, AgentError> {
         let EpisodeResult { reason, mut answer } = end;
-        if self.policy.variant.cuts() {
+        if self.policy.variant.is_training() {
             let kept = self.policy.protocol.response_tokens(self.settings.budget.context_tokens);
             let most = self.prompt_tokens.saturating_add(kept);
             if self.tokens.len() > most {
@@ -512,7 +515,7 @@ impl<S: SessionSource> EpisodeRun<S> {
     }
 
     pub(super) async fn emit(&self, event: Event) -> Result<(), AgentError> {
-        self.events.send(event).await.map_err(|_| AgentError::Gone)
+        self.events.send(event).await.map_err(|_| AgentError::Disconnected)
     }
 
     pub(super) async fn emit_all(&self, events: Vec<Event>) -> Result<(), AgentError> {

@@ -62,6 +62,7 @@ fn breaks(c: char) -> bool {
 fn looks_like_tag(rest: &str, names: &[&str]) -> bool {
     let visible =
         || rest.chars().filter(|&c| !invisible(c)).skip_while(|&c| c.is_whitespace() || c == '/' || c == '\\');
+    // Also the full-width bar, which some tokenizers use in control tokens.
     if matches!(visible().next(), Some('|' | '\u{ff5c}')) {
         return true;
     }

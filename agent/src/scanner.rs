@@ -67,6 +67,7 @@ impl Scanner {
     /// Reads more text. Appends the pieces that are now certain to `out`.
     pub fn push(&mut self, text: &str, out: &mut Vec<TextPiece>) {
         self.held.push_str(text);
+        // The set of tags that count changes with every tag, so they are found one at a time.
         while let Some((at, tag)) = self.next_tag() {
             self.emit(at, out);
             self.skip(tag.len());

@@ -185,9 +185,11 @@ impl Searcher {
         if wanted.text.is_empty() {
             return Ok(Evidence::of(self.0.find.snapshot(), wanted.mode, Vec::new()));
         }
+        // The earlier of both deadlines wins.
         let own = Instant::now() + self.0.limits.timeout;
         let deadline = wanted.deadline.map_or(own, |theirs| own.min(theirs.into()));
         wanted.deadline = Some(deadline.into_std());
+        // Held until the search ends, so that running and queued searches together stay bounded.
         let _admitted = self.0.admitted.clone().try_acquire_owned().map_err(|_| SearchError::Busy)?;
         let answer = async {
             let gone = || SearchError::Failed("the searcher has stopped".to_owned());

@@ -62,7 +62,7 @@ impl SearchPool {
         let shared = Arc::new(SearchPoolState { queue: Mutex::new(queue), free, stuck: AtomicUsize::new(0) });
         for _ in 0..threads {
             let shared = Arc::clone(&shared);
-            start(Box::new(move || while shared.one() {}))?;
+            start(Box::new(move || while shared.run_next_job() {}))?;
         }
         Ok(SearchPool { jobs, shared, start })
     }
@@ -103,7 +103,7 @@ impl SearchPool {
             if shared.replace(&ticket) {
                 span.in_scope(|| tracing::warn!("a search exceeded its deadline: its thread was replaced"));
                 drop(span);
-                while shared.one() {}
+                while shared.run_next_job() {}
             }
         };
         if let Err(error) = (self.start)(Box::new(replace)) {
@@ -130,7 +130,7 @@ impl SearchPoolState {
     }
 
     /// Runs the next job. Returns `true` if the thread should take another one.
-    fn one(&self) -> bool {
+    fn run_next_job(&self) -> bool {
         // The lock is held while waiting for a job, not while running it.
         let Ok(SearchJob { work, ticket, permit }) = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv()
         else {
@@ -141,6 +141,7 @@ impl SearchPoolState {
             return true;
         }
         let tell = work();
+        // Fails if the caller has abandoned the job, and then another thread has taken over.
         let stays = change(RUNNING, ENDED);
         if stays {
             drop(permit);

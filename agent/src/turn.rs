@@ -99,7 +99,7 @@ impl<S: SessionSource> EpisodeRun<S> {
             let logprob = Some(step.logprob);
             self.tokens.push(Token { id, origin: Origin::Policy, logprob, forced: false });
             for event in reader.push(&step) {
-                self.events.send(event).await.map_err(|_| AgentError::Gone)?;
+                self.events.send(event).await.map_err(|_| AgentError::Disconnected)?;
             }
             if reader.stopped() {
                 return Ok(TurnEnd::Stopped);
@@ -120,10 +120,11 @@ impl<S: SessionSource> EpisodeRun<S> {
     }
 
     /// Opens a new session for a turn of the training variant, which sees the end of the sequence only.
-    pub(super) fn reopen(&mut self) {
-        if !self.policy.variant.cuts() || self.turn == 1 {
+    pub(super) fn reopen_session(&mut self) {
+        if !self.policy.variant.is_training() || self.turn == 1 {
             return;
         }
+        // The new session must have room for a whole turn after the visible tokens.
         let room = self.runtime.engine.limit().saturating_sub(self.settings.budget.turn_tokens);
         let seen = self.settings.budget.context_tokens.min(room).min(self.tokens.len());
         let ids: Vec<u32> = self.tokens[self.tokens.len() - seen..].iter().map(|token| token.id).collect();
@@ -135,7 +136,7 @@ impl<S: SessionSource> EpisodeRun<S> {
     /// Replaces the tokens sampled since `start` by the part of their text that training keeps, encoded again.
     /// End-of-sequence tokens vanish; log-probabilities stay as far as the ids agree. Cut tokens do not count as
     /// sampled.
-    pub(super) fn recut(&mut self, start: usize, text: &str) -> Result<(), AgentError> {
+    pub(super) fn cut_turn(&mut self, start: usize, text: &str) -> Result<(), AgentError> {
         let ids = self.runtime.literal(self.policy.protocol.cut(text))?;
         let sampled = self.tokens.split_off(start);
         self.sampled = self.sampled.saturating_sub(sampled.len().saturating_sub(ids.len()));

@@ -130,6 +130,7 @@ impl TurnReader {
         let start = self.text.len();
         self.text.push_str(&text);
         self.ends.push(self.text.len());
+        // Looking up log-probabilities copies bytes, so it is skipped unless requested.
         if self.tokens.is_some() {
             let token = self.logprob(id, step);
             if let Some(tokens) = &mut self.tokens {

@@ -122,6 +122,7 @@ pub trait Backend: Send {
         picks: &[Option<Pick>],
         output: &mut PassOutput,
     ) -> Result<(), BackendError> {
+        // A synchronous backend draws no tokens: with no entries in `drawn`, the engine samples every row.
         debug_assert!(picks.len() <= batch.logit_rows(), "a pick for a row that gives no logits");
         output.drawn.clear();
         self.forward(batch, &mut output.logits)

@@ -25,6 +25,7 @@ pub(super) struct Permit(Arc<AtomicUsize>);
 impl Permit {
     /// Takes a slot if fewer than `limit` are taken.
     pub(super) fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
+        // Relaxed is enough: the counter guards no other memory.
         taken.fetch_update(Relaxed, Relaxed, |count| (count < limit).then_some(count + 1)).ok()?;
         Some(Self(taken.clone()))
     }

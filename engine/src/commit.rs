@@ -28,23 +28,27 @@ impl Core {
         for (index, row) in planned.iter().filter(|row| row.samples).enumerate() {
             let drawn = self.output.drawn.get_mut(index).and_then(Option::take);
             let own = logits;
+            // The backend returns logits only for rows that it did not draw, so their indexes skip the drawn ones.
             logits += usize::from(drawn.is_none());
+            // The turn is moved out of its session, so that threads can sample without borrowing the core.
             let turn = self.sequences.get_mut(&row.session).and_then(|sequence| sequence.turn.take());
             draws.extend(turn.map(|turn| Draw::new(row.session, turn, own, drawn)));
         }
-        draw::all(&mut draws, &self.output.logits, &self.sequences, self.backend.team());
+        draw::draw_all(&mut draws, &self.output.logits, &self.sequences, self.backend.team());
+        // Prefill chunks sample nothing and have succeeded by now.
         let mut any = draws.len() < planned.len();
         for draw in draws.drain(..) {
             let id = draw.session;
             match self.deliver(draw) {
                 Ok(outcome) => {
                     any = true;
-                    self.settle(id, outcome);
+                    self.apply_outcome(id, outcome);
                 }
                 Err(error) => self.fail(id, error),
             }
         }
         self.draws = draws;
+        // An asynchronous backend leaves the wake-ups to `prepare`, during the next pass.
         if !self.backend.overlaps() {
             self.wake();
         }
@@ -60,9 +64,10 @@ impl Core {
         let again = sequence.advance(row.tokens, &mut self.pool);
         let fulfilled = sequence.registered.min(sequence.promised);
         if fulfilled > before {
-            self.queues.fulfil(sequence, before..fulfilled);
+            self.queues.withdraw_promises(sequence, before..fulfilled);
         }
         let sampled_before = sequence.turn.as_ref().is_some_and(|turn| sequence.ids.len() > turn.begin);
+        // The first sampled token of a turn follows a prefill; only later ones cost a decode row.
         let decoded = usize::from(row.samples && sampled_before);
         self.counters.prefill_tokens_total.add(row.tokens - decoded);
         self.counters.prefill_tokens_recomputed_total.add(again);
@@ -85,6 +90,7 @@ impl Core {
         sequence.ids.push(sampled.id);
         self.counters.decode_tokens_total.add(1);
         let finish = turn.ends(sampled.id, sequence.ids.len(), self.limit, self.bytes.get(sampled.id));
+        // The mask threads get a whole forward pass for the next mask.
         if let Some(masking) = turn.masking.as_ref().filter(|_| finish.is_none()) {
             masking.advance(sampled.id);
         }
@@ -97,7 +103,7 @@ impl Core {
         })
     }
 
-    fn settle(&mut self, id: u64, outcome: RowOutcome) {
+    fn apply_outcome(&mut self, id: u64, outcome: RowOutcome) {
         match outcome {
             RowOutcome::Continue => {}
             RowOutcome::Finish(finish) => self.finish(id, finish),

@@ -15,14 +15,14 @@ pub struct EngineConfig {
     pub max_waiting: usize,
     /// Maximum number of undelivered tokens of one session. At this limit, the session leaves the batch until its
     /// reader has caught up.
-    pub undelivered: usize,
+    pub max_undelivered: usize,
     /// Number of consecutive steps without a successful row after which the engine stops.
     pub max_failures: u32,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { max_batch_rows: 64, step_tokens: 512, max_waiting: 256, undelivered: 256, max_failures: 3 }
+        Self { max_batch_rows: 64, step_tokens: 512, max_waiting: 256, max_undelivered: 256, max_failures: 3 }
     }
 }
 
@@ -33,7 +33,7 @@ impl EngineConfig {
             ("max_batch_rows", self.max_batch_rows),
             ("step_tokens", self.step_tokens),
             ("max_waiting", self.max_waiting),
-            ("undelivered", self.undelivered),
+            ("max_undelivered", self.max_undelivered),
             ("max_failures", self.max_failures as usize),
         ];
         match fields.into_iter().find(|(_, value)| *value == 0) {

@@ -29,7 +29,7 @@ use super::sequence::{RunningTurn, Sequence, SessionPhase};
 use super::step::PassInFlight;
 use super::stop::Matcher;
 use super::token::TurnFinish;
-use super::worker::message;
+use super::worker::panic_message;
 
 /// State owned by the engine thread.
 pub(super) struct Core {
@@ -37,7 +37,7 @@ pub(super) struct Core {
     pub(super) config: EngineConfig,
     pub(super) bytes: Arc<TokenBytes>,
     pub(super) counters: Arc<Counters>,
-    pub(super) pulse: Arc<StopFlag>,
+    pub(super) stop_flag: Arc<StopFlag>,
     pub(super) pool: BlockPool,
     pub(super) sequences: HashMap<u64, Sequence>,
     pub(super) queues: Queues,
@@ -62,7 +62,7 @@ pub(super) struct Core {
     lost: bool,
     pub(super) flight: Option<PassInFlight>,
     /// Time at which the last pass ended. `None` once the next pass begins, weights are loaded, or the engine is idle.
-    pub(super) landed: Option<Instant>,
+    pub(super) last_pass_end: Option<Instant>,
     /// Wakers of readers that have new tokens.
     pub(super) wakers: Vec<Waker>,
 }
@@ -73,7 +73,7 @@ impl Core {
         config: EngineConfig,
         bytes: Arc<TokenBytes>,
         counters: Arc<Counters>,
-        pulse: Arc<StopFlag>,
+        stop_flag: Arc<StopFlag>,
     ) -> Self {
         let spec = backend.spec();
         let mut core = Self {
@@ -84,7 +84,7 @@ impl Core {
             config,
             bytes,
             counters,
-            pulse,
+            stop_flag,
             sequences: HashMap::new(),
             queues: Queues::default(),
             adapters: Vec::new(),
@@ -99,11 +99,11 @@ impl Core {
             graphs: GraphUse::default(),
             lost: false,
             flight: None,
-            landed: None,
+            last_pass_end: None,
             wakers: Vec::new(),
             backend,
         };
-        core.gauge();
+        core.publish_gauges();
         core.count_graphs();
         core
     }
@@ -121,7 +121,7 @@ impl Core {
             EngineCommand::Stop(id) => self.stop(id),
             EngineCommand::Close(id) => self.close(id),
             EngineCommand::LoadAdapter { dir, reply } => {
-                self.landed = None;
+                self.last_pass_end = None;
                 // The caller has stopped waiting, so nobody else would unload the adapter.
                 if let Err(Ok(adapter)) = reply.send(self.load_adapter(&dir)) {
                     self.retire(adapter);
@@ -130,7 +130,7 @@ impl Core {
             EngineCommand::UnloadAdapter(adapter) => self.retire(adapter),
             // The weights stay replaced even if the caller has stopped waiting for the reply.
             EngineCommand::ReplaceWeights { weights, reply } => {
-                self.landed = None;
+                self.last_pass_end = None;
                 drop(reply.send(self.replace_weights(&weights)));
             }
             EngineCommand::Snapshot(reply) => drop(reply.send(self.snapshot())),
@@ -156,6 +156,7 @@ impl Core {
         }
         self.stop(id);
         let ticket = self.queues.tick();
+        // Copied before `entry` borrows the sequences.
         let base = self.base;
         let sequence = self.sequences.entry(id).or_insert_with(|| {
             let SessionOptions { adapter, salt, .. } = submission.options;
@@ -180,7 +181,7 @@ impl Core {
     }
 
     fn accepts(&self, adapter: Option<LoadedAdapter>) -> Result<(), EngineError> {
-        if let Some(reason) = self.pulse.stopped() {
+        if let Some(reason) = self.stop_flag.stopped() {
             return Err(EngineError::Dead(reason.to_owned()));
         }
         match adapter {
@@ -238,6 +239,7 @@ impl Core {
     pub(super) fn fail(&mut self, id: u64, error: EngineError) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         self.queues.leave(sequence);
+        // The KV may be corrupt after a failure, and other sessions must not find it.
         sequence.discard(&mut self.pool);
         self.queues.set_aside(sequence, SessionPhase::Parked);
         if let Some(turn) = sequence.turn.take() {
@@ -250,7 +252,7 @@ impl Core {
 
     /// Ends every turn with an error after the engine has stopped.
     pub(super) fn fail_all(&mut self) {
-        let reason = self.pulse.stopped().unwrap_or("no reason given").to_owned();
+        let reason = self.stop_flag.stopped().unwrap_or("no reason given").to_owned();
         let open = self.sequences.values().filter(|sequence| sequence.turn.is_some());
         for id in open.map(|sequence| sequence.id).collect::<Vec<_>>() {
             self.fail(id, EngineError::Dead(reason.clone()));
@@ -268,20 +270,20 @@ impl Core {
         let loaded = catch_unwind(AssertUnwindSafe(|| backend.load_adapter(dir)));
         self.count_graphs();
         let reason = match loaded {
-            Ok(Ok(slot)) => return Ok(self.enlist(slot)),
+            Ok(Ok(slot)) => return Ok(self.register_adapter(slot)),
             Ok(Err(error)) => error.to_string(),
-            Err(panic) => format!("panic: {}", message(panic.as_ref())),
+            Err(panic) => format!("panic: {}", panic_message(panic.as_ref())),
         };
         self.check_lost();
         Err(EngineError::Adapter(reason))
     }
 
     /// Opens a loaded adapter to sessions, under a new generation.
-    fn enlist(&mut self, slot: AdapterSlot) -> LoadedAdapter {
+    fn register_adapter(&mut self, slot: AdapterSlot) -> LoadedAdapter {
         self.last_generation += 1;
         let adapter = LoadedAdapter { slot, generation: self.last_generation };
         self.adapters.push(adapter);
-        self.weigh();
+        self.publish_memory();
         adapter
     }
 
@@ -289,14 +291,15 @@ impl Core {
     pub(super) fn check_lost(&mut self) -> bool {
         let Some(reason) = self.backend.lost() else { return false };
         self.lost = true;
-        self.pulse.stop(&reason);
+        self.stop_flag.stop(&reason);
         self.fail_all();
         true
     }
 
     /// Ends with the thread. Leaks a lost backend, since freeing the memory of a lost device may block forever.
-    pub(super) fn leave(self) {
+    pub(super) fn shut_down(self) {
         if self.lost {
+            // Dropping could block forever.
             std::mem::forget(self.backend);
         }
     }
@@ -331,7 +334,7 @@ impl Core {
             keep
         });
         if self.retired.len() < before {
-            self.weigh();
+            self.publish_memory();
         }
     }
 
@@ -356,19 +359,19 @@ impl Core {
     }
 
     /// Prepares the engine for blocking on the next command.
-    pub(super) fn rest(&mut self) {
-        self.landed = None;
+    pub(super) fn prepare_idle(&mut self) {
+        self.last_pass_end = None;
         self.wake();
         self.audit();
-        self.gauge();
+        self.publish_gauges();
     }
 
-    pub(super) fn gauge(&self) {
+    pub(super) fn publish_gauges(&self) {
         let counters = &self.counters;
         counters.blocks_free.set(self.pool.free());
         counters.blocks_cached.set(self.pool.cached());
         counters.blocks_used.set(self.pool.used());
-        self.weigh();
+        self.publish_memory();
         let running = self.queues.running.len();
         let waiting = self.queues.waiting.len();
         counters.sessions_running.set(running);
@@ -378,7 +381,7 @@ impl Core {
     }
 
     /// Publishes the memory use of the backend. Must not be called while a pass is in flight.
-    fn weigh(&self) {
+    fn publish_memory(&self) {
         let counters = &self.counters;
         let footprint = self.backend.footprint();
         counters.kv_bytes.set(footprint.kv);

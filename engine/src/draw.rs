@@ -10,10 +10,10 @@ use waymark_models::kernel::Team;
 use waymark_models::sampler::{Pick, SampleError, Sampled};
 
 use super::error::EngineError;
-use super::masking::{MaskWait, PATIENCE};
+use super::masking::{MASK_TIMEOUT, MaskWait};
 use super::request::Generate;
 use super::sequence::{RunningTurn, Sequence};
-use super::worker::message;
+use super::worker::panic_message;
 
 /// A turn taken out of its session while its next token is chosen.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Draw {
     pub(super) turn: RunningTurn,
     /// Row of the logits.
     row: usize,
-    /// Set by the backend, or by [`all`].
+    /// Set by the backend, or by [`draw_all`].
     pub(super) drawn: Drawn,
 }
 
@@ -57,6 +57,7 @@ impl Draw {
         row: usize,
         drawn: Option<Result<Sampled, SampleError>>,
     ) -> Self {
+        // The backend has used a random number of this sampler: it must not be used again.
         if drawn.is_some() {
             turn.sampler.picked();
         }
@@ -83,6 +84,7 @@ impl Draw {
         let history = &sequence.ids[self.turn.begin..];
         let sampler = &mut self.turn.sampler;
         let generate = &self.turn.generate;
+        // A forced token is scored under the full distribution, whatever else is allowed.
         let forced = generate.force.get(history.len()).map(slice::from_ref);
         let allow = forced.or(generate.allow.as_deref());
         let row = logits.row(self.row);
@@ -91,7 +93,7 @@ impl Draw {
             None => sampler.sample(row, history, allow),
         }));
         self.drawn = match sampled {
-            Err(panic) => Drawn::Failed(EngineError::Sample(format!("panic: {}", message(panic.as_ref())))),
+            Err(panic) => Drawn::Failed(EngineError::Sample(format!("panic: {}", panic_message(panic.as_ref())))),
             Ok(Err(error)) => Drawn::Failed(EngineError::Sample(error.to_string())),
             Ok(Ok(sampled)) => Drawn::Token(sampled),
         };
@@ -100,11 +102,12 @@ impl Draw {
 
 /// Chooses a token for every draw without one. The result does not depend on the number of threads: each turn has its
 /// own random numbers.
-pub(super) fn all(draws: &mut [Draw], logits: &Logits, sequences: &HashMap<u64, Sequence>, team: Option<&Team>) {
-    let until = Instant::now() + PATIENCE;
-    let some = |draws: &mut [Draw]| draws.iter_mut().for_each(|draw| draw.draw(logits, sequences, until));
+pub(super) fn draw_all(draws: &mut [Draw], logits: &Logits, sequences: &HashMap<u64, Sequence>, team: Option<&Team>) {
+    // One deadline for all rows: the step waits for late masks only once.
+    let until = Instant::now() + MASK_TIMEOUT;
+    let draw_each = |draws: &mut [Draw]| draws.iter_mut().for_each(|draw| draw.draw(logits, sequences, until));
     match team {
-        Some(team) => team.rows(draws, 1, 1, &|_, draws| some(draws)),
-        None => some(draws),
+        Some(team) => team.rows(draws, 1, 1, &|_, draws| draw_each(draws)),
+        None => draw_each(draws),
     }
 }

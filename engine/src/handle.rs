@@ -32,7 +32,7 @@ pub(super) struct EngineShared {
     overlaps: bool,
     pub(super) config: EngineConfig,
     pub(super) counters: Arc<Counters>,
-    pub(super) pulse: Arc<StopFlag>,
+    pub(super) stop_flag: Arc<StopFlag>,
     commands: mpsc::Sender<EngineCommand>,
     sessions: AtomicU64,
     waiting: Arc<AtomicUsize>,
@@ -51,7 +51,7 @@ impl EngineShared {
 
     /// Returns an error once the thread has stopped.
     pub(super) fn alive(&self) -> Result<(), EngineError> {
-        self.pulse.stopped().map_or(Ok(()), |reason| Err(EngineError::Dead(reason.to_owned())))
+        self.stop_flag.stopped().map_or(Ok(()), |reason| Err(EngineError::Dead(reason.to_owned())))
     }
 
     /// Returns the longest sequence that can be held, in tokens.
@@ -70,6 +70,7 @@ impl Engine {
     pub fn start(backend: Box<dyn Backend>, config: EngineConfig, bytes: Arc<TokenBytes>) -> Result<Self, EngineError> {
         config.check()?;
         let spec = backend.spec().clone();
+        // A prompt of one token needs room for at least one more.
         if spec.limit() < 2 {
             return Err(EngineError::Request(format!(
                 "a pool of {} KV blocks is too small to generate a token: increase it",
@@ -79,12 +80,12 @@ impl Engine {
         let overlaps = backend.overlaps();
         let (commands, inbox) = mpsc::channel();
         let counters = Arc::new(Counters::new());
-        let pulse = Arc::new(StopFlag::default());
-        let core = Core::new(backend, config.clone(), bytes, counters.clone(), pulse.clone());
+        let stop_flag = Arc::new(StopFlag::default());
+        let core = Core::new(backend, config.clone(), bytes, counters.clone(), stop_flag.clone());
         worker::spawn(core, inbox)?;
         let sessions = AtomicU64::new(0);
         let waiting = Arc::default();
-        let shared = EngineShared { spec, overlaps, config, counters, pulse, commands, sessions, waiting };
+        let shared = EngineShared { spec, overlaps, config, counters, stop_flag, commands, sessions, waiting };
         Ok(Self(Arc::new(shared)))
     }
 
@@ -100,7 +101,7 @@ impl Engine {
 
     /// Returns the health of the engine.
     pub fn health(&self) -> Health {
-        self.0.pulse.health()
+        self.0.stop_flag.health()
     }
 
     /// Returns the properties of the backend.
@@ -131,6 +132,7 @@ impl Engine {
     pub async fn load_adapter(&self, dir: PathBuf) -> Result<LoadedAdapter, EngineError> {
         self.0.alive()?;
         let (reply, answer) = oneshot::channel();
+        // From here on, dropping the future unloads the adapter.
         let mut coming = PendingAdapter { answer, engine: self };
         self.0.send(EngineCommand::LoadAdapter { dir, reply });
         let stopped = || EngineError::Dead("it was shut down while loading an adapter".into());
@@ -181,6 +183,7 @@ struct PendingAdapter<'e> {
 
 impl Drop for PendingAdapter<'_> {
     fn drop(&mut self) {
+        // Closed first, so that no adapter can arrive after `try_recv`.
         self.answer.close();
         if let Ok(Ok(adapter)) = self.answer.try_recv() {
             self.engine.unload_adapter(adapter);

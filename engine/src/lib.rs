@@ -73,4 +73,4 @@ pub use stop::{LineLabel, StopString};
 pub use stop::{Matcher, StopSet};
 pub use token::{Origin, Token, TokenStep, TurnFinish};
 pub use turn::Turn;
-pub use worker::message;
+pub use worker::panic_message;

@@ -39,6 +39,7 @@ impl Lru {
         let next = self.next[block as usize];
         match previous {
             NONE => self.oldest = next,
+            // The removed block keeps its links: `push` overwrites them.
             previous => self.next[previous as usize] = next,
         }
         match next {

@@ -120,7 +120,9 @@ impl Inbox {
     pub(super) fn poll(&self, buffer: &mut VecDeque<TokenStep>, context: &mut Context<'_>) -> Poll<Mail> {
         let mut state = self.0.lock();
         if !state.steps.is_empty() {
+            // Swapping keeps both allocations in use, so that delivery allocates no memory.
             std::mem::swap(&mut state.steps, buffer);
+            // Taken, so that the engine gets one resume per full mailbox.
             let resume = std::mem::take(&mut state.full);
             return Poll::Ready(Mail::Steps { resume });
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use waymark_models::sampler::TokenMask;
 
 use super::constraint::{Constraint, ConstraintState};
-use super::worker::message;
+use super::worker::panic_message;
 
 /// Number of threads that compute masks.
 const THREADS: usize = 2;
@@ -17,7 +17,7 @@ const THREADS: usize = 2;
 /// Maximum time that all rows of a step together wait for their masks after the logits are ready. A mask takes tens of
 /// microseconds and was started one forward pass earlier, so this limit is generous; a row whose mask is late misses
 /// the step.
-pub(super) const PATIENCE: Duration = Duration::from_millis(2);
+pub(super) const MASK_TIMEOUT: Duration = Duration::from_millis(2);
 
 /// Pool of mask threads, started with the first constrained turn.
 #[derive(Debug, Default)]
@@ -68,6 +68,7 @@ impl Masks {
     pub(super) fn begin(&mut self, constraint: &Arc<dyn Constraint>) -> Result<Masking, String> {
         let jobs = match &self.jobs {
             Some(jobs) => jobs.clone(),
+            // Most servers never see a constrained turn and need no such threads.
             None => self.jobs.insert(start()?).clone(),
         };
         let masking = Masking { jobs, slot: Arc::default() };
@@ -81,18 +82,19 @@ fn start() -> Result<Sender<MaskJob>, String> {
     let queue = Arc::new(Mutex::new(queue));
     for _ in 0..THREADS {
         let queue = Arc::clone(&queue);
-        let spawned = thread::Builder::new().name("waymark-grammar".into()).spawn(move || while one(&queue) {});
+        let spawned =
+            thread::Builder::new().name("waymark-grammar".into()).spawn(move || while run_next_job(&queue) {});
         spawned.map_err(|error| format!("cannot start a grammar thread: {error}"))?;
     }
     Ok(jobs)
 }
 
 /// Executes the next job. Returns `false` when the channel is closed.
-fn one(queue: &Mutex<Receiver<MaskJob>>) -> bool {
+fn run_next_job(queue: &Mutex<Receiver<MaskJob>>) -> bool {
     // The lock is held while waiting for a job, not while doing it.
     let Ok(MaskJob { work, slot }) = queue.lock().unwrap_or_else(PoisonError::into_inner).recv() else { return false };
     let done = catch_unwind(AssertUnwindSafe(|| work.done()));
-    let done = done.unwrap_or_else(|panic| Err(format!("panic: {}", message(panic.as_ref()))));
+    let done = done.unwrap_or_else(|panic| Err(format!("panic: {}", panic_message(panic.as_ref()))));
     *slot.lock() = MaskState::Done(done);
     slot.done.notify_one();
     true
@@ -143,6 +145,7 @@ impl Masking {
         let waited = self.slot.done.wait_timeout_while(self.slot.lock(), left, working);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, MaskState::Used(None)) {
+            // The mask thread will store its result here later.
             MaskState::Working => {
                 *state = MaskState::Working;
                 MaskWait::Late

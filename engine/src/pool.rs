@@ -32,6 +32,7 @@ impl BlockPool {
             holders: vec![0; count as usize],
             keys: vec![None; count as usize],
             known: HashMap::new(),
+            // Reversed, so that low block numbers are taken first and high ones stay unwritten.
             free: (0..count).rev().collect(),
             cached: Lru::new(count as usize),
             used: 0,
@@ -118,6 +119,7 @@ impl BlockPool {
     /// known one.
     pub(super) fn register(&mut self, block: u32, key: PrefixKey) {
         debug_assert!(self.holders[block as usize] > 0, "block {block} is not held");
+        // Two sessions may compute the same block at the same time; only one copy is found later.
         if self.keys[block as usize].is_none() && !self.known.contains_key(&key) {
             self.known.insert(key, block);
             self.keys[block as usize] = Some(key);

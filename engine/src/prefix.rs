@@ -14,6 +14,7 @@ impl PrefixKey {
         input[..8].copy_from_slice(&base.to_le_bytes());
         input[8..16].copy_from_slice(&adapter.unwrap_or(0).to_le_bytes());
         input[16..24].copy_from_slice(&salt.to_le_bytes());
+        // Distinguishes the base model from an adapter with generation 0.
         input[24] = u8::from(adapter.is_some());
         Self::digest(&input)
     }

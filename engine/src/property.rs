@@ -171,7 +171,7 @@ impl Harness {
         if client.tokens.len() >= self.core.limit {
             return;
         }
-        let (outbox, inbox) = mailbox(self.core.config.undelivered);
+        let (outbox, inbox) = mailbox(self.core.config.max_undelivered);
         let submission = Submission {
             session: client.id,
             options: SessionOptions { salt: client.salt, ..SessionOptions::default() },
@@ -334,14 +334,14 @@ proptest! {
     /// A pool so small that sequences constantly evict and preempt each other.
     #[test]
     fn blocks_add_up_and_text_is_right_under_pressure(operations in prop::collection::vec(operation(), 1..80)) {
-        let config = EngineConfig { max_batch_rows: 4, step_tokens: 24, undelivered: 8, ..EngineConfig::default() };
+        let config = EngineConfig { max_batch_rows: 4, step_tokens: 24, max_undelivered: 8, ..EngineConfig::default() };
         play(8, config, operations);
     }
 
     /// A pool with room for the prefix cache and parked sessions.
     #[test]
     fn blocks_add_up_and_text_is_right_with_room(operations in prop::collection::vec(operation(), 1..80)) {
-        let config = EngineConfig { max_batch_rows: 8, step_tokens: 40, undelivered: 16, ..EngineConfig::default() };
+        let config = EngineConfig { max_batch_rows: 8, step_tokens: 40, max_undelivered: 16, ..EngineConfig::default() };
         play(64, config, operations);
     }
 
@@ -350,7 +350,7 @@ proptest! {
     fn blocks_add_up_and_text_is_right_beside_a_device_under_pressure(
         operations in prop::collection::vec(operation(), 1..80),
     ) {
-        let config = EngineConfig { max_batch_rows: 4, step_tokens: 24, undelivered: 8, ..EngineConfig::default() };
+        let config = EngineConfig { max_batch_rows: 4, step_tokens: 24, max_undelivered: 8, ..EngineConfig::default() };
         play_beside(8, config, operations);
     }
 
@@ -358,7 +358,7 @@ proptest! {
     fn blocks_add_up_and_text_is_right_beside_a_device_with_room(
         operations in prop::collection::vec(operation(), 1..80),
     ) {
-        let config = EngineConfig { max_batch_rows: 8, step_tokens: 40, undelivered: 16, ..EngineConfig::default() };
+        let config = EngineConfig { max_batch_rows: 8, step_tokens: 40, max_undelivered: 16, ..EngineConfig::default() };
         play_beside(64, config, operations);
     }
 }

@@ -51,6 +51,7 @@ impl Queues {
         match sequence.phase {
             SessionPhase::Waiting => drop(self.waiting.remove(&sequence.ticket)),
             SessionPhase::Running => {
+                // Sorted by ticket, so the youngest session is the last one.
                 if let Ok(at) = self.running.binary_search(&(sequence.ticket, sequence.id)) {
                     self.running.remove(at);
                 }
@@ -99,11 +100,11 @@ impl Queues {
 
     fn unpromise(&mut self, sequence: &mut Sequence) {
         let to = std::mem::take(&mut sequence.promised);
-        self.fulfil(sequence, 0..to);
+        self.withdraw_promises(sequence, 0..to);
     }
 
     /// Withdraws the promise of some of a session's blocks, because they were computed or will not be.
-    pub(super) fn fulfil(&mut self, sequence: &mut Sequence, blocks: std::ops::Range<usize>) {
+    pub(super) fn withdraw_promises(&mut self, sequence: &mut Sequence, blocks: std::ops::Range<usize>) {
         let session = sequence.id;
         for key in &sequence.keys(blocks.end)[blocks] {
             if self.promised.get(key) == Some(&session) {
@@ -134,6 +135,7 @@ impl Core {
             }
             index += 1;
         }
+        // At least one block, or a batch full of decode rows would starve prefill.
         let mut budget = self.config.step_tokens.saturating_sub(self.planned.len()).max(BLOCK);
         for index in 0..self.queues.running.len() {
             let (_, id) = self.queues.running[index];
@@ -141,6 +143,7 @@ impl Core {
                 self.plan_chunk(id, &mut budget);
             }
         }
+        // Iterates by ticket instead of an iterator, because `admit` changes the queue.
         let mut after = 0;
         while budget > 0 && self.queues.running.len() < self.config.max_batch_rows {
             let Some((&ticket, &id)) = self.queues.waiting.range(after..).next() else { break };
@@ -192,13 +195,14 @@ impl Core {
     fn admit(&mut self, id: u64) -> Admission {
         let Some(sequence) = self.sequences.get_mut(&id) else { return Admission::Later };
         let fresh = sequence.table.is_empty();
-        if fresh && !adopt(sequence, &mut self.pool, &self.queues.promised) {
+        if fresh && !share_cached_blocks(sequence, &mut self.pool, &self.queues.promised) {
             return Admission::Later;
         }
         // Removed from the idle list, so that making room does not evict this session's own blocks.
         let stamp = sequence.stamp;
         self.queues.idle.remove(&stamp);
         let missing = sequence.missing();
+        // Idle sessions lose their blocks before any running one is preempted.
         while self.pool.available() < missing && self.evict() {}
         let Some(sequence) = self.sequences.get_mut(&id) else { return Admission::Later };
         if self.pool.available() < missing {
@@ -218,6 +222,7 @@ impl Core {
             turn.permit = None;
             turn.stage.prefill(sequence.ids.len() - sequence.computed, hit);
             self.counters.queue_seconds.observe(Instant::now().duration_since(turn.submitted).as_secs_f64());
+            // Cache hits count for the first prompt only: later hits are the session's own blocks.
             if sequence.peak == 0 {
                 turn.outbox.set_cached(hit);
             }
@@ -249,6 +254,7 @@ impl Core {
             }
             if let Some(block) = self.pool.take() {
                 sequence.table.push(block);
+            // Preempting only moves a session to the idle list; the next round evicts its blocks.
             } else if !self.evict() && self.preempt() == Some(id) {
                 return false;
             }
@@ -267,7 +273,8 @@ impl Core {
 
 /// Shares cached blocks with a session that has none. Leaves at least one token to compute, since only a computed token
 /// gives logits. Returns `false` if the session should wait for a block that another session is computing.
-fn adopt(sequence: &mut Sequence, pool: &mut BlockPool, promised: &HashMap<PrefixKey, u64>) -> bool {
+fn share_cached_blocks(sequence: &mut Sequence, pool: &mut BlockPool, promised: &HashMap<PrefixKey, u64>) -> bool {
+    // Excludes the block of the last token, which must be computed for its logits.
     let full = (sequence.ids.len() - 1) / BLOCK;
     let keys = sequence.keys(full);
     let known = keys.iter().map_while(|key| pool.find(key)).collect::<Vec<_>>();

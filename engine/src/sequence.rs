@@ -134,6 +134,8 @@ impl Sequence {
     /// Releases all blocks. Blocks with known content stay in the cache, the first ones longest, so that nothing is
     /// lost until they are overwritten.
     pub(super) fn release(&mut self, pool: &mut BlockPool) {
+        // Last block first: the least recently used cached block is overwritten first, and a prefix is useless without
+        // its beginning.
         while let Some(block) = self.table.pop() {
             pool.release(block);
         }
@@ -159,6 +161,7 @@ impl Sequence {
             self.forget(keep, pool);
         }
         self.ids.extend_from_slice(append);
+        // Happens when the kept tokens were all computed and no token was appended.
         if self.computed == self.ids.len() {
             self.forget(self.ids.len() - 1, pool);
         }

@@ -51,8 +51,9 @@ impl Session {
     /// The session stays as it was.
     pub async fn generate(&mut self, generate: Generate) -> Result<Turn<'_>, EngineError> {
         self.check(&generate)?;
+        // Later turns need no permit: the session already holds its ticket and may hold blocks.
         let permit = if self.admitted { None } else { Some(self.shared.permit()?) };
-        let (outbox, inbox) = mailbox(self.shared.config.undelivered);
+        let (outbox, inbox) = mailbox(self.shared.config.max_undelivered);
         let submission = Submission {
             session: self.id,
             options: self.options,

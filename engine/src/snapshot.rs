@@ -86,6 +86,7 @@ impl Core {
     pub(super) fn snapshot(&self) -> EngineSnapshot {
         let now = Instant::now();
         let mut sequences: Vec<&Sequence> = self.sequences.values().collect();
+        // Hash map order would change between snapshots.
         sequences.sort_unstable_by_key(|sequence| sequence.ticket);
         let (served, retired) = self.adapters();
         let told = |adapter: &LoadedAdapter, retired| AdapterSnapshot {

@@ -15,10 +15,10 @@ use super::core::Core;
 use super::error::EngineError;
 use super::schedule::PlannedRow;
 use super::sequence::SessionPhase;
-use super::worker::message;
+use super::worker::panic_message;
 
 /// Number of steps between two audits of the block accounting.
-const AUDIT: u64 = 256;
+const STEPS_PER_AUDIT: u64 = 256;
 
 /// A pass in flight; its rows are in [`Core::planned`].
 #[derive(Debug)]
@@ -41,9 +41,10 @@ impl Core {
         let began = Instant::now();
         self.plan();
         if self.planned.is_empty() {
-            self.unstick();
+            self.fail_stuck_session();
             return false;
         }
+        // Taken to satisfy the borrow checker, and put back below to reuse the allocation.
         let planned = std::mem::take(&mut self.planned);
         self.counters.batch_rows.observe(planned.len() as f64);
         let submitted = self.begin_pass(&planned);
@@ -90,33 +91,33 @@ impl Core {
         let Some(PassInFlight { began, submitted }) = self.flight.take() else { return };
         let planned = std::mem::take(&mut self.planned);
         let result = submitted.and_then(|()| self.collect());
-        if self.settle_pass(&planned, result) {
+        if self.finish_pass(&planned, result) {
             self.failures = 0;
         } else {
             self.failures += 1;
         }
         self.planned = planned;
         if self.failures >= self.config.max_failures {
-            self.probe();
+            self.probe_backend();
         }
         self.counters.cache_evictions_total.add(self.pool.drain_overwritten());
         self.count_graphs();
-        if self.counters.steps_total.get().is_multiple_of(AUDIT) {
+        if self.counters.steps_total.get().is_multiple_of(STEPS_PER_AUDIT) {
             self.audit();
         }
-        self.gauge();
+        self.publish_gauges();
         self.counters.step_seconds.observe(began.elapsed().as_secs_f64());
     }
 
     /// Runs a whole pass over some rows.
     fn execute(&mut self, planned: &[PlannedRow]) -> bool {
         let result = self.begin_pass(planned).and_then(|()| self.collect());
-        self.settle_pass(planned, result)
+        self.finish_pass(planned, result)
     }
 
     /// Processes the result of a pass. Rows of a failed pass are run again one by one, so that only those fail that
     /// fail alone. Returns `true` if any row succeeded.
-    fn settle_pass(&mut self, planned: &[PlannedRow], result: Result<(), String>) -> bool {
+    fn finish_pass(&mut self, planned: &[PlannedRow], result: Result<(), String>) -> bool {
         let Err(reason) = result else { return self.commit(planned) };
         self.counters.step_failures_total.add(1);
         if planned.len() > 1 {
@@ -171,9 +172,10 @@ impl Core {
     fn launch(&mut self) -> Result<(), String> {
         let Self { backend, batch, picks, output, .. } = self;
         let began = Instant::now();
-        let submitted = contain(|| backend.submit(batch, picks, output));
-        if let Some(landed) = self.landed.take() {
-            let gap = if self.backend.overlaps() { landed.elapsed() } else { began - landed };
+        let submitted = catch_panic(|| backend.submit(batch, picks, output));
+        if let Some(last_pass_end) = self.last_pass_end.take() {
+            // An asynchronous pass counts as begun once it is in the device queue, after `submit` returns.
+            let gap = if self.backend.overlaps() { last_pass_end.elapsed() } else { began - last_pass_end };
             self.counters.gap_seconds.observe(gap.as_secs_f64());
         }
         submitted
@@ -182,10 +184,11 @@ impl Core {
     /// Waits for the pass in flight.
     fn collect(&mut self) -> Result<(), String> {
         let Self { backend, batch, output, .. } = self;
-        let collected = contain(|| backend.collect(output));
-        self.landed = Some(Instant::now());
+        let collected = catch_panic(|| backend.collect(output));
+        self.last_pass_end = Some(Instant::now());
         collected?;
         let drawn = output.drawn.iter().flatten().count();
+        // A backend that returns too little would otherwise panic at an index far from its cause.
         if output.logits.rows() + drawn < batch.logit_rows() {
             return Err(format!(
                 "the backend returned {} rows of logits instead of {}",
@@ -198,7 +201,8 @@ impl Core {
 
     /// Tells a broken backend from bad requests, after several steps without a successful row: the engine stops only if
     /// the backend cannot compute a single harmless token either. So no request can stop the engine by always failing.
-    fn probe(&mut self) {
+    fn probe_backend(&mut self) {
+        // The probe needs a block of its own; without one it is repeated after the next failed step.
         let Some(block) = self.pool.take() else { return };
         self.batch.clear();
         self.picks.clear();
@@ -213,26 +217,26 @@ impl Core {
             }
             Ok(()) => return,
         };
-        self.pulse.stop(&format!("{failures} consecutive steps failed, the last one with: {reason}"));
+        self.stop_flag.stop(&format!("{failures} consecutive steps failed, the last one with: {reason}"));
         self.fail_all();
     }
 
     /// Fails a waiting session when no session can run. Impossible by construction; if it happens all the same, it must
     /// not become an endless busy loop.
-    fn unstick(&mut self) {
+    fn fail_stuck_session(&mut self) {
         if let Some((_, &id)) = self.queues.waiting.first_key_value() {
             self.counters.invariant_violations_total.add(1);
             self.fail(id, EngineError::Backend("no KV blocks are available for this request".into()));
         }
-        self.gauge();
+        self.publish_gauges();
     }
 }
 
 /// Runs half a pass and catches panics. The backend may be left in any state: by contract it writes everything again in
 /// the next pass.
-fn contain(half: impl FnOnce() -> Result<(), BackendError>) -> Result<(), String> {
+fn catch_panic(half: impl FnOnce() -> Result<(), BackendError>) -> Result<(), String> {
     match catch_unwind(AssertUnwindSafe(half)) {
-        Err(panic) => Err(format!("panic: {}", message(panic.as_ref()))),
+        Err(panic) => Err(format!("panic: {}", panic_message(panic.as_ref()))),
         Ok(result) => result.map_err(|error| error.to_string()),
     }
 }

@@ -129,6 +129,7 @@ impl Matcher {
                     continue;
                 }
                 self.matched[index] = stop.advance(self.matched[index], byte);
+                // Of several stops that end at this byte, the longest began first.
                 let longer = found.is_none_or(|other| stop.bytes.len() > set.stops[other].bytes.len());
                 if self.matched[index] == stop.bytes.len() && longer {
                     found = Some(index);

@@ -69,6 +69,7 @@ impl<'a> Turn<'a> {
     fn deliver(&mut self, step: &TokenStep) {
         let token = Token { id: step.id, origin: Origin::Policy, logprob: Some(step.logprob), forced: false };
         self.session.tokens.push(token);
+        // The engine already has this token, so the next turn must not send it again.
         self.session.known += 1;
     }
 

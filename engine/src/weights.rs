@@ -9,7 +9,7 @@ use super::command::EngineCommand;
 use super::core::Core;
 use super::error::EngineError;
 use super::handle::Engine;
-use super::worker::message;
+use super::worker::panic_message;
 
 impl Engine {
     /// Replaces the weights by others of the same shape. The KV cache of the previous weights is not used again.
@@ -49,7 +49,7 @@ impl Core {
                 return Ok(());
             }
             Ok(Err(error)) => error.to_string(),
-            Err(panic) => format!("panic: {}", message(panic.as_ref())),
+            Err(panic) => format!("panic: {}", panic_message(panic.as_ref())),
         };
         self.check_lost();
         Err(EngineError::Weights(reason))

@@ -21,18 +21,19 @@ pub(super) fn spawn(core: Core, commands: Receiver<EngineCommand>) -> Result<(),
 }
 
 fn run(mut core: Core, commands: &Receiver<EngineCommand>) {
-    let pulse = core.pulse.clone();
+    // Needed after `core` was borrowed by a closure that may panic.
+    let stop_flag = core.stop_flag.clone();
     // After a panic in the accounting itself, a stopped engine is safer than a wrong one.
     let result = catch_unwind(AssertUnwindSafe(|| serve(&mut core, commands)));
     if let Err(panic) = &result {
-        pulse.stop(&format!("the engine thread panicked: {}", message(panic.as_ref())));
+        stop_flag.stop(&format!("the engine thread panicked: {}", panic_message(panic.as_ref())));
     }
-    pulse.stop("it was shut down");
+    stop_flag.stop("it was shut down");
     // Open turns end with an error before the caller of `shutdown` is notified.
     let done = result.unwrap_or_default();
     core.fail_all();
     core.wake();
-    core.leave();
+    core.shut_down();
     drop(done);
 }
 
@@ -41,7 +42,7 @@ fn serve(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<oneshot:
     let mut held = None;
     loop {
         if !core.busy() && held.is_none() {
-            core.rest();
+            core.prepare_idle();
             match commands.recv() {
                 Ok(command) => held = Some(command),
                 Err(_) => return None,
@@ -56,7 +57,7 @@ fn serve(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<oneshot:
             }
         }
         if core.begin() {
-            held = core.overlaps().then(|| meanwhile(core, commands)).flatten();
+            held = core.overlaps().then(|| run_during_pass(core, commands)).flatten();
             core.conclude();
         }
     }
@@ -64,7 +65,7 @@ fn serve(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<oneshot:
 
 /// Executes commands while the backend works. Returns the first command that has to wait for the pass; later ones stay
 /// in the channel, so that none overtakes another.
-fn meanwhile(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<EngineCommand> {
+fn run_during_pass(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<EngineCommand> {
     let mut held = None;
     while held.is_none() {
         match commands.try_recv() {
@@ -79,7 +80,7 @@ fn meanwhile(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<Engi
 }
 
 /// Returns the text of a panic, if it has one.
-pub fn message(panic: &(dyn Any + Send)) -> &str {
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

@@ -6,7 +6,7 @@ mod outside;
 
 use serde::Deserialize;
 
-use super::{Overlap, contains, exact_match, f1, normalize, searcher};
+use super::{Overlap, contains, exact_match, f1, normalize, r1_searcher};
 
 #[derive(Deserialize)]
 struct Case {
@@ -42,19 +42,19 @@ fn em_f1() {
         for expected in [case.hipporag_f1, case.graphr1_f1] {
             assert!((f1(prediction, golds) - expected).abs() < 1e-9, "{what}");
         }
-        assert_eq!(searcher::normalize(prediction), case.normalize_r1searcher_pred, "{what}");
-        assert_eq!(all(searcher::normalize), case.normalize_r1searcher_golds, "{what}");
+        assert_eq!(r1_searcher::normalize(prediction), case.normalize_r1searcher_pred, "{what}");
+        assert_eq!(all(r1_searcher::normalize), case.normalize_r1searcher_golds, "{what}");
         searcher_metrics(case, &what);
     }
 }
 
 fn searcher_metrics(case: &Case, what: &str) {
     let any = |holds: fn(&str, &str) -> bool| case.golds.iter().any(|gold| holds(&case.prediction, gold));
-    assert_eq!(any(searcher::exact_match), case.graphragr1_em, "{what}");
-    assert_eq!(any(searcher::covers_words), case.graphragr1_cover_em_1, "{what}: all words");
-    assert_eq!(any(searcher::covers_text), case.graphragr1_cover_em_2, "{what}: contained");
+    assert_eq!(any(r1_searcher::exact_match), case.graphragr1_em, "{what}");
+    assert_eq!(any(r1_searcher::covers_words), case.graphragr1_cover_em_1, "{what}: all words");
+    assert_eq!(any(r1_searcher::covers_text), case.graphragr1_cover_em_2, "{what}: contained");
     // The reference takes the first of several equal overlaps, and `max_by` the last.
-    let overlaps = case.golds.iter().rev().map(|gold| searcher::overlap(&case.prediction, gold));
+    let overlaps = case.golds.iter().rev().map(|gold| r1_searcher::overlap(&case.prediction, gold));
     let best = overlaps.max_by(|a, b| a.f1.total_cmp(&b.f1)).unwrap_or_default();
     let Overlap { f1, precision, recall } = best;
     for (value, expected) in [f1, precision, recall].into_iter().zip(case.graphragr1_f1_precision_recall) {

@@ -2,10 +2,10 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `normal` | the two normal forms in which answers are compared |
+//! | `normalize` | the two normal forms in which answers are compared |
 //! | `exact` | exact match and containment |
 //! | `overlap` | F1 of words |
-//! | `searcher` | the variants of R1-Searcher and GraphRAG-R1 |
+//! | `r1_searcher` | the variants of R1-Searcher and GraphRAG-R1 |
 //! | `support` | SF-F1 and UAR, after PathRouter |
 //! | `cost` | costs of retrieval |
 //! | `quantile` | quantiles of a sample |
@@ -14,15 +14,15 @@
 
 mod cost;
 mod exact;
-mod normal;
+mod normalize;
 mod overlap;
 mod quantile;
-pub mod searcher;
+pub mod r1_searcher;
 mod support;
 
 pub use cost::{Cost, PricedSearch, Prices};
 pub use exact::{contains, exact_match};
-pub use normal::{normalize, strip};
+pub use normalize::{normalize, strip};
 pub use overlap::{Overlap, f1};
 pub use quantile::quantile;
 pub use support::{Unsupported, support_f1};

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::normal::words;
 use super::normalize;
+use super::normalize::words;
 
 /// Words that a prediction and a gold text have in common, as multisets. All zero without a common word, also for two
 /// empty texts.
@@ -35,6 +35,7 @@ impl Overlap {
                 same += 1;
             }
         }
+        // Avoids dividing by zero below.
         if same == 0 {
             return Overlap::default();
         }

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::normal::words;
 use super::normalize;
+use super::normalize::words;
 use super::overlap::Overlap;
 
 /// Returns the SF-F1 of a trajectory, PathRouter's P_i (its appendix A): the mean over the gold passages of the F1

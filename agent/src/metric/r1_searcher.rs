@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-pub use super::normal::spaced as normalize;
-use super::normal::words;
+pub use super::normalize::spaced as normalize;
+use super::normalize::words;
 use super::overlap::Overlap;
 
 /// Answers that are either right or wrong, without partial credit.

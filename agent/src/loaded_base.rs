@@ -6,7 +6,7 @@ use super::policy::Policy;
 
 /// Identity of the loaded base model: everything by which a policy may name its base.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BaseIdentity {
+pub struct LoadedBase {
     /// Names of the model.
     pub names: Vec<String>,
     /// Content hash of its weights ([`Weights::id`](waymark_models::weights::Weights::id)). `None` for a mock.
@@ -15,7 +15,7 @@ pub struct BaseIdentity {
     pub path: Option<PathBuf>,
 }
 
-impl BaseIdentity {
+impl LoadedBase {
     /// Returns the reason why `policy` does not belong to this model, if it does not. The weights' ID takes precedence
     /// over their path, and the path over a name, which other models may have as well.
     pub(super) fn mismatch(&self, policy: &Policy) -> Option<String> {
@@ -66,20 +66,20 @@ mod tests {
         let root = root.path().canonicalize().unwrap();
         let own = root.join("own/model");
         fs::create_dir_all(&own).unwrap();
-        let base = |path: &Path| BaseIdentity {
+        let base = |path: &Path| LoadedBase {
             names: vec!["spec".to_owned(), "model".to_owned()],
             id: Some("00ff".to_owned()),
             path: Some(path.to_owned()),
         };
         let here = base(&own);
         let elsewhere = base(&root.join("elsewhere/model"));
-        let fits = |more: &str, base: &BaseIdentity| base.mismatch(&policy(&root.join("bare"), more)).is_none();
+        let fits = |more: &str, base: &LoadedBase| base.mismatch(&policy(&root.join("bare"), more)).is_none();
         assert!(fits("", &here) && fits("base = \"spec\"", &here) && !fits("base = \"other\"", &here));
         assert!(fits("base = \"other\"\nbase_id = \"00ff\"", &here));
         assert!(!fits("base = \"spec\"\nbase_id = \"ff00\"", &here) && !fits("base_id = \"ff00\"", &here));
         // Nothing is beside this one: it is a name.
         assert!(fits("base = \"model\"", &elsewhere));
-        let mock = BaseIdentity { names: vec!["mock".to_owned()], ..BaseIdentity::default() };
+        let mock = LoadedBase { names: vec!["mock".to_owned()], ..LoadedBase::default() };
         assert!(fits("base = \"mock\"\nbase_id = \"00ff\"", &mock), "what has no weights goes by its name");
 
         let brings = |more: &str| policy(&root.join("own"), &format!("base = \"model\"\n{more}"));
