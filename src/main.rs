@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
-use waymark::cli::{Cli, end};
+use waymark::cli::Cli;
+use waymark_runtime::exit_code;
 
 #[cfg(unix)]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    end(Cli::read().run())
+    exit_code(Cli::read().run())
 }

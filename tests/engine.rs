@@ -9,10 +9,10 @@ use std::time::Duration;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::time::{sleep, timeout};
-use waymark::engine::mock::Random;
-use waymark::engine::{
-    Engine, EngineConfig, EngineError, Finish, Generate, Health, MockBackend, Origin, Session, SessionOptions,
-    SessionState, Step, StopSet,
+use waymark_engine::mock::Random;
+use waymark_engine::{
+    Engine, EngineConfig, EngineError, TurnFinish, Generate, Health, MockBackend, Origin, Session, SessionOptions,
+    SessionState, TokenStep, StopSet,
 };
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
@@ -44,7 +44,7 @@ fn greedy(max_tokens: usize) -> Generate {
 }
 
 /// Runs a turn to its end.
-async fn run(session: &mut Session, generate: Generate) -> Result<(Vec<Step>, Finish), EngineError> {
+async fn run(session: &mut Session, generate: Generate) -> Result<(Vec<TokenStep>, TurnFinish), EngineError> {
     let mut turn = session.generate(generate).await?;
     let mut steps = Vec::new();
     while let Some(step) = timeout(PATIENCE, turn.next()).await.expect("the engine hangs") {
@@ -94,7 +94,7 @@ async fn fifty_clients_share_a_pool_of_two_requests() {
             run(&mut session, greedy(20)).await.unwrap();
             session.append(&prompt(client, 10), Origin::Environment, false);
             let (steps, finish) = run(&mut session, greedy(15)).await.unwrap();
-            assert_eq!((steps.len(), finish), (15, Finish::Length));
+            assert_eq!((steps.len(), finish), (15, TurnFinish::Length));
             check_text(&session);
         })
     });
@@ -165,7 +165,7 @@ async fn a_parked_session_computes_nothing_twice() {
     let mut before = Vec::new();
     for turn in 0..4 {
         let (steps, finish) = run(&mut session, greedy(10)).await.unwrap();
-        assert_eq!((steps.len(), finish), (10, Finish::Length));
+        assert_eq!((steps.len(), finish), (10, TurnFinish::Length));
         let now = ids(&session);
         assert!(now.starts_with(&before), "turn {turn} changed what was there");
         session.append(&prompt(turn, 30), Origin::Environment, false);
@@ -336,7 +336,7 @@ async fn requests_without_meaning_are_refused_and_change_nothing() {
     let senseless = Generate { sampling: SamplingParams { top_p: -1.0, ..Default::default() }, ..greedy(5) };
     assert!(refusal(&mut session, senseless).await.to_string().contains("top_p"));
     let (steps, finish) = run(&mut session, greedy(50)).await.unwrap();
-    assert_eq!((steps.len(), finish), (4, Finish::Context), "the pool holds 64 tokens");
+    assert_eq!((steps.len(), finish), (4, TurnFinish::Context), "the pool holds 64 tokens");
     session.append(&[9999], Origin::Environment, false);
     assert!(matches!(refusal(&mut session, greedy(1)).await, EngineError::Request(_)));
 }
@@ -427,7 +427,7 @@ async fn an_engine_that_only_fails_is_dead_and_says_so() {
 
 #[tokio::test]
 async fn a_slow_reader_pauses_its_own_session_and_no_other() {
-    let config = EngineConfig { undelivered: 8, max_batch_rows: 2, ..EngineConfig::default() };
+    let config = EngineConfig { max_undelivered: 8, max_batch_rows: 2, ..EngineConfig::default() };
     let engine = start(mock(), config);
     let mut slow: Vec<Session> = (0..3).map(|first| session(&engine, &prompt(first, 20))).collect();
     let mut turns = Vec::new();
@@ -446,7 +446,7 @@ async fn a_slow_reader_pauses_its_own_session_and_no_other() {
             step.unwrap();
             steps += 1;
         }
-        assert_eq!((steps, turn.finish()), (500, Some(Finish::Length)));
+        assert_eq!((steps, turn.finish()), (500, Some(TurnFinish::Length)));
     }
     drop(turns);
     slow.iter().for_each(check_text);
@@ -460,14 +460,14 @@ async fn a_stop_string_ends_a_turn_across_tokens() {
     let stops = Arc::new(StopSet::new([b"\0never".as_slice(), &said[20..25]]));
     let mut again = session(&engine, &prompt(1, 20));
     let (steps, finish) = run(&mut again, Generate { stops, ..greedy(40) }).await.unwrap();
-    assert_eq!((steps.len(), finish), (25, Finish::Stop(1)));
+    assert_eq!((steps.len(), finish), (25, TurnFinish::Stop(1)));
     let eos = vec![u32::from(said[7])];
     let first = said.iter().position(|byte| *byte == said[7]).unwrap();
     let mut third = session(&engine, &prompt(1, 20));
     let (steps, finish) = run(&mut third, Generate { eos: eos.clone(), ..greedy(40) }).await.unwrap();
-    assert_eq!((steps.len(), finish), (first + 1, Finish::Eos), "the token that ends it is kept");
+    assert_eq!((steps.len(), finish), (first + 1, TurnFinish::Eos), "the token that ends it is kept");
     let (_, finish) = run(&mut third, Generate { eos, ignore_eos: true, ..greedy(40) }).await.unwrap();
-    assert_eq!(finish, Finish::Length);
+    assert_eq!(finish, TurnFinish::Length);
 }
 
 #[tokio::test]
@@ -493,7 +493,7 @@ async fn forced_tokens_are_scored_as_they_were_when_they_were_sampled() {
     let force: Vec<u32> = steps.iter().map(|step| step.id).collect();
     let mut again = session(&engine, &prompt(1, 20));
     let (scored, finish) = run(&mut again, Generate { force: force.clone(), ..greedy(30) }).await.unwrap();
-    assert_eq!((scored, finish), (steps, Finish::Length));
+    assert_eq!((scored, finish), (steps, TurnFinish::Length));
     assert_eq!(again.tokens(), first.tokens());
     // Where they end, sampling goes on.
     let mut longer = session(&engine, &prompt(1, 20));

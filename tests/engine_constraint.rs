@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use waymark::engine::mock::Random;
-use waymark::engine::{
-    Constraint, Engine, EngineConfig, EngineError, Follow, Generate, MockBackend, Origin, Session, SessionOptions,
+use waymark_engine::mock::Random;
+use waymark_engine::{
+    Constraint, Engine, EngineConfig, EngineError, ConstraintState, Generate, MockBackend, Origin, Session, SessionOptions,
 };
 use waymark_models::sampler::{SamplingParams, TokenMask};
 use waymark_models::tokenizer::Tokenizer;
@@ -30,12 +30,12 @@ fn thirds() -> Thirds {
 }
 
 impl Constraint for Thirds {
-    fn begin(&self) -> Box<dyn Follow> {
+    fn begin(&self) -> Box<dyn ConstraintState> {
         Box::new(self.clone())
     }
 }
 
-impl Follow for Thirds {
+impl ConstraintState for Thirds {
     fn allowed(&mut self) -> Result<Option<TokenMask>, String> {
         assert!(self.taken != self.panics_at, "the rule breaks");
         sleep(self.takes);

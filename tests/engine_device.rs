@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use waymark::engine::mock::Random;
-use waymark::engine::{
+use waymark_engine::mock::Random;
+use waymark_engine::{
     Engine, EngineConfig, EngineError, Generate, Health, MockBackend, Origin, Session, SessionOptions,
 };
 use waymark_models::cuda::graphs::GraphUse;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use agent_script::{Script, Stub, character_tokenizer, own_mask, passage, run};
 use serde::Deserialize;
-use waymark::agent::{
-    Action, Budget, Conversation, EpisodeOptions, Format, Guide, Injected, Kind, MAX_K, Offer, Outcome, PathRouter,
-    Policy, Prompt, Protocol, Reading, RouteRag, Runtime, SearchR1, Seen, Tags, Trajectory, Variant, path_router, tag,
+use waymark_agent::{
+    Action, Budget, Conversation, EpisodeOptions, Format, Guide, Injected, SegmentKind, MAX_K, AllowedActions, ActionOutcome, PathRouter,
+    Policy, ProtocolPrompt, Protocol, ReadingRule, RouteRag, Runtime, SearchR1, FoundEvidence, Tags, Trajectory, LoopVariant, path_router, tag,
 };
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
@@ -36,7 +36,7 @@ fn action_parsing() {
         for protocol in [&RouteRag as &dyn Protocol, &SearchR1] {
             let cut = protocol.cut(&case.raw);
             assert_eq!(cut, case.truncated, "{:?}", case.raw);
-            let (name, content) = match protocol.parse(cut, Reading::First) {
+            let (name, content) = match protocol.parse(cut, ReadingRule::First) {
                 Action::Search(request) => (Some("search"), request.written),
                 Action::Answer { text } => (Some("answer"), text),
                 Action::Backtrack | Action::Refuse { .. } | Action::Invalid => (None, String::new()),
@@ -60,7 +60,7 @@ fn passages2string() {
         let passages: Vec<_> = case.documents.iter().map(|document| passage(document)).collect();
         assert_eq!(tag::passages_to_string(&passages, Format::Training), case.text);
         let block = |protocol: &dyn Protocol| -> String {
-            let parts = protocol.observation(&Outcome::Evidence(Seen::of(&passages)), Format::Training);
+            let parts = protocol.observation(&ActionOutcome::Evidence(FoundEvidence::of(&passages)), Format::Training);
             parts.iter().map(Injected::text).collect()
         };
         assert_eq!(block(&RouteRag), case.information_block_routerag);
@@ -73,31 +73,31 @@ struct Call {
     raw: String,
     processed: String,
     continues: bool,
-    tool_call: Tool,
+    tool_call: GoldenToolCall,
     observation: String,
 }
 
 #[derive(Deserialize)]
-struct Tool {
+struct GoldenToolCall {
     tool: String,
     args: BTreeMap<String, String>,
 }
 
-/// What the environment of Graph-R1 makes of a turn, and what it puts around the answer of its tool.
+/// Checks tool calls and observations against the environment of Graph-R1.
 #[test]
 fn graphr1_tool_calls() {
     for case in outside::cases::<Call>("graphr1_tool_calls", "cases") {
-        let Call { raw, processed, continues, tool_call: Tool { tool, args }, observation } = case;
+        let Call { raw, processed, continues, tool_call: GoldenToolCall { tool, args }, observation } = case;
         let cut = PathRouter.cut(&raw);
         assert_eq!(format!("{cut}<|im_end|>"), processed, "{raw:?}");
-        let action = PathRouter.parse(cut, Reading::First);
+        let action = PathRouter.parse(cut, ReadingRule::First);
         let query = match &action {
             Action::Search(request) => Some(&request.query),
             _ => None,
         };
         assert_eq!(query, args.get("query"), "{raw:?}");
         assert_eq!(tool == "search", query.is_some(), "{raw:?}");
-        let told = PathRouter.observation(&Outcome::Invalid(&raw), Format::Training);
+        let told = PathRouter.observation(&ActionOutcome::Invalid(&raw), Format::Training);
         assert_eq!(!told.is_empty(), continues, "{raw:?}");
         if tool == "invalid" {
             assert_eq!(observation, path_router::INVALID);
@@ -120,7 +120,7 @@ async fn graphr1_messages() {
         let stub = Arc::new(Stub::new(|query| Ok(vec![passage(&format!("T\n{}", query.wanted.text))])));
         let runtime = Runtime::new(script.clone(), tokenizer.clone(), Some(template), eos.clone(), Some(stub));
         let mut policy = Policy::builtin("path-router").unwrap();
-        policy.variant = Variant::Training;
+        policy.variant = LoopVariant::Training;
         let (trajectory, _) = run(&runtime, &policy, "?", EpisodeOptions::default()).await.unwrap();
         assert_eq!(script.generations(), 1 + usize::from(case.continues), "{:?}", case.raw);
         let named = |id: u32| match tokenizer.name(id).filter(|_| tokenizer.is_control(id)) {
@@ -152,21 +152,21 @@ async fn graphr1_messages() {
 
 #[derive(Deserialize)]
 struct Scenario {
-    config: Config,
+    config: GoldenConfig,
     docs: BTreeMap<String, Vec<String>>,
     queries_posted_per_round: Vec<Vec<String>>,
-    trajectories: Vec<Golden>,
+    trajectories: Vec<GoldenTrajectory>,
 }
 
 #[derive(Deserialize)]
-struct Config {
+struct GoldenConfig {
     max_turns: usize,
     max_obs_length: usize,
     max_prompt_length: usize,
 }
 
 #[derive(Deserialize)]
-struct Golden {
+struct GoldenTrajectory {
     question: String,
     model_outputs_in_order: Vec<String>,
     prompt: String,
@@ -188,8 +188,8 @@ impl Protocol for Prompted {
     fn name(&self) -> &'static str {
         self.0.name()
     }
-    fn prompt(&self, _: &Conversation, _: bool) -> Prompt {
-        Prompt::Raw(self.1.clone())
+    fn prompt(&self, _: &Conversation, _: bool) -> ProtocolPrompt {
+        ProtocolPrompt::Raw(self.1.clone())
     }
     fn tags(&self) -> &'static Tags {
         self.0.tags()
@@ -197,31 +197,31 @@ impl Protocol for Prompted {
     fn stops(&self) -> &'static [&'static str] {
         self.0.stops()
     }
-    fn parse(&self, turn: &str, reading: Reading) -> Action {
+    fn parse(&self, turn: &str, reading: ReadingRule) -> Action {
         self.0.parse(turn, reading)
     }
     fn cut<'t>(&self, turn: &'t str) -> &'t str {
         self.0.cut(turn)
     }
-    fn observation(&self, outcome: &Outcome<'_>, format: Format) -> Vec<Injected> {
+    fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
         self.0.observation(outcome, format)
     }
     fn budget(&self) -> Budget {
         self.0.budget()
     }
-    fn force_answer(&self, writing: Kind) -> Option<String> {
+    fn force_answer(&self, writing: SegmentKind) -> Option<String> {
         self.0.force_answer(writing)
     }
-    fn guide(&self, offer: &Offer) -> Option<Guide> {
+    fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
         self.0.guide(offer)
     }
 }
 
 /// The reference's loop with the limits of a scenario.
-fn policy(protocol: &str, prompt: &str, config: &Config) -> Policy {
+fn policy(protocol: &str, prompt: &str, config: &GoldenConfig) -> Policy {
     let mut policy = Policy::builtin(protocol).unwrap();
     policy.protocol = Arc::new(Prompted(policy.protocol, prompt.to_owned()));
-    policy.variant = Variant::Training;
+    policy.variant = LoopVariant::Training;
     policy.retrieval.format = Format::Training;
     // As many as the stub has.
     policy.retrieval.k = MAX_K;
@@ -276,7 +276,7 @@ async fn check(
     name: &str,
     protocol: &str,
     scenario: &Scenario,
-    golden: &Golden,
+    golden: &GoldenTrajectory,
     tokenizer: Arc<Tokenizer>,
     posted: &mut [Vec<String>],
 ) {

@@ -9,23 +9,23 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// A running `waymark serve --mock`; killed when dropped.
-struct Program {
+struct RunningServer {
     child: Child,
     address: String,
 }
 
-impl Program {
-    fn start(flags: &[&str]) -> Program {
-        Program::start_as(|command| command.args(["serve", "--mock", "--port", "0"]).args(flags))
+impl RunningServer {
+    fn start(flags: &[&str]) -> RunningServer {
+        RunningServer::start_as(|command| command.args(["serve", "--mock", "--port", "0"]).args(flags))
     }
 
-    fn start_as(setup: impl FnOnce(&mut Command) -> &mut Command) -> Program {
+    fn start_as(setup: impl FnOnce(&mut Command) -> &mut Command) -> RunningServer {
         let mut command = Command::new(env!("CARGO_BIN_EXE_waymark"));
         let mut child = setup(command.stdout(Stdio::piped()).stderr(Stdio::null())).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("said {line:?}"));
-        Program { address: address.to_owned(), child }
+        RunningServer { address: address.to_owned(), child }
     }
 
     fn get(&self, path: &str) -> String {
@@ -63,7 +63,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -100,7 +100,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 
 #[test]
 fn a_signal_ends_an_idle_server_with_success() {
-    let mut program = Program::start(&[]);
+    let mut program = RunningServer::start(&[]);
     assert!(program.get("/ready").starts_with("HTTP/1.1 200"));
     program.terminate();
     assert_eq!(program.wait().code(), Some(0));
@@ -108,7 +108,7 @@ fn a_signal_ends_an_idle_server_with_success() {
 
 #[test]
 fn the_deadline_ends_a_busy_one_with_success_as_well() {
-    let mut program = Program::start(&["--drain-seconds", "0.2"]);
+    let mut program = RunningServer::start(&["--drain-seconds", "0.2"]);
     let mut busy = program.occupy();
     until("a request runs", || program.get("/metrics").contains("waymark_http_in_flight 2"));
     program.terminate();
@@ -121,7 +121,7 @@ fn the_deadline_ends_a_busy_one_with_success_as_well() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let mut program = Program::start(&["--drain-seconds", "60"]);
+    let mut program = RunningServer::start(&["--drain-seconds", "60"]);
     let busy = program.occupy();
     until("a request runs", || program.get("/metrics").contains("waymark_http_in_flight 2"));
     program.terminate();
@@ -135,7 +135,7 @@ fn a_second_signal_ends_it_at_once() {
 
 #[test]
 fn a_taken_port_is_told() {
-    let program = Program::start(&[]);
+    let program = RunningServer::start(&[]);
     let port = program.address.rsplit(':').next().unwrap();
     let output =
         Command::new(env!("CARGO_BIN_EXE_waymark")).args(["serve", "--mock", "--port", port]).output().unwrap();
@@ -149,7 +149,7 @@ fn a_hangup_has_it_read_its_keys_again() {
     let path = dir.path().join("keys.toml");
     let file = path.to_str().unwrap();
     let old = new_key("old", file);
-    let mut program = Program::start(&["--api-keys", file]);
+    let mut program = RunningServer::start(&["--api-keys", file]);
     assert!(program.get("/v1/models").starts_with("HTTP/1.1 401"));
     assert!(program.get_as("/v1/models", &old).starts_with("HTTP/1.1 200"));
 
@@ -173,7 +173,7 @@ fn work_that_never_ends_cannot_hold_it_up() {
     let path = dir.path().join("keys.toml");
     let file = path.to_str().unwrap();
     new_key("some", file);
-    let mut program = Program::start(&["--api-keys", file]);
+    let mut program = RunningServer::start(&["--api-keys", file]);
     // Nobody ever writes into it: whoever reads the keys again waits for ever.
     std::fs::remove_file(&path).unwrap();
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -192,7 +192,7 @@ fn a_hangup_has_it_read_its_policies_again() {
         std::fs::write(root.path().join("one/policy.toml"), text).unwrap();
     };
     write("before");
-    let mut program = Program::start(&["--policy-root", root.path().to_str().unwrap()]);
+    let mut program = RunningServer::start(&["--policy-root", root.path().to_str().unwrap()]);
     let mut socket = TcpStream::connect(&program.address).unwrap();
     let (head, body) = ("POST /v1/policies HTTP/1.1\r\nhost: x\r\nconnection: close", "{\"directory\": \"one\"}");
     let length = body.len();
@@ -228,7 +228,7 @@ fn no_key_is_ever_logged() {
     let file = dir.path().join("keys.toml");
     let stored = new_key("alice", file.to_str().unwrap());
     let (given, unknown) = ("wm_given-by-the-environment-0123456789", "wm_unknown-to-the-server-0123456789");
-    let mut program = Program::start_as(|command| {
+    let mut program = RunningServer::start_as(|command| {
         command
             .args(["--log", "trace", "serve", "--mock", "--port", "0", "--log-format", "json", "--api-keys"])
             .arg(&file)

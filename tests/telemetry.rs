@@ -15,13 +15,13 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::{Value, json};
-use waymark::cli::embedding::Embedding;
-use waymark_index::{BuildOptions, BuildProgress, Corpus, Document, Phase, build};
+use waymark_runtime::embedding::Embedding;
+use waymark_index::{BuildOptions, BuildProgress, Corpus, Document, BuildPhase, build};
 
-struct Quiet;
+struct SilentProgress;
 
-impl BuildProgress for Quiet {
-    fn update(&self, _: Phase, _: u64, _: Option<u64>) {}
+impl BuildProgress for SilentProgress {
+    fn update(&self, _: BuildPhase, _: u64, _: Option<u64>) {}
 }
 
 /// An index of two passages, made without weights.
@@ -34,18 +34,18 @@ fn index(dir: &Path) {
         metadata: None,
     };
     let documents = vec![document("a", "Goethe wrote Faust."), document("b", "The question is what is asked.")];
-    build(Corpus::from_documents("two", documents), &Embedding::Mock, dir, &BuildOptions::default(), &Quiet).unwrap();
+    build(Corpus::from_documents("two", documents), &Embedding::Mock, dir, &BuildOptions::default(), &SilentProgress).unwrap();
 }
 
 /// A running server over a mock; its log is read to the end.
-struct Program {
+struct TracedServer {
     child: Child,
     address: String,
     log: Option<JoinHandle<Vec<Value>>>,
 }
 
-impl Program {
-    fn start(index: &Path, flags: &[&str]) -> Program {
+impl TracedServer {
+    fn start(index: &Path, flags: &[&str]) -> TracedServer {
         let mut child = Command::new(env!("CARGO_BIN_EXE_waymark"))
             .args([
                 "serve",
@@ -73,7 +73,7 @@ impl Program {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").unwrap().to_owned();
-        Program { child, address, log: Some(log) }
+        TracedServer { child, address, log: Some(log) }
     }
 
     /// Sends a request over a connection of its own.
@@ -102,7 +102,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for TracedServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -127,7 +127,7 @@ fn every_line_of_a_request_carries_its_id() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("index");
     index(&path);
-    let program = Program::start(&path, &[]);
+    let program = TracedServer::start(&path, &[]);
     let mut asked = BTreeMap::new();
     for (method, path, body, status) in [
         ("POST", "/v1/chat/completions", chat("routerag", true), "200"),
@@ -228,7 +228,7 @@ fn a_trace_tells_of_queue_prefill_decode_and_search() {
     let path = dir.path().join("index");
     index(&path);
     let collector = Collector::start();
-    let program = Program::start(&path, &["--otlp-endpoint", &collector.address]);
+    let program = TracedServer::start(&path, &["--otlp-endpoint", &collector.address]);
     let parent = format!("traceparent: 00-{TRACE}-{CALLER}-01\r\n");
     let (streamed, _) = program.ask("POST", "/v1/chat/completions", &parent, &chat("routerag", true));
     let (whole, _) = program.ask("POST", "/v1/chat/completions", "traceparent: nonsense\r\n", &chat("routerag", false));
@@ -265,7 +265,7 @@ fn a_collector_that_is_away_holds_nobody_up() {
     let path = dir.path().join("index");
     index(&path);
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let program = Program::start(&path, &["--otlp-endpoint", &format!("http://{nobody}")]);
+    let program = TracedServer::start(&path, &["--otlp-endpoint", &format!("http://{nobody}")]);
     let (_, answer) = program.ask("POST", "/v1/chat/completions", "", &chat("routerag", false));
     assert!(answer.starts_with("HTTP/1.1 200"));
     program.end();

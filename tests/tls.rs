@@ -1,4 +1,4 @@
-//! HTTPS: what a client sees, certificates that change under it, and the same patience as without.
+//! HTTPS: certificates, their replacement while serving, and the same timeouts as plain HTTP.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use waymark::agent::{Policy, Runtime};
+use waymark_agent::{Policy, Runtime};
 use waymark::api::AppState;
 use waymark::config::{HttpConfig, TlsConfig};
-use waymark::engine::mock::Lines;
-use waymark::engine::{Engine, EngineConfig, MockBackend};
+use waymark_engine::mock::Lines;
+use waymark_engine::{Engine, EngineConfig, MockBackend};
 use waymark::server::{Server, Tls};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
@@ -37,14 +37,14 @@ fn files(dir: &Path) -> TlsConfig {
     TlsConfig { certificates: dir.join("cert.pem"), key: dir.join("key.pem") }
 }
 
-struct House {
+struct TlsServer {
     address: SocketAddr,
     tls: Tls,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<()>,
 }
 
-async fn house(dir: &Path, http: HttpConfig) -> House {
+async fn start_server(dir: &Path, http: HttpConfig) -> TlsServer {
     let tokenizer = Arc::new(Tokenizer::bytes());
     let backend = MockBackend::script(&tokenizer, &Lines::new(["word ".repeat(100)])).unwrap();
     let backend = backend.with_time(Duration::from_millis(1), Duration::ZERO);
@@ -61,15 +61,15 @@ async fn house(dir: &Path, http: HttpConfig) -> House {
     let running = tokio::spawn(server.run(async {
         let _ = stopped.await;
     }));
-    House { address, tls, stop: Some(stop), running }
+    TlsServer { address, tls, stop: Some(stop), running }
 }
 
-/// Connects as one who trusts `certificate` and nothing else.
+/// Connects with a client that trusts only `certificate`.
 async fn connect(address: SocketAddr, certificate: &str) -> std::io::Result<TlsStream<TcpStream>> {
     shake(TcpStream::connect(address).await?, certificate).await
 }
 
-/// The same over a connection that is there.
+/// Performs the TLS handshake over an open connection.
 async fn shake(socket: TcpStream, certificate: &str) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
@@ -99,22 +99,22 @@ const CHAT: &str = r#"{"model":"plain","stream":true,"messages":[{"role":"user",
 async fn certificates_change_and_streams_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let old = certify(dir.path());
-    let house = house(dir.path(), HttpConfig::default()).await;
-    let mut streaming = connect(house.address, &old).await.unwrap();
+    let server = start_server(dir.path(), HttpConfig::default()).await;
+    let mut streaming = connect(server.address, &old).await.unwrap();
     let stream = tokio::spawn(async move { ask(&mut streaming, "POST /v1/chat/completions", CHAT).await });
 
     // Half a change is none: a key that does not fit leaves everything as it was.
     let new = certify(dir.path());
     let key = std::fs::read(dir.path().join("key.pem")).unwrap();
     std::fs::write(dir.path().join("key.pem"), "nothing").unwrap();
-    assert!(house.tls.reload().unwrap_err().to_string().contains("key.pem"));
-    let answer = ask(&mut connect(house.address, &old).await.unwrap(), "GET /health", "").await;
+    assert!(server.tls.reload().unwrap_err().to_string().contains("key.pem"));
+    let answer = ask(&mut connect(server.address, &old).await.unwrap(), "GET /health", "").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 
     std::fs::write(dir.path().join("key.pem"), key).unwrap();
-    house.tls.reload().unwrap();
-    assert!(connect(house.address, &old).await.is_err(), "the old certificate is still shown");
-    let answer = ask(&mut connect(house.address, &new).await.unwrap(), "GET /health", "").await;
+    server.tls.reload().unwrap();
+    assert!(connect(server.address, &old).await.is_err(), "the old certificate is still shown");
+    let answer = ask(&mut connect(server.address, &new).await.unwrap(), "GET /health", "").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let stream = stream.await.unwrap();
     assert!(stream.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n"), "{stream}");
@@ -126,9 +126,9 @@ async fn a_handshake_that_does_not_come_and_plain_words() {
     let certificate = certify(dir.path());
     let mut http = HttpConfig::default();
     http.connection.header = Duration::from_millis(300);
-    let house = house(dir.path(), http).await;
+    let server = start_server(dir.path(), http).await;
     for words in ["", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n"] {
-        let mut socket = TcpStream::connect(house.address).await.unwrap();
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
         socket.write_all(words.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let read = tokio::time::timeout(Duration::from_secs(20), socket.read_to_end(&mut answer)).await;
@@ -136,7 +136,7 @@ async fn a_handshake_that_does_not_come_and_plain_words() {
         assert!(!String::from_utf8_lossy(&answer).contains("HTTP/"), "{answer:?}");
     }
     let begun = Instant::now();
-    let mut silent = connect(house.address, &certificate).await.unwrap();
+    let mut silent = connect(server.address, &certificate).await.unwrap();
     let mut answer = Vec::new();
     let _ = tokio::time::timeout(Duration::from_secs(20), silent.read_to_end(&mut answer)).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(10));
@@ -148,9 +148,9 @@ async fn a_handshake_is_part_of_the_time_of_the_first_head() {
     let certificate = certify(dir.path());
     let mut http = HttpConfig::default();
     http.connection.header = Duration::from_secs(4);
-    let house = house(dir.path(), http).await;
+    let server = start_server(dir.path(), http).await;
     let begun = Instant::now();
-    let socket = TcpStream::connect(house.address).await.unwrap();
+    let socket = TcpStream::connect(server.address).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut silent = shake(socket, &certificate).await.unwrap();
     let _ = tokio::time::timeout(Duration::from_secs(20), silent.read_to_end(&mut Vec::new())).await.unwrap();
@@ -162,8 +162,8 @@ async fn a_handshake_is_part_of_the_time_of_the_first_head() {
 async fn a_drain_lets_streams_finish() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = certify(dir.path());
-    let mut house = house(dir.path(), HttpConfig::default()).await;
-    let mut socket = connect(house.address, &certificate).await.unwrap();
+    let mut server = start_server(dir.path(), HttpConfig::default()).await;
+    let mut socket = connect(server.address, &certificate).await.unwrap();
     let length = CHAT.len();
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{CHAT}"
@@ -171,11 +171,11 @@ async fn a_drain_lets_streams_finish() {
     socket.write_all(head.as_bytes()).await.unwrap();
     let mut first = [0; 1024];
     assert!(socket.read(&mut first).await.unwrap() > 0);
-    drop(house.stop.take());
+    drop(server.stop.take());
     let mut rest = Vec::new();
     let _ = socket.read_to_end(&mut rest).await;
     assert!(String::from_utf8_lossy(&rest).contains("data: [DONE]"), "{}", String::from_utf8_lossy(&rest));
-    house.running.await.unwrap();
+    server.running.await.unwrap();
 }
 
 #[test]

@@ -10,12 +10,13 @@ use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use futures::future::BoxFuture;
 use tempfile::TempDir;
 use tower_service::Service;
-use waymark::agent::{Policy, Runtime, Search, SearchError, SearchLimits, SearchQuery, Searcher};
-use waymark::api::{AppState, Library, PolicyStore, TextEmbedder, router};
+use waymark_agent::{Policy, Runtime, Search, SearchError, SearchLimits, SearchQuery, Searcher};
+use waymark::api::{AppState, Library, PolicyStore, router};
+use waymark_runtime::embedding::TextEmbedder;
 use waymark::config::HttpConfig;
-use waymark::engine::mock::Lines;
-use waymark::engine::{Engine, EngineConfig, MockBackend};
-use waymark_index::{CommitOptions, Evidence, Hit, LiveIndex, Mode, OpenOptions, Passage, Path};
+use waymark_engine::mock::Lines;
+use waymark_engine::{Engine, EngineConfig, MockBackend};
+use waymark_index::{CommitOptions, Evidence, Hit, LiveIndex, Mode, OpenOptions, Passage, HitPath};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -140,7 +141,7 @@ struct Shelf(String);
 impl Search for Shelf {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         let passage = Passage { id: "p1".into(), title: "A title".into(), text: self.0.clone() };
-        let hit = Hit { rank: 1, score: 0.5, passage, metadata: None, path: Path::default() };
+        let hit = Hit { rank: 1, score: 0.5, passage, metadata: None, path: HitPath::default() };
         Box::pin(async move { Ok(Evidence::of(1, query.wanted.mode, vec![hit])) })
     }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 
 use tempfile::TempDir;
 use waymark_index::{
-    BuildOptions, Corpus, Document, Embed, EmbedError, Index, MANIFEST, Manifest, Mode, OpenOptions, Query, Sum, build,
+    BuildOptions, Corpus, Document, Embed, EmbedError, Index, MANIFEST, Manifest, Mode, OpenOptions, Query, FileChecksum, build,
 };
 
 /// Bytes of one change.
@@ -89,7 +89,7 @@ fn search(index: &Index, query: &str) {
 fn reseal(dir: &Path, files: &BTreeMap<&str, Vec<u8>>) {
     let mut manifest = Manifest::read(dir).expect("the manifest is whole");
     for (name, bytes) in files {
-        let sum = Sum { bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes) };
+        let sum = FileChecksum { bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes) };
         manifest.files.insert((*name).to_owned(), sum);
     }
     manifest.checksum = 0;

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use waymark::agent::{Action, Kind, Piece, Policy, Protocol, Reading, Scanner, neutral};
-use waymark::engine::{Matcher, StopSet};
+use waymark_agent::{Action, SegmentKind, TextPiece, Policy, Protocol, ReadingRule, Scanner, sanitize};
+use waymark_engine::{Matcher, StopSet};
 use waymark_models::tokenizer::{Detokenizer, TokenBytes};
 
 pub fn run(data: &[u8]) {
@@ -48,12 +48,12 @@ fn detokenised(pieces: &[&[u8]]) -> String {
 
 /// What holds of a turn as a whole.
 fn check_whole(protocol: &dyn Protocol, turn: &str) {
-    for reading in [Reading::First, Reading::SearchFirst, Reading::Lenient] {
+    for reading in [ReadingRule::First, ReadingRule::SearchFirst, ReadingRule::Lenient] {
         match protocol.parse(turn, reading) {
             Action::Search(request) => {
                 assert!(turn.contains(&request.written), "{} reads a search nobody wrote", protocol.name());
                 // What is served is stripped; the references search for what they read.
-                assert!(reading != Reading::Lenient || request.query == request.query.trim());
+                assert!(reading != ReadingRule::Lenient || request.query == request.query.trim());
             }
             Action::Answer { text } if protocol.tags().trims => {
                 assert!(turn.contains(&text), "{} reads an answer nobody wrote", protocol.name());
@@ -84,7 +84,7 @@ fn check_pieces(protocol: &dyn Protocol, text: &str, cuts: &[u8; 8]) {
         rest = &rest[end..];
     }
     scanner.finish(&mut pieces);
-    let whole: Vec<(Kind, &str)> =
+    let whole: Vec<(SegmentKind, &str)> =
         protocol.spans(text).into_iter().map(|span| (span.kind, &text[span.range])).collect();
     assert_eq!(joined(&pieces), joined_spans(&whole), "{} in pieces", protocol.name());
     for piece in &pieces {
@@ -92,12 +92,12 @@ fn check_pieces(protocol: &dyn Protocol, text: &str, cuts: &[u8; 8]) {
     }
 }
 
-fn joined(pieces: &[Piece]) -> Vec<(Kind, String)> {
+fn joined(pieces: &[TextPiece]) -> Vec<(SegmentKind, String)> {
     joined_spans(&pieces.iter().map(|piece| (piece.kind, piece.text.as_str())).collect::<Vec<_>>())
 }
 
-fn joined_spans(parts: &[(Kind, &str)]) -> Vec<(Kind, String)> {
-    let mut out: Vec<(Kind, String)> = Vec::new();
+fn joined_spans(parts: &[(SegmentKind, &str)]) -> Vec<(SegmentKind, String)> {
+    let mut out: Vec<(SegmentKind, String)> = Vec::new();
     for &(kind, text) in parts {
         match out.last_mut() {
             Some((last, said)) if *last == kind => said.push_str(text),
@@ -130,15 +130,15 @@ fn first_stop<'b>(stops: &StopSet, mut pieces: impl Iterator<Item = &'b [u8]>) -
 
 /// Retrieved text says nothing to the parser once it is neutralised, and neutralising it again changes nothing.
 fn check_neutral(protocol: &dyn Protocol, text: &str) {
-    let (harmless, _) = neutral::neutralise(text, protocol.tags());
-    assert_eq!(neutral::neutralise(&harmless, protocol.tags()), (harmless.clone(), 0));
+    let (harmless, _) = sanitize::sanitize(text, protocol.tags());
+    assert_eq!(sanitize::sanitize(&harmless, protocol.tags()), (harmless.clone(), 0));
     for stop in protocol.stops() {
         assert!(!harmless.contains(stop));
     }
     let begins = protocol.tags().begins;
     assert!(protocol.spans(&harmless).iter().all(|span| span.kind == begins), "{harmless:?}");
-    if begins != Kind::Answer {
-        for reading in [Reading::First, Reading::SearchFirst, Reading::Lenient] {
+    if begins != SegmentKind::Answer {
+        for reading in [ReadingRule::First, ReadingRule::SearchFirst, ReadingRule::Lenient] {
             assert_eq!(protocol.parse(&harmless, reading), Action::Invalid, "{harmless:?}");
         }
     }

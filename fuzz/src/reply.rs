@@ -1,6 +1,6 @@
 //! A language model that replies the same to everything.
 
-use waymark_index::{Complete, CompleteError, Completion, Message};
+use waymark_index::{Complete, CompleteError, ModelReply, ModelMessage};
 
 /// See the module.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ impl Complete for Parrot {
         "parrot"
     }
 
-    fn complete(&self, _: &[Message], _: u32) -> Result<Completion, CompleteError> {
-        Ok(Completion { text: self.text.clone(), cut: self.cut })
+    fn complete(&self, _: &[ModelMessage], _: u32) -> Result<ModelReply, CompleteError> {
+        Ok(ModelReply { text: self.text.clone(), cut: self.cut })
     }
 }

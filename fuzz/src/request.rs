@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
-use waymark::engine::mock::Lines;
+use waymark_engine::mock::Lines;
 
 use super::house::{Answer, House};
 use super::sse;

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use axum::http::{Method, StatusCode};
 use serde_json::Value;
-use waymark::engine::mock::Lines;
+use waymark_engine::mock::Lines;
 
 use super::house::{Answer, House};
 use super::request;

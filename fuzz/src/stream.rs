@@ -4,8 +4,8 @@
 //! Input: the text. Control tokens are not spelled, or they would end it.
 
 use serde_json::{Value, json};
-use waymark::agent::{Kind, Policy};
-use waymark::engine::mock::Lines;
+use waymark_agent::{SegmentKind, Policy};
+use waymark_engine::mock::Lines;
 
 use super::house::House;
 use super::sse::{self, Message};
@@ -32,7 +32,7 @@ fn said(text: &str) {
     let events = values(&house.post("/v1/agent", &body).body);
     let deltas = |kind: &str| -> String { of_type(&events, kind).filter_map(|event| event["text"].as_str()).collect() };
     assert_eq!(events[0]["question"], question.as_str());
-    assert_eq!((deltas("answer"), deltas("think")), (wanted(Kind::Answer), wanted(Kind::Think)));
+    assert_eq!((deltas("answer"), deltas("think")), (wanted(SegmentKind::Answer), wanted(SegmentKind::Think)));
     assert_eq!(of_type(&events, "finished").count(), 1);
 
     let body = json!({"model": "plain", "stream": true, "messages": [{"role": "user", "content": question}]});
@@ -40,7 +40,7 @@ fn said(text: &str) {
     let deltas = |key: &str| -> String {
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][key].as_str()).collect()
     };
-    assert_eq!((deltas("content"), deltas("reasoning_content")), (wanted(Kind::Answer), wanted(Kind::Think)));
+    assert_eq!((deltas("content"), deltas("reasoning_content")), (wanted(SegmentKind::Answer), wanted(SegmentKind::Think)));
     let reasons = chunks.iter().filter(|chunk| chunk["choices"][0]["finish_reason"].is_string());
     assert_eq!(reasons.count(), 1);
 }

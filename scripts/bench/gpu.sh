@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything a card is asked, in one go: `waymark bench gpu`, then its peer on the same shapes and loads, then the ratios,
+# Everything a card is asked, in one go: `bench-gpu`, then its peer on the same shapes and loads, then the ratios,
 # and last the goals, judged by all of it. `--model PATH` of a SmolLM2 compares its text on card and processor.
-# Each `waymark bench gpu` is ended after BENCH_SECONDS, 600 where nothing is said: what it saved until then is judged.
+# Each `bench-gpu` is ended after BENCH_SECONDS, 600 where nothing is said: what it saved until then is judged.
 # The peer gets PEER_SECONDS, 240 where nothing is said: it does what it can in them, and the goals are judged all the same.
-# usage: gpu.sh WAYMARK OUT_DIR [arguments of `waymark bench gpu`...]     WAYMARK: a program built with --features cuda
+# usage: gpu.sh BENCH_GPU OUT_DIR [arguments of `bench-gpu`...]     BENCH_GPU: `bench-gpu` built with --features cuda
 set -euo pipefail
-[ $# -ge 2 ] || { echo "usage: gpu.sh WAYMARK OUT_DIR [arguments...]" >&2; exit 2; }
-waymark=$1
+[ $# -ge 2 ] || { echo "usage: gpu.sh BENCH_GPU OUT_DIR [arguments...]" >&2; exit 2; }
+bench_gpu=$1
 out=$2
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -31,7 +31,7 @@ rm -f "$out/check.json" "$out/gpu.json" "$out/peer.json" "$out/goals.json"
 # A kernel that faults takes the card away from its whole process: what is checked has one of its own.
 # One that hangs may keep it waiting in the driver, where no limit of its own holds. In the foreground: Ctrl-C reaches it.
 bench() {
-  timeout --foreground -k 15 "${BENCH_SECONDS:-600}" "$waymark" bench gpu --json "$@" | tee -a "$out/gpu.txt" || status=$?
+  timeout --foreground -k 15 "${BENCH_SECONDS:-600}" "$bench_gpu" --json "$@" | tee -a "$out/gpu.txt" || status=$?
 }
 case " $* " in
   *" --parts"*) bench "$out/gpu.json" "$@" ;;
@@ -66,6 +66,6 @@ for report in check gpu; do
 done
 if [ ${#judge[@]} -gt 0 ]; then
   if [ -s "$out/peer.json" ]; then judge+=(--peer "$out/peer.json"); fi
-  "$waymark" bench gpu --json "$out/goals.json" "${judge[@]}" | sed -n '/^goal /,$p' | tee "$out/goals.txt" || status=$?
+  "$bench_gpu" --json "$out/goals.json" "${judge[@]}" | sed -n '/^goal /,$p' | tee "$out/goals.txt" || status=$?
 fi
 exit $status

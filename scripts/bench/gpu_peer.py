@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The peer of `waymark bench gpu`: continuous batching of `transformers` on the same shapes and loads.
+"""The peer of `bench-gpu`: continuous batching of `transformers` on the same shapes and loads.
 
     python3 scripts/bench/gpu_peer.py --json peer.json [--ours gpu.json] [--seconds 240]
 
 Needs PyTorch with CUDA and transformers 5.17 or later (read against the source of 5.23). Weights are random, in bf16. Prints
-the fields of `waymark bench gpu --json` that it measures, and with --ours the ratio of each rate to it. What was measured is in
+the fields of `bench-gpu --json` that it measures, and with --ours the ratio of each rate to it. What was measured is in
 the file of --json as soon as it is known.
 """
 
@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 
-# As in src/cli/bench/gpu/shape.rs.
+# As in tools/src/gpu/shape.rs.
 SHAPES = {
     "smollm2-135m": dict(
         model_type="llama", vocab_size=49152, hidden_size=576, num_hidden_layers=30, num_attention_heads=9,
@@ -57,7 +57,7 @@ def arguments():
     parser.add_argument("--attention", default="sdpa", help="attn_implementation, such as sdpa or flash_attention_2")
     parser.add_argument("--seconds", type=float, default=0.0, help="do less rather than take longer; 0 is no limit")
     parser.add_argument("--json", help="write the report here")
-    parser.add_argument("--ours", help="the report of `waymark bench gpu --json`, to be compared with")
+    parser.add_argument("--ours", help="the report of `bench-gpu --json`, to be compared with")
     return parser.parse_args()
 
 
@@ -279,7 +279,7 @@ class Peer:
 
 
 def load(args):
-    """What the agentic load is made of, as in src/cli/bench/gpu/report.rs."""
+    """What the agentic load is made of, as in tools/src/gpu/report.rs."""
     names = ["loops", "turns", "prompt", "written", "observed", "search_ms"]
     return {name: getattr(args, name) for name in names}
 
@@ -289,7 +289,7 @@ def counts(args):
 
 
 def together(stamps):
-    """Tokens per second while all sequences decode: `together` of src/cli/bench/gpu/rates.rs."""
+    """Tokens per second while all sequences decode: `together` of tools/src/gpu/rates.rs."""
     every = [at for own in stamps for at in own]
     if not every:
         return 0.0

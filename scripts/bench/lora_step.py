@@ -54,7 +54,7 @@ def main():
     median = statistics.median(times[1:])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     print(f"{options.sequences} x {options.length}: {tokens.numel() / median:.0f} tok/s   median {median:.2f} s, "
-          f"best {min(times[1:]):.2f} s, processor {busy / options.rounds:.2f} s   peak {peak} MB   torch {torch.__version__}, peft {peft.__version__}")
+          f"best {min(times[1:]):.2f} s, CPU {busy / options.rounds:.2f} s   peak {peak} MB   torch {torch.__version__}, peft {peft.__version__}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ use super::error::{ApiError, Code};
 use super::state::AppState;
 
 /// Maximum nesting of arrays and objects in a body. Below the parser's own limit, and far above what any request needs.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// Request type of the HTTP interface. Each one is declared with `deny_unknown_fields`, and so is every type inside
 /// unless it collects unknown fields and refuses them itself. Only then are unknown fields refused even with an empty
@@ -120,8 +120,8 @@ fn check_depth(text: &str) -> Result<(), ApiError> {
             b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
             _ => {}
         }
-        if depth > DEEPEST {
-            let message = format!("the body is nested deeper than {DEEPEST} levels");
+        if depth > MAX_DEPTH {
+            let message = format!("the body is nested deeper than {MAX_DEPTH} levels");
             return Err(ApiError::new(Code::InvalidJson, message));
         }
     }

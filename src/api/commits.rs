@@ -20,7 +20,7 @@ use super::state::{AppState, now};
 use crate::keys::KeyId;
 
 /// Number of changes whose status is kept; the oldest are evicted.
-const KEPT: usize = 256;
+const MAX_CHANGES: usize = 256;
 
 /// Change that runs in the background.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub struct CommitStatus {
 
 /// Creates the store of background changes. Each takes a few KB at most.
 pub(super) fn archive() -> Archive<BackgroundChange> {
-    Archive::new(KEPT, usize::MAX)
+    Archive::new(MAX_CHANGES, usize::MAX)
 }
 
 /// Queues `changes` and responds at once.

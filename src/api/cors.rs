@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue, Method, header};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Time that a browser may cache a preflight response.
-const REMEMBERED: Duration = Duration::from_secs(3600);
+const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(3600);
 
 /// Adds CORS headers for pages of `origins`; `*` stands for all origins. Without origins no header is added, and
 /// browsers hide the responses from pages of other origins. API keys are still required, and cookies are ignored.
@@ -29,6 +29,6 @@ pub(crate) fn allow<S: Clone + Send + Sync + 'static>(router: Router<S>, origins
             HeaderName::from_static("x-should-retry"),
             header::RETRY_AFTER,
         ])
-        .max_age(REMEMBERED);
+        .max_age(PREFLIGHT_MAX_AGE);
     router.layer(layer)
 }

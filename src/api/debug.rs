@@ -15,7 +15,7 @@ use waymark_engine::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnap
 
 /// Timeout for the engine's snapshot. The engine takes it between two steps, and a step of a long prefill takes a
 /// while.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of the server at one moment.
 #[derive(Debug, Serialize, ToSchema)]
@@ -103,7 +103,7 @@ pub struct DebugAdapter {
 ))]
 pub(crate) async fn state(State(state): State<AppState>) -> Result<axum::Json<DebugState>, ApiError> {
     let late = |_| ApiError::new(Code::EngineUnavailable, "the engine is in a long step: try again");
-    let snapshot = tokio::time::timeout(PATIENCE, state.runtime.engine.snapshot()).await.map_err(late)??;
+    let snapshot = tokio::time::timeout(SNAPSHOT_TIMEOUT, state.runtime.engine.snapshot()).await.map_err(late)??;
     Ok(axum::Json(describe(&state, &snapshot)))
 }
 

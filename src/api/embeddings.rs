@@ -23,7 +23,7 @@ const MAX_INPUTS: usize = 2048;
 const CHUNK: usize = 32;
 
 /// Maximum number of requests waiting while another one is embedded; further ones are refused.
-const WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// Embedder and the name under which it is served.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct EmbedQueue {
 impl Default for EmbedQueue {
     fn default() -> Self {
         // One request is embedded while the others wait.
-        Self { turn: Arc::default(), admitted: Semaphore::new(1 + WAITING) }
+        Self { turn: Arc::default(), admitted: Semaphore::new(1 + MAX_WAITING) }
     }
 }
 

@@ -149,7 +149,7 @@ pub(super) fn seed(given: Option<i64>) -> u64 {
 /// Short hash of the build, the weights and the policy's files. Equal exactly if all three are equal.
 pub(super) fn fingerprint(state: &AppState, policy: &Policy) -> String {
     let spec = state.runtime.engine.spec();
-    let files = policy.contents.map_or_else(String::new, |hash| hash.to_string());
+    let files = policy.content_hash.map_or_else(String::new, |hash| hash.to_string());
     let parts = format!("{} {} {:016x} {files}", env!("CARGO_PKG_VERSION"), spec.name, spec.generation);
     format!("fp_{}", &blake3::hash(parts.as_bytes()).to_hex()[..12])
 }

@@ -19,21 +19,21 @@ impl From<AgentError> for ApiError {
         match error {
             AgentError::Conversation(_) => Self::invalid("messages", message),
             AgentError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
-            AgentError::Mode { .. } | AgentError::Unshown { .. } => {
+            AgentError::Mode { .. } | AgentError::TriplesNotShown { .. } => {
                 Self::new(Code::UnsupportedParameter, message).with_param("rag.mode")
             }
-            AgentError::NoIndex { .. } | AgentError::Speakers { .. } | AgentError::Blind { .. } => {
+            AgentError::NoIndex { .. } | AgentError::Speakers { .. } | AgentError::NoVisibleContext { .. } => {
                 Self::new(Code::NotConfigured, message).with_param("model")
             }
             AgentError::NoGuide(_) => Self::new(Code::UnsupportedParameter, message).with_param("rag.guided"),
             AgentError::Option { field, reason } => Self::invalid(field, format!("`{field}`: {reason}")),
-            AgentError::Shape(_) => Self::invalid("response_format", format!("`response_format`: {message}")),
+            AgentError::AnswerFormat(_) => Self::invalid("response_format", format!("`response_format`: {message}")),
             AgentError::Tool { .. } => Self::invalid("tools", format!("`tools`: {message}")),
             // A template may refuse an order of roles, which is the client's choice.
             AgentError::Text(ModelError::Template(_)) => Self::invalid("messages", message),
             // Conflicts between the sampling settings of the policy and those of the request.
             AgentError::Text(ModelError::Input(_)) => Self::new(Code::InvalidValue, message),
-            AgentError::Text(_) | AgentError::Policy { .. } | AgentError::Panicked | AgentError::Gone => {
+            AgentError::Text(_) | AgentError::Policy { .. } | AgentError::Panicked | AgentError::Disconnected => {
                 Self::new(Code::Internal, message)
             }
             AgentError::Engine(error) => error.into(),

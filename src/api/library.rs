@@ -21,10 +21,10 @@ use super::metrics::IndexMetrics;
 use crate::keys::KeyId;
 
 /// Maximum number of changes waiting for the running commit; further ones are refused.
-const WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// Maximum length of a commit's error message, in characters. The message is kept, and may quote IDs of any length.
-const TOLD: usize = 512;
+const MAX_ERROR_CHARS: usize = 512;
 
 /// Documents of the served index.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Library {
     /// Held by the running commit.
     turn: Arc<tokio::sync::Mutex<()>>,
     queue: ChangeQueue,
-    places: ChangeSlots,
+    slots: ChangeSlots,
 }
 
 /// Progress of a change.
@@ -62,7 +62,7 @@ struct QueuedChange {
     /// Span of the request that made the change.
     span: Span,
     progress: watch::Sender<ChangeProgress>,
-    place: ChangeSlot,
+    slot: ChangeSlot,
 }
 
 /// Owners of all unfinished changes, one entry per change; clones share them.
@@ -72,7 +72,7 @@ struct ChangeSlots(Arc<Mutex<Vec<Option<KeyId>>>>);
 /// Guard that counts a change among those of its owner until dropped.
 #[derive(Debug)]
 struct ChangeSlot {
-    places: ChangeSlots,
+    slots: ChangeSlots,
     owner: Option<KeyId>,
 }
 
@@ -95,7 +95,7 @@ impl Library {
             options: Some(options),
             turn: Arc::default(),
             queue: ChangeQueue::default(),
-            places: ChangeSlots::default(),
+            slots: ChangeSlots::default(),
         }
     }
 
@@ -122,14 +122,14 @@ impl Library {
             return Err(ApiError::new(Code::ReadOnlyIndex, message));
         };
         changes.check().map_err(|error| refusal(&error))?;
-        let place = self.places.take(caller)?;
+        let slot = self.slots.take(caller)?;
         let (progress, ticket) = watch::channel(ChangeProgress::Queued);
         let ticket = ChangeTicket(ticket);
         // Held before the change is queued, so that a drain cannot miss it.
         ticket.hold(drain);
         let begun = Instant::now();
         let span = Span::current();
-        self.queue.lock().push(QueuedChange { changes, begun, span, progress, place });
+        self.queue.lock().push(QueuedChange { changes, begun, span, progress, slot });
         let committer = Committer { live: Arc::clone(&self.live), options, metrics: metrics.clone() };
         let turn = Arc::clone(&self.turn);
         let queue = self.queue.clone();
@@ -197,11 +197,11 @@ impl ChangeSlots {
         let own = owners.iter().filter(|owner| **owner == caller.key).count();
         caller.may_have_another(own, "changes of documents under way")?;
         // One change beyond the waiting ones is being committed.
-        if owners.len() > WAITING {
+        if owners.len() > MAX_WAITING {
             return Err(ApiError::new(Code::QueueFull, "too many commits are waiting"));
         }
         owners.push(caller.key.clone());
-        Ok(ChangeSlot { places: self.clone(), owner: caller.key.clone() })
+        Ok(ChangeSlot { slots: self.clone(), owner: caller.key.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<KeyId>>> {
@@ -212,7 +212,7 @@ impl ChangeSlots {
 
 impl Drop for ChangeSlot {
     fn drop(&mut self) {
-        let mut owners = self.places.lock();
+        let mut owners = self.slots.lock();
         if let Some(own) = owners.iter().position(|owner| *owner == self.owner) {
             owners.swap_remove(own);
         }
@@ -306,7 +306,7 @@ impl Committer {
 
     /// Reports the result of a change to the log, to the metrics, and to its tickets.
     fn tell(&self, waiting: QueuedChange, made: Result<CommitReport, ApiError>, together: usize) {
-        let QueuedChange { begun, span, progress, place, .. } = waiting;
+        let QueuedChange { begun, span, progress, slot, .. } = waiting;
         span.in_scope(|| match &made {
             Ok(report) => {
                 let CommitReport { added, replaced, removed, cut, .. } = *report;
@@ -322,7 +322,7 @@ impl Committer {
         });
         let made = made.map(|report| CommitResponse::of(&report, begun));
         // The slot is released before the result is sent, because the caller may send its next change at once.
-        drop(place);
+        drop(slot);
         progress.send_replace(ChangeProgress::Finished(made));
     }
 }
@@ -352,8 +352,8 @@ fn refusal(error: &IndexError) -> ApiError {
 /// Shortens a long message by cutting out its middle, since the cause may stand at either end.
 fn shortened(message: String) -> String {
     let start = |found: Option<(usize, char)>| found.map(|(at, _)| at);
-    let head = start(message.char_indices().nth(TOLD / 2));
-    let tail = start(message.char_indices().nth_back(TOLD / 2 - 1));
+    let head = start(message.char_indices().nth(MAX_ERROR_CHARS / 2));
+    let tail = start(message.char_indices().nth_back(MAX_ERROR_CHARS / 2 - 1));
     match (head, tail) {
         (Some(head), Some(tail)) if head < tail => format!("{} … {}", &message[..head], &message[tail..]),
         _ => message,

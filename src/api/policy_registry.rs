@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 use super::error::{ApiError, Code};
 use super::state::now;
-use waymark_agent::{AgentError, BaseIdentity, Policy, Verbatim};
+use waymark_agent::{AgentError, LoadedBase, Policy, Verbatim};
 use waymark_engine::{Engine, EngineError};
 
 /// Served policy and its metadata.
@@ -112,7 +112,7 @@ impl PolicyRegistry {
     /// Reloads all policies that were read from a directory, including their adapters. Running requests keep their
     /// policy. A policy is not touched if it cannot be read, or if its files have not changed, so that its cached
     /// prefixes and the replays of its traces stay valid.
-    pub(super) async fn reload(&self, engine: &Engine, base: &BaseIdentity) {
+    pub(super) async fn reload(&self, engine: &Engine, base: &LoadedBase) {
         for old in self.all() {
             let Some(dir) = &old.policy.dir else { continue };
             let name = &old.policy.name;
@@ -133,11 +133,11 @@ impl PolicyRegistry {
         old: &Arc<ServedPolicy>,
         dir: &Path,
         engine: &Engine,
-        base: &BaseIdentity,
+        base: &LoadedBase,
     ) -> Result<bool, String> {
         let read = Policy::inspect(dir).await.map_err(|error| error.to_string())?;
         // Equal content hashes: replacing the policy would only invalidate its caches.
-        if read.contents == old.policy.contents {
+        if read.content_hash == old.policy.content_hash {
             return Ok(false);
         }
         let new = read.engage(engine, base).await.map_err(|error| error.to_string())?;
@@ -177,7 +177,7 @@ impl PolicyStore {
         directory: &str,
         policies: &PolicyRegistry,
         engine: &Engine,
-        base: &BaseIdentity,
+        base: &LoadedBase,
     ) -> Result<(Arc<ServedPolicy>, bool), ApiError> {
         let _turn = self.turn.lock().await;
         let policy = Policy::load(&self.folder(directory)?, engine, base).await.map_err(refusal)?;
@@ -214,7 +214,7 @@ impl PolicyStore {
 /// Converts a load error. Errors in the policy directory are the client's, since its author has to fix them.
 fn refusal(error: AgentError) -> ApiError {
     match error {
-        AgentError::Policy { .. } | AgentError::Option { .. } | AgentError::Unshown { .. } | AgentError::Text(_) => {
+        AgentError::Policy { .. } | AgentError::Option { .. } | AgentError::TriplesNotShown { .. } | AgentError::Text(_) => {
             ApiError::invalid("directory", error.to_string())
         }
         AgentError::Engine(EngineError::Adapter(_)) => ApiError::invalid("directory", error.to_string()),

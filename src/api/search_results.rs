@@ -4,13 +4,13 @@ use serde_json::{Map, Value};
 use waymark_index::Hit;
 
 /// Maximum number of attributes of a passage.
-pub(super) const MOST_ATTRIBUTES: usize = 16;
+pub(super) const MAX_ATTRIBUTES: usize = 16;
 
 /// Maximum length of an attribute's text, in characters.
-pub(super) const LONGEST: usize = 512;
+pub(super) const MAX_TEXT_CHARS: usize = 512;
 
 /// Maximum length of an attribute's name, in characters.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_CHARS: usize = 64;
 
 /// Returns a function that maps the scores of `hits` to 0 to 1. Scores stay as they are if the best is at most 1, and
 /// are divided by the best otherwise.
@@ -26,10 +26,10 @@ pub(super) fn filename(title: &str, id: &str) -> String {
 
 /// Returns the metadata that OpenAI's interface can hold: numbers, booleans, and texts, truncated if they are too long.
 pub(super) fn attributes(metadata: Option<&Map<String, Value>>) -> impl Iterator<Item = (String, Value)> {
-    metadata.into_iter().flatten().filter(|(name, _)| name.chars().count() <= LONGEST_NAME).filter_map(
+    metadata.into_iter().flatten().filter(|(name, _)| name.chars().count() <= MAX_NAME_CHARS).filter_map(
         |(name, value)| {
             let value = match value {
-                Value::String(text) => Value::String(text.chars().take(LONGEST).collect()),
+                Value::String(text) => Value::String(text.chars().take(MAX_TEXT_CHARS).collect()),
                 Value::Number(_) | Value::Bool(_) => value.clone(),
                 Value::Null | Value::Array(_) | Value::Object(_) => return None,
             };

@@ -18,7 +18,7 @@ use super::resume::Streams;
 use super::traces::StoredTrace;
 use crate::config::HttpConfig;
 use crate::keys::ApiKeys;
-use waymark_agent::{BaseIdentity, Policy, Runtime, Search};
+use waymark_agent::{LoadedBase, Policy, Runtime, Search};
 use waymark_runtime::embedding::TextEmbedder;
 
 /// Name of the index in requests; the name of its directory is accepted as well.
@@ -43,7 +43,7 @@ pub struct AppState {
     /// Slots for compiling schemas.
     pub(crate) compiling: Arc<Semaphore>,
     /// Base model.
-    pub(crate) base: Arc<BaseIdentity>,
+    pub(crate) base: Arc<LoadedBase>,
     /// Directory from which policies are loaded at run time. `None` if the policies are fixed.
     pub store: Option<Arc<PolicyStore>>,
     /// Stored responses and background responses in progress.
@@ -139,7 +139,7 @@ impl AppState {
     }
 
     /// Sets the base model. Policies loaded later must belong to it.
-    pub fn with_base(mut self, base: BaseIdentity) -> Self {
+    pub fn with_base(mut self, base: LoadedBase) -> Self {
         self.base = Arc::new(base);
         self
     }

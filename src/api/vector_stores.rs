@@ -13,16 +13,16 @@ use waymark_index::{Condition, Hit, Mode, Query};
 
 use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::responses::tool::{MOST_RESULTS, RankingOptions};
+use super::responses::tool::{MAX_RESULTS, RankingOptions};
 use super::schema;
-use super::search_results::{self, MOST_ATTRIBUTES};
+use super::search_results::{self, MAX_ATTRIBUTES};
 use super::state::AppState;
 
 /// Default number of results.
 const DEFAULT_RESULTS: usize = 10;
 
 /// Maximum number of queries in one request.
-const MOST_TEXTS: usize = 8;
+const MAX_QUERIES: usize = 8;
 
 /// Search request. `null` is the same as leaving a field out.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -116,7 +116,7 @@ pub(crate) async fn search(
     }
     let VectorStoreSearchRequest { query, max_num_results, filters, ranking_options } = request;
     let texts = query.texts()?;
-    let k = within("max_num_results", max_num_results, 1, MOST_RESULTS)?.unwrap_or(DEFAULT_RESULTS);
+    let k = within("max_num_results", max_num_results, 1, MAX_RESULTS)?.unwrap_or(DEFAULT_RESULTS);
     if let Some(ranking) = ranking_options {
         ranking.check("ranking_options")?;
     }
@@ -147,8 +147,8 @@ impl SearchTexts {
             SearchTexts::One(text) => return Ok(vec![text]),
             SearchTexts::Many(texts) => texts,
         };
-        if !(1..=MOST_TEXTS).contains(&texts.len()) {
-            let message = format!("`query` must hold from 1 to {MOST_TEXTS} texts, not {}", texts.len());
+        if !(1..=MAX_QUERIES).contains(&texts.len()) {
+            let message = format!("`query` must hold from 1 to {MAX_QUERIES} texts, not {}", texts.len());
             return Err(ApiError::invalid("query", message));
         }
         match texts.iter().position(|text| text.trim().is_empty()) {
@@ -177,7 +177,7 @@ fn results(hits: &[Hit]) -> Vec<VectorStoreSearchResult> {
         file_id: hit.passage.id.clone(),
         filename: search_results::filename(&hit.passage.title, &hit.passage.id),
         score: scale(hit.score),
-        attributes: search_results::attributes(hit.metadata.as_ref()).take(MOST_ATTRIBUTES).collect(),
+        attributes: search_results::attributes(hit.metadata.as_ref()).take(MAX_ATTRIBUTES).collect(),
         content: vec![VectorStoreSearchContent { text: hit.passage.text.clone() }],
     };
     hits.iter().map(result).collect()

@@ -1,4 +1,4 @@
-//! `waymark ask`: one question, watched.
+//! `waymark ask`: answers one question and shows the episode.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::client::Client;
 use super::trace::Printer;
-use super::{logging, serve};
-use crate::agent::Event;
+use super::{serve, telemetry};
+use waymark_agent::Event;
 use crate::config::ServeArgs;
 
-/// Asks one question and shows thinking, searches and the answer as they come.
+/// Asks one question and shows thinking, searches and the answer as they stream.
 ///
-/// The model is loaded here, unless --url names a server that is running.
+/// Loads the model in this process, unless --url names a running server.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,15 +23,15 @@ pub(crate) struct Args {
     /// The question.
     question: String,
 
-    /// A running server to ask.
+    /// URL of a running server to ask.
     #[arg(long, env = "WAYMARK_URL")]
     url: Option<String>,
 
-    /// Certificates to trust in place of the public ones where that server speaks HTTPS, as PEM.
+    /// File of CA certificates (PEM) to trust instead of the public ones when the server uses HTTPS.
     #[arg(long, env = "WAYMARK_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// The policy to ask; the first one served when not given.
+    /// Name of the policy to ask. The default is the first one served.
     #[arg(long, env = "WAYMARK_ASK_POLICY", value_name = "NAME")]
     policy_name: Option<String>,
 
@@ -47,44 +47,44 @@ pub(crate) struct Args {
     serve: ServeArgs,
 }
 
-/// Flags of a server that are read also where another one is asked, by their ids.
-const READ: [&str; 2] = ["api_key", "log_format"];
+/// IDs of server flags that also apply when a running server is asked.
+const SHARED_FLAGS: [&str; 2] = ["api_key", "log_format"];
 
-/// Flags of a client, which has no use for them where it brings its own server, by their ids.
-const ASKING: [&str; 2] = ["ca", "api_key"];
+/// IDs of client flags, which have no effect when this process starts the server.
+const CLIENT_FLAGS: [&str; 2] = ["ca", "api_key"];
 
-/// Flags of a server that others reach, by their ids: one that is there for a single question has a free port and no keys.
-const REACHED: [&str; 8] =
+/// IDs of flags for reachable servers; the server started for a single question has a free port and no keys.
+const PUBLIC_FLAGS: [&str; 8] =
     ["host", "port", "api_keys", "tls_cert", "tls_key", "cors_origins", "open_metrics", "private_cache"];
 
-/// Why a flag that was typed would be passed over: it is for a server of its own and another one is asked, or the other way
-/// round. What variables set may be meant for other commands.
-pub(super) fn unread(matches: &clap::ArgMatches) -> Option<String> {
+/// Explains why a flag on the command line would be ignored: it configures the server that this process starts while
+/// --url names another, or the reverse. Environment variables are exempt, because they may be meant for other commands.
+pub(super) fn unused_flag(matches: &clap::ArgMatches) -> Option<String> {
     let typed = |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-    let own = <ServeArgs as clap::Args>::augment_args(clap::Command::new("serve"));
+    let server_flags = <ServeArgs as clap::Args>::augment_args(clap::Command::new("serve"));
     if matches.get_one::<String>("url").is_none() {
         let named = |id: &str| {
-            let flag = own.get_arguments().find(|flag| flag.get_id() == id);
+            let flag = server_flags.get_arguments().find(|flag| flag.get_id() == id);
             flag.and_then(clap::Arg::get_long).unwrap_or(id).to_owned()
         };
         let first = |ids: &[&str]| ids.iter().find(|id| typed(id)).map(|id| named(id));
-        if let Some(flag) = first(&ASKING) {
-            return Some(format!("--{flag} is for a server that runs, and no --url (WAYMARK_URL) names one"));
+        if let Some(flag) = first(&CLIENT_FLAGS) {
+            return Some(format!("--{flag} applies to a running server: add --url (WAYMARK_URL)"));
         }
-        let flag = first(&REACHED)?;
+        let flag = first(&PUBLIC_FLAGS)?;
         return Some(format!(
-            "--{flag} is for a server that others reach: without --url (WAYMARK_URL) nobody else does"
+            "--{flag} has no effect here: without --url (WAYMARK_URL), the server answers this one question only"
         ));
     }
-    let mut passed = own.get_arguments().filter(|flag| !READ.contains(&flag.get_id().as_str()));
+    let mut passed = server_flags.get_arguments().filter(|flag| !SHARED_FLAGS.contains(&flag.get_id().as_str()));
     let flag = passed.find(|flag| typed(flag.get_id().as_str()))?.get_long()?;
-    Some(format!("--{flag} is for a server of its own, and --url (WAYMARK_URL) names one that runs: leave one out"))
+    Some(format!("--{flag} configures a new server, but --url (WAYMARK_URL) names a running one: give only one of them"))
 }
 
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         let serve = self.serve.clone();
-        logging::traced(log, "warn", &serve, self.ask()).await
+        telemetry::traced(log, "warn", &serve, self.ask()).await
     }
 
     async fn ask(self) -> anyhow::Result<()> {
@@ -99,15 +99,16 @@ impl Args {
             }
             None => {
                 let config = self.serve.resolve()?;
-                serve::beside(config, async |url| show(&Client::new(&url), &request, self.json).await).await
+                serve::with_server(config, async |url| show(&Client::new(&url), &request, self.json).await).await
             }
         }
     }
 }
 
-/// Runs the episode at the client's server and prints its events.
+/// Runs the episode on the client's server and prints its events.
 async fn show(client: &Client, request: &serde_json::Value, json: bool) -> anyhow::Result<()> {
-    let (mut failed, mut finished) = (None, false);
+    let mut failed = None;
+    let mut finished = false;
     let mut printer = Printer::new(anstream::stdout());
     client
         .episode(request, |event| {
@@ -129,6 +130,6 @@ async fn show(client: &Client, request: &serde_json::Value, json: bool) -> anyho
     match failed {
         Some(message) => anyhow::bail!("the episode failed: {message}"),
         None if finished => Ok(()),
-        None => anyhow::bail!("the stream ended before the episode did"),
+        None => anyhow::bail!("the stream ended before the episode finished"),
     }
 }

@@ -8,17 +8,17 @@ use anyhow::Context;
 use waymark_index::{Changes, CommitOptions, CommitReport, GraphInfo, Manifest, commit};
 use waymark_models::kernel::Team;
 
-use super::assembly;
+use waymark_runtime::assembly;
 use super::corpus::{self, CorpusArgs};
-use super::index::Bars;
-use super::triples::{self, Source};
-use crate::config::cores;
+use super::index::BuildBars;
+use super::triples::{self, TripleSource};
+use waymark_runtime::config::cores;
 
-/// Adds documents to an index, or puts them in the place of those with their ids.
+/// Adds documents to an index, or replaces those with the same IDs.
 ///
-/// All of them go in at once when everything is ready; until then, and whatever happens, the index stays as it was. A
-/// server that has it open goes on searching and takes the new state by itself. Of a file that has become shorter, the
-/// chunks that it no longer has are removed; those of a file that is gone are removed with `--mirror`.
+/// All changes are published at once when everything is ready; until then, and after any failure, the index stays as it
+/// was. A server that has it open keeps searching and picks up the new snapshot by itself. If a file has become
+/// shorter, its surplus chunks are removed; the chunks of a deleted file are removed only with `--mirror`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,12 +27,12 @@ Examples:
   waymark index add --index corpus.index --corpus new.jsonl --triples openie_results.json")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
-    target: Target,
+    target: IndexTarget,
 
     #[command(flatten)]
     corpus: CorpusArgs,
 
-    /// Remove every document that the corpus does not hold.
+    /// Remove every document that is not in the corpus.
     #[arg(long, conflicts_with = "skip_bad")]
     mirror: bool,
 
@@ -40,10 +40,10 @@ pub(crate) struct AddArgs {
     triples: triples::Args,
 }
 
-/// Removes documents from an index, by their ids.
+/// Removes documents from an index by ID.
 ///
-/// All of them go at once when everything is ready; until then, and whatever happens, the index stays as it was. A
-/// server that has it open goes on searching and takes the new state by itself.
+/// All removals are published at once; until then, and after any failure, the index stays as it was. A server that has
+/// it open keeps searching and picks up the new snapshot by itself.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -51,21 +51,21 @@ Examples:
   waymark index remove --index corpus.index --ids gone.txt")]
 pub(crate) struct RemoveArgs {
     #[command(flatten)]
-    target: Target,
+    target: IndexTarget,
 
-    /// Id of a document to remove; may be given several times.
+    /// ID of a document to remove; may be given several times.
     #[arg(long = "id", value_name = "ID", required_unless_present = "file")]
     ids: Vec<String>,
 
-    /// File of ids to remove, one per line.
+    /// File of IDs to remove, one per line.
     #[arg(long = "ids", value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
-/// Which index is changed, and with what.
+/// Flags shared by the commands that change an index.
 #[derive(Debug, clap::Args)]
-struct Target {
-    /// The index.
+struct IndexTarget {
+    /// Directory of the index.
     #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
     index: PathBuf,
 
@@ -73,11 +73,11 @@ struct Target {
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
 
-    /// Threads that compute; 0 takes one per core.
+    /// Number of compute threads; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
     threads: usize,
 
-    /// Where downloaded weights are kept; the user's cache directory when not given.
+    /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
 }
@@ -90,14 +90,14 @@ impl AddArgs {
         let mut corpus = self.corpus.open(source.as_ref())?;
         let changes = Changes { mirror: self.mirror, ..Changes::corpus(&mut corpus)? };
         let options = CommitOptions {
-            extract: source.as_ref().and_then(Source::extract),
-            bare: matches!(source, Some(Source::None)),
+            extract: source.as_ref().and_then(TripleSource::extract),
+            bare: matches!(source, Some(TripleSource::None)),
             ..CommitOptions::default()
         };
         self.target.commit(changes, options)?;
         let mut out = io::stdout().lock();
         if corpus.skipped() > 0 {
-            writeln!(out, "{} records could not be read and were skipped", corpus.skipped())?;
+            writeln!(out, "skipped {} unreadable records", corpus.skipped())?;
         }
         source.map_or(Ok(()), |source| source.report(&mut out))?;
         Ok(())
@@ -113,22 +113,22 @@ impl RemoveArgs {
         }
         let report = self.target.commit(Changes::delete(ids), CommitOptions::default())?;
         let mut out = io::stdout().lock();
-        report.absent.iter().try_for_each(|id| writeln!(out, "no document has the id {id}"))?;
+        report.absent.iter().try_for_each(|id| writeln!(out, "no document has the ID {id}"))?;
         Ok(())
     }
 }
 
-impl Target {
-    /// Makes the changes, and says on standard output what they came to.
+impl IndexTarget {
+    /// Commits the changes and prints their summary to standard output.
     fn commit(&self, changes: Changes, options: CommitOptions) -> anyhow::Result<CommitReport> {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(threads)))?;
-        let bars = Bars::default();
+        let bars = BuildBars::default();
         let report = commit(&self.index, &embedder, changes, &CommitOptions { threads, ..options }, &bars)?;
         bars.clear();
         let mut out = io::stdout().lock();
         tell(&report, &self.index, &mut out)?;
-        corpus::tell_cut(report.cut, &embedder, &mut out)?;
+        corpus::warn_truncated(report.cut, &embedder, &mut out)?;
         Ok(report)
     }
 }
@@ -136,7 +136,7 @@ impl Target {
 fn tell(report: &CommitReport, index: &Path, out: &mut dyn Write) -> io::Result<()> {
     let CommitReport { added, replaced, unchanged, removed, .. } = report;
     let Manifest { passages, snapshot, .. } = &report.manifest;
-    let new = if report.published { "" } else { ", as before" };
+    let new = if report.published { "" } else { ", unchanged" };
     writeln!(out, "{}: {passages} passages, snapshot {snapshot}{new}", index.display())?;
     writeln!(out, "{added} added, {replaced} replaced, {unchanged} unchanged, {removed} removed")
 }

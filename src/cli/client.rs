@@ -1,4 +1,4 @@
-//! The commands' view of a running server: its agent route, read event by event, over HTTP or HTTPS.
+//! Client of a running server: reads its agent route event by event over HTTP or HTTPS.
 
 use std::io::Read;
 use std::net::IpAddr;
@@ -13,20 +13,20 @@ use ureq::http::{Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, RequestBuilder};
 
-use crate::agent::Event;
-use crate::api::auth::Secret;
+use waymark_agent::Event;
+use crate::keys::Secret;
 
-/// Events that wait for whoever shows them; the stream waits then as well.
-const WAITING: usize = 64;
+/// Capacity of the event channel; a full channel stops reading from the stream.
+const EVENT_CAPACITY: usize = 64;
 
-/// How long a connection may take to be made, TLS included.
-const CONNECT: Duration = Duration::from_secs(30);
+/// Timeout of a connection, TLS handshake included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a server may say nothing, before its answer and within it: one that has nothing to tell pings, every 15
-/// seconds where `--ping-seconds` says nothing else.
-const SILENCE: Duration = Duration::from_secs(120);
+/// Timeout of a silent server, before and within its response. An idle server pings every 15 seconds unless
+/// `--ping-seconds` sets another interval.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A server somewhere.
+/// Client of one server.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: Agent,
@@ -36,42 +36,42 @@ pub struct Client {
 
 #[derive(Deserialize)]
 struct Refusal {
-    error: Reason,
+    error: RefusalReason,
 }
 
 #[derive(Deserialize)]
-struct Reason {
+struct RefusalReason {
     message: String,
 }
 
 impl Client {
-    /// A client of the server at `base`, such as `http://127.0.0.1:8080`. One on this machine is spoken to directly, any
-    /// other through the proxy that the environment names, if it names one.
+    /// Creates a client of the server at `base`, such as `http://127.0.0.1:8080`. Servers on this machine are reached
+    /// directly, others through the proxy that the environment names, if any.
     pub fn new(base: &str) -> Self {
         Self {
-            agent: agent(base, trust(RootCerts::WebPki), SILENCE),
+            agent: agent(base, trust(RootCerts::WebPki), READ_TIMEOUT),
             base: base.trim_end_matches('/').to_owned(),
             key: None,
         }
     }
 
-    /// A client of a server on this very machine, whatever its address: it is spoken to directly, and its certificate is not
-    /// looked at. It gets no key.
-    pub(crate) fn own(base: &str) -> Self {
+    /// Creates a client of a server on this machine, whatever its address: without a proxy, without certificate checks,
+    /// and without a key.
+    pub(crate) fn local(base: &str) -> Self {
         let unproven = TlsConfig::builder().disable_verification(true).build();
-        Self { agent: agent(base, unproven, SILENCE), ..Self::new(base) }
+        Self { agent: agent(base, unproven, READ_TIMEOUT), ..Self::new(base) }
     }
 
-    /// The same client, with the key that the server may want.
+    /// Sets the API key.
     pub fn with_key(mut self, key: Option<Secret>) -> Self {
         self.key = key;
         self
     }
 
-    /// The same client, which trusts the certificates in `file` (PEM) and no others, where one is named.
+    /// Trusts the certificates in `file` (PEM) and no others. `None` keeps the public ones.
     ///
     /// # Errors
-    /// The file cannot be read, or holds none.
+    /// If the file cannot be read, or holds no certificate.
     pub fn trusting(mut self, file: Option<&Path>) -> anyhow::Result<Self> {
         let Some(file) = file else { return Ok(self) };
         let pem = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -81,8 +81,8 @@ impl Client {
                 _ => None,
             })
             .collect();
-        ensure!(!certificates.is_empty(), "{}: there is no certificate in it", file.display());
-        self.agent = agent(&self.base, trust(RootCerts::new_with_certs(&certificates)), SILENCE);
+        ensure!(!certificates.is_empty(), "no certificate in {}: expected PEM", file.display());
+        self.agent = agent(&self.base, trust(RootCerts::new_with_certs(&certificates)), READ_TIMEOUT);
         Ok(self)
     }
 
@@ -93,12 +93,13 @@ impl Client {
         }
     }
 
-    /// Asks the server whether it takes work (`/ready`), which everybody may; the answer is to be there within `limit`.
+    /// Checks that the server is ready (`/ready`, which needs no key) within `limit`.
     ///
     /// # Errors
-    /// It cannot be reached, says nothing in time, or does not take work.
+    /// If the server cannot be reached, does not respond in time, or is not ready.
     pub(crate) async fn ready(&self, limit: Duration) -> anyhow::Result<()> {
-        let (agent, url) = (self.agent.clone(), format!("{}/ready", self.base));
+        let agent = self.agent.clone();
+        let url = format!("{}/ready", self.base);
         let ask = move || -> anyhow::Result<()> {
             let asked = agent.get(&url).config().timeout_global(Some(limit)).build().call();
             accepted(asked.with_context(|| format!("cannot reach {url}"))?).map(drop)
@@ -109,9 +110,10 @@ impl Client {
     /// Fetches a text, such as `/metrics`.
     ///
     /// # Errors
-    /// The server cannot be reached or refuses.
+    /// If the server cannot be reached or returns an error.
     pub async fn text(&self, path: &str) -> anyhow::Result<String> {
-        let (client, url) = (self.clone(), format!("{}{path}", self.base));
+        let client = self.clone();
+        let url = format!("{}{path}", self.base);
         let fetch = move || -> anyhow::Result<String> {
             let response = client.keyed(client.agent.get(&url)).call();
             Ok(accepted(response.with_context(|| format!("cannot reach {url}"))?)?.body_mut().read_to_string()?)
@@ -119,17 +121,19 @@ impl Client {
         spawn_blocking(fetch).await?
     }
 
-    /// Runs one episode and hands every event to `each` as it comes.
+    /// Runs one episode and passes every event to `each` as it arrives.
     ///
     /// # Errors
-    /// The server cannot be reached, refuses, breaks the stream off, or says nothing for two minutes; or `each` fails.
+    /// If the server cannot be reached, returns an error, breaks off the stream, or is silent for two minutes; or if
+    /// `each` fails.
     pub async fn episode(
         &self,
         request: &serde_json::Value,
         mut each: impl FnMut(Event) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let (sender, mut events) = mpsc::channel(WAITING);
-        let (client, body) = (self.clone(), request.to_string());
+        let (sender, mut events) = mpsc::channel(EVENT_CAPACITY);
+        let client = self.clone();
+        let body = request.to_string();
         let reading = spawn_blocking(move || client.read(body, &sender));
         while let Some(event) = events.recv().await {
             each(event)?;
@@ -137,15 +141,16 @@ impl Client {
         reading.await?
     }
 
-    /// Reads the stream of an episode to its end, or until nobody listens any more: a server that is silent pings.
+    /// Reads the stream of an episode to its end, or until the receiver is dropped. Pings bound the wait.
     fn read(&self, body: String, events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
         let url = format!("{}/v1/agent", self.base);
         let sent = self.keyed(self.agent.post(&url)).content_type("application/json").send(body);
         let response = accepted(sent.with_context(|| format!("cannot reach {url}"))?)?;
         let mut stream = response.into_body().into_reader();
-        let (mut buffer, mut chunk) = (Vec::new(), [0; 1 << 14]);
+        let mut buffer = Vec::new();
+        let mut chunk = [0; 1 << 14];
         while !events.is_closed() {
-            let read = stream.read(&mut chunk).context("the stream was cut")?;
+            let read = stream.read(&mut chunk).context("the stream broke off")?;
             if read == 0 {
                 break;
             }
@@ -153,7 +158,7 @@ impl Client {
             while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
                 let message: Vec<u8> = buffer.drain(..end + 2).collect();
                 if let Some(event) = parse(&message)? {
-                    // Whoever listens no more is noticed above.
+                    // A dropped receiver ends the loop above.
                     let _ = events.blocking_send(event);
                 }
             }
@@ -166,18 +171,18 @@ fn trust(roots: RootCerts) -> TlsConfig {
     TlsConfig::builder().root_certs(roots).build()
 }
 
-/// What speaks to the server at `base`, whose certificate is looked at as `tls` says, as long as it is not silent for
-/// `silence`.
+/// Creates the HTTP agent for the server at `base` with the certificate checks of `tls`; it gives up after `silence`
+/// without data.
 fn agent(base: &str, tls: TlsConfig, silence: Duration) -> Agent {
     let direct = tls.disable_verification() || is_here(base);
     let config = Agent::config_builder().http_status_as_error(false).tls_config(tls);
-    // Each read has its time anew, so that an answer may take as long as it needs, and a comment is a sign of life.
-    let config = config.timeout_connect(Some(CONNECT)).timeout_per_read(Some(silence));
+    // The timeout applies to each read anew, so that a response may take any time while comments keep arriving.
+    let config = config.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_per_read(Some(silence));
     let config = if direct { config.proxy(None) } else { config };
     config.build().new_agent()
 }
 
-/// Whether a URL is of this machine itself, whose servers no proxy could reach.
+/// Returns `true` for a URL of this machine, whose servers no proxy can reach.
 fn is_here(url: &str) -> bool {
     let Ok(url) = url.parse::<Uri>() else { return false };
     let host = url.host().unwrap_or_default();
@@ -185,7 +190,7 @@ fn is_here(url: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Turns a refusal into the error the server gave.
+/// Converts an error response to the error that the server gave.
 fn accepted(mut response: Response<Body>) -> anyhow::Result<Response<Body>> {
     let status = response.status();
     if status.is_success() {
@@ -193,22 +198,22 @@ fn accepted(mut response: Response<Body>) -> anyhow::Result<Response<Body>> {
     }
     let body = response.body_mut().read_to_string().unwrap_or_default();
     match serde_json::from_str::<Refusal>(&body) {
-        Ok(refusal) => bail!("the server refused ({status}): {}", refusal.error.message),
-        Err(_) => bail!("the server answered {status}: {body}"),
+        Ok(refusal) => bail!("the server returned {status}: {}", refusal.error.message),
+        Err(_) => bail!("the server returned {status}: {body}"),
     }
 }
 
-/// The event in one message of the stream; `None` for comments.
+/// Parses one message of the stream. `None` for comments.
 fn parse(message: &[u8]) -> anyhow::Result<Option<Event>> {
-    let text = std::str::from_utf8(message).context("the stream is not UTF-8")?;
+    let text = std::str::from_utf8(message).context("the stream is not valid UTF-8")?;
     let data: String = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim_start).collect();
     if data.is_empty() || data == "[DONE]" {
         return Ok(None);
     }
     if let Ok(refusal) = serde_json::from_str::<Refusal>(&data) {
-        bail!("the server broke the episode off: {}", refusal.error.message);
+        bail!("the server ended the episode with an error: {}", refusal.error.message);
     }
-    serde_json::from_str(&data).map(Some).with_context(|| format!("an event this version does not know: {data}"))
+    serde_json::from_str(&data).map(Some).with_context(|| format!("unknown event, perhaps from a newer server: {data}"))
 }
 
 #[cfg(test)]
@@ -219,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// A server of one connection that says `words`, each after a pause, then nothing, and never closes.
+    /// Starts a server for one connection that sends each of `words` after a pause and never closes.
     fn saying(words: Vec<&'static str>, pause: Duration) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
@@ -235,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_says_nothing_is_given_up_and_one_that_pings_is_not() {
+    async fn a_silent_server_times_out_and_one_that_pings_does_not() {
         const HEAD: &str = "HTTP/1.1 200 OK\r\n\r\n";
         const PING: &str = ": ping\n\n";
         const EVENT: &str = "data: {\"type\":\"turn_started\",\"turn\":2}\n\n";
@@ -243,7 +248,8 @@ mod tests {
         for (words, told) in [(vec![], 0), (vec![HEAD, PING, PING, PING, PING, EVENT], 1)] {
             let base = saying(words, silence / 3);
             let client = Client { agent: agent(&base, trust(RootCerts::WebPki), silence), base, key: None };
-            let (mut events, request) = (0, serde_json::json!({}));
+            let mut events = 0;
+            let request = serde_json::json!({});
             let asked = client.episode(&request, |_| {
                 events += 1;
                 Ok(())

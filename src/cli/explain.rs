@@ -1,13 +1,13 @@
-//! How a search went, for a person: query → facts → phrases → passages.
+//! Explanation of a search as text: query → facts → phrases → passages.
 
 use std::io::{self, Write};
 
 use waymark_index::{
-    Arrival, Associated, AssociatedChunk, AssociatedTriple, Evidence, Hit, KagOptions, Query, SeedFact, SeedPhrase,
-    Step, TripleHit, Walk,
+    GraphRank, KagTrace, KagChunk, KagTriple, Evidence, Hit, KagOptions, Query, SeedFact, SeedPhrase,
+    PathEdge, TripleHit, GraphTrace,
 };
 
-/// Writes the way from `query` to what was found.
+/// Writes the path from `query` to the results.
 pub(super) fn print(query: &Query, evidence: &Evidence, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "query     {}", query.text)?;
     writeln!(out, "search    {}, snapshot {}", evidence.mode, evidence.snapshot)?;
@@ -31,7 +31,7 @@ pub(super) fn print(query: &Query, evidence: &Evidence, out: &mut impl Write) ->
     Ok(())
 }
 
-/// A triple in one line.
+/// Formats a triple on one line.
 pub(super) fn statement(triple: &TripleHit) -> String {
     format!("{} · {} · {}", triple.subject, triple.relation, triple.object)
 }
@@ -40,17 +40,17 @@ fn head(name: &str, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{name}")
 }
 
-fn print_walk(walk: &Walk, out: &mut impl Write) -> io::Result<()> {
-    let Walk { variant, damping, passage_weight, .. } = walk;
+fn print_walk(walk: &GraphTrace, out: &mut impl Write) -> io::Result<()> {
+    let GraphTrace { variant, damping, passage_weight, .. } = walk;
     writeln!(out, "walk      {variant}, damping {damping}, weight of passages {passage_weight}")?;
     if walk.fallback {
-        writeln!(out, "          no fact was left: passages are ranked by their own similarity")?;
+        writeln!(out, "          no fact was kept: passages are ranked by similarity alone")?;
     }
     if walk.local {
-        writeln!(out, "          in a large index: around where it started, similarities scaled by a sample")?;
+        writeln!(out, "          local to the seeds in a large index; similarities scaled by a sample")?;
     }
     if !walk.fallback {
-        writeln!(out, "          at most {:.1e} of its mass is missing", walk.missing)?;
+        writeln!(out, "          at most {:.1e} of the mass is missing", walk.missing)?;
     }
     head("facts: score, similarity to the query", out)?;
     for (fact, place) in walk.facts.iter().zip(1..) {
@@ -66,11 +66,11 @@ fn print_walk(walk: &Walk, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn print_association(association: &Associated, out: &mut impl Write) -> io::Result<()> {
-    let Associated { options, entities, chunks, triples } = association;
+fn print_association(association: &KagTrace, out: &mut impl Write) -> io::Result<()> {
+    let KagTrace { options, entities, chunks, triples } = association;
     let KagOptions { damping, threshold, iterations, .. } = options;
     writeln!(out, "walk      {iterations} steps, damping {damping}, triples relevant above {threshold}")?;
-    head("entities: mass, phrases most like them", out)?;
+    head("entities: mass, most similar phrases", out)?;
     for entity in entities {
         let origin = if entity.given { "given" } else { "found in the query" };
         let phrases: Vec<String> =
@@ -79,12 +79,12 @@ fn print_association(association: &Associated, out: &mut impl Write) -> io::Resu
     }
     head("passages in the graph: mass, relevance, similarity to the query", out)?;
     for chunk in chunks {
-        let AssociatedChunk { passage, similarity, relevance, mass, .. } = chunk;
+        let KagChunk { passage, similarity, relevance, mass, .. } = chunk;
         writeln!(out, "       {mass:.6}  {relevance:.4}  {similarity:.4}  {passage}")?;
     }
     head("triples in the graph: mass, relevance, similarity to the query", out)?;
     for triple in triples {
-        let AssociatedTriple { subject, relation, object, similarity, relevance, mass, .. } = triple;
+        let KagTriple { subject, relation, object, similarity, relevance, mass, .. } = triple;
         writeln!(out, "       {mass:.6}  {relevance:.4}  {similarity:.4}  {subject} · {relation} · {object}")?;
     }
     Ok(())
@@ -92,10 +92,10 @@ fn print_association(association: &Associated, out: &mut impl Write) -> io::Resu
 
 fn print_hit(hit: &Hit, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  {:>3}  {}  {}", hit.rank, hit.passage.title, super::trace::route(hit))?;
-    let Some(Arrival { mass, reset, via, .. }) = &hit.path.graph else { return Ok(()) };
+    let Some(GraphRank { mass, reset, via, .. }) = &hit.path.graph else { return Ok(()) };
     writeln!(out, "       mass {mass:.6}, own weight in the reset {reset:.6}")?;
     if !via.is_empty() {
-        let way: String = via.iter().map(|Step { phrase, weight }| format!("{phrase} —{weight:.2}→ ")).collect();
+        let way: String = via.iter().map(|PathEdge { phrase, weight }| format!("{phrase} —{weight:.2}→ ")).collect();
         writeln!(out, "       via {way}here")?;
     }
     Ok(())
@@ -104,12 +104,12 @@ fn print_hit(hit: &Hit, out: &mut impl Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use waymark_index::{FoundPhrase, GraphVariant, KeyEntity, Mode, Passage, Path};
+    use waymark_index::{LinkedPhrase, GraphVariant, KeyEntity, Mode, Passage, HitPath};
 
     use super::*;
 
     #[test]
-    fn the_whole_way_is_told() {
+    fn the_whole_path_is_printed() {
         let fact = |object: &str, kept| SeedFact {
             subject: "mona lisa".into(),
             relation: "hangs in".into(),
@@ -119,7 +119,7 @@ mod tests {
             kept,
         };
         let seed = SeedPhrase { phrase: "louvre".into(), passages: 2, linking: 1.0, weight: 0.5 };
-        let walk = Walk {
+        let walk = GraphTrace {
             variant: GraphVariant::RouteRag,
             damping: 0.5,
             passage_weight: 0.05,
@@ -130,14 +130,14 @@ mod tests {
             local: true,
             missing: 0.0025,
         };
-        let via = vec![Step { phrase: "louvre".into(), weight: 2.0 }, Step { phrase: "paris".into(), weight: 1.0 }];
-        let arrival = Arrival { rank: 1, mass: 0.25, reset: 0.05, via };
+        let via = vec![PathEdge { phrase: "louvre".into(), weight: 2.0 }, PathEdge { phrase: "paris".into(), weight: 1.0 }];
+        let arrival = GraphRank { rank: 1, mass: 0.25, reset: 0.05, via };
         let hit = Hit {
             rank: 1,
             score: 0.25,
             passage: Passage { id: "p".into(), title: "Paris".into(), text: "…".into() },
             metadata: None,
-            path: Path { graph: Some(arrival), ..Path::default() },
+            path: HitPath { graph: Some(arrival), ..HitPath::default() },
         };
         let evidence = Evidence { walk: Some(walk), ..Evidence::of(7, Mode::Graph, vec![hit]) };
         let mut out = Vec::new();
@@ -146,8 +146,8 @@ mod tests {
 query     Where?
 search    graph, snapshot 7
 walk      route_rag, damping 0.5, weight of passages 0.05
-          in a large index: around where it started, similarities scaled by a sample
-          at most 2.5e-3 of its mass is missing
+          local to the seeds in a large index; similarities scaled by a sample
+          at most 2.5e-3 of the mass is missing
 
 facts: score, similarity to the query
     1  1.0000  0.7500  mona lisa · hangs in · louvre
@@ -165,17 +165,17 @@ passages
     }
 
     #[test]
-    fn what_an_association_was_made_of_is_told() {
-        let phrases = vec![FoundPhrase { phrase: "louvre".into(), similarity: 0.5 }];
+    fn an_association_is_printed() {
+        let phrases = vec![LinkedPhrase { phrase: "louvre".into(), similarity: 0.5 }];
         let entity = KeyEntity { name: "mona lisa".into(), given: false, phrases, mass: 0.5 };
-        let chunk = AssociatedChunk {
+        let chunk = KagChunk {
             passage: "p1".into(),
             title: "louvre".into(),
             similarity: 0.25,
             relevance: 0.75,
             mass: 0.125,
         };
-        let triple = AssociatedTriple {
+        let triple = KagTriple {
             subject: "mona lisa".into(),
             relation: "hangs in".into(),
             object: "louvre".into(),
@@ -184,7 +184,7 @@ passages
             chunks: vec![0],
             mass: 0.25,
         };
-        let association = Associated {
+        let association = KagTrace {
             options: KagOptions::default(),
             entities: vec![entity],
             chunks: vec![chunk],
@@ -195,7 +195,7 @@ passages
         let expected = "\
 walk      20 steps, damping 0.5, triples relevant above 0.5
 
-entities: mass, phrases most like them
+entities: mass, most similar phrases
        0.500000  mona lisa (found in the query): louvre 0.5000
 
 passages in the graph: mass, relevance, similarity to the query

@@ -1,4 +1,4 @@
-//! `waymark index export`: the documents of an index, to build another one of.
+//! `waymark index export`: writes the documents of an index for building another one.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -13,14 +13,14 @@ use waymark_index::openie::Builtin;
 use waymark_index::{Contents, Extract, GraphInfo, Manifest};
 
 use super::index::PAUSE;
-use super::progress;
+use waymark_runtime::progress;
 
-/// Writes the documents of an index as JSONL, to build another one of.
+/// Writes the documents of an index as JSONL, from which another index can be built.
 ///
-/// Each line has `id`, `title`, `text`, `metadata` and `triples`, in the order of the index, as `waymark index build` reads
-/// them. So documents are kept that came over HTTP and stand nowhere else, when another embedder is to be used or a later
-/// version reads another format. No embedder is needed, and of the index nothing but its passages and triples. A server
-/// may go on searching and changing it: what is written is the snapshot that was there at the beginning.
+/// Each line has `id`, `title`, `text`, `metadata` and `triples`, in index order, as `waymark index build` reads them.
+/// Use it to keep documents that came over HTTP when you change the embedder or upgrade to a new index format. Needs no
+/// embedder, only the index's passages and triples. A server may keep searching and changing the index: the export is
+/// the snapshot that was current at its start.
 ///
 /// Triples are written that a document brought, or that a file or a language model gave for it. Those of the built-in
 /// extractor are not: the new index finds them again. Chunks are documents like others: leave --chunk out when they are
@@ -35,14 +35,14 @@ The same documents under another embedder:
   waymark index export corpus.index --out corpus.jsonl
   waymark index build --corpus corpus.jsonl --out new.index --embedder NAME")]
 pub(crate) struct ExportArgs {
-    /// The index.
+    /// Directory of the index.
     dir: PathBuf,
 
-    /// File to write, replaced at once when everything is written; standard output when not given.
+    /// File to write, replaced atomically at the end. The default is standard output.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Write the triples of the built-in extractor too, as if the documents had brought them.
+    /// Include the triples of the built-in extractor, as if the documents had brought them.
     #[arg(long)]
     all_triples: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct ExportArgs {
 impl ExportArgs {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         if let Some(path) = self.out.as_deref().filter(|path| is_prose(path)) {
-            bail!("--out {}: name it .jsonl: a file of this name is read as text", path.display());
+            bail!("--out {}: use the extension .jsonl: `index build` would read this file as text", path.display());
         }
         let contents = Contents::open(&self.dir)?;
         match &self.out {
@@ -67,7 +67,7 @@ impl ExportArgs {
 
     fn write(&self, contents: &Contents, out: &mut dyn Write) -> anyhow::Result<()> {
         let total = contents.manifest().passages;
-        // Beside lines on the same screen a bar would be torn.
+        // Documents printed to the same terminal would tear the bar apart.
         let seen = self.out.is_none() && io::stdout().is_terminal();
         let bar = if seen { ProgressBar::hidden() } else { progress::things().with_message("exporting") };
         bar.set_length(total);
@@ -85,8 +85,8 @@ impl ExportArgs {
         Ok(())
     }
 
-    /// Says what was written and how an index is made of it that answers as this one, on standard error: standard
-    /// output may be the documents.
+    /// Prints a summary and the command that rebuilds an equal index to standard error, because standard output may
+    /// hold the documents.
     fn tell(&self, manifest: &Manifest, out: &mut dyn Write) -> io::Result<()> {
         let Manifest { passages, snapshot, graph, .. } = manifest;
         let builtin = |graph: &GraphInfo| graph.extractors().any(|name| name == Builtin.id());
@@ -96,17 +96,17 @@ impl ExportArgs {
         writeln!(out, "{}: {passages} documents, snapshot {snapshot}", self.dir.display())?;
         writeln!(
             out,
-            "to build it again: waymark index build --corpus {} --out DIR --triples {triples}",
+            "to rebuild it: waymark index build --corpus {} --out DIR --triples {triples}",
             file.display()
         )
     }
 }
 
-/// Puts what `fill` writes in the place of the file at `path`, whole or not at all: beside it, synced, then renamed.
+/// Replaces the file at `path` atomically with what `fill` writes: to a temporary file beside it, synced, then renamed.
 fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    ensure!(path.is_file() || !path.exists(), "--out {} is no file that could be replaced", path.display());
+    ensure!(path.is_file() || !path.exists(), "--out {}: not a regular file", path.display());
     let mut name = OsString::from(".");
-    name.push(path.file_name().with_context(|| format!("--out {} names no file", path.display()))?);
+    name.push(path.file_name().with_context(|| format!("--out {}: no file name", path.display()))?);
     name.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(name);
     let file = File::create(&part).with_context(|| format!("cannot create {}", part.display()))?;
@@ -116,7 +116,7 @@ fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>)
         Ok(fs::rename(&part, path)?)
     });
     if filled.is_err() {
-        // Of no use to anybody, and nobody else's.
+        // The temporary file carries this process's ID, so that no other process uses it.
         let _ = fs::remove_file(&part);
     }
     filled.with_context(|| format!("cannot write {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! `waymark health`: whether a server takes work.
+//! `waymark health`: checks whether a server is ready.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -10,18 +10,18 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, ensure};
 
 use super::client::Client;
-use super::triples::variable;
+use waymark_runtime::environment::variable;
 
-/// How long a server may take to answer.
-const LIMIT: Duration = Duration::from_secs(2);
+/// Timeout of the response.
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Says whether a server takes work: exit code 0 where `/ready` answers with 200 within two seconds, otherwise 1 and the
+/// Checks whether a server is ready: exit code 0 if `/ready` returns 200 within two seconds, otherwise 1 with the
 /// reason.
 ///
-/// Without --url it is the server on this machine that the environment describes, as `waymark serve` reads it: at
-/// WAYMARK_HOST and WAYMARK_PORT (127.0.0.1 and 8080), over HTTPS where WAYMARK_TLS_CERT is set. Its certificate is not
-/// looked at then, unless --ca names those to trust: it seldom names this machine's own address, and no key is sent. What a
-/// server was told by flags is not seen here: give its --url.
+/// Without --url, checks the server on this machine that the environment describes, as `waymark serve` reads it: at
+/// WAYMARK_HOST and WAYMARK_PORT (127.0.0.1 and 8080), over HTTPS if WAYMARK_TLS_CERT is set. Its certificate is then
+/// not verified unless --ca is given, because it seldom names this machine's own address; no key is sent. Flags of a
+/// running server are not visible to this command: pass its --url.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,11 +29,11 @@ Examples:
   WAYMARK_PORT=9000 waymark health
   waymark health --url https://host:8080 --ca cert.pem")]
 pub(crate) struct Args {
-    /// The server.
+    /// URL of the server.
     #[arg(long, env = "WAYMARK_URL")]
     url: Option<String>,
 
-    /// Certificates to trust in place of the public ones where that server speaks HTTPS, as PEM.
+    /// File of CA certificates (PEM) to trust instead of the public ones when the server uses HTTPS.
     #[arg(long, env = "WAYMARK_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
 }
@@ -41,20 +41,20 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let named = self.url.is_some();
-        let url = self.url.map_or_else(|| own(variable), Ok)?;
-        let client = if named { Client::new(&url) } else { Client::own(&url) };
-        client.trusting(self.ca.as_deref())?.ready(LIMIT).await?;
-        writeln!(io::stdout(), "{url} takes work")?;
+        let url = self.url.map_or_else(|| local_url(variable), Ok)?;
+        let client = if named { Client::new(&url) } else { Client::local(&url) };
+        client.trusting(self.ca.as_deref())?.ready(READY_TIMEOUT).await?;
+        writeln!(io::stdout(), "{url} is ready")?;
         Ok(())
     }
 }
 
-/// The address at which a server on this machine is reached that the variables tell where to listen.
-fn own(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<String> {
+/// URL of the server on this machine that the environment variables describe.
+fn local_url(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<String> {
     let host = parsed(&variable, "WAYMARK_HOST", IpAddr::V4(Ipv4Addr::LOCALHOST))?;
     let port: u16 = parsed(&variable, "WAYMARK_PORT", 8080)?;
-    ensure!(port != 0, "WAYMARK_PORT is 0, any port that was free: give the server's --url");
-    // One that listens on every address is reached at this machine's own.
+    ensure!(port != 0, "WAYMARK_PORT is 0, so the port was chosen by the system: give the server's --url");
+    // A server that listens on every address is reached at the loopback address.
     let host: IpAddr = match host {
         IpAddr::V4(all) if all.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(all) if all.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -67,9 +67,9 @@ fn own(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<String> {
 fn parsed<T: FromStr<Err: Display>>(
     variable: impl Fn(&str) -> Option<String>,
     name: &str,
-    otherwise: T,
+    default: T,
 ) -> anyhow::Result<T> {
-    let Some(value) = variable(name) else { return Ok(otherwise) };
+    let Some(value) = variable(name) else { return Ok(default) };
     value.parse::<T>().map_err(|error| anyhow!("{error}")).with_context(|| format!("{name} is {value:?}"))
 }
 
@@ -79,12 +79,14 @@ mod tests {
     use super::*;
 
     fn of(set: &[(&str, &str)]) -> anyhow::Result<String> {
-        own(|name| set.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned()))
+        local_url(|name| set.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]
     fn a_server_is_asked_where_the_environment_lets_it_listen() {
-        let (host, port, tls) = ("WAYMARK_HOST", "WAYMARK_PORT", "WAYMARK_TLS_CERT");
+        let host = "WAYMARK_HOST";
+        let port = "WAYMARK_PORT";
+        let tls = "WAYMARK_TLS_CERT";
         for (set, url) in [
             (&[][..], "http://127.0.0.1:8080"),
             (&[(host, "0.0.0.0"), (port, "9000")][..], "http://127.0.0.1:9000"),

@@ -1,4 +1,4 @@
-//! `waymark index`: building indexes and looking at them.
+//! `waymark index`: builds, changes, inspects and exports indexes.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use waymark_index::{BuildOptions, BuildProgress, Embedder, GraphInfo, Manifest, Phase, build};
+use waymark_index::{BuildOptions, BuildProgress, EmbedderInfo, GraphInfo, Manifest, BuildPhase, build};
 use waymark_models::kernel::Team;
 
 use super::corpus::{self, CorpusArgs};
-use super::{assembly, change, export, logging, progress, triples};
-use crate::config::{LogFormat, cores};
+use super::{change, export, triples};
+use waymark_runtime::{assembly, logging, progress};
+use waymark_runtime::config::{LogFormat, cores};
 
-/// What to do with an index.
+/// Subcommands of `waymark index`.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum IndexCommand {
     Build(Box<BuildArgs>),
     Add(change::AddArgs),
     Remove(change::RemoveArgs),
@@ -23,11 +24,11 @@ pub(crate) enum Command {
     Info(InfoArgs),
 }
 
-/// Builds an index: BM25, dense vectors and, of triples, a graph over the passages of a corpus.
+/// Builds an index over a corpus: BM25, dense vectors and, from triples, a graph.
 ///
-/// The corpus is JSONL with `id`, `title`, `text`, maybe `triples` (other keys are kept as metadata), a HippoRAG or RouteRAG corpus
-/// (JSON), or a folder of Markdown and text files. The index appears at once when it is finished; until then, and
-/// whatever happens, what was there before stays.
+/// The corpus is JSONL with `id`, `title`, `text` and optionally `triples` (other keys are kept as metadata), a
+/// HippoRAG or RouteRAG corpus (JSON), or a folder of Markdown and text files. The index appears at once when it is
+/// finished; until then, and after any failure, what was there before stays.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,7 +40,7 @@ pub(crate) struct BuildArgs {
     #[command(flatten)]
     corpus: CorpusArgs,
 
-    /// Where the index is to lie.
+    /// Directory to write the index to.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
@@ -47,15 +48,15 @@ pub(crate) struct BuildArgs {
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
 
-    /// Replace an index that is already there.
+    /// Replace an existing index.
     #[arg(long)]
     replace: bool,
 
-    /// Threads that compute; 0 takes one per core.
+    /// Number of compute threads; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
     threads: usize,
 
-    /// Where downloaded weights are kept; the user's cache directory when not given.
+    /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
 
@@ -63,10 +64,10 @@ pub(crate) struct BuildArgs {
     triples: triples::Args,
 }
 
-/// Says what an index holds, from its manifest.
+/// Describes an index from its manifest.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InfoArgs {
-    /// The index.
+    /// Directory of the index.
     dir: PathBuf,
 
     /// Print the manifest as JSON.
@@ -74,19 +75,19 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
-/// What is logged where nothing else is asked for: how far the work is, but not what libraries say of theirs.
+/// Default log filter: our progress, without messages of libraries.
 const WORK: &str = "warn,waymark=info";
 
-impl Command {
+impl IndexCommand {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        let quiet = if matches!(self, Command::Info(_)) { "warn" } else { WORK };
+        let quiet = if matches!(self, IndexCommand::Info(_)) { "warn" } else { WORK };
         logging::start(log, quiet, LogFormat::Text)?;
         match self {
-            Command::Build(args) => tokio::task::block_in_place(|| args.run()),
-            Command::Add(args) => tokio::task::block_in_place(|| args.run()),
-            Command::Remove(args) => tokio::task::block_in_place(|| args.run()),
-            Command::Export(args) => tokio::task::block_in_place(|| args.run()),
-            Command::Info(args) => args.run(),
+            IndexCommand::Build(args) => tokio::task::block_in_place(|| args.run()),
+            IndexCommand::Add(args) => tokio::task::block_in_place(|| args.run()),
+            IndexCommand::Remove(args) => tokio::task::block_in_place(|| args.run()),
+            IndexCommand::Export(args) => tokio::task::block_in_place(|| args.run()),
+            IndexCommand::Info(args) => args.run(),
         }
     }
 }
@@ -99,20 +100,20 @@ impl BuildArgs {
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?;
         let options =
             BuildOptions { replace: self.replace, threads, extract: triples.extract(), ..BuildOptions::default() };
-        let bars = Bars::default();
+        let bars = BuildBars::default();
         let report = build(corpus, &embedder, &self.out, &options, &bars)?;
         bars.clear();
         let mut out = io::stdout().lock();
-        let Manifest { passages, snapshot, embedder: Embedder { id, .. }, graph, .. } = &report.manifest;
+        let Manifest { passages, snapshot, embedder: EmbedderInfo { id, .. }, graph, .. } = &report.manifest;
         writeln!(out, "{}: {passages} passages, snapshot {snapshot}, embedder {id}", self.out.display())?;
         graph.iter().try_for_each(|graph| writeln!(out, "graph of {}", described(graph)))?;
         if report.skipped > 0 {
-            writeln!(out, "{} records could not be read and were skipped", report.skipped)?;
+            writeln!(out, "skipped {} unreadable records", report.skipped)?;
         }
         if report.collapsed > 0 {
-            writeln!(out, "{} passages repeated an earlier one and were left out", report.collapsed)?;
+            writeln!(out, "left out {} duplicate passages", report.collapsed)?;
         }
-        corpus::tell_cut(report.cut, &embedder, &mut out)?;
+        corpus::warn_truncated(report.cut, &embedder, &mut out)?;
         triples.report(&mut out)?;
         Ok(())
     }
@@ -139,30 +140,30 @@ impl InfoArgs {
     }
 }
 
-/// The numbers of a graph.
+/// Formats the statistics of a graph.
 fn described(graph: &GraphInfo) -> String {
     let GraphInfo { source, triples, phrases, facts, edges } = graph;
     format!("{triples} triples ({source}): {facts} facts between {phrases} phrases, {edges} edges")
 }
 
-/// Time from one line to the next where no bar is seen.
+/// Interval between log lines when no progress bar is visible.
 pub(super) const PAUSE: Duration = Duration::from_secs(10);
 
-/// One bar per phase of a build; where there is no terminal, lines of the log.
+/// Progress of a build: one bar per phase, or log lines if there is no terminal.
 #[derive(Debug, Default)]
-pub(crate) struct Bars(Mutex<Option<Shown>>);
+pub(crate) struct BuildBars(Mutex<Option<CurrentBar>>);
 
-/// The phase that is under way.
+/// State of the current phase.
 #[derive(Debug)]
-struct Shown {
-    phase: Phase,
+struct CurrentBar {
+    phase: BuildPhase,
     bar: ProgressBar,
-    /// When a line last told of it.
+    /// Time of the last log line about the phase.
     told: Option<Instant>,
 }
 
-impl Bars {
-    /// Takes the last bar off the screen.
+impl BuildBars {
+    /// Removes the last bar from the terminal.
     pub(crate) fn clear(&self) {
         if let Some(shown) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
             shown.bar.finish_and_clear();
@@ -170,7 +171,7 @@ impl Bars {
     }
 }
 
-impl Shown {
+impl CurrentBar {
     fn update(&mut self, done: u64, total: Option<u64>) {
         if let Some(total) = total {
             self.bar.set_length(total);
@@ -183,13 +184,13 @@ impl Shown {
     }
 }
 
-impl BuildProgress for Bars {
-    fn update(&self, phase: Phase, done: u64, total: Option<u64>) {
+impl BuildProgress for BuildBars {
+    fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>) {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(over) = shown.take_if(|shown| shown.phase != phase) {
             over.bar.finish_and_clear();
         }
-        let begun = || Shown { phase, bar: progress::things().with_message(phase.to_string()), told: None };
+        let begun = || CurrentBar { phase, bar: progress::things().with_message(phase.to_string()), told: None };
         shown.get_or_insert_with(begun).update(done, total);
     }
 }

@@ -1,27 +1,19 @@
 //! The command line: one file per command.
 
 mod ask;
-pub mod assembly;
+mod assembly;
 mod bench;
-pub mod cache;
 mod change;
 mod client;
 mod corpus;
 mod demo;
-pub mod device;
-pub mod embedding;
-mod end;
-pub mod eval;
+mod eval;
 mod explain;
 mod export;
-mod filter;
-mod harmless;
 mod health;
 mod index;
 mod key;
-pub mod logging;
 mod openapi;
-pub mod progress;
 mod pull;
 mod search;
 mod serve;
@@ -36,18 +28,16 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::client::Client;
-pub use self::end::end;
-pub use self::harmless::harmless;
 pub use self::trace::Printer;
 
 /// An inference server for trained agentic RAG policies.
 ///
-/// A policy is a language model trained to answer by a loop: it thinks, searches, reads what was found, and answers.
+/// A policy is a language model trained to answer in a loop: it thinks, searches, reads what was found, and answers.
 /// Waymark runs the model, the loop and the indexes in one process and serves them over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "waymark", version, propagate_version = true, after_help = EXAMPLES)]
 pub struct Cli {
-    /// What is logged, to standard error: a level (`warn`, `info`, `debug`) or a filter such as `waymark=debug`.
+    /// Log filter, written to standard error: a level (`warn`, `info`, `debug`) or a filter such as `waymark=debug`.
     #[arg(long, env = "WAYMARK_LOG", value_name = "FILTER", global = true)]
     log: Option<String>,
 
@@ -69,31 +59,31 @@ enum Command {
     Serve(serve::Args),
     Demo(demo::Args),
     Pull(pull::Args),
-    /// Builds indexes and looks at them.
+    /// Builds, changes and inspects indexes.
     #[command(subcommand)]
-    Index(index::Command),
+    Index(index::IndexCommand),
     Search(search::Args),
     Ask(ask::Args),
     Eval(eval::Args),
     /// Measures the engine or the server.
     #[command(subcommand)]
-    Bench(bench::Command),
-    /// Makes API keys.
+    Bench(bench::BenchCommand),
+    /// Creates API keys.
     #[command(subcommand)]
-    Key(key::Command),
+    Key(key::KeyCommand),
     Health(health::Args),
     Openapi(openapi::Args),
 }
 
-/// What blocking work that nobody waits for any more gets to come to its end: a commit whose client was told that the
-/// server goes, a file on a disk that does not answer. What a commit writes is published whole or not at all.
-const LEFT_BEHIND: Duration = Duration::from_secs(2);
+/// Time for abandoned blocking work to finish at shutdown, such as a commit whose client has been told that the server
+/// stops. A commit is published whole or not at all.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Cli {
-    /// Reads the command line. What is wrong with it ends the program.
+    /// Parses the command line. Exits the program if it is invalid.
     pub fn read() -> Self {
         let matches = Self::command().get_matches();
-        if let Some(reason) = matches.subcommand_matches("ask").and_then(ask::unread) {
+        if let Some(reason) = matches.subcommand_matches("ask").and_then(ask::unused_flag) {
             Self::command().error(ErrorKind::ArgumentConflict, reason).exit();
         }
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
@@ -102,7 +92,7 @@ impl Cli {
     /// Runs the command.
     ///
     /// # Errors
-    /// Whatever stopped it, with its causes.
+    /// Any error of the command, with its causes.
     pub fn run(self) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let result = runtime.block_on(async {
@@ -120,8 +110,8 @@ impl Cli {
                 Command::Openapi(args) => args.run(),
             }
         });
-        // Only dropped, it would wait for them without end, and with nobody left to hear a second signal.
-        runtime.shutdown_timeout(LEFT_BEHIND);
+        // Dropping the runtime would wait for blocking work without end, deaf to a second signal.
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         result
     }
 }
@@ -132,7 +122,7 @@ mod tests {
 
     use super::{Cli, CommandFactory};
 
-    /// What stands below the help of a command, and of all under it.
+    /// Returns the examples after the help of a command and of its subcommands.
     fn examples(command: &clap::Command) -> Vec<String> {
         let own = command.get_after_help().map(ToString::to_string);
         own.into_iter().chain(command.get_subcommands().flat_map(examples)).collect()
@@ -140,13 +130,14 @@ mod tests {
 
     #[test]
     fn models_in_examples_are_paths_or_in_the_catalog() {
-        let (texts, catalog) = (examples(&Cli::command()), Catalog::bundled());
+        let texts = examples(&Cli::command());
+        let catalog = Catalog::bundled();
         let models = texts.iter().flat_map(|text| text.split("--model ").skip(1));
         let models: Vec<&str> = models.filter_map(|rest| rest.split_whitespace().next()).collect();
         assert!(models.len() > 1, "{texts:?}");
         for model in models {
             let path = model.contains('/') || model.ends_with(".gguf");
-            assert!(path || catalog.get(model).is_some(), "{model} is no model of the catalog");
+            assert!(path || catalog.get(model).is_some(), "{model} is not in the catalog");
         }
     }
 }

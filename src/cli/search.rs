@@ -8,43 +8,44 @@ use anyhow::bail;
 use waymark_index::{GraphOptions, GraphVariant, Index, KagOptions, Mode, Query, Ranking, TRIPLES};
 use waymark_models::kernel::Team;
 
-use super::harmless::Harmless;
-use super::{assembly, explain, filter, logging};
-use crate::agent::Part;
-use crate::config::{FactFilterArgs, LogFormat, cores};
+use waymark_runtime::PrintableWriter;
+use super::explain;
+use waymark_runtime::{assembly, filter, logging};
+use waymark_agent::QueryField;
+use waymark_runtime::config::{FactFilterArgs, LogFormat, cores};
 
-/// Searches an index once and prints what was found, and how.
+/// Searches an index once and prints the results and how they were found.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   waymark search --index corpus.index --k 5 \"capital of France\"
   waymark search --index corpus.index --mode graph --explain \"Where was the director of Solaris born?\"")]
 pub(crate) struct Args {
-    /// What to look for.
+    /// Search query.
     query: String,
 
-    /// The index.
+    /// Directory of the index.
     #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
     index: PathBuf,
 
-    /// Which search: passage, graph, hybrid, triples or kag; those after the first need an index with a graph.
+    /// Mode: passage, graph, hybrid, triples or kag; all but passage need an index with a graph.
     #[arg(long, default_value_t)]
     mode: Mode,
 
-    /// How passages are ranked: dense, bm25 or fused; when not given fused in the mode passage, dense in hybrid.
+    /// Ranking of passages: dense, bm25 or fused. The default is fused in the mode passage and dense in hybrid.
     #[arg(long)]
     ranking: Option<Ranking>,
 
-    /// How many passages.
+    /// Number of passages.
     #[arg(long, short, default_value_t = 3)]
     k: usize,
 
-    /// Say how it was found: the facts that the query was linked to, the phrases that the walk over the graph started
-    /// from, and the way to each passage.
+    /// Explain the results: the facts linked to the query, the seed phrases of the walk over the graph, and the path to
+    /// each passage.
     #[arg(long)]
     explain: bool,
 
-    /// Print JSON, always with the explanation.
+    /// Print JSON, with the explanation.
     #[arg(long)]
     json: bool,
 
@@ -58,42 +59,42 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
 
-    /// Where downloaded weights are kept; the user's cache directory when not given.
+    /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
 }
 
-/// How the graph is searched; what is not given is as published for the variant.
+/// Flags for graph search. Unset ones take the values published for the variant.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Graph search")]
 struct GraphArgs {
-    /// Whose search: route_rag, hippo_rag or graph_r1. [default: route_rag]
+    /// Variant of graph search: route_rag, hippo_rag or graph_r1. [default: route_rag]
     #[arg(long = "graph", value_name = "VARIANT")]
     variant: Option<GraphVariant>,
 
-    /// Facts taken from the query, and phrases the walk starts from.
+    /// Number of facts linked to the query, and of seed phrases of the walk.
     #[arg(long, value_name = "N")]
     linking_top_k: Option<usize>,
 
-    /// Probability of following an edge rather than starting again.
+    /// Damping: probability of following an edge rather than restarting.
     #[arg(long, value_name = "P")]
     damping: Option<f64>,
 
-    /// Weight of the passages' own similarity in where the walk starts.
+    /// Weight of passage similarity in the reset vector of the walk.
     #[arg(long, value_name = "W")]
     passage_weight: Option<f64>,
 
-    /// How many triples, in the mode `triples`. [default: 10]
+    /// Number of triples, in the mode `triples`. [default: 10]
     #[arg(long, value_name = "N")]
     triples: Option<usize>,
 
-    /// A name the query is about, for the mode `kag`; may be given several times.
+    /// Entity that the query is about, for the mode `kag`; may be given several times.
     #[arg(long = "entity", value_name = "NAME")]
     entities: Vec<String>,
 
-    /// How passages and triples are ranked together in the mode `kag`, as JSON: `{"chunks": 10, "entities": 5,
-    /// "triples": 10, "damping": 0.5, "threshold": 0.5, "iterations": 20, "relevance": {"kind": "sigmoid", "slope": 10,
-    /// "centre": 0.4}}`, any of it.
+    /// Joint ranking of passages and triples in the mode `kag`, as JSON with any of these fields: `{"chunks": 10,
+    /// "entities": 5, "triples": 10, "damping": 0.5, "threshold": 0.5, "iterations": 20, "relevance": {"kind": "sigmoid",
+    /// "slope": 10, "centre": 0.4}}`.
     #[arg(long, value_name = "JSON", value_parser = kag_options)]
     kag: Option<KagOptions>,
 }
@@ -122,21 +123,21 @@ impl Args {
         tokio::task::block_in_place(|| self.search())
     }
 
-    /// Refuses flags that a search in this mode would pass over.
+    /// Refuses flags that have no effect in this mode.
     fn check_read(&self) -> anyhow::Result<()> {
         let GraphArgs { variant, linking_top_k, damping, passage_weight, triples, entities, kag } = &self.graph;
         let given = [
-            ("--ranking", Part::Ranking, self.ranking.is_some()),
-            ("--graph", Part::Graph, variant.is_some()),
-            ("--linking-top-k", Part::Graph, linking_top_k.is_some()),
-            ("--damping", Part::Graph, damping.is_some()),
-            ("--passage-weight", Part::Graph, passage_weight.is_some()),
-            ("--triples", Part::Triples, triples.is_some()),
-            ("--entity", Part::Entities, !entities.is_empty()),
-            ("--kag", Part::Kag, kag.is_some()),
+            ("--ranking", QueryField::Ranking, self.ranking.is_some()),
+            ("--graph", QueryField::Graph, variant.is_some()),
+            ("--linking-top-k", QueryField::Graph, linking_top_k.is_some()),
+            ("--damping", QueryField::Graph, damping.is_some()),
+            ("--passage-weight", QueryField::Graph, passage_weight.is_some()),
+            ("--triples", QueryField::Triples, triples.is_some()),
+            ("--entity", QueryField::Entities, !entities.is_empty()),
+            ("--kag", QueryField::Kag, kag.is_some()),
         ];
         for (flag, part, _) in given.into_iter().filter(|(.., given)| *given) {
-            if let Some(reason) = part.unread(self.mode) {
+            if let Some(reason) = part.unused_reason(self.mode) {
                 bail!("{flag} {reason}");
             }
         }
@@ -166,7 +167,7 @@ impl Args {
             writeln!(out)?;
             return Ok(());
         }
-        let mut out = Harmless(out);
+        let mut out = PrintableWriter(out);
         if self.explain {
             explain::print(&query, &evidence, &mut out)?;
             return Ok(());

@@ -1,69 +1,73 @@
-//! Starting a server: what takes long before it listens, what it reads again while it runs, and how it is stopped.
+//! Lifecycle of a server process: interruptible start, reloads on SIGHUP, and stop.
 
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::api::auth::Keys;
+use crate::keys::ApiKeys;
 use crate::config::ServeConfig;
 use crate::server::{Hangups, Server, Tls};
 
-/// Waits for `start`, unless `stop` comes first: then the program ends with success. Nothing was served yet, downloads
-/// go on where they were broken off, and an index is published whole or not at all.
+/// Waits for `start`, unless `stop` comes first: then the program ends with success. Nothing was served yet, an
+/// interrupted download resumes at the next start, and an index is published whole or not at all.
 pub(crate) async fn unless_stopped<T: Send + 'static>(
     start: impl Future<Output = anyhow::Result<T>> + Send + 'static,
     stop: Pin<&mut impl Future<Output = ()>>,
 ) -> anyhow::Result<T> {
-    // On a thread of its own: most of it does not wait but works, and would not let the signal be heard.
+    // A separate task, because the start mostly blocks its thread and `select!` could not poll the signal.
     let starting = tokio::spawn(start);
     tokio::select! {
         started = starting => started?,
         () = stop => {
-            tracing::info!("stopped before it listened");
-            // Whatever is going on in other threads need not come to its end.
+            tracing::info!("stopped during startup");
+            // Work in other threads, such as a download, can be abandoned at any point.
             std::process::exit(0);
         }
     }
 }
 
-/// Whether a server of `config` has anything to read again at a hang-up: keys, certificates, or policies that come from
-/// directories. It is known before the start, in which a hang-up is not to end it either.
-pub(crate) fn reads_again(config: &ServeConfig) -> bool {
+/// Returns `true` if a server with `config` has files to reload on SIGHUP: keys, certificates, or policy directories.
+/// Known before the start, during which SIGHUP must not end the process either.
+pub(crate) fn has_reloadable_files(config: &ServeConfig) -> bool {
     let keys = config.access.file.is_some() || config.access.key.is_some();
     let policies = config.policy_root.is_some() || !config.policies.is_empty();
     keys || policies || config.tls.is_some()
 }
 
-/// Reads again what `server` has from files, at every one of `hangups`: keys, certificates, and policies that came from
-/// directories. Where none are caught, one ends the process as ever.
+/// Reloads the files of `server` on every SIGHUP of `hangups`: keys, certificates, and policy directories. If there is
+/// nothing to reload, SIGHUP keeps its default action and ends the process.
 pub(crate) fn reload_on_hangup(server: &Server, hangups: Option<Hangups>) {
     let Some(mut hangups) = hangups else { return };
-    let (state, tls) = (server.state().clone(), server.tls());
+    let state = server.state().clone();
+    let tls = server.tls();
     tokio::spawn(async move {
         loop {
             hangups.next().await;
-            let (keys, tls) = (state.keys.clone(), tls.clone());
-            // A file may lie on a disk that takes its time.
+            let keys = state.keys.clone();
+            let tls = tls.clone();
+            // Reading the files may block on a slow disk.
             let read = tokio::task::spawn_blocking(move || reload(&keys, tls.as_ref()));
             if let Err(error) = read.await {
-                tracing::error!(%error, "reading again has failed");
+                tracing::error!(%error, "the reload failed");
             }
             state.reload_policies().await;
         }
     });
 }
 
-/// Reads keys and certificates again; what cannot be read stays as it was.
-fn reload(keys: &Keys, tls: Option<&Tls>) {
+/// Reloads keys and certificates; the old ones stay if a file cannot be read.
+fn reload(keys: &ApiKeys, tls: Option<&Tls>) {
     match keys.reload() {
         Ok(reloaded) => {
-            let (known, added, removed) = (reloaded.known, reloaded.added, reloaded.removed);
-            tracing::info!(known, added, removed, "API keys read again");
+            let known = reloaded.known;
+            let added = reloaded.added;
+            let removed = reloaded.removed;
+            tracing::info!(known, added, removed, "reloaded the API keys");
         }
-        Err(error) => tracing::error!(%error, "API keys stay as they were"),
+        Err(error) => tracing::error!(%error, "cannot reload the API keys: the old ones stay in use"),
     }
     match tls.map(Tls::reload) {
-        Some(Ok(())) => tracing::info!("certificates read again"),
-        Some(Err(error)) => tracing::error!(%error, "certificates stay as they were"),
+        Some(Ok(())) => tracing::info!("reloaded the certificates"),
+        Some(Err(error)) => tracing::error!(%error, "cannot reload the certificates: the old ones stay in use"),
         None => {}
     }
 }

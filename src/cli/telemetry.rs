@@ -1,5 +1,6 @@
-//! Traces for a collector, over OTLP: what the requests' spans say, in batches, beside everything else.
+//! Export of request spans to an OpenTelemetry collector, in batches in the background.
 
+use std::future::Future;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -11,19 +12,22 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::Level;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::{Layer, Registry};
+use waymark_runtime::logging;
 
-/// Where OTLP over HTTP takes traces, below the address of a collector.
+use crate::config::ServeArgs;
+
+/// Path of traces in OTLP over HTTP.
 const PATH: &str = "/v1/traces";
 
-/// What one batch may take to be delivered. Nobody waits for it but the thread that sends.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for delivering one batch. Only the exporting thread waits for it.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the spans of requests go: a collector, or nowhere.
+/// Exporter of request spans. `None` exports nothing.
 #[derive(Debug)]
 pub(super) struct Traces(Option<SdkTracerProvider>);
 
 impl Traces {
-    /// Sends to the collector at this address, such as `http://127.0.0.1:4318`.
+    /// Creates an exporter to the collector at this address, such as `http://127.0.0.1:4318`.
     pub(super) fn to(collector: Option<&str>) -> anyhow::Result<Self> {
         let Some(address) = collector else { return Ok(Self(None)) };
         ensure!(
@@ -34,7 +38,7 @@ impl Traces {
             .with_http()
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(format!("{}{PATH}", address.trim_end_matches('/').trim_end_matches(PATH)))
-            .with_timeout(PATIENCE)
+            .with_timeout(EXPORT_TIMEOUT)
             .build()
             .with_context(|| format!("--otlp-endpoint {address}"))?;
         let resource = Resource::builder_empty()
@@ -44,8 +48,8 @@ impl Traces {
         Ok(Self(Some(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())))
     }
 
-    /// What listens to spans: the server's own, whatever the log leaves out.
-    pub(super) fn listener(&self) -> Option<Box<dyn Layer<Registry> + Send + Sync>> {
+    /// Layer that receives the server's own spans, independent of the log filter.
+    pub(super) fn layer(&self) -> Option<Box<dyn Layer<Registry> + Send + Sync>> {
         let tracer = self.0.as_ref()?.tracer("waymark");
         let ours = filter_fn(|about| {
             let detail = if about.is_span() { Level::DEBUG } else { Level::INFO };
@@ -54,10 +58,27 @@ impl Traces {
         Some(tracing_opentelemetry::layer().with_tracer(tracer).with_filter(ours).boxed())
     }
 
-    /// Sends what is left.
+    /// Exports the remaining spans.
     pub(super) fn finish(self) {
         if let Some(Err(error)) = self.0.map(|provider| provider.shutdown()) {
-            tracing::warn!(%error, "the last traces were not delivered");
+            tracing::warn!(%error, "cannot deliver the last traces");
         }
     }
+}
+
+/// Runs a command that serves, with the log as [`logging::start`] writes it and with traces exported to the collector
+/// that `serve` names. The remaining traces are exported when the command ends, even if it failed.
+pub(super) async fn traced(
+    filter: Option<&str>,
+    quiet: &str,
+    serve: &ServeArgs,
+    command: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    let mut layers = vec![logging::log(filter.unwrap_or(quiet), serve.log_format)?];
+    let traces = Traces::to(serve.telemetry.otlp_endpoint.as_deref())?;
+    layers.extend(traces.layer());
+    logging::install(layers)?;
+    let ended = command.await;
+    tokio::task::spawn_blocking(move || traces.finish()).await?;
+    ended
 }

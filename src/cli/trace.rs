@@ -1,41 +1,42 @@
-//! An episode in a terminal: thinking, searches and the answer, as they come.
+//! Display of an episode in a terminal: thinking, searches and the answer as they stream.
 
 use std::io::{self, Write};
 
 use owo_colors::OwoColorize;
 use waymark_index::Hit;
 
-use super::harmless::harmless;
-use crate::agent::{Cited, Event, Reason, Usage};
+use waymark_runtime::printable;
+use waymark_agent::{Cited, Event, EpisodeEnd, Usage};
 
-/// Width of the column that says what a line is.
+/// Width of the label column.
 const LABEL: usize = 8;
 
-/// Writes the events of one episode for a person. Colours are left to the stream below (`anstream` removes them where
-/// nobody would see them).
+/// Writes the events of one episode as text. The stream below (`anstream`) removes colors where a terminal does not
+/// show them.
 #[derive(Debug)]
 pub struct Printer<W> {
     out: W,
     section: Option<&'static str>,
-    /// Line breaks that were written in the section, and are shown once more text follows.
+    /// Pending line breaks of the section, written once more text follows.
     breaks: usize,
 }
 
 impl<W: Write> Printer<W> {
-    /// A printer that writes to `out`.
+    /// Creates a printer that writes to `out`.
     pub fn new(out: W) -> Self {
         Self { out, section: None, breaks: 0 }
     }
 
-    /// Writes what `event` tells.
+    /// Writes an event.
     ///
     /// # Errors
-    /// Those of the stream below, a broken pipe among them.
+    /// If the stream below fails, a broken pipe included.
     pub fn print(&mut self, event: &Event) -> io::Result<()> {
         match event {
             Event::Started { question, model, .. } => {
                 self.head("ask")?;
-                let (question, model) = (harmless(question), harmless(model));
+                let question = printable(question);
+                let model = printable(model);
                 write!(self.out, "{} {}", question.bold(), format_args!("({model})").dimmed())?;
             }
             Event::Think { text, .. } => self.delta("think", text, |text| text.dimmed().to_string())?,
@@ -47,7 +48,7 @@ impl<W: Write> Printer<W> {
             Event::SearchFinished { hits, error, milliseconds, cached, neutralised, .. } => {
                 self.found(hits, error.as_deref(), *milliseconds, *cached, *neutralised)?;
             }
-            Event::Invalid { .. } => self.note("invalid", "the turn asked for nothing the protocol knows")?,
+            Event::Invalid { .. } => self.note("invalid", "the turn is not a valid action of the protocol")?,
             Event::Budget { kind } => self.note("budget", &format!("no {kind} left"))?,
             Event::Finished { reason, usage, turns, searches, answer, citations } => {
                 self.cited(citations)?;
@@ -55,14 +56,14 @@ impl<W: Write> Printer<W> {
             }
             Event::Failed { message, .. } => {
                 self.head("failed")?;
-                writeln!(self.out, "{}", harmless(message).red())?;
+                writeln!(self.out, "{}", printable(message).red())?;
             }
             Event::TurnStarted { .. } | Event::SearchStarted { .. } | Event::Observation { .. } => {}
         }
         self.out.flush()
     }
 
-    /// Begins a line under a label, ending the one before.
+    /// Ends the current line and begins one with `label`.
     fn head(&mut self, label: &'static str) -> io::Result<()> {
         if self.section.is_some() {
             writeln!(self.out)?;
@@ -72,9 +73,9 @@ impl<W: Write> Printer<W> {
         write!(self.out, "{:LABEL$}", label.green())
     }
 
-    /// Goes on under `label`, in a new line when something else was being written.
+    /// Continues under `label`, on a new line if another label was being written.
     fn delta(&mut self, label: &'static str, text: &str, style: impl Fn(&str) -> String) -> io::Result<()> {
-        let text = harmless(text);
+        let text = printable(text);
         let mut text = text.as_str();
         if self.section != Some(label) {
             text = text.trim_start();
@@ -98,7 +99,7 @@ impl<W: Write> Printer<W> {
 
     fn note(&mut self, label: &'static str, text: &str) -> io::Result<()> {
         self.head(label)?;
-        write!(self.out, "{}", harmless(text).yellow())
+        write!(self.out, "{}", printable(text).yellow())
     }
 
     fn found(
@@ -112,25 +113,25 @@ impl<W: Write> Printer<W> {
         let source = if cached { "from this episode".to_owned() } else { format!("{milliseconds:.1} ms") };
         write!(self.out, "  {}", source.dimmed())?;
         if neutralised > 0 {
-            write!(self.out, "  {}", format_args!("{neutralised} tags made harmless").yellow())?;
+            write!(self.out, "  {}", format_args!("{neutralised} tags neutralized").yellow())?;
         }
         if let Some(error) = error {
             return self.note("search", error);
         }
         for hit in hits {
-            let title = harmless(&hit.passage.title);
+            let title = printable(&hit.passage.title);
             write!(self.out, "\n{:LABEL$}{} {}  {}", "", hit.rank, title.cyan(), route(hit).dimmed())?;
         }
         self.section = Some("found");
         Ok(())
     }
 
-    /// Names the passages that support the answer in one line, each once: by their titles, or by the ids of those without.
+    /// Lists the passages that support the answer on one line, each once: by title, or by ID if it has none.
     fn cited(&mut self, citations: &[Cited]) -> io::Result<()> {
         let mut names: Vec<String> = Vec::new();
         for Cited { passage, title, .. } in citations {
             let title = if title.trim().is_empty() { passage } else { title };
-            let name = harmless(title).split_whitespace().collect::<Vec<_>>().join(" ");
+            let name = printable(title).split_whitespace().collect::<Vec<_>>().join(" ");
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -144,7 +145,7 @@ impl<W: Write> Printer<W> {
 
     fn finished(
         &mut self,
-        reason: Reason,
+        reason: EpisodeEnd,
         usage: Usage,
         turns: usize,
         searches: usize,
@@ -152,11 +153,11 @@ impl<W: Write> Printer<W> {
     ) -> io::Result<()> {
         if !answered {
             let why = match reason {
-                Reason::Stop => "the policy ended without one",
-                Reason::Length => "no tokens left",
-                Reason::Turns => "no turns, searches or evidence left",
-                Reason::Time => "no time left",
-                Reason::Refused => "the policy refused to give one",
+                EpisodeEnd::Stop => "the policy stopped without an answer",
+                EpisodeEnd::Length => "no tokens left",
+                EpisodeEnd::Turns => "no turns, searches or evidence left",
+                EpisodeEnd::Time => "no time left",
+                EpisodeEnd::Refused => "the policy refused",
             };
             self.note("answer", &format!("none: {why}"))?;
         }
@@ -174,7 +175,7 @@ impl<W: Write> Printer<W> {
     }
 }
 
-/// How a passage was found, in a few signs.
+/// Formats the retrieval path of a passage in a few characters.
 pub(crate) fn route(hit: &Hit) -> String {
     let mut route = format!("{:.4}", hit.score);
     for (name, place) in [("bm25", hit.path.bm25), ("dense", hit.path.dense)] {
@@ -192,7 +193,7 @@ pub(crate) fn route(hit: &Hit) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use waymark_index::{Mode, Passage, Path, Place};
+    use waymark_index::{Mode, Passage, HitPath, HitRank};
 
     fn printed(events: &[Event]) -> String {
         let mut plain = anstream::StripStream::new(Vec::new());
@@ -208,7 +209,9 @@ mod tests {
     }
 
     fn finished(citations: Vec<Cited>) -> Event {
-        let (reason, answer, usage) = (Reason::Stop, Some("Leonardo".to_owned()), Usage::default());
+        let reason = EpisodeEnd::Stop;
+        let answer = Some("Leonardo".to_owned());
+        let usage = Usage::default();
         Event::Finished { reason, answer, usage, turns: 2, searches: 1, citations }
     }
 
@@ -235,7 +238,7 @@ mod tests {
             score: 0.5,
             passage: Passage { id: "m".into(), title: "Mona Lisa".into(), text: "…".into() },
             metadata: None,
-            path: Path { bm25: Some(Place { rank: 2, score: 1.0 }), ..Path::default() },
+            path: HitPath { bm25: Some(HitRank { rank: 2, score: 1.0 }), ..HitPath::default() },
         };
         let text = printed(&[
             think("\nwho"),

@@ -1,4 +1,4 @@
-//! Where the triples of an index come from: the flags of the commands that build one.
+//! Flags for the source of an index's triples.
 
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -8,44 +8,45 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use waymark_runtime::environment::{key_in, variable};
 use waymark_index::Extract;
 use waymark_index::openie::{Builtin, Endpoint, EndpointOptions, EndpointReport, ImportReport, Imported};
 
-use crate::remote::{ChatEndpoint, Key};
+use waymark_runtime::remote::{ChatEndpoint, EndpointKey};
 
-/// What holds where the flags do not say. Said here and not to clap, which could not tell then what was typed.
+/// Defaults of the flags. Applied here and not by clap, so that given flags can be told from defaults.
 const KEY_VARIABLE: &str = "OPENAI_API_KEY";
 const CONCURRENCY: u16 = 8;
 const TIMEOUT: u32 = 120;
 const ATTEMPTS: u32 = 6;
 
-/// What finds the triples of passages that bring none themselves.
+/// Source of triples for passages that bring none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Triples {
+pub(crate) enum TriplesFlag {
     Builtin,
     None,
     File(PathBuf),
     Endpoint,
 }
 
-impl FromStr for Triples {
+impl FromStr for TriplesFlag {
     type Err = Infallible;
 
-    fn from_str(text: &str) -> Result<Triples, Infallible> {
+    fn from_str(text: &str) -> Result<TriplesFlag, Infallible> {
         Ok(match text {
-            "builtin" => Triples::Builtin,
-            "none" => Triples::None,
-            "endpoint" => Triples::Endpoint,
-            path => Triples::File(path.into()),
+            "builtin" => TriplesFlag::Builtin,
+            "none" => TriplesFlag::None,
+            "endpoint" => TriplesFlag::Endpoint,
+            path => TriplesFlag::File(path.into()),
         })
     }
 }
 
-/// Where triples come from.
+/// Flags for the source of triples.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Triples")]
 pub(crate) struct Args {
-    /// What finds the triples (subject, relation, object) that graph search walks over, in passages that bring none:
+    /// Source of the triples (subject, relation, object) that graph search walks over, for passages that bring none:
     /// `builtin`, `none`, a FILE of triples, or `endpoint`.
     ///
     /// `builtin` reads the sentences of encyclopaedic text; it needs no model and takes seconds for thousands of
@@ -56,47 +57,47 @@ pub(crate) struct Args {
     ///
     /// When not given, `builtin` for a new index, and what the others are from for documents that are added to one.
     #[arg(long, value_name = "SOURCE")]
-    triples: Option<Triples>,
+    triples: Option<TriplesFlag>,
 
-    /// Address of the endpoint, the part before `/chat/completions`, such as `https://api.openai.com/v1`. [env:
+    /// Base URL of the endpoint, without `/chat/completions`, such as `https://api.openai.com/v1`. [env:
     /// WAYMARK_OPENIE_URL]
     #[arg(long, value_name = "URL")]
     openie_url: Option<String>,
 
-    /// Model to ask for at the endpoint. [env: WAYMARK_OPENIE_MODEL]
+    /// Name of the model at the endpoint. [env: WAYMARK_OPENIE_MODEL]
     #[arg(long, value_name = "NAME")]
     openie_model: Option<String>,
 
-    /// Environment variable that holds the key of the endpoint; without it no key is sent. [default: OPENAI_API_KEY]
+    /// Environment variable that holds the API key of the endpoint. If it is unset, no key is sent. [default:
+    /// OPENAI_API_KEY]
     #[arg(long, value_name = "VARIABLE")]
     openie_key_env: Option<String>,
 
-    /// File that holds the key of the endpoint, instead of a variable.
+    /// File that holds the API key of the endpoint, instead of an environment variable.
     #[arg(long, value_name = "FILE")]
     openie_key_file: Option<PathBuf>,
 
-    /// Passages to ask the endpoint about at once. [default: 8]
+    /// Number of concurrent requests to the endpoint. [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     openie_concurrency: Option<u16>,
 
-    /// Seconds that a reply of the endpoint may take. [default: 120]
+    /// Timeout of a request to the endpoint, in seconds. [default: 120]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     openie_timeout: Option<u32>,
 
-    /// Times that a request is made at most, where it fails for a reason that may pass; the waits between them double.
-    /// [default: 6]
+    /// Maximum number of attempts per request after transient failures; the wait doubles each time. [default: 6]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     openie_attempts: Option<u32>,
 
-    /// Passages that may fail for good and go without triples. If more do, the build fails; building again asks only
-    /// about those that failed. [default: 0]
+    /// Maximum number of passages that may fail and go without triples. If more fail, the build fails; building again
+    /// retries only those. [default: 0]
     #[arg(long, value_name = "N")]
     openie_failures: Option<u64>,
 }
 
-/// What finds triples, and can say afterwards what it found.
+/// An extractor that reports afterwards what it found.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum TripleSource {
     Builtin,
     None,
     Import(Arc<Imported>),
@@ -104,22 +105,22 @@ pub(crate) enum Source {
 }
 
 impl Args {
-    /// Opens what the flags name, for an index at `out`.
-    pub(crate) fn source(&self, out: &Path) -> anyhow::Result<Source> {
+    /// Opens the source that the flags name, for an index at `out`.
+    pub(crate) fn source(&self, out: &Path) -> anyhow::Result<TripleSource> {
         self.check_typed()?;
-        Ok(match self.triples.as_ref().unwrap_or(&Triples::Builtin) {
-            Triples::Builtin => Source::Builtin,
-            Triples::None => Source::None,
-            Triples::File(path) => Source::Import(Arc::new(
-                Imported::open(path).context("--triples takes builtin, none, endpoint or a file of triples")?,
+        Ok(match self.triples.as_ref().unwrap_or(&TriplesFlag::Builtin) {
+            TriplesFlag::Builtin => TripleSource::Builtin,
+            TriplesFlag::None => TripleSource::None,
+            TriplesFlag::File(path) => TripleSource::Import(Arc::new(
+                Imported::open(path).context("--triples: expected builtin, none, endpoint or a file of triples")?,
             )),
-            Triples::Endpoint => self.endpoint(out)?,
+            TriplesFlag::Endpoint => self.endpoint(out)?,
         })
     }
 
-    /// What documents are asked of that come to the index in `dir`, whose extractor was `extractor`: what the flags
-    /// name, or that one, as far as it can be told from its name. `None` leaves it to the index.
-    pub(crate) fn source_of(&self, dir: &Path, extractor: Option<&str>) -> anyhow::Result<Option<Source>> {
+    /// Chooses the source of triples for documents added to the index in `dir`, which was built with `extractor`: the
+    /// one the flags name, or else the same extractor if its name identifies it. `None` leaves the choice to the index.
+    pub(crate) fn source_of(&self, dir: &Path, extractor: Option<&str>) -> anyhow::Result<Option<TripleSource>> {
         if self.triples.is_some() {
             return self.source(dir).map(Some);
         }
@@ -129,21 +130,22 @@ impl Args {
         };
         let model = self.model();
         if self.typed().is_none() {
-            // Variables that name no endpoint, or another, may stand for other commands, and there may be no document to
-            // ask about; the index says so where there is one.
+            // Environment variables for no endpoint, or for another model, may be meant for other commands. If a document
+            // then needs triples, the index reports the missing extractor.
             let meant = self.url().is_some() && model.as_deref() == Some(asked);
             return meant.then(|| self.endpoint(dir)).transpose();
         }
         if let Some(model) = model.filter(|model| model != asked) {
             bail!(
-                "the triples of {} are of endpoint {asked}, not of {model}: say --triples endpoint to mix them",
+                "the triples of {} come from the model {asked}, not {model}: give --triples endpoint to mix them",
                 dir.display()
             );
         }
         self.endpoint(dir).map(Some)
     }
 
-    /// The first flag about an endpoint that was typed; those that variables set may stand for other commands.
+    /// Returns the first endpoint flag on the command line. Environment variables do not count, because they may be
+    /// meant for other commands.
     fn typed(&self) -> Option<&'static str> {
         let typed = [
             ("--openie-url", self.openie_url.is_some()),
@@ -158,10 +160,10 @@ impl Args {
         typed.into_iter().find_map(|(flag, typed)| typed.then_some(flag))
     }
 
-    /// Refuses flags about an endpoint where none is asked.
+    /// Refuses endpoint flags if no endpoint is used.
     fn check_typed(&self) -> anyhow::Result<()> {
         match self.typed() {
-            Some(flag) if self.triples != Some(Triples::Endpoint) => bail!("{flag} is for --triples endpoint"),
+            Some(flag) if self.triples != Some(TriplesFlag::Endpoint) => bail!("{flag} needs --triples endpoint"),
             _ => Ok(()),
         }
     }
@@ -174,12 +176,12 @@ impl Args {
         self.openie_model.clone().or_else(|| variable("WAYMARK_OPENIE_MODEL"))
     }
 
-    fn endpoint(&self, out: &Path) -> anyhow::Result<Source> {
+    fn endpoint(&self, out: &Path) -> anyhow::Result<TripleSource> {
         let (Some(url), Some(model)) = (self.url(), self.model()) else {
             bail!("--triples endpoint needs --openie-url and --openie-model");
         };
         let key = match &self.openie_key_file {
-            Some(path) => Some(Key::read(path)?),
+            Some(path) => Some(EndpointKey::read(path)?),
             None => key_in(self.openie_key_env.as_deref().unwrap_or(KEY_VARIABLE))?,
         };
         let timeout = Duration::from_secs(self.openie_timeout.unwrap_or(TIMEOUT).into());
@@ -192,51 +194,36 @@ impl Args {
             journal: Some(journal.clone()),
             ..EndpointOptions::default()
         };
-        Ok(Source::Endpoint(Arc::new(Endpoint::new(Arc::new(complete), options)), journal))
+        Ok(TripleSource::Endpoint(Arc::new(Endpoint::new(Arc::new(complete), options)), journal))
     }
 }
 
-/// What the environment variable `name` is set to, if it is to anything.
-pub(crate) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// The key in the environment variable `name`, if that is set.
-pub(crate) fn key_in(name: &str) -> anyhow::Result<Option<Key>> {
-    match std::env::var(name) {
-        Ok(text) if text.trim().is_empty() => Ok(None),
-        Ok(text) => Key::new(&text).map(Some).with_context(|| format!("the variable {name}")),
-        Err(std::env::VarError::NotPresent) => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("the variable {name}")),
-    }
-}
-
-/// What an endpoint answered is kept beside the index, not in it: it is paid for, and outlives a failed build.
+/// Path of the journal of endpoint replies, beside the index: replies cost money and outlive a failed build.
 fn journal(out: &Path) -> PathBuf {
     let mut name = out.components().as_path().as_os_str().to_owned();
     name.push(".openie.jsonl");
     name.into()
 }
 
-impl Source {
-    /// The source as the index asks for one.
+impl TripleSource {
+    /// Returns the source as the index's extractor.
     pub(crate) fn extract(&self) -> Option<Arc<dyn Extract>> {
         match self {
-            Source::Builtin => Some(Arc::new(Builtin)),
-            Source::None => None,
-            Source::Import(imported) => Some(Arc::clone(imported) as Arc<dyn Extract>),
-            Source::Endpoint(endpoint, _) => Some(Arc::clone(endpoint) as Arc<dyn Extract>),
+            TripleSource::Builtin => Some(Arc::new(Builtin)),
+            TripleSource::None => None,
+            TripleSource::Import(imported) => Some(Arc::clone(imported) as Arc<dyn Extract>),
+            TripleSource::Endpoint(endpoint, _) => Some(Arc::clone(endpoint) as Arc<dyn Extract>),
         }
     }
 
-    /// Says what was found and what was not.
+    /// Prints a report of what was found and what failed.
     pub(crate) fn report(&self, out: &mut dyn Write) -> io::Result<()> {
         match self {
-            Source::Builtin | Source::None => Ok(()),
-            Source::Import(imported) => report_import(&imported.report(), &imported.id(), out),
-            Source::Endpoint(endpoint, journal) => {
+            TripleSource::Builtin | TripleSource::None => Ok(()),
+            TripleSource::Import(imported) => report_import(&imported.report(), &imported.id(), out),
+            TripleSource::Endpoint(endpoint, journal) => {
                 report_endpoint(&endpoint.report(), &endpoint.id(), out)?;
-                writeln!(out, "its answers are kept in {}", journal.display())
+                writeln!(out, "replies are stored in {}", journal.display())
             }
         }
     }
@@ -250,29 +237,29 @@ fn report_import(report: &ImportReport, id: &str, out: &mut dyn Write) -> io::Re
         &[
             (*missing, "passages have no record"),
             (*empty, "passages have a record without triples"),
-            (*unmatched, "records are about no passage of the corpus"),
+            (*unmatched, "records match no passage of the corpus"),
             (*replaced, "records were replaced by a later one for the same passage"),
-            (*dropped, "triples had not three parts or repeated another of their passage, and were left out"),
+            (*dropped, "malformed or repeated triples were left out"),
         ],
     )
 }
 
 fn report_endpoint(report: &EndpointReport, id: &str, out: &mut dyn Write) -> io::Result<()> {
     let EndpointReport { passages, reused, failed, mended, empty, retries, first_failure } = report;
-    writeln!(out, "{id}: {passages} passages, {reused} of them answered before")?;
+    writeln!(out, "{id}: {passages} passages, {reused} of them from stored replies")?;
     counts(
         out,
         &[
             (*failed, "passages failed and have no triples"),
-            (*mended, "passages had a reply that was cut off and mended"),
-            (*empty, "passages state nothing"),
-            (*retries, "requests were made again"),
+            (*mended, "passages had a truncated reply, whose complete triples were used"),
+            (*empty, "passages have no facts"),
+            (*retries, "requests were retried"),
         ],
     )?;
-    first_failure.iter().try_for_each(|failure| writeln!(out, "the first failure: {failure}"))
+    first_failure.iter().try_for_each(|failure| writeln!(out, "first failure: {failure}"))
 }
 
-/// One line for each count that is not 0.
+/// Formats one line for each nonzero count.
 fn counts(out: &mut dyn Write, counts: &[(u64, &str)]) -> io::Result<()> {
     counts.iter().filter(|(count, _)| *count > 0).try_for_each(|(count, what)| writeln!(out, "{count} {what}"))
 }
@@ -284,18 +271,18 @@ mod tests {
 
     #[test]
     fn words_name_sources_and_anything_else_a_file() {
-        let parse = |text: &str| text.parse::<Triples>().unwrap();
-        assert_eq!([parse("builtin"), parse("none")], [Triples::Builtin, Triples::None]);
-        assert_eq!([parse("endpoint"), parse("./none")], [Triples::Endpoint, Triples::File("./none".into())]);
+        let parse = |text: &str| text.parse::<TriplesFlag>().unwrap();
+        assert_eq!([parse("builtin"), parse("none")], [TriplesFlag::Builtin, TriplesFlag::None]);
+        assert_eq!([parse("endpoint"), parse("./none")], [TriplesFlag::Endpoint, TriplesFlag::File("./none".into())]);
     }
 
     fn args(flags: &[&str]) -> Args {
         #[derive(clap::Parser)]
-        struct Line {
+        struct TestCli {
             #[command(flatten)]
             triples: Args,
         }
-        <Line as clap::Parser>::parse_from([&["waymark"], flags].concat()).triples
+        <TestCli as clap::Parser>::parse_from([&["waymark"], flags].concat()).triples
     }
 
     #[test]
@@ -319,20 +306,20 @@ mod tests {
         let (dir, url) =
             (Path::new("corpus.index"), ["--openie-url", "http://127.0.0.1:9/v1", "--openie-key-env", "NO_SUCH_KEY"]);
         let source = |more: &[&str]| args(&[&url, more].concat()).source_of(dir, Some("endpoint a"));
-        assert!(matches!(source(&["--openie-model", "a"]), Ok(Some(Source::Endpoint(..)))));
+        assert!(matches!(source(&["--openie-model", "a"]), Ok(Some(TripleSource::Endpoint(..)))));
         let error = source(&["--openie-model", "b"]).unwrap_err().to_string();
         assert!(error.contains("endpoint a") && error.contains("--triples endpoint"), "{error}");
         assert!(source(&["--openie-model", "b", "--triples", "endpoint"]).is_ok());
     }
 
     #[test]
-    fn the_journal_lies_beside_the_index() {
+    fn the_journal_is_next_to_the_index() {
         assert_eq!(journal(Path::new("a/corpus.index/")), Path::new("a/corpus.index.openie.jsonl"));
         assert_eq!(journal(Path::new("corpus.index")), Path::new("corpus.index.openie.jsonl"));
     }
 
     #[test]
-    fn what_is_nothing_is_not_reported() {
+    fn zero_counts_are_not_reported() {
         let mut out = Vec::new();
         let report = ImportReport { records: 3, passages: 4, missing: 1, ..ImportReport::default() };
         report_import(&report, "import x", &mut out).unwrap();

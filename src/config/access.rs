@@ -1,51 +1,52 @@
-//! Who may use the server, and from where.
+//! Flags for access: API keys, cache isolation, metrics and CORS origins.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::ConfigError;
-use crate::api::auth::{Entry, Keys, KeysError, Secret};
+use super::ServeConfigError;
+use crate::keys::{KeyEntry, ApiKeys, KeysError, Secret};
 
-/// Who may use the server, and from where, flag by flag.
+/// Flags for access: API keys, cache isolation, metrics and CORS origins.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AccessArgs {
-    /// File of API keys, as `waymark key new` prints them; read again on SIGHUP. Without keys everybody may do
+    /// File of API keys, as `waymark key new` prints them; read again on SIGHUP. Without keys every client may do
     /// everything.
     #[arg(long, env = "WAYMARK_API_KEYS", value_name = "FILE")]
     pub api_keys: Option<PathBuf>,
 
-    /// An API key that may do everything; for `ask --url`, the key to ask with. Set it by the environment: others can read a command line.
+    /// API key with all scopes; for `ask --url`, the key to send. Set it by the environment: other users can read a
+    /// command line.
     #[arg(long, env = "WAYMARK_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<TypedKey>,
 
-    /// Never let two keys share cached prefixes, so that nobody can learn from the time an answer takes what others have
+    /// Never share cached prefixes between two keys, so that response times do not reveal what other clients have
     /// asked.
     #[arg(long, env = "WAYMARK_PRIVATE_CACHE")]
     pub private_cache: bool,
 
-    /// Show the metrics to everybody; otherwise they need the scope `admin`, where there are keys.
+    /// Serve the metrics without a key. By default they need the scope `admin` if there are keys.
     #[arg(long, env = "WAYMARK_OPEN_METRICS")]
     pub open_metrics: bool,
 
-    /// Origin whose pages may use the server from a browser, such as `https://example.org`, or `*` for all; may be given
-    /// several times. Without it none may.
+    /// Origin whose pages may call the server from a browser, such as `https://example.org`, or `*` for all; may be
+    /// given several times. Without it no page may.
     #[arg(long = "cors-origin", env = "WAYMARK_CORS_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
     pub cors_origins: Vec<String>,
 }
 
-/// What was typed as a key. Taken as it is and checked later: clap would repeat what it refuses.
+/// API key as the user typed it. Checked later, because clap would print a key that it refuses.
 #[derive(Clone)]
 pub struct TypedKey(String);
 
 impl TypedKey {
-    /// The key, checked.
+    /// Validates the key.
     ///
     /// # Errors
-    /// If it is none.
-    pub fn secret(&self) -> Result<Secret, ConfigError> {
-        self.0.parse().map_err(ConfigError::Key)
+    /// If the text is not a valid key.
+    pub fn secret(&self) -> Result<Secret, ServeConfigError> {
+        self.0.parse().map_err(ServeConfigError::Key)
     }
 }
 
@@ -63,53 +64,53 @@ impl FromStr for TypedKey {
     }
 }
 
-/// Where API keys come from.
+/// Sources of API keys.
 #[derive(Debug, Clone, Default)]
 pub struct AccessConfig {
-    /// Their file.
+    /// File of API keys.
     pub file: Option<PathBuf>,
-    /// One that may do everything.
+    /// Key with all scopes.
     pub key: Option<Secret>,
 }
 
 impl AccessArgs {
-    /// The key that was typed, checked.
+    /// Validates the key given by flag or environment.
     ///
     /// # Errors
-    /// If it is none.
-    pub fn key(&self) -> Result<Option<Secret>, ConfigError> {
+    /// If the text is not a valid key.
+    pub fn key(&self) -> Result<Option<Secret>, ServeConfigError> {
         self.api_key.as_ref().map(TypedKey::secret).transpose()
     }
 
-    /// Where keys come from.
-    pub(super) fn resolve(self) -> Result<AccessConfig, ConfigError> {
+    /// Resolves the flags to sources of keys.
+    pub(super) fn resolve(self) -> Result<AccessConfig, ServeConfigError> {
         Ok(AccessConfig { key: self.key()?, file: self.api_keys })
     }
 
-    /// The origins, checked.
-    pub(super) fn origins(&self) -> Result<Vec<String>, ConfigError> {
+    /// Validates the origins.
+    pub(super) fn origins(&self) -> Result<Vec<String>, ServeConfigError> {
         match self.cors_origins.iter().find(|origin| !is_origin(origin)) {
-            Some(origin) => Err(ConfigError::Origin(origin.clone())),
+            Some(origin) => Err(ServeConfigError::Origin(origin.clone())),
             None => Ok(self.cors_origins.clone()),
         }
     }
 }
 
 impl AccessConfig {
-    /// The keys themselves.
+    /// Loads the keys.
     ///
     /// # Errors
-    /// When their file cannot be read.
-    pub fn keys(&self) -> Result<Keys, KeysError> {
+    /// If their file cannot be read.
+    pub fn keys(&self) -> Result<ApiKeys, KeysError> {
         if self.file.is_none() && self.key.is_none() {
-            return Ok(Keys::default());
+            return Ok(ApiKeys::default());
         }
-        let fixed = self.key.as_ref().map(Entry::of_environment).into_iter().collect();
-        Keys::open(self.file.as_deref(), fixed)
+        let fixed = self.key.as_ref().map(KeyEntry::of_environment).into_iter().collect();
+        ApiKeys::open(self.file.as_deref(), fixed)
     }
 }
 
-/// Whether a browser could send this as the origin of a page: a scheme and a host, and nothing after them.
+/// Returns `true` if a browser could send `origin` as a page's origin: a scheme and a host with nothing after them.
 fn is_origin(text: &str) -> bool {
     text == "*"
         || text.split_once("://").is_some_and(|(scheme, host)| {

@@ -1,46 +1,49 @@
-//! What one connection may take.
+//! Limits of connections: their number and their timeouts.
 
 use std::time::Duration;
 
-use super::size::seconds;
-use super::{ConfigError, at_least_one};
+use waymark_runtime::config::seconds;
+use waymark_runtime::config::at_least_one;
 
-/// What one connection may take, flag by flag.
+use super::ServeConfigError;
+
+/// Flags for the limits of connections.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ConnectionArgs {
-    /// Connections that may be open. Of those beyond, 64 at a time are answered with 503, and the others closed.
+    /// Maximum number of open connections. Of those beyond it, 64 at a time get 503 and the others are closed.
     #[arg(long, env = "WAYMARK_MAX_CONNECTIONS", default_value_t = 1024)]
     pub max_connections: usize,
 
-    /// Seconds that the head of a request may take to arrive; of a connection's first one, its TLS handshake included.
+    /// Seconds within which the head of a request must arrive; for a connection's first request, the TLS handshake
+    /// included.
     #[arg(long, env = "WAYMARK_HEADER_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub header_seconds: f64,
 
-    /// Seconds that the body of a request may take to arrive.
+    /// Seconds within which the body of a request must arrive.
     #[arg(long, env = "WAYMARK_BODY_SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub body_seconds: f64,
 
-    /// Seconds that a client gets to take the rest of its answer once the work for it is over.
+    /// Seconds within which a client must read the rest of its response once the response is complete.
     #[arg(long, env = "WAYMARK_SEND_SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub send_seconds: f64,
 
-    /// Seconds that a connection may be kept open between two requests.
+    /// Seconds that a connection may stay idle between two requests.
     #[arg(long, env = "WAYMARK_IDLE_SECONDS", default_value_t = 75.0, value_parser = seconds)]
     pub idle_seconds: f64,
 }
 
-/// What one connection may take.
+/// Limits of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionConfig {
-    /// Connections that may be open.
+    /// Maximum number of open connections.
     pub most: usize,
-    /// How long the head of a request may take to arrive.
+    /// Timeout for the head of a request.
     pub header: Duration,
-    /// How long its body may take.
+    /// Timeout for the body of a request.
     pub body: Duration,
-    /// How long the client may take what is left of its answer when the work is over.
+    /// Timeout for reading the rest of a complete response.
     pub send: Duration,
-    /// How long it may be kept open between two requests.
+    /// Timeout for an idle connection.
     pub idle: Duration,
 }
 
@@ -52,13 +55,13 @@ impl Default for ConnectionConfig {
 }
 
 impl ConnectionArgs {
-    /// What the flags mean together.
+    /// Resolves the flags.
     ///
     /// # Errors
-    /// If no connection could be opened.
-    pub fn resolve(self) -> Result<ConnectionConfig, ConfigError> {
+    /// If `--max-connections` is zero.
+    pub fn resolve(self) -> Result<ConnectionConfig, ServeConfigError> {
         at_least_one(&[("max-connections", self.max_connections)])?;
-        // None at all would end every connection before it begins.
+        // A timeout of zero would end every connection at once.
         let some = |seconds: f64| Duration::from_secs_f64(seconds.max(0.1));
         Ok(ConnectionConfig {
             most: self.max_connections,

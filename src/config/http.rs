@@ -1,17 +1,14 @@
-//! How requests are taken.
+//! Flags for HTTP: body limit, drain, pings, traces, connections and stored responses.
 
 use std::time::Duration;
 
-use super::size::seconds;
-use super::{
-    AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, ResponseArgs, ResponseLimits, ResumeConfig, Size,
-    TraceArgs, TraceConfig, at_least_one,
-};
+use waymark_runtime::config::{Size, at_least_one, seconds};
+use super::{AccessArgs, ServeConfigError, ConnectionArgs, ConnectionConfig, ResponseArgs, ResponseLimits, ResumeConfig, TraceArgs, TraceConfig};
 
-/// How requests are taken, flag by flag.
+/// Flags for HTTP.
 #[derive(Debug, Clone, clap::Args)]
 pub struct HttpArgs {
-    /// Largest request body, such as `2MiB`.
+    /// Maximum size of a request body, such as `2MiB`.
     #[arg(long, env = "WAYMARK_BODY_LIMIT", value_name = "SIZE", default_value = "2MiB")]
     pub body_limit: Size,
 
@@ -28,43 +25,43 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_MIRROR_REASONING")]
     pub mirror_reasoning: bool,
 
-    /// What is kept of episodes.
+    /// Flags for traces and resumable streams.
     #[command(flatten)]
     pub traces: TraceArgs,
 
-    /// What one connection may take.
+    /// Flags for connections.
     #[command(flatten)]
     pub connection: ConnectionArgs,
 
-    /// What `/v1/responses` keeps.
+    /// Flags for `/v1/responses`.
     #[command(flatten)]
     pub responses: ResponseArgs,
 }
 
-/// How requests are taken.
+/// Configuration of HTTP.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Largest body, in bytes.
+    /// Maximum size of a request body, in bytes.
     pub body_limit: usize,
     /// Silence after which a stream sends a comment.
     pub ping: Duration,
-    /// How long running requests get after the signal to stop.
+    /// Time for running requests to finish after SIGTERM.
     pub drain: Duration,
-    /// Whether chats tell reasoning under its second name too.
+    /// If `true`, chats send reasoning under `reasoning` as well as `reasoning_content`.
     pub mirror_reasoning: bool,
-    /// Which traces are kept.
+    /// Limits of stored traces.
     pub traces: TraceConfig,
-    /// How streams may be taken up again.
+    /// Limits of resumable streams.
     pub resume: ResumeConfig,
-    /// Whether every key's cached prefixes are its own.
+    /// If `true`, no two keys share cached prefixes.
     pub private_cache: bool,
-    /// Whether the metrics are for everybody.
+    /// If `true`, the metrics need no key.
     pub open_metrics: bool,
-    /// Origins whose pages may use the server from a browser; `*` for all.
+    /// Origins whose pages may call the server from a browser; `*` for all.
     pub cors_origins: Vec<String>,
-    /// What one connection may take.
+    /// Limits of connections.
     pub connection: ConnectionConfig,
-    /// What `/v1/responses` keeps.
+    /// Limits of `/v1/responses`.
     pub responses: ResponseLimits,
 }
 
@@ -87,11 +84,11 @@ impl Default for HttpConfig {
 }
 
 impl HttpArgs {
-    /// What the flags mean together with those about who may use the server.
+    /// Resolves the flags together with those for access.
     ///
     /// # Errors
-    /// If no body is small enough, no connection could be opened, or an origin is none.
-    pub fn resolve(self, access: &AccessArgs) -> Result<HttpConfig, ConfigError> {
+    /// If a limit is zero or an origin is invalid.
+    pub fn resolve(self, access: &AccessArgs) -> Result<HttpConfig, ServeConfigError> {
         at_least_one(&[("body-limit", self.body_limit.0)])?;
         let (traces, resume) = self.traces.resolve();
         Ok(HttpConfig {

@@ -1,16 +1,10 @@
-//! Configuration in two steps: what was typed ([`ServeArgs`]) and what it means ([`ServeConfig`]). One file per group of
-//! flags.
+//! Configuration of the server in two steps: flags ([`ServeArgs`]) and their meaning ([`ServeConfig`]). One file per
+//! group of flags.
 
 mod access;
 mod connection;
-mod device;
-mod filter;
 mod http;
-mod log;
-mod model;
 mod responses;
-mod retrieval;
-mod size;
 mod telemetry;
 mod tls;
 mod trace;
@@ -18,145 +12,113 @@ mod trace;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::api::auth::SecretError;
+use waymark_runtime::config::{LogFormat, ModelArgs, ModelConfig, RetrievalArgs, RetrievalConfig};
+
+use crate::keys::SecretError;
 
 pub use access::{AccessArgs, AccessConfig, TypedKey};
 pub use connection::{ConnectionArgs, ConnectionConfig};
-pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
-pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use http::{HttpArgs, HttpConfig};
-pub use log::LogFormat;
-pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig, base_model};
 pub use responses::{ResponseArgs, ResponseLimits};
-pub use retrieval::{RetrievalArgs, RetrievalConfig};
-pub use size::Size;
 pub use telemetry::TelemetryArgs;
 pub use tls::{TlsArgs, TlsConfig};
 pub use trace::{ResumeConfig, TraceArgs, TraceConfig};
 
-/// What `waymark serve` was asked for, flag by flag. Every flag can also be set by the environment variable its help
-/// names.
+/// Flags of `waymark serve`. The environment variable named in a flag's help sets the flag as well.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServeArgs {
     /// Address to listen on.
     #[arg(long, env = "WAYMARK_HOST", default_value = "127.0.0.1")]
     pub host: IpAddr,
 
-    /// Port to listen on; 0 takes a free one and prints it.
+    /// Port to listen on; 0 picks a free port and prints it.
     #[arg(long, env = "WAYMARK_PORT", default_value_t = 8080)]
     pub port: u16,
 
-    /// Directory of a policy to serve (`policy.toml`, maybe an adapter); may be given several times. Read again on SIGHUP.
+    /// Directory of a policy to serve (`policy.toml` and an adapter, if it has one); may be given several times. Read
+    /// again on SIGHUP.
     #[arg(long = "policy", env = "WAYMARK_POLICY", value_name = "DIR", value_delimiter = ',')]
     pub policies: Vec<PathBuf>,
 
-    /// Folder whose policies may be loaded, replaced and unloaded over HTTP while serving (`/v1/policies`); without it
-    /// nobody can.
+    /// Folder whose policies clients may load, replace and unload over HTTP (`/v1/policies`). Without it no client can.
     #[arg(long, env = "WAYMARK_POLICY_ROOT", value_name = "DIR")]
     pub policy_root: Option<PathBuf>,
 
-    /// What the model is computed with.
+    /// Flags for the model.
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// What is searched, and how.
+    /// Flags for retrieval.
     #[command(flatten)]
     pub retrieval: RetrievalArgs,
 
-    /// How requests are taken.
+    /// Flags for HTTP.
     #[command(flatten)]
     pub http: HttpArgs,
 
-    /// Who may use the server, and from where.
+    /// Flags for access.
     #[command(flatten)]
     pub access: AccessArgs,
 
-    /// What the server proves itself with.
+    /// Flags for TLS.
     #[command(flatten)]
     pub tls: TlsArgs,
 
-    /// How the log is written.
+    /// Format of the log.
     #[arg(long, env = "WAYMARK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// Who is told what requests take.
+    /// Flags for tracing.
     #[command(flatten)]
     pub telemetry: TelemetryArgs,
 }
 
-/// A combination of flags that makes no sense.
+/// Error returned for flags that are invalid or contradict each other.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// A number that must not be zero is.
-    #[error("--{0} must be at least 1")]
-    Zero(&'static str),
-    /// More tokens decode in a step than a step may compute.
-    #[error("--step-tokens {step_tokens} is smaller than --max-batch {max_batch}: raise one or lower the other")]
-    StepTooSmall {
-        /// The value of `--step-tokens`.
-        step_tokens: usize,
-        /// The value of `--max-batch`.
-        max_batch: usize,
-    },
+pub enum ServeConfigError {
+    /// A combination of the flags for models and retrieval is invalid.
+    #[error(transparent)]
+    Parts(#[from] waymark_runtime::config::ConfigError),
     /// The mock has no weights to apply an adapter to.
-    #[error("--mock does not take --policy: it serves policies of its own")]
+    #[error("--mock does not take --policy: it serves its own policies")]
     MockWithPolicies,
-    /// The mock has no weights to multiply with.
-    #[error("--mock does not take --arithmetic: it computes nothing")]
-    MockWithArithmetic,
-    /// What was given as a key is none.
+    /// The API key is invalid.
     #[error("--api-key: {0}")]
     Key(SecretError),
-    /// No browser would send this as the origin of a page.
+    /// The CORS origin is not a scheme and a host.
     #[error("--cors-origin {0}: give a scheme and a host, such as `https://example.org`, without a path; or `*`")]
     Origin(String),
 }
 
-/// What the flags mean.
+/// Configuration of the server.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
-    /// Where to listen.
+    /// Address to listen on.
     pub address: SocketAddr,
-    /// What the model is computed with and where its weights come from.
+    /// Configuration of the model.
     pub model: ModelConfig,
-    /// The policies to serve besides the built-in ones.
+    /// Directories of policies to serve besides the built-in ones.
     pub policies: Vec<PathBuf>,
-    /// The folder whose policies can be loaded over HTTP.
+    /// Folder whose policies can be loaded over HTTP.
     pub policy_root: Option<PathBuf>,
-    /// What is searched.
+    /// Configuration of retrieval.
     pub retrieval: RetrievalConfig,
-    /// How requests are taken.
+    /// Configuration of HTTP.
     pub http: HttpConfig,
-    /// Where API keys come from.
+    /// Sources of API keys.
     pub access: AccessConfig,
-    /// What the server proves itself with, if anything.
+    /// Certificates for TLS. `None` serves plain HTTP.
     pub tls: Option<TlsConfig>,
 }
 
-/// How many threads this machine runs at once.
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-fn or_cores(threads: usize) -> usize {
-    if threads == 0 { cores() } else { threads }
-}
-
-fn at_least_one(numbers: &[(&'static str, usize)]) -> Result<(), ConfigError> {
-    match numbers.iter().find(|(_, number)| *number == 0) {
-        Some((name, _)) => Err(ConfigError::Zero(name)),
-        None => Ok(()),
-    }
-}
-
 impl ServeArgs {
-    /// What the flags mean together.
+    /// Resolves the flags.
     ///
     /// # Errors
-    /// A combination that makes no sense.
-    pub fn resolve(self) -> Result<ServeConfig, ConfigError> {
+    /// If flags are invalid or contradict each other.
+    pub fn resolve(self) -> Result<ServeConfig, ServeConfigError> {
         if self.model.mock && !self.policies.is_empty() {
-            return Err(ConfigError::MockWithPolicies);
+            return Err(ServeConfigError::MockWithPolicies);
         }
         Ok(ServeConfig {
             address: SocketAddr::new(self.host, self.port),
@@ -176,6 +138,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use waymark_runtime::config::DEFAULT_MODEL;
     use clap::{Args, Command, FromArgMatches};
 
     fn parse(flags: &[&str]) -> Result<ServeArgs, clap::Error> {
@@ -193,11 +156,11 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_names_every_variable() {
-        let readme = include_str!("../../README.md");
+    fn the_documentation_names_every_variable() {
+        let documented = include_str!("../../docs/configuration.md");
         for flag in ServeArgs::augment_args(Command::new("serve")).get_arguments() {
             let name = flag.get_env().unwrap().to_str().unwrap();
-            assert!(readme.contains(&format!("`{name}`")), "{name}");
+            assert!(documented.contains(&format!("`{name}`")), "{name}");
         }
     }
 
@@ -218,7 +181,8 @@ mod tests {
             std::fs::write(dir.join("policy.toml"), "name = \"a\"\nprotocol = \"plain\"\nbase = \"model\"\n").unwrap();
             dir.to_str().unwrap().to_owned()
         };
-        let (bare, whole) = (dir("bare"), dir("whole"));
+        let bare = dir("bare");
+        let whole = dir("whole");
         let model = root.path().join("whole/model");
         std::fs::create_dir(&model).unwrap();
         let weights = |flags: &[&str]| parse(flags).unwrap().resolve().unwrap().model.weights.unwrap();

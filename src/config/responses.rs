@@ -1,32 +1,32 @@
-//! What `/v1/responses` keeps, and what it makes without a client waiting.
+//! Flags for stored and background responses of `/v1/responses`.
 
-use super::Size;
+use waymark_runtime::config::Size;
 
-/// What `/v1/responses` keeps, flag by flag.
+/// Flags for stored and background responses.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ResponseArgs {
-    /// Responses that are kept, to be fetched and continued by their ids; the oldest go first. 0 keeps none.
+    /// Maximum number of stored responses, which clients fetch and continue by ID; the oldest are evicted first. 0
+    /// stores none.
     #[arg(long, env = "WAYMARK_KEPT_RESPONSES", value_name = "COUNT", default_value_t = 1000)]
     pub kept_responses: usize,
 
-    /// Memory for responses that are kept, such as `64MiB`. One that is made in the background fails when its events take
-    /// an eighth of it.
+    /// Memory for stored responses, such as `64MiB`. A background response fails when its events take an eighth of it.
     #[arg(long, env = "WAYMARK_RESPONSE_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub response_bytes: Size,
 
-    /// Responses that are made in the background at a time; more are refused with 503.
+    /// Maximum number of background responses at a time; further ones get 503.
     #[arg(long, env = "WAYMARK_BACKGROUND_RESPONSES", value_name = "COUNT", default_value_t = 64)]
     pub background_responses: usize,
 }
 
-/// How much `/v1/responses` keeps, and how much it makes without a client waiting.
+/// Limits of stored and background responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseLimits {
-    /// Responses kept; the oldest go first.
+    /// Maximum number of stored responses; the oldest are evicted first.
     pub kept: usize,
-    /// Bytes they take together.
+    /// Maximum total size of stored responses, in bytes.
     pub bytes: usize,
-    /// Responses made in the background at a time; more are refused.
+    /// Maximum number of background responses at a time; further ones get 503.
     pub background: usize,
 }
 
@@ -37,7 +37,7 @@ impl Default for ResponseLimits {
 }
 
 impl ResponseArgs {
-    /// What the flags mean.
+    /// Resolves the flags.
     pub fn resolve(&self) -> ResponseLimits {
         ResponseLimits {
             kept: self.kept_responses,

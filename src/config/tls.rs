@@ -1,11 +1,12 @@
-//! What the server proves itself with.
+//! Flags for TLS.
 
 use std::path::PathBuf;
 
-/// What the server proves itself with, flag by flag.
+/// Flags for TLS.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TlsArgs {
-    /// Certificates to serve HTTPS with, the server's own first, as PEM; read again on SIGHUP. Without them it is HTTP.
+    /// Certificate chain for HTTPS as PEM, the server's own certificate first; read again on SIGHUP. Without it the
+    /// server speaks plain HTTP.
     #[arg(long, env = "WAYMARK_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
@@ -14,17 +15,17 @@ pub struct TlsArgs {
     pub tls_key: Option<PathBuf>,
 }
 
-/// What the server proves itself with.
+/// Files for TLS.
 #[derive(Debug, Clone)]
 pub struct TlsConfig {
-    /// The certificates.
+    /// Certificate chain, as PEM.
     pub certificates: PathBuf,
-    /// The private key.
+    /// Private key of the first certificate, as PEM.
     pub key: PathBuf,
 }
 
 impl TlsArgs {
-    /// What the flags mean together; `None` for plain HTTP.
+    /// Resolves the flags. `None` means plain HTTP.
     pub fn resolve(self) -> Option<TlsConfig> {
         Some(TlsConfig { certificates: self.tls_cert?, key: self.tls_key? })
     }

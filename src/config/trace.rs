@@ -1,22 +1,22 @@
-//! What is kept of episodes, and of streams that may be taken up again.
+//! Flags for stored traces and resumable streams.
 
 use std::time::Duration;
 
-use super::Size;
-use super::size::seconds;
+use waymark_runtime::config::Size;
+use waymark_runtime::config::seconds;
 
-/// What is kept of episodes, and of streams that may be taken up again, flag by flag.
+/// Flags for stored traces and resumable streams.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TraceArgs {
-    /// Traces of episodes that are kept (`/v1/traces`), the youngest ones; 0 keeps none.
+    /// Maximum number of stored traces (`/v1/traces`); the oldest are evicted first. 0 stores none.
     #[arg(long, env = "WAYMARK_TRACE_COUNT", value_name = "NUMBER", default_value_t = 1000)]
     pub trace_count: usize,
 
-    /// Memory for the traces that are kept, such as `64MiB`; 0 keeps none.
+    /// Memory for stored traces, such as `64MiB`; 0 stores none.
     #[arg(long, env = "WAYMARK_TRACE_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub trace_bytes: Size,
 
-    /// Seconds that a resumable stream waits for its client to come back before its episode is cancelled; 0 has no
+    /// Seconds that a resumable stream waits for its client to reconnect before its episode is canceled; 0 disables
     /// resumable streams.
     #[arg(long, env = "WAYMARK_RESUME_SECONDS", value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub resume_seconds: f64,
@@ -26,29 +26,29 @@ pub struct TraceArgs {
     #[arg(long, env = "WAYMARK_RESUME_BYTES", value_name = "SIZE", default_value = "1MiB")]
     pub resume_bytes: Size,
 
-    /// Resumable streams at a time; more are refused with 503. One keeps its place for `--resume-seconds` after its reader
-    /// has gone, also when it is over: what was sent last may not have arrived.
+    /// Maximum number of resumable streams at a time; further ones get 503. A stream counts for `--resume-seconds`
+    /// after its client has gone, even if it has ended: the last events may not have arrived.
     #[arg(long, env = "WAYMARK_RESUME_COUNT", value_name = "NUMBER", default_value_t = 256)]
     pub resume_count: usize,
 }
 
-/// Which traces are kept.
+/// Limits of stored traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceConfig {
-    /// How many.
+    /// Maximum number of traces.
     pub count: usize,
-    /// How many bytes they may take together.
+    /// Maximum total size, in bytes.
     pub bytes: usize,
 }
 
-/// How streams may be taken up again.
+/// Limits of resumable streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeConfig {
-    /// How long one waits for its client.
+    /// Time that a stream waits for its client to reconnect.
     pub grace: Duration,
-    /// How many bytes of events one holds.
+    /// Maximum size of the events that a stream holds, in bytes.
     pub bytes: usize,
-    /// How many there may be.
+    /// Maximum number of streams.
     pub count: usize,
 }
 
@@ -65,7 +65,7 @@ impl Default for ResumeConfig {
 }
 
 impl TraceArgs {
-    /// What the flags mean together.
+    /// Resolves the flags.
     pub fn resolve(self) -> (TraceConfig, ResumeConfig) {
         let traces = TraceConfig { count: self.trace_count, bytes: self.trace_bytes.0 };
         let grace = Duration::from_secs_f64(self.resume_seconds);

@@ -16,7 +16,7 @@ const METHOD: &str = "blake3:";
 const BYTES: usize = 32;
 
 /// Minimum length of an imported key, in characters: a guessable key would need a slow hash.
-const SHORTEST: usize = 24;
+const MIN_LENGTH: usize = 24;
 
 /// API key in plain text. It is never logged and never stored.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl fmt::Debug for Secret {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SecretError {
     /// The key is short enough to be guessed.
-    #[error("a key has at least {SHORTEST} characters: make one with `waymark key new`")]
+    #[error("a key has at least {MIN_LENGTH} characters: make one with `waymark key new`")]
     Short,
     /// The key has characters that an HTTP header cannot hold.
     #[error("a key has no spaces and only ASCII characters")]
@@ -69,7 +69,7 @@ impl FromStr for Secret {
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(SecretError::Characters);
         }
-        if text.len() < SHORTEST {
+        if text.len() < MIN_LENGTH {
             return Err(SecretError::Short);
         }
         Ok(Self(text.to_owned()))

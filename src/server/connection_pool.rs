@@ -15,18 +15,18 @@ use super::tls::Tls;
 use crate::config::ConnectionConfig;
 
 /// Maximum number of connections beyond the limit that get a 503 response; further ones are closed at once.
-const TOLD: usize = 64;
+const MAX_REFUSED: usize = 64;
 
 /// Timeout for all stages of a connection that gets a 503 response.
-const BRIEFLY: Duration = Duration::from_secs(2);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Pause after a failed accept, which usually means that the process has no file descriptor left.
-const OUT_OF_FILES: Duration = Duration::from_millis(500);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Connection pool: a bounded number of served connections, and a few more that get a 503 response.
 pub(super) struct ConnectionPool {
-    seats: Arc<Semaphore>,
-    door: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
     router: Router,
     /// Router for connections beyond the limit.
     overloaded: Router,
@@ -41,8 +41,8 @@ impl ConnectionPool {
         // sockets.
         let most = times.most.min(u32::MAX as usize >> 1);
         Self {
-            seats: Arc::new(Semaphore::new(most)),
-            door: Arc::new(Semaphore::new(TOLD)),
+            slots: Arc::new(Semaphore::new(most)),
+            refusals: Arc::new(Semaphore::new(MAX_REFUSED)),
             router,
             overloaded,
             times: ConnectionConfig { most, ..times },
@@ -55,27 +55,27 @@ impl ConnectionPool {
     pub(super) async fn receive(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.seat(stream, Instant::now()),
-                Err(error) if is_the_clients(&error) => {}
+                Ok((stream, _)) => self.admit(stream, Instant::now()),
+                Err(error) if is_client_error(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "cannot accept a connection");
-                    tokio::time::sleep(OUT_OF_FILES).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
 
-    fn seat(&self, stream: TcpStream, accepted: Instant) {
+    fn admit(&self, stream: TcpStream, accepted: Instant) {
         // Each token is a small write of its own. Nagle's algorithm would delay it until the previous one is
         // acknowledged.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
-        let (permit, router, times) = if let Ok(seat) = Arc::clone(&self.seats).try_acquire_owned() {
-            (seat, self.router.clone(), self.times)
-        } else if let Ok(place) = Arc::clone(&self.door).try_acquire_owned() {
-            let times = ConnectionConfig { header: BRIEFLY, body: BRIEFLY, send: BRIEFLY, idle: BRIEFLY, ..self.times };
-            (place, self.overloaded.clone(), times)
+        let (permit, router, times) = if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+            (slot, self.router.clone(), self.times)
+        } else if let Ok(slot) = Arc::clone(&self.refusals).try_acquire_owned() {
+            let times = ConnectionConfig { header: REFUSAL_TIMEOUT, body: REFUSAL_TIMEOUT, send: REFUSAL_TIMEOUT, idle: REFUSAL_TIMEOUT, ..self.times };
+            (slot, self.overloaded.clone(), times)
         } else {
             return;
         };
@@ -107,12 +107,12 @@ impl ConnectionPool {
     /// Waits until no connection is left.
     async fn empty(&self) {
         // The semaphore is never closed, so acquiring can only succeed.
-        let _ = self.seats.acquire_many(u32::try_from(self.times.most).unwrap_or(u32::MAX)).await;
+        let _ = self.slots.acquire_many(u32::try_from(self.times.most).unwrap_or(u32::MAX)).await;
     }
 }
 
 /// Returns `true` for errors of a single connection that failed before it was accepted.
-fn is_the_clients(error: &io::Error) -> bool {
+fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }

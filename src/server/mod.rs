@@ -27,10 +27,10 @@ pub use signal::{Hangups, stop_signal};
 pub use tls::{Tls, TlsError};
 
 /// Time for streams to send their last event after the drain's deadline.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Minimum time for connections to close once no work is left.
-const CLOSING: Duration = Duration::from_millis(500);
+const MIN_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Server that is already listening, and answers requests once it runs.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Server {
         // New connections are refused at once instead of waiting in the backlog.
         drop(listener);
         // The work is over, but a whole response or the end of a stream may still be in our buffers.
-        connection_pool.close(left.min(times.send).max(CLOSING)).await;
+        connection_pool.close(left.min(times.send).max(MIN_CLOSE_TIMEOUT)).await;
     }
 }
 
@@ -111,7 +111,7 @@ async fn wind_down(drain: &Drain, deadline: Duration) -> Duration {
     if tokio::time::timeout(deadline, drain.idle()).await.is_err() {
         tracing::warn!(running = drain.running(), "drain deadline reached: ending running work");
         drain.advance(DrainPhase::Expired);
-        if tokio::time::timeout(LAST_WORDS, drain.idle()).await.is_err() {
+        if tokio::time::timeout(LAST_EVENT_TIMEOUT, drain.idle()).await.is_err() {
             tracing::warn!(running = drain.running(), "some clients did not receive their last event");
         }
     }

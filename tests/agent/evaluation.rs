@@ -1,7 +1,7 @@
 //! Policies over questions whose answers are known.
 
-use waymark::evaluate::{Duel, Outcome, Plan, Question, Row, Summary, evaluate, print};
-use waymark::metric::Cost;
+use waymark_runtime::evaluate::{PairedComparison, EvaluationOutcome, EvaluationPlan, Question, EpisodeRow, Summary, evaluate, print};
+use waymark_agent::metric::Cost;
 
 use super::*;
 
@@ -35,9 +35,9 @@ fn lines() -> Lines {
         .terminator("try again.\n")
 }
 
-async fn run_all(concurrency: usize) -> Outcome {
+async fn run_all(concurrency: usize) -> EvaluationOutcome {
     let (runtime, _) = mock(MockBackend::script(&Tokenizer::bytes(), &lines()).unwrap(), france());
-    let plan = Plan { concurrency, ..Plan::default() };
+    let plan = EvaluationPlan { concurrency, ..EvaluationPlan::default() };
     let mut done = 0;
     let outcome = evaluate(&runtime, &policy("routerag"), &questions(), &plan, |_| done += 1).await;
     assert_eq!(done, outcome.rows.len());
@@ -46,7 +46,7 @@ async fn run_all(concurrency: usize) -> Outcome {
 
 #[tokio::test]
 async fn rows_say_what_each_episode_was_worth() {
-    let Outcome { rows, .. } = run_all(3).await;
+    let EvaluationOutcome { rows, .. } = run_all(3).await;
     let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
     assert_eq!(ids, ["right", "graph", "invalid", "open", "silent"]);
     let valid: Vec<bool> = rows.iter().map(|row| row.valid).collect();
@@ -69,11 +69,11 @@ async fn rows_say_what_each_episode_was_worth() {
 
 #[tokio::test]
 async fn how_many_run_at_a_time_changes_nothing_but_time() {
-    let timeless = |outcome: Outcome| -> Vec<Row> {
-        let still = |row: Row| {
-            let evidence = row.evidence.into_iter().map(|found| waymark::evaluate::Lookup { seconds: 0.0, ..found });
+    let timeless = |outcome: EvaluationOutcome| -> Vec<EpisodeRow> {
+        let still = |row: EpisodeRow| {
+            let evidence = row.evidence.into_iter().map(|found| waymark_runtime::evaluate::SearchEntry { seconds: 0.0, ..found });
             let evidence = evidence.collect();
-            Row { seconds: 0.0, first_token: None, retrieval_seconds: 0.0, evidence, ..row }
+            EpisodeRow { seconds: 0.0, first_token: None, retrieval_seconds: 0.0, evidence, ..row }
         };
         outcome.rows.into_iter().map(still).collect()
     };
@@ -91,7 +91,7 @@ async fn summaries_are_means_and_duels_go_question_by_question() {
     assert!((summary.mean.turns - 14.0 / 5.0).abs() < 1e-12, "{:?}", summary.mean);
     let mut worse = outcome.rows.clone();
     worse[0].em = 0.0;
-    let duel = Duel::of(("worse", &worse), ("mine", &outcome.rows));
+    let duel = PairedComparison::of(("worse", &worse), ("mine", &outcome.rows));
     assert_eq!((duel.won, duel.lost), (0, 1));
     assert!((duel.em.mean + 0.2).abs() < 1e-12);
     let mut out = Vec::new();
@@ -104,8 +104,8 @@ async fn summaries_are_means_and_duels_go_question_by_question() {
 async fn episodes_that_fail_count_as_wrong_and_say_why() {
     let (runtime, _) = saying(&[SEARCH, ANSWER], france());
     let tight =
-        Policy { budget: waymark::agent::Budget { context_tokens: 64, ..Default::default() }, ..policy("routerag") };
-    let plan = Plan { cost: Cost::WallTime, ..Plan::default() };
+        Policy { budget: waymark_agent::Budget { context_tokens: 64, ..Default::default() }, ..policy("routerag") };
+    let plan = EvaluationPlan { cost: Cost::WallTime, ..EvaluationPlan::default() };
     let outcome = evaluate(&runtime, &tight, &questions()[..2], &plan, |_| {}).await;
     assert!(outcome.rows.iter().all(|row| row.error.is_some() && row.em == 0.0 && !row.valid));
     let summary = Summary::of("tight", &outcome);

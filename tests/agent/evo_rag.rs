@@ -1,6 +1,6 @@
 //! EVO-RAG's loop: searches that are withdrawn, and questions that are not answered.
 
-use waymark::evaluate::{Plan, Question, Row, evaluate};
+use waymark_runtime::evaluate::{EvaluationPlan, Question, EpisodeRow, evaluate};
 
 use super::bounds::check_bounds;
 use super::*;
@@ -118,8 +118,8 @@ async fn a_refusal_is_valid_and_no_answer() {
     let lines = Lines::new([FIRST, REFUSAL]).rule("BACK", [FIRST, BACK, REPLY]).terminator("</information>\n\n");
     let (runtime, _) = mock(MockBackend::script(&Tokenizer::bytes(), &lines).unwrap(), cities());
     let questions = [question("refused", "What?"), question("back", "Go BACK?")];
-    let outcome = evaluate(&runtime, &policy("evo-rag"), &questions, &Plan::default(), |_| {}).await;
-    let [refused, back]: [Row; 2] = outcome.rows.try_into().unwrap();
+    let outcome = evaluate(&runtime, &policy("evo-rag"), &questions, &EvaluationPlan::default(), |_| {}).await;
+    let [refused, back]: [EpisodeRow; 2] = outcome.rows.try_into().unwrap();
     assert_eq!((refused.valid, refused.answer, refused.em, refused.finish), (true, None, 0.0, Some(Reason::Refused)));
     assert_eq!(refused.support_f1, Some(1.0));
     // What was withdrawn was not found, but was paid for.

@@ -105,7 +105,7 @@ async fn only_who_shows_triples_searches_for_them() {
     let refused = run(&runtime, &policy("routerag"), "?", options).await.unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the protocol routerag shows its policy no triples, so it cannot search in the mode triples: use one of passage, \
+        "the protocol routerag does not show triples, so it cannot search in the mode triples: use one of passage, \
          graph, hybrid"
     );
     assert_eq!(refused.code(), "unsupported_mode");

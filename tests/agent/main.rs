@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use agent_script::{Script, Stub, character_tokenizer, own_mask, passage, run, streamed_answer};
 use tokio::sync::mpsc;
-use waymark::agent::{
-    Action, AgentError, Bound, Conversation, Episode, EpisodeOptions, Event, Format, Message, Policy, Reason, Role,
-    Runtime, SearchError, Trajectory, Variant, tag,
+use waymark_agent::{
+    Action, AgentError, BudgetLimit, Conversation, Episode, EpisodeOptions, Event, Format, ConversationMessage, Policy, EpisodeEnd, Role,
+    Runtime, SearchError, Trajectory, LoopVariant, tag,
 };
-use waymark::engine::mock::Lines;
-use waymark::engine::{Engine, EngineConfig, MockBackend, Origin};
+use waymark_engine::mock::Lines;
+use waymark_engine::{Engine, EngineConfig, MockBackend, Origin};
 use waymark_index::Mode;
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
@@ -81,7 +81,7 @@ async fn a_question_is_thought_searched_and_answered() {
     let (runtime, stub) = saying(&[SEARCH, ANSWER], france());
     let (trajectory, events) = run(&runtime, &policy("routerag"), "Capital of France?", default()).await.unwrap();
 
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), Reason::Stop));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), EpisodeEnd::Stop));
     assert_eq!(streamed_answer(&events), "Paris");
     let block = "\n\n<information>Doc 1(Title: France) Paris is the capital of France.\nDoc 2(Title: Lyon) A city in \
                  France.\n</information>\n\n";
@@ -170,9 +170,9 @@ async fn a_spent_budget_forces_an_answer() {
     let options = EpisodeOptions { turns: Some(2), ..default() };
     let (trajectory, events) = run(&runtime, &policy("search-r1"), "?", options).await.unwrap();
     assert_eq!(stub.written(), ["a", "b"]);
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("forty-two"), Reason::Stop));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("forty-two"), EpisodeEnd::Stop));
     assert_eq!(streamed_answer(&events), "forty-two");
-    assert!(events.contains(&Event::Budget { kind: Bound::Turns }));
+    assert!(events.contains(&Event::Budget { kind: BudgetLimit::Turns }));
     assert!(trajectory.text.ends_with("<search>c</search>\n<answer> forty-two </answer>"));
     let forced: Vec<u32> = trajectory.tokens.iter().filter(|token| token.forced).map(|token| token.id).collect();
     assert_eq!(runtime.tokenizer.decode(&forced), "\n<answer>");
@@ -225,7 +225,7 @@ async fn stop_strings_end_the_answer_and_only_the_answer() {
     let (runtime, _, _) = scripted(&["<think>Par, not yet</think><answer> It is Paris, France </answer>"], france());
     let options = EpisodeOptions { stop: vec![", ".into(), "XYZ".into()], ..default() };
     let (trajectory, events) = run(&runtime, &policy("routerag"), "?", options).await.unwrap();
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("It is Paris"), Reason::Stop));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("It is Paris"), EpisodeEnd::Stop));
     assert_eq!(streamed_answer(&events), "It is Paris");
 }
 
@@ -343,7 +343,7 @@ async fn a_listener_who_goes_ends_the_episode() {
     let task = tokio::spawn(episode.run(sender));
     events.recv().await.unwrap();
     drop(events);
-    assert!(matches!(task.await.unwrap(), Err(AgentError::Gone)));
+    assert!(matches!(task.await.unwrap(), Err(AgentError::Disconnected)));
     settles("blocks are held", || runtime.engine.counters().blocks_used.get() == 0).await;
 }
 
@@ -373,14 +373,14 @@ async fn time_is_a_bound() {
     let options = EpisodeOptions { seconds: Some(0.2), ..default() };
     let began = Instant::now();
     let (trajectory, events) = run(&runtime, &policy("routerag"), "?", options).await.unwrap();
-    assert_eq!(trajectory.finish, Reason::Time);
-    assert!(events.contains(&Event::Budget { kind: Bound::Time }));
+    assert_eq!(trajectory.finish, EpisodeEnd::Time);
+    assert!(events.contains(&Event::Budget { kind: BudgetLimit::Time }));
     assert!(began.elapsed() < Duration::from_secs(2));
 
     let (runtime, _) = saying(&[SEARCH, ANSWER], france().with_delay(Duration::from_secs(600)));
     let options = EpisodeOptions { seconds: Some(0.2), ..default() };
     let (trajectory, _) = run(&runtime, &policy("routerag"), "?", options).await.unwrap();
-    assert_eq!((trajectory.finish, trajectory.answer), (Reason::Time, None));
+    assert_eq!((trajectory.finish, trajectory.answer), (EpisodeEnd::Time, None));
     assert_eq!(trajectory.evidence[0].error.as_deref(), Some("it took too long"));
 }
 
@@ -405,19 +405,19 @@ async fn what_cannot_be_searched_is_refused_before_any_work() {
     assert!(matches!(refused, AgentError::NoIndex { .. }));
     let guided = EpisodeOptions { guided: Some(true), ..default() };
     let refused = run(&without, &policy("plain"), "?", guided).await.unwrap_err();
-    assert_eq!(refused.to_string(), "protocol \"plain\" cannot be guided");
+    assert_eq!(refused.to_string(), "protocol \"plain\" does not support guided generation");
     let (plain, _) = run(&without, &policy("plain"), "?", default()).await.unwrap();
-    assert_eq!(plain.finish, Reason::Stop);
+    assert_eq!(plain.finish, EpisodeEnd::Stop);
 }
 
 #[tokio::test]
 async fn a_plain_policy_chats() {
     let (runtime, _) = saying(&["<think>who?</think> Goethe.\n"], france());
     let chat = vec![
-        Message::new(Role::System, "Be short."),
-        Message::new(Role::User, "Hello"),
-        Message::new(Role::Assistant, "Hi"),
-        Message::new(Role::User, "Who wrote Faust?"),
+        ConversationMessage::new(Role::System, "Be short."),
+        ConversationMessage::new(Role::User, "Hello"),
+        ConversationMessage::new(Role::Assistant, "Hi"),
+        ConversationMessage::new(Role::User, "Who wrote Faust?"),
     ];
     let conversation = Conversation::from_messages(chat).unwrap();
     let episode = Episode::new(&runtime, &policy("plain"), conversation, default()).unwrap();
@@ -427,7 +427,7 @@ async fn a_plain_policy_chats() {
     while let Some(event) = receiver.recv().await {
         events.push(event);
     }
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some(" Goethe.\n"), Reason::Stop));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some(" Goethe.\n"), EpisodeEnd::Stop));
     assert_eq!(streamed_answer(&events), " Goethe.\n");
     let prompt: Vec<u32> = trajectory.tokens[..trajectory.prompt_tokens].iter().map(|token| token.id).collect();
     let text = runtime.tokenizer.decode(&prompt);
@@ -455,7 +455,7 @@ async fn a_thought_that_the_template_opens_is_no_answer() {
             _ => None,
         });
         assert_eq!(thoughts.collect::<String>(), thought);
-        for variant in [Variant::Evaluation, Variant::Training] {
+        for variant in [LoopVariant::Evaluation, LoopVariant::Training] {
             let (runtime, _) = thinking(&[line], france());
             let policy = Policy { variant, ..policy("plain") };
             let (trajectory, _) = run(&runtime, &policy, "Who wrote Faust?", default()).await.unwrap();
@@ -494,11 +494,11 @@ async fn the_evaluation_loop_reads_searches_first_and_forces_nothing() {
     let (runtime, script, stub) =
         scripted(&["<search>a</search>", "<search>b <answer>c</answer>", "nothing"], france());
     let mut policy = policy("search-r1");
-    policy.variant = Variant::Evaluation;
+    policy.variant = LoopVariant::Evaluation;
     policy.budget.turns = 2;
     let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
     assert_eq!(stub.written(), ["a"]);
-    assert_eq!((trajectory.answer, trajectory.finish), (None, Reason::Turns));
+    assert_eq!((trajectory.answer, trajectory.finish), (None, EpisodeEnd::Turns));
     assert_eq!(script.generations(), 3);
     assert!(events.iter().any(|event| matches!(event, Event::Invalid { turn: 2, .. })));
     assert!(trajectory.tokens.iter().all(|token| !token.forced));

@@ -51,7 +51,7 @@ async fn a_query_in_the_wrong_form_is_told_so_where_json_is_asked_for() {
         stub.asked.lock().unwrap().iter().map(|query| query.wanted.text.clone()).collect::<Vec<_>>(),
         ["Capital"]
     );
-    let message = waymark::agent::path_router::INVALID;
+    let message = waymark_agent::path_router::INVALID;
     assert!(events.iter().any(|event| matches!(event, Event::Invalid { turn: 1, message: told } if told == message)));
     assert!(
         trajectory.text.contains(&format!("</query>user\n<knowledge>\n{message}\n</knowledge>\nassistant\n<think>\nx"))

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
-use waymark::agent::{
+use waymark_agent::{
     AgentError, Conversation, Episode, EpisodeOptions, Event, Generator, Policy, Runtime, Search, SearchError,
-    SearchQuery, Source, Steps, Trajectory,
+    SearchQuery, SessionSource, Steps, Trajectory,
 };
-use waymark::engine::{EngineError, Finish, Generate, Matcher, Origin, SessionOptions, Step, StopSet, Token};
-use waymark_index::{Evidence, Hit, Mode, Passage, Path, TripleHit};
+use waymark_engine::{EngineError, TurnFinish, Generate, Matcher, Origin, SessionOptions, TokenStep, StopSet, Token};
+use waymark_index::{Evidence, Hit, Mode, Passage, HitPath, TripleHit};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
 /// Says its lines, one per generation, whatever the context; remembers what each generation saw.
@@ -40,8 +40,8 @@ impl Script {
     }
 }
 
-impl Source for Script {
-    type Session = ScriptSession;
+impl SessionSource for Script {
+    type Sequence = ScriptSession;
 
     fn open(&self, _options: SessionOptions) -> ScriptSession {
         ScriptSession { script: self.clone(), tokens: Vec::new() }
@@ -58,7 +58,7 @@ pub struct ScriptSession {
 }
 
 impl Generator for ScriptSession {
-    type Turn<'a> = ScriptTurn<'a>;
+    type Generation<'a> = ScriptTurn<'a>;
 
     fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
         self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
@@ -89,32 +89,32 @@ pub struct ScriptTurn<'a> {
     matcher: Matcher,
     spec: Generate,
     made: usize,
-    finish: Option<Finish>,
+    finish: Option<TurnFinish>,
 }
 
 impl Steps for ScriptTurn<'_> {
-    async fn next(&mut self) -> Option<Result<Step, EngineError>> {
+    async fn next(&mut self) -> Option<Result<TokenStep, EngineError>> {
         if self.finish.is_some() {
             return None;
         }
         let id = self.ids.pop_front()?;
-        let step = Step { id, logprob: -0.5, top: Vec::new() };
+        let step = TokenStep { id, logprob: -0.5, top: Vec::new() };
         self.session.tokens.push(Token { id, origin: Origin::Policy, logprob: Some(-0.5), forced: false });
         self.made += 1;
         let stops: &StopSet = &self.spec.stops;
         if let Some(which) = self.matcher.push(stops, self.session.script.tokenizer.bytes_of(id)) {
-            self.finish = Some(Finish::Stop(which));
+            self.finish = Some(TurnFinish::Stop(which));
         } else if self.spec.eos.contains(&id) {
-            self.finish = Some(Finish::Eos);
+            self.finish = Some(TurnFinish::Eos);
         } else if self.made == self.spec.max_tokens {
-            self.finish = Some(Finish::Length);
+            self.finish = Some(TurnFinish::Length);
         } else if self.session.tokens.len() == self.session.script.limit {
-            self.finish = Some(Finish::Context);
+            self.finish = Some(TurnFinish::Context);
         }
         Some(Ok(step))
     }
 
-    fn finish(&self) -> Option<Finish> {
+    fn finish(&self) -> Option<TurnFinish> {
         self.finish
     }
 }
@@ -188,7 +188,7 @@ impl Search for Stub {
                 score: 1.0 / (i + 1) as f32,
                 passage,
                 metadata: None,
-                path: Path::default(),
+                path: HitPath::default(),
             });
             let evidence = Evidence::of(1, query.wanted.mode, hits.collect());
             let triples = self.triples.iter().filter(|_| matches!(query.wanted.mode, Mode::Triples | Mode::Kag));
@@ -208,7 +208,7 @@ pub fn passage(document: &str) -> Passage {
 }
 
 /// Runs an episode to its end and gives its events too.
-pub async fn run<S: Source>(
+pub async fn run<S: SessionSource>(
     runtime: &Runtime<S>,
     policy: &Policy,
     question: &str,

@@ -15,7 +15,7 @@ use waymark::api::{AppState, Library, PolicyStore};
 use waymark::config::HttpConfig;
 use waymark::keys::ApiKeys;
 use waymark::server::Server;
-use waymark_agent::{BaseIdentity, Policy, Runtime, Search, SearchError, SearchQuery};
+use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchError, SearchQuery};
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend};
 use waymark_index::{Embed, EmbedError, Evidence, Hit, HitPath, Mode, Passage};
@@ -90,7 +90,7 @@ impl ServerPlan {
         let engine = Engine::start(Box::new(self.backend), self.engine, tokenizer.table()).unwrap();
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(self.template)), eos, self.searcher);
-        let base = BaseIdentity { names: vec!["mock".into()], ..BaseIdentity::default() };
+        let base = LoadedBase { names: vec!["mock".into()], ..LoadedBase::default() };
         let mut state = AppState::new(runtime, self.policies, self.http).with_keys(self.keys).with_base(base);
         state = state.with_index_name("shelf");
         if let Some(embedder) = self.embedder {

@@ -7,7 +7,7 @@ use serde_json::json;
 use waymark_models::decoder::{DecoderConfig, RopeScaling};
 use waymark_models::weights::{Weights, write_random};
 
-use super::program::{Run, waymark};
+use super::program::{ProgramRun, waymark};
 use super::pulled;
 
 /// Writes a model of random numbers and a few words into the new folder `dir`.
@@ -49,7 +49,7 @@ fn policy(root: &Path, name: &str, base: &str) -> String {
 }
 
 /// Asks the policy in `dir`, over the base model that `flags` name.
-fn ask(dir: &str, flags: &[&str]) -> Run {
+fn ask(dir: &str, flags: &[&str]) -> ProgramRun {
     let small = ["--embedder", "mock", "--threads", "1", "--kv-bytes", "64MiB", "--device", "cpu"];
     waymark(&[&["ask", "w1 w2", "--policy", dir][..], &small, flags].concat())
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::program::{Run, Serving, homeless, waymark};
+use super::program::{ProgramRun, Serving, homeless, waymark};
 use super::{CORPUS, index};
 
-fn add(index: &str, file: &Path, lines: &str, flags: &[&str]) -> Run {
+fn add(index: &str, file: &Path, lines: &str, flags: &[&str]) -> ProgramRun {
     fs::write(file, lines).unwrap();
     let args = ["index", "add", "--index", index, "--corpus", file.to_str().unwrap()];
     waymark(&[&args[..], flags].concat())
@@ -49,7 +49,7 @@ fn documents_are_added_and_removed_while_a_server_searches() {
     fs::write(&file, "rhine\n\nnobody\n").unwrap();
     let removed = waymark(&["index", "remove", "--index", &index, "--id", "thames", "--ids", file.to_str().unwrap()]);
     assert!(removed.ok() && removed.stdout.contains("2 removed"), "{}{}", removed.stdout, removed.stderr);
-    assert!(removed.stdout.contains("no document has the id nobody"), "{}", removed.stdout);
+    assert!(removed.stdout.contains("no document has the ID nobody"), "{}", removed.stdout);
     assert_eq!(found(&server.url, "river through Cologne", 3), ["seine"]);
     assert!(server.stop());
 }
@@ -105,7 +105,7 @@ fn what_the_embedder_does_not_read_is_told_and_found_once_it_is_cut() {
         let info = waymark(&["index", "info", &index, "--json"]);
         serde_json::from_str::<Value>(&info.stdout).unwrap()["passages"].as_u64().unwrap()
     };
-    let told = "1 passages are longer than the 254 word pieces that the embedder reads";
+    let told = "1 passages exceed the embedder's limit of 254 word pieces";
     let added = add(&index, &file, &long, &[]);
     assert!(added.ok() && added.stdout.contains(told) && passages() == 4, "{}{}", added.stdout, added.stderr);
     let built = dir.path().join("guide.index");

@@ -32,7 +32,7 @@ fn policies_are_evaluated_side_by_side() {
     let run = waymark(&[&basic[..], &files, &["--policy", &wide, "--policy", &mine]].concat());
     assert!(run.ok(), "{}", run.stderr);
     for part in
-        ["3 passages, snapshot 1, 2 questions", "SF-F1", "\nwide ", "\nmine ", "mine beside wide: EM +0.0 ± 0.0"]
+        ["3 passages, snapshot 1, 2 questions", "SF-F1", "\nwide ", "\nmine ", "mine vs. wide: EM +0.0 ± 0.0"]
     {
         assert!(run.stdout.contains(part), "{part:?} is missing in {}", run.stdout);
     }

@@ -94,11 +94,11 @@ fn a_file_is_replaced_by_a_whole_export_or_not_at_all() {
     assert_eq!(names(), ["corpus.index", "corpus.jsonl", "out.jsonl"]);
 
     let folder = waymark(&["index", "export", &index, "--out", dir.path().to_str().unwrap()]);
-    assert!(!folder.ok() && folder.stderr.contains("no file that could be replaced"), "{}", folder.stderr);
+    assert!(!folder.ok() && folder.stderr.contains("not a regular file"), "{}", folder.stderr);
 
     for name in ["out.txt", "out.MD"] {
         let text = waymark(&["index", "export", &index, "--out", &place(name)]);
-        assert!(!text.ok() && text.stderr.contains("name it .jsonl"), "{}", text.stderr);
+        assert!(!text.ok() && text.stderr.contains("use the extension .jsonl"), "{}", text.stderr);
     }
 
     fs::write(dir.path().join("corpus.index/snapshot-1/passages.bin"), "damaged").unwrap();

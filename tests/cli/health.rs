@@ -1,4 +1,4 @@
-//! Whether a server takes work, as an orchestrator asks.
+//! `waymark health`: readiness checks, as an orchestrator runs them.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ fn a_server_is_found_by_its_variables_or_its_address_until_it_is_gone() {
     let port = server.url.rsplit(':').next().unwrap().to_owned();
     let variables = [&BARE[..], &[("WAYMARK_PORT", port.as_str())]].concat();
     let found = with(&variables, &["health"]);
-    assert!(found.ok() && found.stdout.contains("takes work"), "{}{}", found.stdout, found.stderr);
+    assert!(found.ok() && found.stdout.contains("is ready"), "{}{}", found.stdout, found.stderr);
     let listening = [&[("WAYMARK_HOST", "0.0.0.0")][..], &variables[1..]].concat();
     let found = with(&listening, &["health"]);
     assert!(found.ok(), "{}", found.stderr);

@@ -3,7 +3,6 @@
 
 mod base;
 mod change;
-mod device;
 mod evaluate;
 mod export;
 mod health;
@@ -191,7 +190,7 @@ fn help_teaches() {
     }
     let serve = waymark(&["serve", "--help"]);
     assert!(serve.stdout.contains("WAYMARK_KV_BYTES") && serve.stdout.contains("Examples:"));
-    let said = [("eval", "SF-F1"), ("index build", "The index appears at once"), ("bench gpu", "Last come the goals")];
+    let said = [("eval", "SF-F1"), ("index build", "The index appears at once")];
     for (command, said) in said {
         let flags: Vec<&str> = command.split(' ').chain(["--help"]).collect();
         let help = waymark(&flags).stdout;

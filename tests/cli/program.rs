@@ -5,14 +5,14 @@ use std::process::{Child, Command, Stdio};
 
 use super::pulled;
 
-/// What a run of the program left.
-pub(crate) struct Run {
+/// Output and status of a finished run of the program.
+pub(crate) struct ProgramRun {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     success: bool,
 }
 
-impl Run {
+impl ProgramRun {
     pub(crate) fn ok(&self) -> bool {
         self.success
     }
@@ -25,24 +25,24 @@ fn command(args: &[&str]) -> Command {
 }
 
 /// Runs the program to its end.
-pub(crate) fn waymark(args: &[&str]) -> Run {
+pub(crate) fn waymark(args: &[&str]) -> ProgramRun {
     with(&[], args)
 }
 
-/// The same, with these variables in its environment.
-pub(crate) fn with(variables: &[(&str, &str)], args: &[&str]) -> Run {
+/// Runs the program to its end with these environment variables.
+pub(crate) fn with(variables: &[(&str, &str)], args: &[&str]) -> ProgramRun {
     run(command(args).envs(variables.iter().copied()))
 }
 
-/// The same, where nothing says in which folder downloads are kept.
-pub(crate) fn homeless(args: &[&str]) -> Run {
+/// Runs the program without any variable that names a download folder.
+pub(crate) fn homeless(args: &[&str]) -> ProgramRun {
     let mut command = command(args);
     run(command.env_remove("WAYMARK_CACHE").env_remove("XDG_CACHE_HOME").env_remove("HOME"))
 }
 
-fn run(command: &mut Command) -> Run {
+fn run(command: &mut Command) -> ProgramRun {
     let output = command.output().unwrap();
-    Run {
+    ProgramRun {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
         success: output.status.success(),

@@ -146,7 +146,7 @@ fn a_model_is_asked_once_for_each_passage_and_never_told_of() {
     let run = place.build(&endpoint(&url, &key));
     assert!(run.ok(), "{}", run.stderr);
     assert!(
-        run.stdout.contains("endpoint m: 3 passages") && run.stdout.contains("2 requests were made again"),
+        run.stdout.contains("endpoint m: 3 passages") && run.stdout.contains("2 requests were retried"),
         "{}",
         run.stdout
     );
@@ -154,7 +154,7 @@ fn a_model_is_asked_once_for_each_passage_and_never_told_of() {
     assert_eq!((&place.info()["graph"]["source"], &place.info()["graph"]["facts"]), (&json!("endpoint m"), &json!(3)));
 
     let run = place.build(&endpoint(&url, &key));
-    assert!(run.ok() && run.stdout.contains("3 of them answered before"), "{}{}", run.stdout, run.stderr);
+    assert!(run.ok() && run.stdout.contains("3 of them from stored replies"), "{}{}", run.stdout, run.stderr);
     assert_eq!(requests.load(Ordering::SeqCst), 8);
     // What was paid for can be imported like any other extraction.
     let journal = place.path("corpus.index.openie.jsonl");

@@ -35,11 +35,11 @@ impl AuthGate {
 /// Access that a request asks for.
 enum RequestedAccess {
     /// A route that needs no key.
-    Anything,
+    Public,
     /// A route that needs a key with this scope.
     Scope(Scope),
     /// A path or method that does not exist. Only callers with a known key get to see the 404 or 405.
-    Nothing,
+    Unknown,
 }
 
 /// Authorizes a request or refuses it with an error. An admitted request counts against its key's concurrency until the
@@ -47,16 +47,16 @@ enum RequestedAccess {
 pub(crate) async fn authorize(State(gate): State<AuthGate>, mut request: Request, next: Next) -> Response {
     // Looked up by the pattern of the matched route, so that no spelling of a path evades its rule.
     let rule = request.extensions().get::<MatchedPath>().map(|path| gate.rules.of(path.as_str(), request.method()));
-    let wanted = match &rule {
-        Some(RouteRule::Declared(Access::Open)) => RequestedAccess::Anything,
+    let requested = match &rule {
+        Some(RouteRule::Declared(Access::Open)) => RequestedAccess::Public,
         Some(RouteRule::Declared(Access::Needs(scope))) => RequestedAccess::Scope(*scope),
         // Callers without a key must not learn which paths and methods exist.
-        Some(RouteRule::Methods(_)) | None => RequestedAccess::Nothing,
+        Some(RouteRule::Methods(_)) | None => RequestedAccess::Unknown,
         Some(RouteRule::None) => {
-            return ApiError::new(Code::InsufficientScope, "this route is closed: nobody may use it").into_response();
+            return ApiError::new(Code::InsufficientScope, "this route is closed").into_response();
         }
     };
-    let admitted = match gate.check(&wanted, &mut request) {
+    let admitted = match gate.check(&requested, &mut request) {
         Ok(admitted) => admitted,
         Err(error) => return error.into_response(),
     };
@@ -73,15 +73,15 @@ pub(crate) async fn authorize(State(gate): State<AuthGate>, mut request: Request
 impl AuthGate {
     /// Checks that a request may have the access it asks for. Returns its slot in the key's concurrency limit, if it
     /// uses a key.
-    fn check(&self, wanted: &RequestedAccess, request: &mut Request) -> Result<Option<Admitted>, ApiError> {
-        if !self.keys.required() || matches!(wanted, RequestedAccess::Anything) {
+    fn check(&self, requested: &RequestedAccess, request: &mut Request) -> Result<Option<Admitted>, ApiError> {
+        if !self.keys.required() || matches!(requested, RequestedAccess::Public) {
             return Ok(None);
         }
         let sent = bearer(request.headers())
             .ok_or_else(|| unknown("this server requires an API key: send it as `Authorization: Bearer …`"))?;
         let known = self.keys.find(sent).ok_or_else(|| unknown("unknown API key"))?;
         tracing::Span::current().record("key", known.entry.id.as_str());
-        if let RequestedAccess::Scope(scope) = wanted
+        if let RequestedAccess::Scope(scope) = requested
             && !known.entry.scopes.contains(scope)
         {
             let message = format!("this key lacks the scope `{scope}`");

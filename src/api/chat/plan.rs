@@ -85,7 +85,7 @@ fn offer(
     conversation: Conversation,
     options: &mut EpisodeOptions,
 ) -> Result<(Vec<String>, Conversation), ApiError> {
-    let ClientTools { shown, must } = tools;
+    let ClientTools { shown, demanded } = tools;
     if shown.is_empty() {
         return Ok((Vec::new(), conversation));
     }
@@ -94,9 +94,9 @@ fn offer(
     }
     let names: Vec<String> = shown.iter().map(|tool| tool.name.clone()).collect();
     // A forced call is always a single call, so the limit matters only for free ones.
-    if parallel == Some(false) && must.is_empty() {
+    if parallel == Some(false) && demanded.is_empty() {
         options.one_call.clone_from(&names);
     }
-    options.calls = must;
+    options.calls = demanded;
     Ok((names, conversation.with_tools(shown)))
 }

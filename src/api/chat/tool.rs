@@ -13,7 +13,7 @@ use waymark_agent::tool_call::ToolCallText;
 use waymark_agent::{Conversation, Policy};
 
 /// Maximum number of tools in one request, as in OpenAI's interface.
-const MOST: usize = 128;
+const MAX_TOOLS: usize = 128;
 
 /// Tool that the model may call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -185,7 +185,7 @@ pub(super) struct ClientTools {
     /// Tools shown to the model.
     pub(super) shown: Vec<Tool>,
     /// Names of the tools of which exactly one call is demanded. Empty if none is.
-    pub(super) must: Vec<String>,
+    pub(super) demanded: Vec<String>,
 }
 
 impl ClientTools {
@@ -199,8 +199,8 @@ impl ClientTools {
     ) -> Result<ClientTools, ApiError> {
         const CHOICE: &str = "tool_choice";
         let tools = tools.unwrap_or_default();
-        if tools.len() > MOST {
-            return Err(ApiError::invalid("tools", format!("`tools` holds {} tools, {MOST} at most", tools.len())));
+        if tools.len() > MAX_TOOLS {
+            return Err(ApiError::invalid("tools", format!("`tools` holds {} tools, {MAX_TOOLS} at most", tools.len())));
         }
         let demands = matches!(choice, Some(ToolChoice::Named(_) | ToolChoice::Mode(ToolMode::Required)));
         if demands && tools.is_empty() {
@@ -216,7 +216,7 @@ impl ClientTools {
             }
             shown.push(tool);
         }
-        let must = match choice {
+        let demanded = match choice {
             None | Some(ToolChoice::Mode(ToolMode::Auto)) => Vec::new(),
             Some(ToolChoice::Mode(ToolMode::None)) => return Ok(ClientTools::default()),
             Some(ToolChoice::Mode(ToolMode::Required)) => shown.iter().map(|tool| tool.name.clone()).collect(),
@@ -228,7 +228,7 @@ impl ClientTools {
                 vec![name]
             }
         };
-        Ok(ClientTools { shown, must })
+        Ok(ClientTools { shown, demanded })
     }
 }
 

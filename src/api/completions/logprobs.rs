@@ -8,7 +8,7 @@ use super::completion::{CompletionChoice, TextLogProbs};
 use waymark_agent::TokenLogprob;
 
 /// Smallest log-probability sent, standing for a probability of 0, as in OpenAI's interface.
-const LEAST: f32 = -9999.0;
+const MIN_LOGPROB: f32 = -9999.0;
 
 /// Answer under construction.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl CompletionBuilder {
                 tops.push(all);
             }
             shown.tokens.push(name);
-            shown.token_logprobs.push(token.logprob.map(|logprob| logprob.max(LEAST)));
+            shown.token_logprobs.push(token.logprob.map(|logprob| logprob.max(MIN_LOGPROB)));
         }
         shown
     }
@@ -76,7 +76,7 @@ fn name(bytes: &[u8]) -> String {
 
 /// Converts a log-probability to JSON, which has no infinities; impossible tokens have an infinite one.
 fn number(logprob: Option<f32>) -> Value {
-    logprob.map_or(Value::Null, |logprob| Value::from(logprob.max(LEAST)))
+    logprob.map_or(Value::Null, |logprob| Value::from(logprob.max(MIN_LOGPROB)))
 }
 
 #[cfg(test)]

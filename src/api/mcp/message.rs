@@ -83,9 +83,9 @@ pub(super) struct McpError {
 #[serde(untagged)]
 pub(super) enum MethodResult {
     /// JSON object built for the request.
-    Told(Value),
+    Object(Value),
     /// Result of a tool call.
-    Called(ToolResult),
+    Tool(ToolResult),
 }
 
 /// Error response to a message.
@@ -146,8 +146,8 @@ impl MethodResult {
     /// Builds the response to the request `id`.
     pub(super) fn to(self, id: McpId) -> Response {
         let failed = match &self {
-            MethodResult::Called(called) => called.failed,
-            MethodResult::Told(_) => None,
+            MethodResult::Tool(called) => called.failed,
+            MethodResult::Object(_) => None,
         };
         let body = McpResponse { jsonrpc: JSONRPC, id: Some(id), result: Some(self), error: None };
         let mut response = axum::Json(body).into_response();

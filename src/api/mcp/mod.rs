@@ -67,8 +67,8 @@ pub(super) async fn receive(
     };
     let McpMessage { id, method, params, .. } = message;
     // `initialize` negotiates the revision in its body, so its header does not count.
-    let spoken = if method == "initialize" { Ok(()) } else { client.check_version() };
-    if let Err(fault) = spoken {
+    let version_check = if method == "initialize" { Ok(()) } else { client.check_version() };
+    if let Err(fault) = version_check {
         return fault.to(id).into_response();
     }
     // A notification gets no response body, whatever its method.
@@ -90,7 +90,7 @@ async fn answer(
         "initialize" => initialize(state, params),
         "ping" => {
             message::params::<NoParams>(params)?;
-            Ok(MethodResult::Told(json!({})))
+            Ok(MethodResult::Object(json!({})))
         }
         "tools/list" => {
             let ListParams { cursor, .. } = message::params(params)?;
@@ -99,11 +99,11 @@ async fn answer(
                 return Err(McpFault::params(ApiError::invalid("cursor", message)));
             }
             let tools = tool::list(state).map_err(McpFault::internal)?;
-            Ok(MethodResult::Told(json!({"tools": tools})))
+            Ok(MethodResult::Object(json!({"tools": tools})))
         }
         "tools/call" => {
             let call: CallParams = message::params(params)?;
-            Ok(MethodResult::Called(tool::call(state, caller, call).await?))
+            Ok(MethodResult::Tool(tool::call(state, caller, call).await?))
         }
         _ => Err(McpFault::method(method)),
     }
@@ -139,7 +139,7 @@ fn initialize(state: &AppState, params: Option<Value>) -> Result<MethodResult, M
         [] => "This server has neither an index nor a model yet.".to_owned(),
         offered => format!("Ask this server about the content of its corpus: {}.", offered.join("; ")),
     };
-    Ok(MethodResult::Told(json!({
+    Ok(MethodResult::Object(json!({
         "protocolVersion": client::negotiate(&protocol_version),
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "waymark", "title": "Waymark", "version": env!("CARGO_PKG_VERSION")},

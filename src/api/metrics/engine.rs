@@ -57,7 +57,7 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
         ("turns", "Turns begun", counters.turns_total.get()),
         ("turn_failures", "Turns that ended with an error", counters.turn_failures_total.get()),
         ("preemptions", "Running sequences whose blocks were taken", counters.preemptions_total.get()),
-        ("evictions", "Idle sessions whose blocks were given up", counters.evictions_total.get()),
+        ("evictions", "Idle sessions whose blocks were evicted", counters.evictions_total.get()),
         ("cache_evictions", "Cached blocks overwritten", counters.cache_evictions_total.get()),
         ("cancellations", "Turns or sessions canceled before their end", counters.cancellations_total.get()),
         ("stalls", "Times a session left the batch because its reader was slow", counters.stalls_total.get()),

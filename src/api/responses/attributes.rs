@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, PathEdge};
 
 use super::item::FileSearchResult;
-use crate::api::search_results::{self, LONGEST, MOST_ATTRIBUTES, filename};
+use crate::api::search_results::{self, MAX_TEXT_CHARS, MAX_ATTRIBUTES, filename};
 
 /// Names of the attributes that describe how a passage was found.
 const OWN: [&str; 14] = [
@@ -139,13 +139,13 @@ impl Attributes {
         let own = OWN.len() - present.iter().filter(|present| !**present).count();
         let others =
             search_results::attributes(hit.metadata.as_ref()).filter(|(name, _)| !OWN.contains(&name.as_str()));
-        others.take(MOST_ATTRIBUTES - own).collect()
+        others.take(MAX_ATTRIBUTES - own).collect()
     }
 }
 
 fn path(via: &[PathEdge]) -> String {
     let phrases: Vec<&str> = via.iter().map(|step| step.phrase.as_str()).collect();
-    phrases.join(" → ").chars().take(LONGEST).collect()
+    phrases.join(" → ").chars().take(MAX_TEXT_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -195,7 +195,7 @@ mod tests {
         assert!(fields.len() <= 16, "{fields:?}");
         for (name, value) in fields {
             assert!(name.len() <= 64);
-            assert!(value.is_number() || value.is_boolean() || value.as_str().unwrap().chars().count() <= LONGEST);
+            assert!(value.is_number() || value.is_boolean() || value.as_str().unwrap().chars().count() <= MAX_TEXT_CHARS);
         }
         assert_eq!((&value["hops"], &value["graph_mass"], &value["turn"]), (&3.into(), &0.25.into(), &2.into()));
         assert_eq!(results[0].filename, "p");

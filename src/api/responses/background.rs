@@ -31,9 +31,9 @@ pub(super) fn start(
     let running = state.drain.enter();
     let work = async move {
         let last = AssertUnwindSafe(make(&state, &entry, events)).catch_unwind().await.unwrap_or_else(|_| {
-            let mut draft = lock(&entry.draft);
-            draft.fail(ApiError::new(Code::Internal, "this response ran into a bug in the server"));
-            draft.take_events()
+            let mut builder = lock(&entry.builder);
+            builder.fail(ApiError::new(Code::Internal, "this response ran into a bug in the server"));
+            builder.take_events()
         });
         // The last events must be in the log before the size of the response is measured.
         if let Some(log) = &entry.log {
@@ -57,28 +57,28 @@ pub(super) fn start(
 async fn make(state: &AppState, entry: &ResponseEntry, events: Events) -> Vec<ResponseEvent> {
     let mut stop = entry.stop.subscribe();
     let mut stopped = pin!(stop.wait_for(|stop| *stop != StopRequest::No));
-    let mut batches = pin!(generate(entry.draft.clone(), events, state.drain.clone()));
+    let mut batches = pin!(generate(entry.builder.clone(), events, state.drain.clone()));
     loop {
-        let told = tokio::select! {
+        let new_events = tokio::select! {
             // Cancellation comes before further events.
             biased;
             _ = &mut stopped => {
-                let mut draft = lock(&entry.draft);
-                draft.cancel();
-                return draft.take_events();
+                let mut builder = lock(&entry.builder);
+                builder.cancel();
+                return builder.take_events();
             }
-            told = batches.next() => told,
+            new_events = batches.next() => new_events,
         };
-        let Some(told) = told else { return Vec::new() };
-        if lock(&entry.draft).is_over() {
-            return told;
+        let Some(new_events) = new_events else { return Vec::new() };
+        if lock(&entry.builder).is_over() {
+            return new_events;
         }
         if let Some(log) = &entry.log {
-            log.push(&told);
+            log.push(&new_events);
             if let Err(error) = state.responses.holds(log) {
-                let mut draft = lock(&entry.draft);
-                draft.overflow(error);
-                return draft.take_events();
+                let mut builder = lock(&entry.builder);
+                builder.overflow(error);
+                return builder.take_events();
             }
         }
     }

@@ -37,6 +37,6 @@ pub(crate) async fn cancel(
         first
     });
     log.ended().await;
-    let show = lock(&entry.draft).show();
+    let show = lock(&entry.builder).show();
     Ok(axum::Json(entry.shown(show)))
 }

@@ -23,7 +23,7 @@ pub(super) struct ResponseEntry {
     pub(super) owner: Option<KeyId>,
     /// Deadline of the generation.
     pub(super) until: Option<Instant>,
-    pub(super) draft: SharedBuilder,
+    pub(super) builder: SharedBuilder,
     /// Conversation up to the question.
     history: Vec<ConversationMessage>,
     /// Log of the stream. `None` unless the response is generated in the background.
@@ -50,7 +50,7 @@ impl ResponseEntry {
             id: plan.object.id.clone(),
             owner: caller.key.clone(),
             until: caller.lifetime.end(),
-            draft: Arc::new(Mutex::new(ResponseBuilder::new(plan.object.clone(), plan.show))),
+            builder: Arc::new(Mutex::new(ResponseBuilder::new(plan.object.clone(), plan.show))),
             history: plan.history.clone(),
             log: plan.object.background.then(Arc::default),
             stop: watch::Sender::new(StopRequest::No),
@@ -59,12 +59,12 @@ impl ResponseEntry {
 
     /// Returns the response in its current state, with the parts selected by `show`.
     pub(super) fn shown(&self, show: Show) -> ResponseObject {
-        lock(&self.draft).object().shown(show)
+        lock(&self.builder).object().shown(show)
     }
 
     /// Returns `true` if the response was created with log-probabilities. Search results are always recorded.
     pub(super) fn has_logprobs(&self) -> bool {
-        lock(&self.draft).show().logprobs
+        lock(&self.builder).show().logprobs
     }
 
     /// Returns the conversation including the answer, for another response to continue.
@@ -72,10 +72,10 @@ impl ResponseEntry {
     /// # Errors
     /// Status of the response, if it is one that cannot be continued.
     pub(super) fn conversation(&self) -> Result<Vec<ConversationMessage>, ResponseStatus> {
-        let draft = lock(&self.draft);
-        match draft.object().status {
+        let builder = lock(&self.builder);
+        match builder.object().status {
             ResponseStatus::Completed | ResponseStatus::Incomplete => {
-                let answer = ConversationMessage::new(Role::Assistant, draft.object().text());
+                let answer = ConversationMessage::new(Role::Assistant, builder.object().text());
                 Ok(self.history.iter().cloned().chain([answer]).collect())
             }
             status => Err(status),
@@ -84,7 +84,7 @@ impl ResponseEntry {
 
     /// Returns the approximate size in bytes. Empty messages take up memory as well.
     pub(super) fn bytes(&self) -> usize {
-        let object = serde_json::to_vec(lock(&self.draft).object()).map_or(0, |json| json.len());
+        let object = serde_json::to_vec(lock(&self.builder).object()).map_or(0, |json| json.len());
         let history: usize = self.history.iter().map(|message| message.content.len() + 64).sum();
         object + history + self.log.as_ref().map_or(0, |log| log.bytes())
     }
@@ -100,7 +100,7 @@ mod tests {
             id: "resp_1".into(),
             owner: None,
             until: None,
-            draft: Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default()))),
+            builder: Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default()))),
             history,
             log: None,
             stop: watch::Sender::new(StopRequest::No),

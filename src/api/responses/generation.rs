@@ -16,29 +16,29 @@ use crate::api::sse::READY;
 pub(super) type SharedBuilder = Arc<Mutex<ResponseBuilder>>;
 
 /// Locks the builder. After a panic of its writer it is still consistent, at worst between two events.
-pub(super) fn lock(draft: &Mutex<ResponseBuilder>) -> MutexGuard<'_, ResponseBuilder> {
-    draft.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock(builder: &Mutex<ResponseBuilder>) -> MutexGuard<'_, ResponseBuilder> {
+    builder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Generates the response in `draft`. Yields stream events in batches, ordered by sequence number. When the last batch
+/// Generates the response in `builder`. Yields stream events in batches, ordered by sequence number. When the last batch
 /// is yielded, the builder has ended. The stream always ends: with the episode, with an error, or when the drain
 /// expires.
 pub(super) fn generate(
-    draft: SharedBuilder,
+    builder: SharedBuilder,
     events: Events,
     drain: Drain,
 ) -> impl Stream<Item = Vec<ResponseEvent>> + Send {
     async_stream::stream! {
         let first = {
-            let mut draft = lock(&draft);
-            draft.begin();
-            draft.take_events()
+            let mut builder = lock(&builder);
+            builder.begin();
+            builder.take_events()
         };
         yield first;
         let mut expired = pin!(drain.reached(DrainPhase::Expired));
         // Events that are ready together are sent together.
         let mut batches = events.ready_chunks(READY);
-        while !lock(&draft).is_over() {
+        while !lock(&builder).is_over() {
             let batch = tokio::select! {
                 biased;
                 // Handled like an error of the episode, so that the stream ends with an event of its own kind.
@@ -49,15 +49,15 @@ pub(super) fn generate(
                 },
             };
             for event in batch {
-                let mut draft = lock(&draft);
+                let mut builder = lock(&builder);
                 match event {
-                    Ok(event) => draft.handle(event),
-                    Err(error) => draft.fail(error),
+                    Ok(event) => builder.handle(event),
+                    Err(error) => builder.fail(error),
                 }
             }
-            let told = lock(&draft).take_events();
-            if !told.is_empty() {
-                yield told;
+            let new_events = lock(&builder).take_events();
+            if !new_events.is_empty() {
+                yield new_events;
             }
         }
     }

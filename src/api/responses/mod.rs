@@ -5,7 +5,7 @@
 //! | `request`, `input`, `tool`, `format`, `show` | request types and their options |
 //! | `plan` | validated requests |
 //! | `object`, `item`, `attributes`, `event` | response types |
-//! | `response_builder`, `play` | from the events of an episode to items and events |
+//! | `response_builder`, `generation` | from the events of an episode to items and events |
 //! | `whole`, `stream`, `background` | the three kinds of responses |
 //! | `entry`, `log`, `store` | stored responses |
 //! | `retrieve`, `cancel`, `delete`, `id` | the routes of one response |
@@ -82,7 +82,7 @@ pub(super) async fn create(
     if plan.object.background {
         background::start(&state, &caller, &entry, events)?;
         return Ok(match entry.log.clone() {
-            Some(log) if plan.stream => stream::send(&state, entry.draft.clone(), log.follow(0)),
+            Some(log) if plan.stream => stream::send(&state, entry.builder.clone(), log.follow(0)),
             _ => axum::Json(entry.shown(plan.show)).into_response(),
         });
     }

@@ -121,12 +121,12 @@ fn end() -> impl Strategy<Value = End> {
 
 /// Returns the events of a stream as JSON, and the final response.
 fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool) -> (Vec<Value>, Value) {
-    let mut draft = ResponseBuilder::new(object(background, trace), show);
-    draft.begin();
-    let mut told = draft.take_events();
+    let mut builder = ResponseBuilder::new(object(background, trace), show);
+    builder.begin();
+    let mut told = builder.take_events();
     for event in events {
-        draft.handle(event);
-        told.extend(draft.take_events());
+        builder.handle(event);
+        told.extend(builder.take_events());
     }
     let cite = |end| Cited { start: 0, end, passage: "p".into(), title: "t".into(), stated: true };
     match end {
@@ -134,24 +134,24 @@ fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool)
             let answer = answered.then(String::new);
             let usage = Usage::default();
             let citations = vec![cite(0), cite(1)];
-            draft.handle(Event::Finished { reason, answer, usage, turns: 0, searches: 0, citations });
+            builder.handle(Event::Finished { reason, answer, usage, turns: 0, searches: 0, citations });
         }
         End::Refused(reason) => {
-            draft.handle(Event::Refusal { text: "no, and that is all".into() });
+            builder.handle(Event::Refusal { text: "no, and that is all".into() });
             let usage = Usage::default();
-            draft.handle(Event::Finished { reason, answer: None, usage, turns: 0, searches: 0, citations: Vec::new() });
+            builder.handle(Event::Finished { reason, answer: None, usage, turns: 0, searches: 0, citations: Vec::new() });
         }
-        End::Failed => draft.fail(ApiError::new(Code::Internal, "broken")),
-        End::Cancelled => draft.cancel(),
+        End::Failed => builder.fail(ApiError::new(Code::Internal, "broken")),
+        End::Cancelled => builder.cancel(),
     }
-    assert!(draft.is_over());
-    told.extend(draft.take_events());
+    assert!(builder.is_over());
+    told.extend(builder.take_events());
     let json = |event: &super::event::ResponseEvent| {
         let value = serde_json::to_value(event).unwrap();
         assert_eq!(value["type"], event.event.name());
         value
     };
-    (told.iter().map(json).collect(), serde_json::to_value(draft.object().shown(show)).unwrap())
+    (told.iter().map(json).collect(), serde_json::to_value(builder.object().shown(show)).unwrap())
 }
 
 /// Client that reconstructs the output from the stream events alone.

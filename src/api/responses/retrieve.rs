@@ -66,7 +66,7 @@ pub(crate) async fn retrieve(
     let until = entry.until.map_or_else(Instant::now, |until| until.max(Instant::now()));
     caller.lifetime.end_by(until + state.config.connection.send);
     let from = asked.starting_after.map_or(0, |number| usize::try_from(number).unwrap_or(usize::MAX).saturating_add(1));
-    Ok(stream::send(&state, entry.draft.clone(), log.follow(from)))
+    Ok(stream::send(&state, entry.builder.clone(), log.follow(from)))
 }
 
 impl RetrieveQuery {

@@ -101,7 +101,7 @@ impl Responses {
 
     /// Stores a response that has ended.
     pub(super) fn keep(&self, entry: &Arc<ResponseEntry>) {
-        let stored = lock(&entry.draft).object().store;
+        let stored = lock(&entry.builder).object().store;
         if stored {
             self.kept.insert(entry.id.clone(), Arc::clone(entry), entry.bytes());
         }

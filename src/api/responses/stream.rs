@@ -19,17 +19,17 @@ use crate::api::state::AppState;
 /// Streams the events of a response, which is generated only while the client reads.
 pub(super) fn respond(state: &AppState, entry: Arc<ResponseEntry>, events: Events) -> Response {
     let owned = state.clone();
-    let shared = entry.draft.clone();
+    let shared = entry.builder.clone();
     let frames = async_stream::stream! {
-        let mut batches = pin!(generate(entry.draft.clone(), events, owned.drain.clone()));
+        let mut batches = pin!(generate(entry.builder.clone(), events, owned.drain.clone()));
         let mut frame = Frame::default();
-        while let Some(told) = batches.next().await {
+        while let Some(new_events) = batches.next().await {
             // The response is stored before its last event is sent, so that a client that has read that event can fetch
             // it.
-            if lock(&entry.draft).is_over() {
+            if lock(&entry.builder).is_over() {
                 owned.responses.keep(&entry);
             }
-            for event in &told {
+            for event in &new_events {
                 frame.event(event.event.name(), event);
             }
             yield frame.take();
@@ -38,19 +38,19 @@ pub(super) fn respond(state: &AppState, entry: Arc<ResponseEntry>, events: Event
     send(state, shared, frames)
 }
 
-/// Sends the event frames of `draft`. The builder itself reports an expired drain, as an event of the stream's own
+/// Sends the event frames of `builder`. The builder itself reports an expired drain, as an event of the stream's own
 /// kind, so the drain passed on here never expires.
 pub(super) fn send(
     state: &AppState,
-    draft: SharedBuilder,
+    builder: SharedBuilder,
     frames: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Response {
-    sse::respond(frames, state.config.ping, Drain::default(), move |frame, error| broken(&draft, frame, error))
+    sse::respond(frames, state.config.ping, Drain::default(), move |frame, error| broken(&builder, frame, error))
 }
 
 /// Writes an error event in place of the remaining events, with the next sequence number.
-fn broken(draft: &SharedBuilder, frame: &mut Frame, error: &ApiError) {
-    let event = ResponseEvent { event: ResponseEventKind::from(error), sequence_number: lock(draft).next() };
+fn broken(builder: &SharedBuilder, frame: &mut Frame, error: &ApiError) {
+    let event = ResponseEvent { event: ResponseEventKind::from(error), sequence_number: lock(builder).next() };
     frame.event(event.event.name(), &event);
 }
 
@@ -70,21 +70,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_breaks_ends_with_an_event_of_its_own_kind() {
-        let draft = Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default())));
-        lock(&draft).begin();
-        let told = lock(&draft).take_events().len();
+        let builder = Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default())));
+        lock(&builder).begin();
+        let new_events = lock(&builder).take_events().len();
         let frames = async_stream::stream! {
             yield Bytes::new();
             std::panic::panic_any("on purpose");
         };
-        let last = move |frame: &mut Frame, error: &ApiError| broken(&draft, frame, error);
+        let last = move |frame: &mut Frame, error: &ApiError| broken(&builder, frame, error);
         let response = sse::respond(frames, Duration::from_secs(15), Drain::default(), last);
         let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
         let json = std::str::from_utf8(&bytes).unwrap().strip_prefix("event: error\ndata: ").unwrap();
         let mut event: Value = serde_json::from_str(json).unwrap();
         assert!(event["message"].take().is_string());
         let expected =
-            json!({"type": "error", "code": "internal_error", "message": null, "param": null, "sequence_number": told});
+            json!({"type": "error", "code": "internal_error", "message": null, "param": null, "sequence_number": new_events});
         assert_eq!(event, expected);
     }
 }

@@ -12,7 +12,7 @@ use waymark_agent::Policy;
 use waymark_agent::schema;
 
 /// Maximum number of results per search, as in OpenAI's interface.
-pub(crate) const MOST_RESULTS: usize = 50;
+pub(crate) const MAX_RESULTS: usize = 50;
 
 /// Search tool.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -99,7 +99,7 @@ fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<(Option<usi
     if let Some(ranking) = tool.ranking_options {
         ranking.check(&format!("{at}.ranking_options"))?;
     }
-    let k = body::within(&format!("{at}.max_num_results"), tool.max_num_results, 1, MOST_RESULTS)?;
+    let k = body::within(&format!("{at}.max_num_results"), tool.max_num_results, 1, MAX_RESULTS)?;
     Ok((k, tool.filters))
 }
 

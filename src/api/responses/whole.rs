@@ -18,11 +18,11 @@ pub(super) async fn collect(
     entry: &Arc<ResponseEntry>,
     events: Events,
 ) -> Result<ResponseObject, ApiError> {
-    let mut batches = pin!(generate(entry.draft.clone(), events, state.drain.clone()));
+    let mut batches = pin!(generate(entry.builder.clone(), events, state.drain.clone()));
     while batches.next().await.is_some() {}
     let (failure, show) = {
-        let draft = lock(&entry.draft);
-        (draft.failure().cloned(), draft.show())
+        let builder = lock(&entry.builder);
+        (builder.failure().cloned(), builder.show())
     };
     if let Some(error) = failure {
         return Err(error);

@@ -14,7 +14,7 @@ use crate::api::state::AppState;
 const DEFAULT_K: usize = 5;
 
 /// Maximum number of passages per query.
-const MOST: usize = 20;
+const MAX_K: usize = 20;
 
 /// Queries, in the format of GraphRAG-R1's evaluation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -62,7 +62,7 @@ pub(crate) async fn query(
     if request.query.is_empty() {
         return Err(ApiError::invalid("query", "`query` is empty"));
     }
-    let k = within("retrieval_num", request.retrieval_num, 1, MOST)?.unwrap_or(DEFAULT_K);
+    let k = within("retrieval_num", request.retrieval_num, 1, MAX_K)?.unwrap_or(DEFAULT_K);
     batch::check("query", request.query.len(), k)?;
     let graph = GraphOptions::from(GraphVariant::GraphR1);
     let query = |text: &String| Query {

@@ -1,4 +1,4 @@
-//! `waymark bench engine`: decode and prefill rates on this machine, beside llama.cpp where its bench is given.
+//! `waymark bench engine`: decode and prefill rates on this machine, optionally beside llama.cpp.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,16 +15,16 @@ use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
 
 use super::llama;
-use crate::cli::assembly;
-use crate::config::cores;
-use crate::engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions};
-use crate::metric::quantile;
+use waymark_runtime::assembly;
+use waymark_runtime::config::cores;
+use waymark_engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions};
+use waymark_agent::metric::quantile;
 
 /// Measures decode and prefill rates of the engine.
 ///
-/// Every sequence gets a prompt of its own (random tokens, so that no prefix is shared) and decodes greedily. Prefill
-/// counts from the first request to the moment every sequence has its first token, decode from there to the end, as
-/// `llama-batched-bench` counts. With --llama both run by turns, never at once; rates are medians over the rounds.
+/// Every sequence gets its own prompt (random tokens, so that no prefix is shared) and decodes greedily. Prefill lasts
+/// from the first request until every sequence has its first token, decode from there to the end, as in
+/// `llama-batched-bench`. With --llama both run in alternation, never at once; rates are medians over the rounds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  waymark bench engine --llama path/to/llama-batched-bench --rounds 3")]
 pub(crate) struct Args {
@@ -44,27 +44,27 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 64)]
     tokens: usize,
 
-    /// How often each is measured.
+    /// Number of measurements of each rate.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
 
-    /// Threads that compute; 0 takes one per core.
+    /// Number of compute threads; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
     threads: usize,
 
-    /// Arithmetic of products with the layers' weights, as the server takes it: `f32` or `bf16`.
+    /// Arithmetic of matrix multiplications with the layers' weights: `f32` or `bf16`.
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC", default_value_t)]
     arithmetic: Arithmetic,
 
-    /// A `llama-batched-bench` binary to measure beside, on the same file (a GGUF) and threads.
+    /// Path to a `llama-batched-bench` binary to compare with, on the same file (a GGUF) and threads.
     #[arg(long, value_name = "FILE")]
     llama: Option<PathBuf>,
 
-    /// Other GGUF files of the same model for llama.cpp: the best of all counts.
+    /// Other GGUF files of the same model for llama.cpp; its best rate counts.
     #[arg(long, value_name = "FILE", requires = "llama")]
     llama_model: Vec<PathBuf>,
 
-    /// Where downloaded weights are kept; the user's cache directory when not given.
+    /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
 
@@ -75,7 +75,7 @@ pub(crate) struct Args {
 
 /// Rates at one number of sequences, in tokens per second over all sequences.
 #[derive(Debug, Serialize)]
-struct Line {
+struct EngineRates {
     sequences: usize,
     prefill: f64,
     decode: f64,
@@ -83,14 +83,14 @@ struct Line {
     llama_decode: Option<f64>,
 }
 
-/// Rates of prefill and decode, round after round.
+/// Rates of prefill and decode in each round.
 #[derive(Debug, Default)]
-struct Sample {
+struct RateSamples {
     prefill: Vec<f64>,
     decode: Vec<f64>,
 }
 
-impl Sample {
+impl RateSamples {
     fn push(&mut self, (prefill, decode): (f64, f64)) {
         self.prefill.push(prefill);
         self.decode.push(decode);
@@ -103,12 +103,12 @@ impl Sample {
 
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        ensure!(self.prompt > 0 && self.tokens > 1 && self.rounds > 0, "--prompt, --rounds: at least 1; --tokens: 2");
+        ensure!(self.prompt > 0 && self.tokens > 1 && self.rounds > 0, "--prompt and --rounds must be at least 1, --tokens at least 2");
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let (checkpoint, path) = assembly::checkpoint(&self.model, self.cache.clone())?;
         let decoder = Decoder::load_with(&checkpoint.weights, Arc::new(Team::new(threads)), self.arithmetic)?;
         let vocab = decoder.config().vocab;
-        let most = self.sequences.iter().copied().max().context("--sequences: give at least one")?;
+        let most = self.sequences.iter().copied().max().context("--sequences is empty")?;
         let blocks = most * (self.prompt + self.tokens).div_ceil(waymark_models::BLOCK) + 1;
         let backend =
             CpuBackend::new(decoder, &checkpoint.name, checkpoint.weights.generation(), KvBudget::Blocks(blocks))?;
@@ -153,9 +153,9 @@ impl Args {
         vocab: usize,
         files: &[PathBuf],
         random: &mut ChaCha8Rng,
-    ) -> anyhow::Result<Line> {
-        let mut ours = Sample::default();
-        let mut peers: Vec<Sample> = files.iter().map(|_| Sample::default()).collect();
+    ) -> anyhow::Result<EngineRates> {
+        let mut ours = RateSamples::default();
+        let mut peers: Vec<RateSamples> = files.iter().map(|_| RateSamples::default()).collect();
         for _ in 0..self.rounds {
             ours.push(self.round(engine, sequences, vocab, random).await?);
             let Some(binary) = &self.llama else { continue };
@@ -166,10 +166,10 @@ impl Args {
         }
         let (prefill, decode) = ours.medians();
         let best = self.llama.as_ref().map(|_| {
-            let medians = peers.iter_mut().map(Sample::medians);
+            let medians = peers.iter_mut().map(RateSamples::medians);
             medians.fold((0.0_f64, 0.0_f64), |best, peer| (best.0.max(peer.0), best.1.max(peer.1)))
         });
-        Ok(Line {
+        Ok(EngineRates {
             sequences,
             prefill,
             decode,
@@ -178,7 +178,7 @@ impl Args {
         })
     }
 
-    /// Runs all sequences once and gives the rates of prefill and decode.
+    /// Runs all sequences once and returns the rates of prefill and decode.
     async fn round(
         &self,
         engine: &Engine,
@@ -195,7 +195,8 @@ impl Args {
                 tokio::spawn(decode(session, self.tokens))
             })
             .collect();
-        let (mut first, mut last) = (start, start);
+        let mut first = start;
+        let mut last = start;
         for sequence in running {
             let times = sequence.await??;
             first = first.max(times.0);
@@ -207,23 +208,24 @@ impl Args {
     }
 }
 
-impl Line {
+impl EngineRates {
     fn peer(&self) -> String {
         let (Some(prefill), Some(decode)) = (self.llama_prefill, self.llama_decode) else { return String::new() };
         format!("  {prefill:>18.1} {decode:>9.1} {:>16.2} {:>7.2}", self.prefill / prefill, self.decode / decode)
     }
 }
 
-/// Decodes `tokens` tokens and says when the first and the last of them came.
+/// Decodes `tokens` tokens and returns the times of the first and the last.
 async fn decode(mut session: Session, tokens: usize) -> anyhow::Result<(Instant, Instant)> {
     let generate =
         Generate { sampling: SamplingParams::greedy(), max_tokens: tokens, ignore_eos: true, ..Generate::default() };
     let mut turn = session.generate(generate).await?;
-    let (mut first, mut last) = (None, Instant::now());
+    let mut first = None;
+    let mut last = Instant::now();
     while let Some(step) = turn.next().await {
         step?;
         last = Instant::now();
         first.get_or_insert(last);
     }
-    Ok((first.context("no token came")?, last))
+    Ok((first.context("the engine produced no token")?, last))
 }

@@ -1,4 +1,4 @@
-//! llama.cpp's own bench as the peer: run on the same file with the same threads, read from its table.
+//! llama.cpp's own benchmark as a peer: run on the same file with the same threads, parsed from its table.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 
 /// One row of `llama-batched-bench`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct LlamaRates {
     /// Sequences.
     pub(crate) sequences: usize,
     /// Prompt tokens per second over all sequences.
@@ -24,7 +24,7 @@ pub(crate) fn run(
     prompt: usize,
     generate: usize,
     sequences: usize,
-) -> anyhow::Result<Row> {
+) -> anyhow::Result<LlamaRates> {
     let context = (prompt + generate) * sequences + 64;
     let output = Command::new(binary)
         .arg("-m")
@@ -41,14 +41,14 @@ pub(crate) fn run(
         binary.display(),
         String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("no message")
     );
-    text.lines().find_map(parse).with_context(|| format!("{}: no result in its output", binary.display()))
+    text.lines().find_map(parse).with_context(|| format!("no result in the output of {}", binary.display()))
 }
 
 /// A line `| PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | … |`.
-fn parse(line: &str) -> Option<Row> {
+fn parse(line: &str) -> Option<LlamaRates> {
     let cells: Vec<&str> = line.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
     let number = |index: usize| cells.get(index)?.parse::<f64>().ok();
-    Some(Row { sequences: number(2)? as usize, prefill: number(5)?, decode: number(7)? })
+    Some(LlamaRates { sequences: number(2)? as usize, prefill: number(5)?, decode: number(7)? })
 }
 
 #[cfg(test)]
@@ -60,6 +60,6 @@ mod tests {
         assert_eq!(parse("|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |"), None);
         let row =
             parse("|   128 |    64 |    8 |   1536 |    4.615 |   221.90 |    4.654 |   110.02 |    9.269 | 165.71 |");
-        assert_eq!(row, Some(Row { sequences: 8, prefill: 221.9, decode: 110.02 }));
+        assert_eq!(row, Some(LlamaRates { sequences: 8, prefill: 221.9, decode: 110.02 }));
     }
 }

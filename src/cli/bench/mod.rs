@@ -1,28 +1,25 @@
-//! `waymark bench`: what the engine and the server do on this machine, measured.
+//! `waymark bench`: benchmarks of the engine, search and the server.
 
 mod engine;
-mod gpu;
 mod llama;
 mod search;
 mod serve;
 
-/// What to measure.
+/// Subcommands of `waymark bench`.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BenchCommand {
     Engine(engine::Args),
-    Gpu(gpu::Args),
     Search(search::Args),
     Serve(serve::Args),
 }
 
-impl Command {
+impl BenchCommand {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        super::logging::start(log, "warn", crate::config::LogFormat::Text)?;
+        waymark_runtime::logging::start(log, "warn", waymark_runtime::config::LogFormat::Text)?;
         match self {
-            Command::Engine(args) => args.run().await,
-            Command::Gpu(args) => args.run().await,
-            Command::Search(args) => args.run().await,
-            Command::Serve(args) => args.run().await,
+            BenchCommand::Engine(args) => args.run().await,
+            BenchCommand::Search(args) => args.run().await,
+            BenchCommand::Serve(args) => args.run().await,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `waymark bench search`: searches side by side, and what one that hangs does to the others.
+//! `waymark bench search`: concurrent searches, and the effect of hanging ones on the others.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use serde::Serialize;
 use waymark_index::{Evidence, Index, Mode, OpenOptions, Query};
 use waymark_models::kernel::Team;
 
-use crate::agent::{Find, Search, SearchError, SearchLimits, Searcher};
-use crate::cli::assembly;
-use crate::cli::eval::{Questions, Way};
-use crate::config::cores;
-use crate::metric::quantile;
+use waymark_agent::{BlockingSearch, Search, SearchError, SearchLimits, Searcher};
+use waymark_runtime::assembly;
+use waymark_runtime::evaluate::{Questions, SearchMethod};
+use waymark_runtime::config::cores;
+use waymark_agent::metric::quantile;
 
-/// An index that is held up by one query.
-struct Holding {
+/// An index in which one query hangs.
+struct HangingIndex {
     index: Index,
     held: Duration,
 }
 
-impl Find for Holding {
+impl BlockingSearch for HangingIndex {
     fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
         if query.text == HANG {
             std::thread::sleep(self.held);
@@ -32,7 +32,7 @@ impl Find for Holding {
     }
 
     fn modes(&self) -> Vec<Mode> {
-        Find::modes(&self.index)
+        BlockingSearch::modes(&self.index)
     }
 
     fn snapshot(&self) -> u64 {
@@ -40,48 +40,48 @@ impl Find for Holding {
     }
 }
 
-/// Searches an index from many callers at once and prints how many searches a second that makes, and what each takes.
+/// Searches an index from many concurrent callers and prints throughput and latency.
 ///
-/// Then the same once more while searches hang: every one that is told to is held for as long as the bench runs, its
-/// caller must be told at its deadline, and nobody else be delayed.
+/// Then repeats the measurement while searches hang for the whole run: their callers must get a timeout at the
+/// deadline, and no other search may be delayed.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  waymark bench search --index corpus.index --questions questions.jsonl --ways passage:fused,graph"
 )]
 pub(crate) struct Args {
-    /// The index.
+    /// Directory of the index.
     #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
     index: PathBuf,
 
-    /// Questions, one JSON object with a `question` per line.
+    /// File of questions, one JSON object with a `question` per line.
     #[arg(long, value_name = "FILE")]
     questions: PathBuf,
 
-    /// Ways of searching, as in `waymark eval retrieval`; all that the index offers when not given.
+    /// Search methods, as in `waymark eval retrieval`. The default is all that the index offers.
     #[arg(long, value_delimiter = ',', value_name = "WAY")]
-    ways: Vec<Way>,
+    ways: Vec<SearchMethod>,
 
-    /// Callers at a time; each number is measured by itself.
+    /// Numbers of concurrent callers, each measured separately.
     #[arg(long, value_delimiter = ',', default_value = "1,64")]
     clients: Vec<usize>,
 
-    /// Searches that hang in the last measurement; 0 leaves it out.
+    /// Number of hanging searches in the last measurement; 0 skips it.
     #[arg(long, default_value_t = 8)]
     hanging: usize,
 
-    /// Seconds each measurement takes.
+    /// Duration of each measurement, in seconds.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
 
-    /// How many passages.
+    /// Number of passages.
     #[arg(long, short, default_value_t = 3)]
     k: usize,
 
-    /// Threads that search; 0 takes one per core.
+    /// Number of search threads; 0 takes one per core.
     #[arg(long, default_value_t = 0)]
     threads: usize,
 
-    /// Milliseconds one search may take.
+    /// Timeout of one search, in milliseconds.
     #[arg(long, default_value_t = 5000)]
     deadline_ms: u64,
 
@@ -93,14 +93,14 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
 
-    /// Where downloaded weights are kept; the user's cache directory when not given.
+    /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
 }
 
 /// One measurement. Times in milliseconds.
 #[derive(Debug, Serialize)]
-struct Row {
+struct SearchLatency {
     way: String,
     clients: usize,
     hanging: usize,
@@ -109,13 +109,13 @@ struct Row {
     p50: f64,
     p95: f64,
     p99: f64,
-    /// The longest that any caller waited, in vain or not.
+    /// Longest wait of any caller, successful or not.
     most: f64,
     timeouts: usize,
     refused: usize,
 }
 
-/// What a search that is to hang asks for.
+/// Query of a search that has to hang.
 const HANG: &str = "\u{0}hang";
 
 impl Args {
@@ -137,13 +137,13 @@ impl Args {
         Ok(())
     }
 
-    fn searcher(&self) -> anyhow::Result<(Searcher, Vec<Way>)> {
+    fn searcher(&self) -> anyhow::Result<(Searcher, Vec<SearchMethod>)> {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(1)))?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
-        let ways = if self.ways.is_empty() { Way::defaults(index.modes()) } else { self.ways.clone() };
-        let find = Holding { index, held: Duration::from_secs_f64(self.seconds + 1.0) };
+        let ways = if self.ways.is_empty() { SearchMethod::defaults(index.modes()) } else { self.ways.clone() };
+        let find = HangingIndex { index, held: Duration::from_secs_f64(self.seconds + 1.0) };
         let timeout = Duration::from_millis(self.deadline_ms);
         let limits = SearchLimits { threads, waiting: assembly::SEARCHES_WAITING, timeout };
         Ok((Searcher::new(find, limits)?, ways))
@@ -152,27 +152,30 @@ impl Args {
     async fn measure(
         &self,
         searcher: &Searcher,
-        way: Way,
+        way: SearchMethod,
         questions: &Arc<Vec<String>>,
         clients: usize,
         hanging: usize,
-    ) -> anyhow::Result<Row> {
+    ) -> anyhow::Result<SearchLatency> {
         let deadline = (Instant::now() + Duration::from_millis(200)).min(Instant::now() + self.deadline());
         let stuck: Vec<_> = (0..hanging)
             .map(|_| {
-                let (searcher, query) = (searcher.clone(), way.query(HANG, 1).deadline(deadline));
+                let searcher = searcher.clone();
+                let query = way.query(HANG, 1).deadline(deadline);
                 tokio::spawn(async move { searcher.search(query.into()).await })
             })
             .collect();
         for stuck in stuck {
-            ensure!(stuck.await? == Err(SearchError::Timeout), "a search that hangs was not given up at its deadline");
+            ensure!(stuck.await? == Err(SearchError::Timeout), "a hanging search did not time out at its deadline");
         }
         let begun = Instant::now();
         let end = begun + Duration::from_secs_f64(self.seconds);
         let next = Arc::new(AtomicUsize::new(0));
         let callers: Vec<_> = (0..clients)
             .map(|_| {
-                let (searcher, questions, next) = (searcher.clone(), Arc::clone(questions), Arc::clone(&next));
+                let searcher = searcher.clone();
+                let questions = Arc::clone(questions);
+                let next = Arc::clone(&next);
                 let k = self.k;
                 tokio::spawn(async move { call(&searcher, way, &questions, &next, k, end).await })
             })
@@ -189,17 +192,17 @@ impl Args {
         Duration::from_millis(self.deadline_ms)
     }
 
-    fn print(&self, rows: &[Row]) -> anyhow::Result<()> {
+    fn print(&self, rows: &[SearchLatency]) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
         if self.json {
             writeln!(out, "{}", serde_json::to_string_pretty(rows)?)?;
             return Ok(());
         }
-        let head = ["clients", "hanging", "searches/s", "p50 ms", "p95 ms", "p99 ms", "most ms", "late", "refused"];
+        let columns = ["clients", "hanging", "searches/s", "p50 ms", "p95 ms", "p99 ms", "most ms", "late", "refused"];
         write!(out, "{:16}", "")?;
-        head.iter().try_for_each(|name| write!(out, " {name:>10}"))?;
+        columns.iter().try_for_each(|name| write!(out, " {name:>10}"))?;
         for row in rows {
-            let Row { way, clients, hanging, per_second, p50, p95, p99, most, timeouts, refused, .. } = row;
+            let SearchLatency { way, clients, hanging, per_second, p50, p95, p99, most, timeouts, refused, .. } = row;
             write!(out, "\n{way:16} {clients:>10} {hanging:>10} {per_second:>10.1}")?;
             write!(out, " {p50:>10.2} {p95:>10.2} {p99:>10.2} {most:>10.2} {timeouts:>10} {refused:>10}")?;
         }
@@ -208,10 +211,10 @@ impl Args {
     }
 }
 
-/// Searches one question after the other until `end`; the milliseconds and the outcome of each.
+/// Searches one question after another until `end`. Returns the milliseconds and the outcome of each.
 async fn call(
     searcher: &Searcher,
-    way: Way,
+    way: SearchMethod,
     questions: &[String],
     next: &AtomicUsize,
     k: usize,
@@ -228,12 +231,12 @@ async fn call(
 }
 
 fn row(
-    way: Way,
+    way: SearchMethod,
     clients: usize,
     hanging: usize,
     seconds: f64,
     called: &[(f64, Result<(), SearchError>)],
-) -> anyhow::Result<Row> {
+) -> anyhow::Result<SearchLatency> {
     let count = |error: &SearchError| called.iter().filter(|(_, result)| result.as_ref() == Err(error)).count();
     let failed =
         |result: &Result<(), SearchError>| matches!(result, Err(SearchError::Failed(_) | SearchError::Unsupported(_)));
@@ -241,7 +244,7 @@ fn row(
         anyhow::bail!("{way} search: {error}");
     }
     let mut times: Vec<f64> = called.iter().filter(|(_, result)| result.is_ok()).map(|(time, _)| *time).collect();
-    Ok(Row {
+    Ok(SearchLatency {
         way: way.to_string(),
         clients,
         hanging,

@@ -10,47 +10,47 @@ use anyhow::ensure;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::agent::Event;
+use waymark_agent::Event;
 use crate::cli::client::Client;
-use crate::cli::eval::Questions;
+use waymark_runtime::evaluate::Questions;
 use crate::config::TypedKey;
-use crate::metric::quantile;
+use waymark_agent::metric::quantile;
 
-/// Drives a server with concurrent questions and prints how it did.
+/// Sends concurrent questions to a server and prints throughput and latency.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  waymark serve --index corpus.index &\n  waymark bench serve --questions questions.jsonl --clients 8"
 )]
 pub(crate) struct Args {
-    /// The server.
+    /// URL of the server.
     #[arg(long, env = "WAYMARK_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
 
-    /// Certificates to trust in place of the public ones where it speaks HTTPS, as PEM.
+    /// File of CA certificates (PEM) to trust instead of the public ones when the server uses HTTPS.
     #[arg(long, env = "WAYMARK_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// The policy to ask.
+    /// Name of the policy to ask.
     #[arg(long, default_value = "routerag")]
     model: String,
 
-    /// Questions, one JSON object with a `question` per line; a few built-in ones when not given.
+    /// File of questions, one JSON object with a `question` per line. The default is a few built-in ones.
     #[arg(long, value_name = "FILE")]
     questions: Option<PathBuf>,
 
-    /// Questions asked in all.
+    /// Total number of questions.
     #[arg(long, default_value_t = 32)]
     count: usize,
 
-    /// Questions asked at a time.
+    /// Number of concurrent questions.
     #[arg(long, default_value_t = 8)]
     clients: usize,
 
-    /// Tokens the policy may write per question.
+    /// Maximum number of tokens the policy writes per question.
     #[arg(long, default_value_t = 256)]
     max_tokens: usize,
 
-    /// The key that the server may want; it needs the scopes `infer` and `admin`.
+    /// API key of the server, with the scopes `infer` and `admin`.
     #[arg(long, env = "WAYMARK_API_KEY", value_name = "KEY", hide_env_values = true)]
     api_key: Option<TypedKey>,
 
@@ -59,9 +59,9 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What one episode took.
+/// Timing of one episode.
 #[derive(Debug, Default)]
-struct Timing {
+struct EpisodeTiming {
     first: f64,
     answer: f64,
     tokens: usize,
@@ -69,9 +69,9 @@ struct Timing {
     answered: bool,
 }
 
-/// What the run measured. Times in seconds.
+/// Results of the run. Times are in seconds.
 #[derive(Debug, Serialize)]
-struct Report {
+struct ServeReport {
     questions: usize,
     clients: usize,
     answered: usize,
@@ -95,15 +95,15 @@ const BUILT_IN: [&str; 4] = [
     "Who discovered radium?",
 ];
 
-/// Clients that can have a thread each, and some to spare.
-const MOST_CLIENTS: usize = 500;
+/// Maximum number of clients, each of which takes a thread.
+const MAX_CLIENTS: usize = 500;
 
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         ensure!(self.clients > 0 && self.count > 0, "--clients and --count must be at least 1");
-        // Each reads its stream in a thread of its own, of which the runtime has 512: the others would wait here, and that be
-        // taken for the server's time.
-        ensure!(self.clients <= MOST_CLIENTS, "--clients must be at most {MOST_CLIENTS}");
+        // Each client blocks one of the runtime's 512 threads. Further clients would wait for a thread, and that wait would
+        // count as the server's time.
+        ensure!(self.clients <= MAX_CLIENTS, "--clients must be at most {MAX_CLIENTS}");
         let questions = Arc::new(self.questions()?);
         let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;
         let client = Client::new(&self.url).with_key(key).trusting(self.ca.as_deref())?;
@@ -112,8 +112,12 @@ impl Args {
         let start = Instant::now();
         let workers: Vec<_> = (0..self.clients)
             .map(|_| {
-                let (client, questions, next) = (client.clone(), Arc::clone(&questions), Arc::clone(&next));
-                let (model, count, max_tokens) = (self.model.clone(), self.count, self.max_tokens);
+                let client = client.clone();
+                let questions = Arc::clone(&questions);
+                let next = Arc::clone(&next);
+                let model = self.model.clone();
+                let count = self.count;
+                let max_tokens = self.max_tokens;
                 tokio::spawn(async move {
                     let mut timings = Vec::new();
                     loop {
@@ -143,7 +147,7 @@ impl Args {
         Questions::texts(file)
     }
 
-    fn print(&self, report: &Report) -> anyhow::Result<()> {
+    fn print(&self, report: &ServeReport) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
         if self.json {
             writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
@@ -168,12 +172,12 @@ impl Args {
 }
 
 /// Asks one question and times its events.
-async fn ask(client: &Client, model: &str, question: &str, max_tokens: usize, seed: usize) -> anyhow::Result<Timing> {
+async fn ask(client: &Client, model: &str, question: &str, max_tokens: usize, seed: usize) -> anyhow::Result<EpisodeTiming> {
     let request = json!({
         "model": model, "question": question, "stream": true, "max_tokens": max_tokens, "seed": seed,
     });
     let start = Instant::now();
-    let mut timing = Timing::default();
+    let mut timing = EpisodeTiming::default();
     client
         .episode(&request, |event| {
             let now = start.elapsed().as_secs_f64();
@@ -198,12 +202,12 @@ async fn ask(client: &Client, model: &str, question: &str, max_tokens: usize, se
     Ok(timing)
 }
 
-fn report(timings: &[Timing], clients: usize, seconds: f64, before: &str, after: &str) -> Report {
+fn report(timings: &[EpisodeTiming], clients: usize, seconds: f64, before: &str, after: &str) -> ServeReport {
     let mut first: Vec<f64> = timings.iter().map(|timing| timing.first).collect();
     let mut answer: Vec<f64> = timings.iter().map(|timing| timing.answer).collect();
     let tokens: usize = timings.iter().map(|timing| timing.tokens).sum();
     let grown = |name: &str| metric(after, name) - metric(before, name);
-    Report {
+    ServeReport {
         questions: timings.len(),
         clients,
         answered: timings.iter().filter(|timing| timing.answered).count(),
@@ -221,7 +225,7 @@ fn report(timings: &[Timing], clients: usize, seconds: f64, before: &str, after:
     }
 }
 
-/// The value of a counter in Prometheus text; 0 where it is missing.
+/// Returns the value of a counter in Prometheus text; 0 if it is missing.
 fn metric(text: &str, name: &str) -> f64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
     value.unwrap_or(0.0)

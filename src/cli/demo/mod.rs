@@ -1,4 +1,4 @@
-//! `waymark demo`: small weights, a trained policy, a small corpus, a server.
+//! `waymark demo`: a server with small weights, a trained policy and a small corpus.
 
 mod policy;
 
@@ -11,16 +11,18 @@ use anyhow::Context;
 use serde::Deserialize;
 use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
 
-use super::embedding::Embedding;
-use super::index::Bars;
-use super::{assembly, cache, logging, serve, start};
-use crate::agent::Policy;
-use crate::config::{DEFAULT_MODEL, ServeArgs, ServeConfig};
+use waymark_runtime::embedding::Embedding;
+use super::index::BuildBars;
+use super::{assembly, serve, start, telemetry};
+use waymark_runtime::cache;
+use waymark_agent::Policy;
+use crate::config::{ServeArgs, ServeConfig};
+use waymark_runtime::config::DEFAULT_MODEL;
 use crate::server::{Hangups, Server, stop_signal};
 
-/// The corpus of the demo, in the program itself so that it works from anywhere.
+/// Corpus of the demo, embedded in the program.
 const CORPUS: &str = include_str!("../../../demo/corpus.jsonl");
-/// What its passages state.
+/// Triples of the corpus.
 const TRIPLES: &str = include_str!("../../../demo/triples.jsonl");
 
 /// A line of [`TRIPLES`].
@@ -30,8 +32,8 @@ struct Statements {
     triples: Vec<Triple>,
 }
 
-/// Tries everything at once: pulls the default weights, builds an index of a small corpus, and serves it to a policy that
-/// was trained to search.
+/// Starts everything at once: downloads the default weights, builds an index of a small corpus, and serves a policy
+/// that was trained to search it.
 ///
 /// The first start downloads about 180 MB and embeds the corpus; later ones take seconds.
 #[derive(Debug, clap::Args)]
@@ -44,14 +46,14 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         let serve = self.serve.clone();
-        logging::traced(log, "warn", &serve, self.serve()).await
+        telemetry::traced(log, "warn", &serve, self.serve()).await
     }
 
     async fn serve(self) -> anyhow::Result<()> {
         let config = self.serve.resolve()?;
         let step_limit = config.model.device.step_limit;
         let mut stop = Box::pin(stop_signal());
-        let hangups = (wants_trained(&config) || start::reads_again(&config)).then(Hangups::catch);
+        let hangups = (wants_trained(&config) || start::has_reloadable_files(&config)).then(Hangups::catch);
         let (server, model) = start::unless_stopped(prepare(config), stop.as_mut()).await?;
         start::reload_on_hangup(&server, hangups);
         let url = server.url();
@@ -62,18 +64,19 @@ impl Args {
         writeln!(out, "    \"model\": \"{model}\", \"stream\": true, \"rag\": {{\"trace\": true}},")?;
         writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;
         writeln!(out, "  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n")?;
-        writeln!(out, "Ctrl-C stops it.")?;
+        writeln!(out, "Press Ctrl-C to stop.")?;
         serve::until(server, stop, step_limit).await;
         Ok(())
     }
 }
 
-/// Whether the trained policy is served. It is of the default weights; who names policies or other weights gets those.
+/// Returns `true` if the trained policy is served. It belongs to the default weights; flags for policies or other
+/// weights replace it.
 fn wants_trained(config: &ServeConfig) -> bool {
     config.policies.is_empty() && config.model.weights.as_deref() == Some(DEFAULT_MODEL)
 }
 
-/// A server of the demo's corpus that listens, and the policy to ask.
+/// Starts a server of the demo's corpus. Returns it with the name of the policy to ask.
 async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
     let mut loaded = None;
     if config.retrieval.index.is_none() {
@@ -92,7 +95,7 @@ async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
     Ok((serve::bind(&config, loaded).await?, model))
 }
 
-/// The index of the demo corpus, built where it is missing or does not fit the embedder.
+/// Returns the index of the demo corpus; builds it if it is missing or does not fit the embedder.
 fn index(config: &ServeConfig, embedder: &Arc<Embedding>) -> anyhow::Result<PathBuf> {
     let dir = cache::folder(config.model.cache.clone())?.join("demo.index");
     // The name carries a checksum of what is in the index, so that a program with another corpus builds another one.
@@ -101,14 +104,14 @@ fn index(config: &ServeConfig, embedder: &Arc<Embedding>) -> anyhow::Result<Path
     if Index::open(&dir, Arc::clone(embedder) as _).is_ok_and(|index| index.manifest().corpus == name) {
         return Ok(dir);
     }
-    let corpus = Corpus::from_documents(&name, documents().context("the corpus of the demo is broken")?);
-    let bars = Bars::default();
+    let corpus = Corpus::from_documents(&name, documents().context("cannot parse the corpus of the demo")?);
+    let bars = BuildBars::default();
     build(corpus, embedder.as_ref(), &dir, &BuildOptions { replace: true, ..BuildOptions::default() }, &bars)?;
     bars.clear();
     Ok(dir)
 }
 
-/// The passages of the demo, with their triples.
+/// Parses the documents of the demo with their triples.
 fn documents() -> serde_json::Result<Vec<Document>> {
     let statements = TRIPLES.lines().map(serde_json::from_str).collect::<serde_json::Result<Vec<Statements>>>()?;
     let mut stated: HashMap<String, Vec<Triple>> = statements.into_iter().map(|line| (line.id, line.triples)).collect();

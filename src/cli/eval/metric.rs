@@ -1,29 +1,29 @@
-//! How good a ranked list is, where it is known what it should hold.
+//! Metrics of ranked lists with known relevant items.
 
-/// What one ranked list is worth.
+/// Scores of one ranked list.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Score {
-    /// For each cut, the share of the relevant items that stand before it.
+pub(super) struct RankingScore {
+    /// Recall at each cutoff.
     pub(super) recall: Vec<f64>,
-    /// For each cut, whether all of them do.
+    /// For each cutoff, 1 if all relevant items stand before it, otherwise 0.
     pub(super) all: Vec<bool>,
-    /// One over the place of the first relevant item, from 1; 0 where none is in the list.
+    /// Reciprocal rank of the first relevant item; 0 if none is in the list.
     pub(super) reciprocal: f64,
 }
 
-impl Score {
-    /// Scores what `search` finds for the last of `cuts`, the deepest; if the list `depends` on how many are asked for,
-    /// what it finds for each of them.
+impl RankingScore {
+    /// Scores the results of `search` at the deepest of `cuts`; if the list `depends` on the number of results
+    /// requested, searches once per cutoff.
     pub(super) fn searched<E>(
         relevant: &[String],
         cuts: &[usize],
         depends: bool,
         mut search: impl FnMut(usize) -> Result<Vec<String>, E>,
-    ) -> Result<Score, E> {
-        let Some((&deepest, smaller)) = cuts.split_last() else { return Ok(Score::of(&[], relevant, cuts)) };
+    ) -> Result<RankingScore, E> {
+        let Some((&deepest, smaller)) = cuts.split_last() else { return Ok(RankingScore::of(&[], relevant, cuts)) };
         let mut score = |cut, cuts: &[usize]| {
             let found = search(cut)?;
-            Ok(Score::of(&found.iter().map(String::as_str).collect::<Vec<_>>(), relevant, cuts))
+            Ok(RankingScore::of(&found.iter().map(String::as_str).collect::<Vec<_>>(), relevant, cuts))
         };
         if !depends {
             return score(deepest, cuts);
@@ -33,17 +33,17 @@ impl Score {
         let each = || smaller.iter().chain([&last]);
         let recall = each().flat_map(|score| score.recall.clone()).collect();
         let all = each().flat_map(|score| score.all.clone()).collect();
-        Ok(Score { recall, all, reciprocal: last.reciprocal })
+        Ok(RankingScore { recall, all, reciprocal: last.reciprocal })
     }
 
-    /// Scores `found`, best first and without repetitions, against `relevant`, which must not be empty and hold each item
-    /// once. `cuts` are lengths of the list.
-    pub(super) fn of(found: &[&str], relevant: &[String], cuts: &[usize]) -> Score {
+    /// Scores `found`, best first and without duplicates, against `relevant`, which must be nonempty and without
+    /// duplicates. `cuts` are lengths of the list.
+    pub(super) fn of(found: &[&str], relevant: &[String], cuts: &[usize]) -> RankingScore {
         let is_relevant = |id: &&str| relevant.iter().any(|item| item == id);
         let places: Vec<usize> =
             found.iter().zip(1..).filter(|(id, _)| is_relevant(id)).map(|(_, place)| place).collect();
         let within = |cut: usize| places.iter().filter(|&&place| place <= cut).count();
-        Score {
+        RankingScore {
             recall: cuts.iter().map(|&cut| within(cut) as f64 / relevant.len() as f64).collect(),
             all: cuts.iter().map(|&cut| within(cut) == relevant.len()).collect(),
             reciprocal: places.first().map_or(0.0, |&place| 1.0 / place as f64),
@@ -51,23 +51,23 @@ impl Score {
     }
 }
 
-/// The means of many [`Score`]s.
+/// Means of many [`RankingScore`]s.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Mean {
-    /// Mean recall for each cut.
+pub(super) struct MeanScore {
+    /// Mean recall at each cutoff.
     pub(super) recall: Vec<f64>,
-    /// For each cut, the share of the lists that hold all relevant items before it.
+    /// For each cutoff, the share of lists with all relevant items before it.
     pub(super) all: Vec<f64>,
     /// Mean reciprocal rank.
     pub(super) mrr: f64,
 }
 
-impl Mean {
-    /// The means of `scores` over `cuts` cuts; zeros where there are no scores.
-    pub(super) fn of(scores: &[Score], cuts: usize) -> Mean {
+impl MeanScore {
+    /// Averages `scores` over `cuts` cutoffs; zeros if there are no scores.
+    pub(super) fn of(scores: &[RankingScore], cuts: usize) -> MeanScore {
         let count = scores.len().max(1) as f64;
-        let mean = |value: &dyn Fn(&Score) -> f64| scores.iter().map(value).sum::<f64>() / count;
-        Mean {
+        let mean = |value: &dyn Fn(&RankingScore) -> f64| scores.iter().map(value).sum::<f64>() / count;
+        MeanScore {
             recall: (0..cuts).map(|cut| mean(&|score| score.recall[cut])).collect(),
             all: (0..cuts).map(|cut| mean(&|score| f64::from(u8::from(score.all[cut])))).collect(),
             mrr: mean(&|score| score.reciprocal),
@@ -79,40 +79,40 @@ impl Mean {
 mod tests {
     use super::*;
 
-    fn score(found: &[&str], relevant: &[&str]) -> Score {
+    fn score(found: &[&str], relevant: &[&str]) -> RankingScore {
         let relevant: Vec<String> = relevant.iter().map(|&id| id.to_owned()).collect();
-        Score::of(found, &relevant, &[1, 2, 5])
+        RankingScore::of(found, &relevant, &[1, 2, 5])
     }
 
     #[test]
     fn lists_that_depend_on_their_length_are_searched_for_each() {
-        // What is relevant comes first only where one passage alone is asked for.
+        // The relevant passage comes first only if a single passage is requested.
         let search = |k: usize| -> Result<Vec<String>, ()> {
             let list: &[&str] = if k == 1 { &["a"] } else { &["x", "y", "a", "b", "z"] };
             Ok(list.iter().take(k).map(|&id| id.to_owned()).collect())
         };
         let relevant = ["a".to_owned(), "b".to_owned()];
-        let searched = |depends| Score::searched(&relevant, &[1, 2, 5], depends, search).map(|score| score.recall);
+        let searched = |depends| RankingScore::searched(&relevant, &[1, 2, 5], depends, search).map(|score| score.recall);
         assert_eq!(searched(true), Ok(vec![0.5, 0.0, 1.0]));
         assert_eq!(searched(false), Ok(vec![0.0, 0.0, 1.0]));
-        let reciprocal = Score::searched(&relevant, &[1, 2, 5], true, search).map(|score| score.reciprocal);
+        let reciprocal = RankingScore::searched(&relevant, &[1, 2, 5], true, search).map(|score| score.reciprocal);
         assert_eq!(reciprocal, Ok(1.0 / 3.0));
     }
 
     #[test]
     fn by_hand() {
         let both = score(&["x", "a", "b", "y", "z"], &["a", "b"]);
-        assert_eq!(both, Score { recall: vec![0.0, 0.5, 1.0], all: vec![false, false, true], reciprocal: 0.5 });
+        assert_eq!(both, RankingScore { recall: vec![0.0, 0.5, 1.0], all: vec![false, false, true], reciprocal: 0.5 });
         let first = score(&["a", "x"], &["a", "b", "c", "d"]);
-        assert_eq!(first, Score { recall: vec![0.25, 0.25, 0.25], all: vec![false; 3], reciprocal: 1.0 });
+        assert_eq!(first, RankingScore { recall: vec![0.25, 0.25, 0.25], all: vec![false; 3], reciprocal: 1.0 });
         let none = score(&["x", "y"], &["a"]);
-        assert_eq!(none, Score { recall: vec![0.0; 3], all: vec![false; 3], reciprocal: 0.0 });
+        assert_eq!(none, RankingScore { recall: vec![0.0; 3], all: vec![false; 3], reciprocal: 0.0 });
         assert_eq!(score(&[], &["a"]), none);
 
-        let mean = Mean::of(&[both, first, none], 3);
+        let mean = MeanScore::of(&[both, first, none], 3);
         assert_eq!(mean.recall, [0.25 / 3.0, 0.25, 1.25 / 3.0]);
         assert_eq!(mean.all, [0.0, 0.0, 1.0 / 3.0]);
         assert_eq!(mean.mrr, 0.5);
-        assert_eq!(Mean::of(&[], 1), Mean { recall: vec![0.0], all: vec![0.0], mrr: 0.0 });
+        assert_eq!(MeanScore::of(&[], 1), MeanScore { recall: vec![0.0], all: vec![0.0], mrr: 0.0 });
     }
 }

@@ -1,22 +1,17 @@
-//! `waymark eval`: how good it is, measured on questions whose answers are known.
+//! `waymark eval`: evaluates policies and retrieval on questions with known answers.
 
 mod metric;
-mod policy;
-mod questions;
 mod report;
 mod retrieval;
-mod sheet;
-mod way;
 
-pub use policy::Episodes as PolicyArgs;
-pub(in crate::cli) use questions::Questions;
-pub(in crate::cli) use way::Way;
+use waymark_runtime::evaluate::PolicyArgs;
+use waymark_runtime::logging;
 
-/// Measures how good policies are at questions whose answers are known, or, with `retrieval`, how good searches are.
+/// Evaluates policies on questions with known answers or, with `retrieval`, searches.
 ///
-/// Episodes run side by side in one engine. EM and F1 are SQuAD's, the best over all answers that count as right; SF-F1
-/// and UAR are PathRouter's. An episode is valid when each of its turns is an action that the protocol knows and the last
-/// one is an answer that the policy gave and closed by itself.
+/// Episodes run concurrently in one engine. EM and F1 are SQuAD's, the best over all accepted answers; SF-F1 and UAR
+/// are PathRouter's. An episode is valid if each of its turns is an action of the protocol and the last one is an
+/// answer that the policy closed by itself.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -28,23 +23,23 @@ Examples:
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<EvalCommand>,
 
     #[command(flatten)]
-    policy: policy::Episodes,
+    policy: PolicyArgs,
 }
 
-/// What else to evaluate.
+/// Subcommands of `waymark eval`.
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum EvalCommand {
     Retrieval(retrieval::Args),
 }
 
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        super::logging::start(log, "warn", crate::config::LogFormat::Text)?;
+        logging::start(log, "warn", waymark_runtime::config::LogFormat::Text)?;
         match self.command {
-            Some(Command::Retrieval(args)) => tokio::task::block_in_place(|| args.run()),
+            Some(EvalCommand::Retrieval(args)) => tokio::task::block_in_place(|| args.run()),
             None => self.policy.run().await,
         }
     }

@@ -1,64 +1,64 @@
-//! What `waymark eval retrieval` measured.
+//! Report of `waymark eval retrieval`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// All ways over one set of questions.
+/// Results of all search methods on one set of questions.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct RetrievalReport {
     /// Name of the corpus.
     pub(super) corpus: String,
-    /// Passages in the index.
+    /// Number of passages in the index.
     pub(super) passages: u64,
-    /// The snapshot that was searched.
+    /// Number of the searched snapshot.
     pub(super) snapshot: u64,
-    /// The embedder of the index.
+    /// Name of the index's embedder.
     pub(super) embedder: String,
-    /// Questions that were searched for.
+    /// Number of questions searched for.
     pub(super) questions: usize,
-    /// Questions whose support is not known.
+    /// Number of questions left out because their support is unknown.
     pub(super) left_out: usize,
-    /// Supporting passages, counted per question, that the index does not hold.
+    /// Number of supporting passages, counted per question, missing from the index.
     pub(super) missing: usize,
-    /// Searches that ran at a time.
+    /// Number of concurrent searches.
     pub(super) threads: usize,
-    /// Where the lists were cut.
+    /// Cutoffs of the lists.
     pub(super) cuts: Vec<usize>,
-    /// One row per way.
-    pub(super) rows: Vec<Measured>,
+    /// One row per search method.
+    pub(super) rows: Vec<MethodScores>,
 }
 
-/// One way of searching.
+/// Results of one search method.
 #[derive(Debug, Serialize)]
-pub(super) struct Measured {
-    /// Its name.
+pub(super) struct MethodScores {
+    /// Name of the method.
     pub(super) way: String,
-    /// Mean share of the supporting passages before each cut.
+    /// Mean recall of supporting passages at each cutoff.
     pub(super) recall: BTreeMap<usize, f64>,
-    /// Share of the questions all of whose supporting passages stand before each cut.
+    /// Share of questions with all supporting passages before each cutoff.
     pub(super) all_found: BTreeMap<usize, f64>,
-    /// Mean reciprocal rank of the first supporting passage, within the largest cut.
+    /// Mean reciprocal rank of the first supporting passage within the largest cutoff.
     pub(super) mrr: f64,
-    /// Mean time of a search, its embedding included.
+    /// Mean time of a search, embedding included.
     pub(super) milliseconds: f64,
-    /// Its median.
+    /// Median time of a search.
     pub(super) milliseconds_p50: f64,
-    /// Its 95th percentile.
+    /// 95th percentile of the time of a search.
     pub(super) milliseconds_p95: f64,
 }
 
-impl Report {
-    /// Writes a table for a person; shares in percent.
+impl RetrievalReport {
+    /// Writes a text table; shares are in percent.
     pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Report { corpus, passages, snapshot, questions, left_out, missing, threads, .. } = self;
+        let RetrievalReport { corpus, passages, snapshot, questions, left_out, missing, threads, .. } = self;
         writeln!(
             out,
             "{corpus}: {passages} passages, snapshot {snapshot}, {questions} questions, {threads} at a time"
         )?;
         if *left_out > 0 {
-            writeln!(out, "{left_out} questions were left out: their support is not known")?;
+            writeln!(out, "{left_out} questions were left out: their supporting passages are unknown")?;
         }
         if *missing > 0 {
             writeln!(out, "{missing} supporting passages are not in the index")?;
@@ -77,7 +77,7 @@ impl Report {
             for share in row.recall.values().chain(row.all_found.values()) {
                 write!(out, " {:>7.2}", share * 100.0)?;
             }
-            let Measured { mrr, milliseconds, milliseconds_p50, milliseconds_p95, .. } = row;
+            let MethodScores { mrr, milliseconds, milliseconds_p50, milliseconds_p95, .. } = row;
             writeln!(out, " {mrr:>7.4} {milliseconds:>8.2} {milliseconds_p50:>8.2} {milliseconds_p95:>8.2}")?;
         }
         Ok(())
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn the_table_lines_up() {
-        let row = |way: &str, milliseconds| Measured {
+        let row = |way: &str, milliseconds| MethodScores {
             way: way.to_owned(),
             recall: BTreeMap::from([(2, 0.5), (10, 1.0)]),
             all_found: BTreeMap::from([(2, 0.25), (10, 0.5)]),
@@ -100,7 +100,7 @@ mod tests {
             milliseconds_p50: 1.0,
             milliseconds_p95: 12.345,
         };
-        let report = Report {
+        let report = RetrievalReport {
             corpus: "2wiki".to_owned(),
             passages: 3,
             snapshot: 1,
@@ -116,7 +116,7 @@ mod tests {
         report.print(&mut out).unwrap();
         let expected = "\
 2wiki: 3 passages, snapshot 1, 2 questions, 2 at a time
-5 questions were left out: their support is not known
+5 questions were left out: their supporting passages are unknown
 1 supporting passages are not in the index
                  R@2    R@10   all@2  all@10     MRR       ms      p50      p95
 passage:bm25   50.00  100.00   25.00   50.00  0.6250     1.50     1.00    12.35

@@ -1,4 +1,4 @@
-//! `waymark eval retrieval`: recall over questions whose supporting passages are known.
+//! `waymark eval retrieval`: recall on questions with known supporting passages.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,49 +10,48 @@ use indicatif::ProgressBar;
 use waymark_index::{Index, IndexError, OpenOptions};
 use waymark_models::kernel::Team;
 
-use super::metric::{Mean, Score};
-use super::questions::{Question, Questions};
-use super::report::{Measured, Report};
-use super::sheet::Sheet;
-use super::way::Way;
-use crate::agent::MAX_K;
-use crate::cli::{assembly, progress};
-use crate::config::cores;
-use crate::metric::quantile;
+use super::metric::{MeanScore, RankingScore};
+use waymark_runtime::evaluate::{Questions, RetrievalQuestion, ReportFile, SearchMethod};
+use super::report::{MethodScores, RetrievalReport};
+use waymark_agent::MAX_K;
+use waymark_runtime::{assembly, progress};
+use waymark_runtime::config::cores;
+use waymark_agent::metric::quantile;
 
-/// Measures how much of the supporting passages each way of searching finds.
+/// Measures the recall of supporting passages for each search method.
 ///
-/// Every question is searched for as many passages as the largest cut and, in the modes whose lists depend on how many
-/// are asked for (hybrid, kag), once more for each smaller cut; times are those of the largest. Recall is the share of
-/// its supporting passages before each cut, averaged over the questions. Questions whose support is not known, or not all
-/// of it, are left out and counted.
+/// Each question is searched once at the largest cutoff and, in modes whose results depend on the number requested
+/// (hybrid, kag), once more at each smaller cutoff; times are those of the largest. Recall is the share of a question's
+/// supporting passages before each cutoff, averaged over questions. Questions with unknown or incomplete support are
+/// left out and counted.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  waymark eval retrieval --index corpus.index --questions questions.jsonl --modes passage:bm25,graph,hybrid"
 )]
 pub(crate) struct Args {
-    /// The index.
+    /// Directory of the index.
     #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
     index: PathBuf,
 
-    /// Questions: JSON lines with `question`, `supporting` (ids) and maybe `supporting_complete`.
+    /// File of questions: JSON lines with `question`, `supporting` (IDs) and optionally `supporting_complete`.
     #[arg(long, value_name = "FILE")]
     questions: PathBuf,
 
-    /// Where the lists are cut.
+    /// Cutoffs of the lists.
     #[arg(long, short, value_delimiter = ',', default_value = "1,2,5,10")]
     k: Vec<usize>,
 
-    /// Ways of searching: a mode, and after a colon a ranking (passage:bm25, passage:dense, passage:fused) or a variant of
-    /// the graph search (graph:route_rag, graph:hippo_rag, graph:graph_r1). All that the index offers when not given.
+    /// Search methods: a mode, optionally with a colon and a ranking (passage:bm25, passage:dense, passage:fused) or a
+    /// variant of graph search (graph:route_rag, graph:hippo_rag, graph:graph_r1). The default is all that the index
+    /// offers.
     #[arg(long, value_delimiter = ',', value_name = "WAY")]
-    modes: Vec<Way>,
+    modes: Vec<SearchMethod>,
 
-    /// Searches at a time; 0 makes one per core. With more than one, times include waiting for each other.
+    /// Number of concurrent searches; 0 takes one per core. With more than one, times include waiting for each other.
     #[arg(long, default_value_t = 1)]
     threads: usize,
 
-    /// Also write the report to this file, as JSON.
+    /// File to write the report to, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
@@ -60,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
 
-    /// Where downloaded weights are kept; the user's cache directory when not given.
+    /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
 }
@@ -71,21 +70,21 @@ impl Args {
         self.k.dedup();
         let Some(&deepest) = self.k.last() else { anyhow::bail!("--k is empty") };
         ensure!(self.k[0] > 0 && deepest <= MAX_K, "--k must be from 1 to {MAX_K}");
-        let json = self.json.as_deref().map(Sheet::open).transpose()?;
+        let json = self.json.as_deref().map(ReportFile::open).transpose()?;
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let questions = Questions::read(&self.questions)?;
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(1)))?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
-        let ways = if self.modes.is_empty() { Way::defaults(index.modes()) } else { self.modes.clone() };
+        let ways = if self.modes.is_empty() { SearchMethod::defaults(index.modes()) } else { self.modes.clone() };
         let report = self.measure(&index, &questions, &ways, threads)?;
-        // Whichever of the two cannot be written, the other is: they cost the same measurement.
+        // A failure to print must not lose the file, because the measurement is expensive.
         let printed = report.print(&mut std::io::stdout().lock());
         json.map_or(Ok(()), |json| json.fill(&report))?;
         Ok(printed?)
     }
 
-    fn measure(&self, index: &Index, questions: &Questions, ways: &[Way], threads: usize) -> anyhow::Result<Report> {
+    fn measure(&self, index: &Index, questions: &Questions, ways: &[SearchMethod], threads: usize) -> anyhow::Result<RetrievalReport> {
         let bar = progress::things();
         bar.set_length((ways.len() * questions.known.len()) as u64);
         let mut rows = Vec::new();
@@ -93,15 +92,15 @@ impl Args {
             bar.set_message(way.to_string());
             let (scores, milliseconds) = run(index, *way, questions, &self.k, threads, &bar)
                 .with_context(|| format!("{way} search of {}", self.index.display()))?;
-            rows.push(measured(*way, &Mean::of(&scores, self.k.len()), &self.k, milliseconds));
+            rows.push(measured(*way, &MeanScore::of(&scores, self.k.len()), &self.k, milliseconds));
         }
         bar.finish_and_clear();
-        let absent = |question: &Question| -> Result<usize, IndexError> {
+        let absent = |question: &RetrievalQuestion| -> Result<usize, IndexError> {
             question.supporting.iter().try_fold(0, |sum, id| Ok(sum + usize::from(index.passage(id)?.is_none())))
         };
         let missing = questions.known.iter().map(absent).sum::<Result<usize, _>>()?;
         let manifest = index.manifest();
-        Ok(Report {
+        Ok(RetrievalReport {
             corpus: manifest.corpus.clone(),
             passages: manifest.passages,
             snapshot: manifest.snapshot,
@@ -116,21 +115,21 @@ impl Args {
     }
 }
 
-/// Searches for every question in one way. The scores are in the order of the questions; the times, in milliseconds, are
-/// those of the searches alone, while `threads` of them run at a time.
+/// Searches for every question with one method, `threads` at a time. Returns the scores in question order and the times
+/// of the searches in milliseconds.
 fn run(
     index: &Index,
-    way: Way,
+    way: SearchMethod,
     questions: &Questions,
     cuts: &[usize],
     threads: usize,
     bar: &ProgressBar,
-) -> Result<(Vec<Score>, Vec<f64>), IndexError> {
+) -> Result<(Vec<RankingScore>, Vec<f64>), IndexError> {
     let next = AtomicUsize::new(0);
-    let work = || -> Result<Vec<(usize, Score, f64)>, IndexError> {
+    let work = || -> Result<Vec<(usize, RankingScore, f64)>, IndexError> {
         let mut done = Vec::new();
         while let Some((place, question)) = take(&next, &questions.known) {
-            // The deepest cut comes last, and is the one whose time is kept.
+            // The deepest cutoff is searched last, so that its time is the one recorded.
             let mut milliseconds = 0.0;
             let search = |k| {
                 let query = way.query(&question.text, k);
@@ -139,7 +138,7 @@ fn run(
                 milliseconds = begun.elapsed().as_secs_f64() * 1e3;
                 Ok(evidence.hits.into_iter().map(|hit| hit.passage.id).collect())
             };
-            let score = Score::searched(&question.supporting, cuts, way.depends_on_k(), search)?;
+            let score = RankingScore::searched(&question.supporting, cuts, way.depends_on_k(), search)?;
             done.push((place, score, milliseconds));
             bar.inc(1);
         }
@@ -149,7 +148,7 @@ fn run(
         let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
         let mut all = Vec::new();
         for worker in workers {
-            // A panic in a worker is a bug, and goes on as one.
+            // A panic in a worker is a bug and is passed on.
             all.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
         }
         Ok::<_, IndexError>(all)
@@ -158,16 +157,16 @@ fn run(
     Ok(all.into_iter().map(|(_, score, milliseconds)| (score, milliseconds)).unzip())
 }
 
-/// The next item that nobody has taken, with its place.
+/// Takes the next item, with its position.
 fn take<'a, T>(next: &AtomicUsize, items: &'a [T]) -> Option<(usize, &'a T)> {
     let place = next.fetch_add(1, Ordering::Relaxed);
     items.get(place).map(|item| (place, item))
 }
 
-fn measured(way: Way, mean: &Mean, cuts: &[usize], mut milliseconds: Vec<f64>) -> Measured {
+fn measured(way: SearchMethod, mean: &MeanScore, cuts: &[usize], mut milliseconds: Vec<f64>) -> MethodScores {
     let by_cut = |values: &[f64]| cuts.iter().copied().zip(values.iter().copied()).collect();
     let total: f64 = milliseconds.iter().sum();
-    Measured {
+    MethodScores {
         way: way.to_string(),
         recall: by_cut(&mean.recall),
         all_found: by_cut(&mean.all),

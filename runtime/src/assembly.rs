@@ -1,0 +1,152 @@
+//! Assembly of running parts from a configuration: weights, engine, index, policies.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use waymark_index::{Embed, LiveIndex, Manifest, OpenOptions};
+use waymark_models::BLOCK;
+use waymark_models::catalog::Catalog;
+use waymark_models::checkpoint::Checkpoint;
+use waymark_models::embedder::Embedder;
+use waymark_models::kernel::Team;
+use waymark_models::pull::recognize;
+use waymark_models::tokenizer::Tokenizer;
+
+use crate::config::{ModelConfig, RetrievalConfig};
+use crate::embedding::{self, Embedding};
+use crate::{cache, device, filter, pull};
+use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchLimits, Searcher};
+use waymark_engine::mock::{Lines, MockBackend};
+use waymark_engine::{Engine, EngineConfig};
+
+/// Maximum number of queued searches.
+pub const SEARCHES_WAITING: usize = 1024;
+
+/// Loads the embedder `name`, downloading it if it is missing.
+pub fn embedder(name: &str, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
+    if name == embedding::MOCK {
+        return Ok(Embedding::Mock);
+    }
+    let dir = pull::fetch(name, &cache::folder(cache)?)?;
+    Ok(Embedding::Model(Box::new(Embedder::open(&dir, team)?)))
+}
+
+/// Opens the base model `spec`, downloading it if it is missing. Returns the checkpoint and its path.
+pub fn checkpoint(spec: &str, cache: Option<PathBuf>) -> anyhow::Result<(Checkpoint, PathBuf)> {
+    let path = pull::fetch(spec, &cache::folder(cache)?)?;
+    Ok((Checkpoint::open(&path)?, path))
+}
+
+/// Interval at which the server checks for commits of other processes.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// Opens the index in `dir` and follows its snapshots.
+///
+/// # Errors
+/// If the index cannot be opened, or was built with another embedder.
+pub fn live(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyhow::Result<Arc<LiveIndex>> {
+    let options = OpenOptions { concurrency: config.threads, ..OpenOptions::default() };
+    let mut live = LiveIndex::open(dir, embedder as Arc<dyn Embed>, options)?;
+    if let Some(config) = &config.fact_filter {
+        live = live.with_fact_filter(filter::fact_filter(config)?);
+    }
+    let live = Arc::new(live);
+    live.watch(WATCH)?;
+    let Manifest { snapshot, passages, .. } = *live.current().manifest();
+    tracing::info!(index = %dir.display(), snapshot, passages, "index open");
+    Ok(live)
+}
+
+/// Starts search threads over `live`.
+///
+/// # Errors
+/// If a thread cannot be started.
+pub fn searcher(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> anyhow::Result<Arc<dyn Search>> {
+    let limits = SearchLimits { threads: config.threads, waiting: SEARCHES_WAITING, timeout: config.deadline };
+    Ok(Arc::new(Searcher::new(Arc::clone(live), limits)?))
+}
+
+/// Starts the engine and returns it with the tokenizer and template, and the base model's identity.
+///
+/// # Errors
+/// If the weights cannot be fetched or read.
+pub fn runtime(
+    config: &ModelConfig,
+    team: Arc<Team>,
+    searcher: Option<Arc<dyn Search>>,
+) -> anyhow::Result<(Runtime, LoadedBase)> {
+    let engine_config = EngineConfig {
+        max_batch_rows: config.max_batch,
+        step_tokens: config.step_tokens,
+        max_waiting: config.max_waiting,
+        ..EngineConfig::default()
+    };
+    let Some(spec) = &config.weights else {
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        // Enough blocks for a full batch of sequences of 1024 tokens.
+        let blocks = (config.max_batch * 1024 / BLOCK).max(8192);
+        let backend = MockBackend::script(&tokenizer, &mock_lines())?.with_blocks(blocks);
+        let backend = backend.with_time(config.mock_step, Duration::ZERO);
+        let eos = tokenizer.id("<|im_end|>").into_iter().collect();
+        let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
+        let base = LoadedBase { names: vec!["mock".to_owned()], ..LoadedBase::default() };
+        return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), base));
+    };
+    let (checkpoint, path) = checkpoint(spec, config.cache.clone())?;
+    let base = base(spec, &checkpoint, &path)?;
+    let backend = device::backend(config, &checkpoint, team)?;
+    let tokenizer = Arc::new(checkpoint.tokenizer);
+    let engine = Engine::start(backend, engine_config, tokenizer.table())?;
+    let template = checkpoint.template.map(Arc::new);
+    Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), base))
+}
+
+/// Returns the names by which policies may refer to the base model that `spec` named and that was opened at `path`.
+fn base(spec: &str, checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<LoadedBase> {
+    let catalog = Catalog::bundled();
+    let mut names = vec![spec.to_owned(), checkpoint.name.clone()];
+    // A file is recognized by its content, so that policies for a catalog entry also accept a copy under another name.
+    if !names.iter().any(|name| catalog.get(name).is_some()) {
+        names.extend(recognize(path, &catalog)?.map(|entry| entry.name.clone()));
+    }
+    Ok(LoadedBase { names, id: Some(checkpoint.weights.id()), path: path.canonicalize().ok() })
+}
+
+/// Loads the policies in `dirs` with their adapters, then adds the built-in ones over the bare base model.
+///
+/// # Errors
+/// If a policy cannot be loaded, or two share a name.
+pub async fn policies(dirs: &[PathBuf], engine: &Engine, base: &LoadedBase, mock: bool) -> anyhow::Result<Vec<Policy>> {
+    let mut policies = Vec::new();
+    for dir in dirs {
+        let policy = Policy::load(dir, engine, base).await?;
+        ensure!(
+            !policies.iter().any(|other: &Policy| other.name == policy.name),
+            "two policies share the name {}",
+            policy.name
+        );
+        policies.push(policy);
+    }
+    for name in Policy::BUILTIN {
+        if let Some(policy) = Policy::builtin(name)
+            && !policies.iter().any(|other| other.name == policy.name)
+        {
+            // A base model that was never trained in the loop keeps to the protocol only with guided decoding.
+            let guided = !mock && policy.searches();
+            policies.push(Policy { guided, ..policy });
+        }
+    }
+    Ok(policies)
+}
+
+/// Script that the mock answers every question with.
+fn mock_lines() -> Lines {
+    Lines::new([
+        "<think>I should look this up.</think>\n<search> [passage] the question </search>",
+        "<think>That is enough.</think>\n<answer> This is the mock: it has no model behind it. </answer>",
+    ])
+    .terminator("</information>\n\n")
+    .terminator("Let me try again.\n")
+}

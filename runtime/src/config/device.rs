@@ -1,0 +1,179 @@
+//! Flags for the device.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use waymark_models::Arithmetic;
+
+/// Default timeout of a GPU step, in seconds: far above any expected step, even on a shared GPU.
+const STEP_TIMEOUT: f64 = 30.0;
+
+/// Flags for the device.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DeviceArgs {
+    /// Device: `cpu`, `cuda` or `cuda:N` for NVIDIA GPU N, or `auto`, which takes the first usable GPU and otherwise
+    /// the CPU.
+    #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "auto")]
+    pub device: Device,
+
+    /// Share of GPU memory to use for weights, workspace and KV cache (`--kv-bytes` is for the CPU); the rest of the
+    /// share is for adapters.
+    #[arg(long, env = "WAYMARK_GPU_MEMORY", value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
+    pub gpu_memory: f64,
+
+    /// Arithmetic of matrix multiplications with the layers' weights: `f32`, or `bf16` with sums in f32, which halves
+    /// prefill time on CPUs with AVX512-BF16. With `bf16` the layers take 16 bits per weight whatever the checkpoint's
+    /// format, so that decoding few sequences of a quantized model may be slower. The default is f32 on the CPU; a GPU
+    /// always computes in bf16, so that `f32` with the device `auto` selects the CPU.
+    #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
+    pub arithmetic: Option<Arithmetic>,
+
+    /// Launch each kernel of a decode step on its own instead of replaying a CUDA graph.
+    #[arg(long, env = "WAYMARK_NO_CUDA_GRAPHS")]
+    pub no_cuda_graphs: bool,
+
+    /// Flags for the step timeout.
+    #[command(flatten)]
+    pub step_timeout: StepArgs,
+}
+
+/// Flags for the step timeout of a GPU.
+#[derive(Debug, Clone, clap::Args)]
+pub struct StepArgs {
+    /// Seconds that a GPU step may take before the GPU counts as lost: readiness fails, open requests end with an
+    /// error, and the program has to be restarted. Steps take milliseconds, a long prefill a second.
+    #[arg(
+        long,
+        env = "WAYMARK_STEP_TIMEOUT",
+        value_name = "SECONDS",
+        default_value_t = STEP_TIMEOUT,
+        value_parser = seconds
+    )]
+    pub step_timeout: f64,
+}
+
+impl StepArgs {
+    /// Timeout of a GPU step.
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs_f64(self.step_timeout)
+    }
+}
+
+/// Device that computes the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// The first usable GPU, otherwise the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The NVIDIA GPU with this ordinal.
+    Cuda(usize),
+}
+
+/// Device and its options.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeviceConfig {
+    /// Device that computes the model.
+    pub device: Device,
+    /// Share of GPU memory to use.
+    pub share: f64,
+    /// Number of KV blocks on a GPU. `None` takes as many as fit.
+    pub blocks: Option<usize>,
+    /// Enables CUDA graphs for decode steps.
+    pub graphs: bool,
+    /// Timeout of a GPU step.
+    pub step_limit: Duration,
+    /// Requested arithmetic. `None` takes the device's default.
+    pub arithmetic: Option<Arithmetic>,
+}
+
+impl DeviceConfig {
+    /// `device` with default options.
+    pub fn of(device: Device) -> Self {
+        let step_limit = Duration::from_secs_f64(STEP_TIMEOUT);
+        Self { device, share: 0.9, blocks: None, graphs: true, step_limit, arithmetic: None }
+    }
+
+    /// Sets the requested arithmetic.
+    #[must_use]
+    pub fn with(self, arithmetic: Option<Arithmetic>) -> Self {
+        Self { arithmetic, ..self }
+    }
+}
+
+impl DeviceArgs {
+    /// Resolves the flags.
+    pub fn resolve(self) -> DeviceConfig {
+        DeviceConfig {
+            device: self.device,
+            share: self.gpu_memory,
+            blocks: None,
+            graphs: !self.no_cuda_graphs,
+            step_limit: self.step_timeout.limit(),
+            arithmetic: self.arithmetic,
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown = || format!("unknown device `{text}`: expected cpu, cuda, cuda:N or auto");
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => {
+                let number = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+                number.map(Self::Cuda).ok_or_else(unknown)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds from 0.1 to 86400, such as 30".to_owned()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a share above 0 and at most 1, such as 0.9".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_and_written() {
+        for (text, device) in [("cpu", Device::Cpu), ("auto", Device::Auto), ("cuda:3", Device::Cuda(3))] {
+            assert_eq!(text.parse(), Ok(device));
+            assert_eq!(device.to_string(), text);
+        }
+        assert_eq!("cuda".parse(), Ok(Device::Cuda(0)));
+        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "CPU"] {
+            assert!(text.parse::<Device>().is_err_and(|error| error.contains("cuda:N")), "{text}");
+        }
+        assert!(
+            seconds("0").is_err() && seconds("inf").is_err() && seconds("-1").is_err() && seconds("2.5") == Ok(2.5)
+        );
+        assert!(share("0").is_err() && share("1.5").is_err() && share("nan").is_err() && share("0.5") == Ok(0.5));
+    }
+}

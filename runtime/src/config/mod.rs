@@ -1,0 +1,55 @@
+//! Configuration of models, retrieval and the log, in two steps: flags (`…Args`) and their meaning (`…Config`). One file
+//! per group of flags.
+
+mod device;
+mod filter;
+mod log;
+mod model;
+mod retrieval;
+mod size;
+
+pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
+pub use filter::{FactFilterArgs, FactFilterConfig};
+pub use log::LogFormat;
+pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig, base_model};
+pub use retrieval::{RetrievalArgs, RetrievalConfig};
+pub use size::{Size, seconds};
+
+/// Error returned for a combination of flags that contradicts itself.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A number that must not be zero is zero.
+    #[error("--{0} must be at least 1")]
+    Zero(&'static str),
+    /// A step holds fewer tokens than sequences that decode in it.
+    #[error("--step-tokens {step_tokens} is smaller than --max-batch {max_batch}: raise one or lower the other")]
+    StepTooSmall {
+        /// Value of `--step-tokens`.
+        step_tokens: usize,
+        /// Value of `--max-batch`.
+        max_batch: usize,
+    },
+    /// The mock computes nothing, so that an arithmetic has no meaning.
+    #[error("--mock does not take --arithmetic: it computes nothing")]
+    MockWithArithmetic,
+}
+
+/// Number of threads that this machine runs at once.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn or_cores(threads: usize) -> usize {
+    if threads == 0 { cores() } else { threads }
+}
+
+/// Refuses zeros among `numbers`, pairs of a flag's name and its value.
+///
+/// # Errors
+/// [`ConfigError::Zero`] with the name of the first flag that is zero.
+pub fn at_least_one(numbers: &[(&'static str, usize)]) -> Result<(), ConfigError> {
+    match numbers.iter().find(|(_, number)| *number == 0) {
+        Some((name, _)) => Err(ConfigError::Zero(name)),
+        None => Ok(()),
+    }
+}

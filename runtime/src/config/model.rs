@@ -1,0 +1,148 @@
+//! Flags for the model and its engine.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use waymark_models::BLOCK;
+use waymark_models::cuda::plan::StepLimits;
+
+use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, or_cores};
+use waymark_agent::Policy;
+
+/// Base model that is served by default: a name in the catalog.
+pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
+
+/// Returns the base model to load: `named`, or the one that the policy in the directory `first` brings, or
+/// [`DEFAULT_MODEL`]. An invalid policy is reported later, when it is loaded.
+pub fn base_model(named: Option<String>, first: Option<&Path>) -> String {
+    let brought = || Some(Policy::open(first?).ok()?.model_dir()?.to_string_lossy().into_owned());
+    named.or_else(brought).unwrap_or_else(|| DEFAULT_MODEL.to_owned())
+}
+
+/// Flags for the model and its engine.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ModelArgs {
+    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`). When not
+    /// given, the one that the first policy brings, or smollm2-135m-instruct.
+    #[arg(long, env = "WAYMARK_MODEL")]
+    pub model: Option<String>,
+
+    /// Flags for the device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+
+    /// Number of compute threads; 0 takes one per core.
+    #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
+    pub threads: usize,
+
+    /// Memory for the KV cache, such as `512MiB` or `2GiB`.
+    #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "1GiB")]
+    pub kv_bytes: Size,
+
+    /// Allocate the KV cache at the start instead of on first use, so that the server's memory shows at once. For the
+    /// CPU; on a GPU it is always allocated at the start.
+    #[arg(long, env = "WAYMARK_KV_RESERVE")]
+    pub kv_reserve: bool,
+
+    /// Maximum number of sequences that decode in one step.
+    #[arg(long, env = "WAYMARK_MAX_BATCH", default_value_t = 32)]
+    pub max_batch: usize,
+
+    /// Maximum number of tokens per step, decoded and prefilled together.
+    #[arg(long, env = "WAYMARK_STEP_TOKENS", default_value_t = 512)]
+    pub step_tokens: usize,
+
+    /// Maximum number of queued generations; further ones get 503.
+    #[arg(long, env = "WAYMARK_MAX_WAITING", default_value_t = 256)]
+    pub max_waiting: usize,
+
+    /// Maximum length of a sequence, in tokens. The default is the model's context length.
+    #[arg(long, env = "WAYMARK_CONTEXT", value_name = "TOKENS")]
+    pub context: Option<usize>,
+
+    /// Serve a scripted mock instead of a model: the whole API without weights or sense.
+    #[arg(long, env = "WAYMARK_MOCK")]
+    pub mock: bool,
+
+    /// Duration of each step of the mock, in milliseconds, for load tests at the pace of a model.
+    #[arg(long, env = "WAYMARK_MOCK_STEP_MS", default_value_t = 0, requires = "mock")]
+    pub mock_step_ms: u64,
+
+    /// Folder for downloaded weights. The default is the user's cache directory.
+    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
+
+/// Configuration of the model and its engine.
+#[derive(Debug, Clone)]
+pub struct ModelConfig {
+    /// Catalog name, path or hub ID of the weights. `None` means the mock.
+    pub weights: Option<String>,
+    /// Duration of each step of the mock.
+    pub mock_step: Duration,
+    /// Folder for downloads. `None` means the user's cache directory.
+    pub cache: Option<PathBuf>,
+    /// Device and its options.
+    pub device: DeviceConfig,
+    /// Number of compute threads.
+    pub threads: usize,
+    /// Size of the KV cache, in bytes.
+    pub kv_bytes: usize,
+    /// If `true`, the KV cache is allocated at the start.
+    pub kv_reserve: bool,
+    /// Maximum number of sequences in one step.
+    pub max_batch: usize,
+    /// Maximum number of tokens in one step.
+    pub step_tokens: usize,
+    /// Maximum number of queued generations.
+    pub max_waiting: usize,
+    /// Maximum length of a sequence, in tokens. `None` keeps the model's limit.
+    pub context: Option<usize>,
+}
+
+impl ModelConfig {
+    /// Limits of a GPU step for a model whose context length is `context` tokens.
+    pub fn steps(&self, context: usize) -> StepLimits {
+        StepLimits {
+            rows: self.max_batch,
+            // A step full of decoding rows still has room for one block of a prompt.
+            tokens: self.step_tokens.max(self.max_batch + BLOCK),
+            context: self.context.unwrap_or(context),
+        }
+    }
+}
+
+impl ModelArgs {
+    /// Resolves the flags; `first` is the directory of the first policy.
+    ///
+    /// # Errors
+    /// If a number is zero, a step cannot hold a batch, or `--mock` is combined with `--arithmetic`.
+    pub fn resolve(self, first: Option<&Path>) -> Result<ModelConfig, ConfigError> {
+        if self.mock && self.device.arithmetic.is_some() {
+            return Err(ConfigError::MockWithArithmetic);
+        }
+        at_least_one(&[
+            ("max-batch", self.max_batch),
+            ("step-tokens", self.step_tokens),
+            ("max-waiting", self.max_waiting),
+            ("kv-bytes", self.kv_bytes.0),
+            ("context", self.context.unwrap_or(1)),
+        ])?;
+        if self.step_tokens < self.max_batch {
+            return Err(ConfigError::StepTooSmall { step_tokens: self.step_tokens, max_batch: self.max_batch });
+        }
+        Ok(ModelConfig {
+            weights: (!self.mock).then(|| base_model(self.model, first)),
+            mock_step: Duration::from_millis(self.mock_step_ms),
+            cache: self.cache,
+            device: self.device.resolve(),
+            threads: or_cores(self.threads),
+            kv_bytes: self.kv_bytes.0,
+            kv_reserve: self.kv_reserve,
+            max_batch: self.max_batch,
+            step_tokens: self.step_tokens,
+            max_waiting: self.max_waiting,
+            context: self.context,
+        })
+    }
+}

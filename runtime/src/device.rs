@@ -1,0 +1,140 @@
+//! Backends for a loaded checkpoint.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use waymark_models::Arithmetic;
+use waymark_models::checkpoint::Checkpoint;
+use waymark_models::decoder::Decoder;
+use waymark_models::kernel::Team;
+
+use crate::config::{Device, DeviceConfig, ModelConfig};
+use waymark_engine::{Backend, CpuBackend, KvBudget};
+
+/// Creates a backend over the weights of `checkpoint`, on the device that `config` names.
+///
+/// # Errors
+/// If the requested GPU cannot be used or does not support the arithmetic, or the model does not fit.
+pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
+    let own = checkpoint.weights.config().context;
+    if let Some(context) = config.context {
+        ensure!(context <= own, "--context {context} exceeds the context length of {}, {own} tokens", checkpoint.name);
+    }
+    check(config.device)?;
+    match config.device.device {
+        Device::Cpu => cpu_backend(config, checkpoint, team),
+        Device::Cuda(ordinal) => gpu_backend(config, checkpoint, ordinal, team),
+        Device::Auto if config.device.arithmetic == Some(Arithmetic::F32) => {
+            tracing::info!("--arithmetic f32 is not available on a GPU; computing on the CPU");
+            cpu_backend(config, checkpoint, team)
+        }
+        Device::Auto => match gpu_backend(config, checkpoint, 0, Arc::clone(&team)) {
+            Ok(backend) => Ok(backend),
+            Err(error) => {
+                if cfg!(feature = "cuda") {
+                    tracing::warn!("{error:#}; computing on the CPU (--device cpu silences this warning)");
+                } else {
+                    tracing::debug!("{error:#}; computing on the CPU");
+                }
+                cpu_backend(config, checkpoint, team)
+            }
+        },
+    }
+}
+
+/// Refuses an arithmetic that the named device does not have.
+fn check(config: DeviceConfig) -> anyhow::Result<()> {
+    if let (Device::Cuda(_), Some(Arithmetic::F32)) = (config.device, config.arithmetic) {
+        anyhow::bail!("--arithmetic f32: a GPU computes in bf16; omit the flag or use --device cpu");
+    }
+    Ok(())
+}
+
+/// Rounding of the computed numbers; each variant gives different ones.
+#[derive(Debug, Clone, Copy)]
+enum Rounding {
+    F32 = 0,
+    Bf16 = 1,
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU has it"))]
+    Gpu = 2,
+}
+
+/// Identifies the weights together with their rounding, so that fingerprints of answers differ.
+fn generation(checkpoint: &Checkpoint, rounding: Rounding) -> u64 {
+    checkpoint.weights.generation() ^ rounding as u64
+}
+
+fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
+    let arithmetic = config.device.arithmetic.unwrap_or_default();
+    let decoder = Decoder::load_with(&checkpoint.weights, team, arithmetic)?;
+    let rounding = match arithmetic {
+        Arithmetic::F32 => Rounding::F32,
+        Arithmetic::Bf16 => Rounding::Bf16,
+    };
+    let generation = generation(checkpoint, rounding);
+    let backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Bytes(config.kv_bytes))?;
+    let backend = if config.kv_reserve { backend.with_reserved_kv() } else { backend };
+    Ok(Box::new(match config.context {
+        Some(context) => backend.with_context(context),
+        None => backend,
+    }))
+}
+
+#[cfg(feature = "cuda")]
+fn gpu_backend(
+    config: &ModelConfig,
+    checkpoint: &Checkpoint,
+    ordinal: usize,
+    team: Arc<Team>,
+) -> anyhow::Result<Box<dyn Backend>> {
+    use std::time::Instant;
+
+    use waymark_models::BLOCK;
+    use waymark_models::cuda::plan::gib;
+    use waymark_models::cuda::{CudaDecoder, CudaOptions, WeightSource};
+
+    use waymark_engine::CudaBackend;
+
+    let begun = Instant::now();
+    let limits = config.steps(checkpoint.weights.config().context);
+    let DeviceConfig { share, blocks, graphs, step_limit: limit, .. } = config.device;
+    let options = CudaOptions { ordinal, limits, share, blocks, graphs, limit };
+    let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(&checkpoint.weights), &options)?;
+    decoder.warm_up()?;
+    let gpu = decoder.gpu();
+    let plan = decoder.plan();
+    tracing::info!(
+        gpu = gpu.name,
+        driver = gpu.driver,
+        weights = gib(plan.weights),
+        workspace = gib(plan.workspace),
+        kv = gib(plan.blocks * plan.block),
+        kv_tokens = plan.blocks * BLOCK,
+        seconds = begun.elapsed().as_secs_f64(),
+        "computing on a GPU"
+    );
+    Ok(Box::new(CudaBackend::new(decoder, &checkpoint.name, generation(checkpoint, Rounding::Gpu), team)))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu_backend(_: &ModelConfig, _: &Checkpoint, _: usize, _: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
+    anyhow::bail!("this program was built without CUDA: build it with --features cuda, or use --device cpu")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_refuses_f32() {
+        let check = |device, arithmetic| check(DeviceConfig::of(device).with(arithmetic));
+        let refused = check(Device::Cuda(1), Some(Arithmetic::F32));
+        assert!(refused.is_err_and(|error| error.to_string().starts_with("--arithmetic f32: a GPU computes in bf16")));
+        for arithmetic in [None, Some(Arithmetic::Bf16)] {
+            assert!(check(Device::Cuda(0), arithmetic).is_ok(), "{arithmetic:?}");
+        }
+        for device in [Device::Auto, Device::Cpu] {
+            assert!(check(device, Some(Arithmetic::F32)).is_ok(), "{device}");
+        }
+    }
+}

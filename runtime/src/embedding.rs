@@ -1,0 +1,105 @@
+//! Embedders for the index and the API: a model's, or a mock.
+
+use std::fmt;
+
+use waymark_index::{Embed, EmbedError};
+use waymark_models::embedder::Embedder;
+
+/// An embedder that also counts tokens.
+pub trait TextEmbedder: Embed + fmt::Debug {
+    /// Counts the tokens of `text`.
+    fn count_tokens(&self, text: &str) -> usize;
+
+    /// Maximum number of tokens of a text that the embedder reads; the rest would be cut off.
+    fn max_tokens(&self) -> usize;
+}
+
+/// An embedder for the index and the API.
+#[derive(Debug)]
+pub enum Embedding {
+    /// A model of `waymark-models`.
+    Model(Box<Embedder>),
+    /// Hashed bag-of-words vectors: deterministic, without weights, with little meaning.
+    Mock,
+}
+
+/// Name that selects the mock.
+pub const MOCK: &str = "mock";
+
+/// Dimensions of the mock's vectors.
+const DIMS: usize = 64;
+
+impl Embed for Embedding {
+    fn id(&self) -> &str {
+        match self {
+            Embedding::Model(embedder) => embedder.id(),
+            Embedding::Mock => MOCK,
+        }
+    }
+
+    fn dims(&self) -> usize {
+        match self {
+            Embedding::Model(embedder) => embedder.dims(),
+            Embedding::Mock => DIMS,
+        }
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        match self {
+            Embedding::Model(embedder) => Ok(embedder.embed(texts)?),
+            Embedding::Mock => Ok(texts.iter().map(|text| hashed(text)).collect()),
+        }
+    }
+
+    fn cuts(&self, text: &str) -> bool {
+        // A word piece has at least one byte, so that short texts need no tokenization.
+        text.len() > self.max_tokens() && self.count_tokens(text) > self.max_tokens()
+    }
+}
+
+impl TextEmbedder for Embedding {
+    fn count_tokens(&self, text: &str) -> usize {
+        match self {
+            Embedding::Model(embedder) => embedder.count_tokens(text),
+            Embedding::Mock => text.split_whitespace().count(),
+        }
+    }
+
+    fn max_tokens(&self) -> usize {
+        match self {
+            // The two special tokens at the ends count too.
+            Embedding::Model(embedder) => embedder.max_pieces().saturating_sub(2),
+            Embedding::Mock => usize::MAX,
+        }
+    }
+}
+
+/// Unit vector of a text in which each word adds to one dimension.
+fn hashed(text: &str) -> Vec<f32> {
+    let mut vector = vec![0f32; DIMS];
+    // Keeps the vector of a text without words from being zero.
+    vector[0] = 0.1;
+    for word in text.split_whitespace() {
+        let hash = blake3::hash(word.to_lowercase().as_bytes());
+        vector[usize::from(hash.as_bytes()[0]) % DIMS] += 1.0;
+    }
+    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    vector.iter().map(|value| value / length).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_mock_finds_texts_alike_that_share_words() {
+        let vectors = Embedding::Mock.embed(&["the mona lisa", "mona lisa", "radium and polonium", ""]).unwrap();
+        let like = |a: usize, b: usize| vectors[a].iter().zip(&vectors[b]).map(|(a, b)| a * b).sum::<f32>();
+        assert!(like(0, 1) > 0.7 && like(0, 2) < 0.5);
+        for vector in &vectors {
+            let length = vector.iter().map(|value| value * value).sum::<f32>();
+            assert!((length - 1.0).abs() < 1e-5 && vector.len() == Embedding::Mock.dims());
+        }
+    }
+}

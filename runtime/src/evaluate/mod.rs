@@ -1,0 +1,163 @@
+//! Evaluation of policies on question sets with known answers.
+//!
+//! `waymark eval`, the trainer's `train eval` and its validation all come through here, so that their figures are of one
+//! kind. Episodes run side by side in the engine that serves; each has a seed of its own, made of the plan's and its place
+//! in the list, so that what is sampled does not depend on how many run at a time.
+
+mod policy_args;
+mod question;
+mod questions;
+mod row;
+mod report_file;
+mod search_method;
+mod summary;
+mod table;
+
+pub use question::{Question, QuestionError};
+pub use row::{SearchEntry, EpisodeRow, SearchCounts, TokenCounts, priced};
+pub use summary::{PairedComparison, Estimate, PerEpisode, Summary};
+pub use policy_args::PolicyArgs;
+pub use questions::{Questions, RetrievalQuestion};
+pub use report_file::ReportFile;
+pub use search_method::SearchMethod;
+pub use table::print;
+
+use std::time::Instant;
+
+use futures::StreamExt;
+use tokio::sync::mpsc;
+
+use waymark_agent::{
+    AgentError, Budget, Conversation, Episode, EpisodeOptions, Policy, Runtime, Sampling, SessionSource, Trajectory,
+};
+use waymark_agent::metric::Cost;
+
+/// Parameters of an evaluation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvaluationPlan {
+    /// Seed of the random sequences.
+    pub seed: u64,
+    /// Sampling parameters that differ from the policy's.
+    pub sampling: Sampling,
+    /// Enables guided decoding. `None` keeps the policy's setting.
+    pub guided: Option<bool>,
+    /// Timeout of an episode in seconds, in place of the policy's own: many concurrent episodes slow each other down,
+    /// and scores must not depend on the machine's load.
+    pub seconds: f64,
+    /// Number of concurrent episodes.
+    pub concurrency: usize,
+    /// Cost model of searches.
+    pub cost: Cost,
+}
+
+impl Default for EvaluationPlan {
+    fn default() -> Self {
+        EvaluationPlan {
+            seed: 0,
+            sampling: Sampling::default(),
+            guided: None,
+            seconds: EPISODE_TIMEOUT,
+            concurrency: 32,
+            cost: Cost::default(),
+        }
+    }
+}
+
+/// Default timeout of an episode, in seconds; an episode that reaches it is stuck.
+const EPISODE_TIMEOUT: f64 = 36_000.0;
+
+/// Results of a policy on a list of questions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvaluationOutcome {
+    /// One row per question, in their order.
+    pub rows: Vec<EpisodeRow>,
+    /// Seconds from the first episode's beginning to the last one's end.
+    pub seconds: f64,
+}
+
+impl EvaluationOutcome {
+    /// Returns the first error if every episode failed, so that there is no result to report.
+    pub fn failure(&self) -> Option<&str> {
+        let all = self.rows.iter().all(|row| row.error.is_some());
+        self.rows.first().filter(|_| all).and_then(|row| row.error.as_deref())
+    }
+}
+
+/// Runs `policy` on `questions` and calls `done` with each row as its episode ends. Failed episodes count as wrong and
+/// carry their error.
+pub async fn evaluate<S: SessionSource>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    questions: &[Question],
+    plan: &EvaluationPlan,
+    mut done: impl FnMut(&EpisodeRow),
+) -> EvaluationOutcome {
+    let began = Instant::now();
+    let guided = plan.guided.unwrap_or(policy.guided);
+    let policy = &Policy { budget: Budget { seconds: plan.seconds, ..policy.budget }, ..policy.clone() };
+    let episodes = questions.iter().enumerate().map(|(place, question)| async move {
+        let options = EpisodeOptions {
+            sampling: plan.sampling.clone(),
+            seed: seed(plan.seed, place),
+            guided: plan.guided,
+            ..EpisodeOptions::default()
+        };
+        let row = match play(runtime, policy, &question.question, options).await {
+            Ok(trajectory) => EpisodeRow::of(runtime, policy, guided, question, &trajectory, &plan.cost),
+            Err(error) => EpisodeRow::failed(question, &error),
+        };
+        (place, row)
+    });
+    let mut running = futures::stream::iter(episodes).buffer_unordered(plan.concurrency.max(1));
+    let mut rows = Vec::with_capacity(questions.len());
+    while let Some((place, row)) = running.next().await {
+        done(&row);
+        rows.push((place, row));
+    }
+    rows.sort_by_key(|(place, _)| *place);
+    EvaluationOutcome { rows: rows.into_iter().map(|(_, row)| row).collect(), seconds: began.elapsed().as_secs_f64() }
+}
+
+/// Runs one episode to its end and discards its events.
+///
+/// # Errors
+/// As [`Episode::new`] and [`Episode::run`].
+pub async fn play<S: SessionSource>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    question: &str,
+    options: EpisodeOptions,
+) -> Result<Trajectory, AgentError> {
+    /// Capacity of the channel of discarded events.
+    const WAITING: usize = 64;
+    let episode = Episode::new(runtime, policy, Conversation::new(question), options)?;
+    let (events, mut heard) = mpsc::channel(WAITING);
+    let drain = async { while heard.recv().await.is_some() {} };
+    futures::future::join(episode.run(events), drain).await.0
+}
+
+/// Derives the seed of the episode at `place`. Neighboring seeds lie far apart, because turns add to them.
+fn seed(start: u64, place: usize) -> u64 {
+    // The finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+    let mut z = start.wrapping_add((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_fails_only_as_a_whole() {
+        let row = |error: Option<&str>| EpisodeRow { error: error.map(str::to_owned), ..EpisodeRow::default() };
+        let failure = |errors: &[Option<&str>]| {
+            let rows = errors.iter().map(|error| row(*error)).collect();
+            EvaluationOutcome { rows, seconds: 1.0 }.failure().map(str::to_owned)
+        };
+        assert_eq!(failure(&[Some("first"), Some("second")]).as_deref(), Some("first"));
+        assert_eq!(failure(&[Some("first"), None]), None);
+        assert_eq!(failure(&[]), None);
+    }
+}

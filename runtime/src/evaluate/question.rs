@@ -1,0 +1,140 @@
+//! Questions with known answers.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use waymark_index::Index;
+
+/// A question with its accepted answers and supporting passages.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+pub struct Question {
+    /// ID of the question; empty if the file gives none.
+    #[serde(default)]
+    pub id: String,
+    /// Text of the question.
+    pub question: String,
+    /// Accepted answers.
+    #[serde(default)]
+    pub answers: Vec<String>,
+    /// IDs of the supporting passages; empty if unknown.
+    #[serde(default, deserialize_with = "or_none")]
+    pub supporting: Vec<String>,
+    /// If `true`, `supporting` lists all supporting passages.
+    #[serde(default = "yes")]
+    pub supporting_complete: bool,
+    /// Texts of the supporting passages, title first: [`Question::support_from`] fills them in.
+    #[serde(skip)]
+    pub support: Vec<String>,
+}
+
+/// Error returned when questions cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum QuestionError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {error}")]
+    Io {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the operating system.
+        error: io::Error,
+    },
+    /// A line is not a question.
+    #[error("{path}, line {line}: {reason}")]
+    Line {
+        /// Path of the file.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: usize,
+        /// Reason the line was refused.
+        reason: String,
+    },
+}
+
+impl Question {
+    /// Returns the key of the question: its ID, or its text if it has none.
+    pub fn key(&self) -> &str {
+        if self.id.is_empty() { &self.question } else { &self.id }
+    }
+
+    /// Reads JSON lines with `question` and `answers`, and optionally `id`, `supporting` (IDs) and
+    /// `supporting_complete`. Other keys are ignored.
+    ///
+    /// # Errors
+    /// [`QuestionError`] if the file cannot be read, or a line is not a question or has no answer.
+    pub fn read(path: &Path) -> Result<Vec<Question>, QuestionError> {
+        let text = std::fs::read_to_string(path).map_err(|error| QuestionError::Io { path: path.into(), error })?;
+        let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+        lines.map(|(text, line)| Question::parse(text).map_err(|reason| refuse(path, line, reason))).collect()
+    }
+
+    fn parse(line: &str) -> Result<Question, String> {
+        let question: Question = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        if question.answers.is_empty() {
+            return Err("the question has no answers".to_owned());
+        }
+        Ok(question)
+    }
+
+    /// Fills in the texts of the supporting passages from `index`. If their list is incomplete or one is missing from
+    /// the index, no text is filled in, because a support score would be misleading.
+    pub fn support_from(&mut self, index: &Index) {
+        self.support(|id| index.passage(id).ok().flatten().map(|found| compared(&found.title, &found.text)));
+    }
+
+    fn support(&mut self, mut text: impl FnMut(&str) -> Option<String>) {
+        let known = self.supporting_complete;
+        let texts: Option<Vec<String>> = self.supporting.iter().map(|id| text(id)).collect();
+        self.support = texts.filter(|_| known).unwrap_or_default();
+    }
+}
+
+/// Formats a passage as text for comparison with its support.
+pub(super) fn compared(title: &str, text: &str) -> String {
+    format!("{title} {text}")
+}
+
+fn refuse(path: &Path, line: usize, reason: String) -> QuestionError {
+    QuestionError::Line { path: path.into(), line, reason }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn lines_are_read_and_errors_name_theirs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("questions.jsonl");
+        let line = r#"{"id": "1", "question": "q", "answers": ["a", "b"], "supporting": ["x"], "hops": 2}"#;
+        std::fs::write(&path, format!("{line}\n\n{}\n", r#"{"question": "r", "answers": ["c"], "supporting": null}"#))
+            .unwrap();
+        let mut questions = Question::read(&path).unwrap();
+        assert_eq!(questions.len(), 2);
+        assert!(questions[1].supporting.is_empty() && questions[1].id.is_empty());
+        questions[0].support(|id| Some(format!("text of {id}")));
+        assert_eq!(questions[0].support, ["text of x"]);
+        questions[0].support(|_| None);
+        assert!(questions[0].support.is_empty());
+        let partly = Question { supporting_complete: false, ..questions[0].clone() };
+        let support = |mut question: Question| {
+            question.support(|id| Some(id.to_owned()));
+            question.support
+        };
+        assert!(support(partly).is_empty());
+        for (text, words) in [("{\"answers\": [\"a\"]}", "question"), ("{\"question\": \"q\"}", "no answers")] {
+            std::fs::write(&path, format!("{line}\n{text}")).unwrap();
+            let message = Question::read(&path).unwrap_err().to_string();
+            assert!(message.contains("line 2") && message.contains(words), "{message}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Search methods as named on the command line: `passage:bm25`, `graph`, `graph:hippo_rag`, `hybrid`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use waymark_index::{GraphVariant, Mode, Query, Ranking, UnknownName};
+
+use waymark_agent::QueryField;
+
+/// A search method: a mode, with the ranking of passages or the variant of the graph search if one was named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SearchMethod {
+    /// The mode.
+    pub mode: Mode,
+    ranking: Option<Ranking>,
+    variant: Option<GraphVariant>,
+}
+
+impl SearchMethod {
+    /// Methods measured by default: every ranking of passages, and the graph modes if there is a graph.
+    pub fn defaults(modes: &[Mode]) -> Vec<SearchMethod> {
+        let passage = [Ranking::Bm25, Ranking::Dense, Ranking::Fused];
+        let passage = passage.map(|ranking| SearchMethod { mode: Mode::Passage, ranking: Some(ranking), variant: None });
+        let others = modes.iter().filter(|&&mode| mode != Mode::Passage);
+        passage.into_iter().chain(others.map(|&mode| SearchMethod { mode, ranking: None, variant: None })).collect()
+    }
+
+    /// Returns `true` if the order of results depends on `k`, so that the first five of ten are not the results for
+    /// five.
+    pub fn depends_on_k(self) -> bool {
+        matches!(self.mode, Mode::Hybrid | Mode::Kag)
+    }
+
+    /// Builds a query for `text` with this method.
+    pub fn query(self, text: &str, k: usize) -> Query {
+        let ranking = self.ranking.unwrap_or(self.mode.ranking());
+        let graph = self.variant.unwrap_or_default().into();
+        Query { ranking, graph, ..Query::new(text, self.mode, k) }
+    }
+}
+
+impl FromStr for SearchMethod {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<SearchMethod, String> {
+        let (mode, how) = name.split_once(':').map_or((name, None), |(mode, how)| (mode, Some(how)));
+        let said = |error: UnknownName| error.to_string();
+        let mode = mode.parse::<Mode>().map_err(said)?;
+        let mut way = SearchMethod { mode, ranking: None, variant: None };
+        let Some(how) = how else { return Ok(way) };
+        let read = match how.parse::<Ranking>() {
+            Ok(ranking) => {
+                way.ranking = Some(ranking);
+                QueryField::Ranking
+            }
+            Err(unknown) if mode == Mode::Passage => return Err(said(unknown)),
+            Err(_) => {
+                way.variant = Some(how.parse::<GraphVariant>().map_err(said)?);
+                QueryField::Graph
+            }
+        };
+        // A part that the mode ignores would give two names to one measurement.
+        read.unused_reason(mode).map_or(Ok(way), |reason| Err(format!("{how} {reason}")))
+    }
+}
+
+impl fmt::Display for SearchMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.mode)?;
+        match (self.ranking, self.variant) {
+            (Some(ranking), _) => write!(f, ":{ranking}"),
+            (None, Some(variant)) => write!(f, ":{variant}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_shown() {
+        for name in ["passage", "passage:dense", "passage:bm25", "graph", "graph:hippo_rag", "hybrid:fused", "kag"] {
+            assert_eq!(name.parse::<SearchMethod>().unwrap().to_string(), name);
+        }
+        let query = |name: &str| name.parse::<SearchMethod>().unwrap().query("x", 7);
+        assert_eq!((query("passage").ranking, query("hybrid").ranking), (Ranking::Fused, Ranking::Dense));
+        assert_eq!((query("hybrid:fused").ranking, query("graph").k), (Ranking::Fused, 7));
+        assert_eq!(query("graph:graph_r1").graph, GraphVariant::GraphR1.into());
+        for name in ["", "psychic", "passage:graph_r1", "graph:psychic", "passage:"] {
+            assert!(name.parse::<SearchMethod>().is_err(), "{name}");
+        }
+        for name in ["graph:bm25", "triples:dense", "kag:fused", "kag:hippo_rag"] {
+            assert!(name.parse::<SearchMethod>().unwrap_err().contains("is not used in the mode"), "{name}");
+        }
+    }
+
+    #[test]
+    fn without_a_graph_only_passages_are_measured() {
+        let names = |modes: &[Mode]| SearchMethod::defaults(modes).iter().map(SearchMethod::to_string).collect::<Vec<_>>();
+        assert_eq!(names(&[Mode::Passage]), ["passage:bm25", "passage:dense", "passage:fused"]);
+        assert_eq!(names(&Mode::ALL)[3..], ["graph", "hybrid", "triples", "kag"]);
+    }
+}

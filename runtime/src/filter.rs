@@ -1,0 +1,21 @@
+//! The filter of facts that the flags name.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use waymark_index::{FactFilter, ModelFilter};
+
+use crate::config::FactFilterConfig;
+use crate::environment::key_in;
+use crate::remote::ChatEndpoint;
+
+/// Builds the fact filter that asks the model named by `config`.
+///
+/// # Errors
+/// If its key or URL is invalid.
+pub fn fact_filter(config: &FactFilterConfig) -> anyhow::Result<Arc<dyn FactFilter>> {
+    let key = key_in(&config.key_env)?;
+    let complete = ChatEndpoint::new(&config.url, &config.model, key, config.timeout).context("--fact-filter-url")?;
+    let filter = ModelFilter::new(Arc::new(complete));
+    Ok(Arc::new(if config.fallback { filter.falling_back() } else { filter }))
+}

@@ -1,0 +1,29 @@
+//! Running parts from a configuration: models, policies, indexes, embedders, devices and the log; and the evaluation of
+//! policies. The server and the trainer both build on this crate.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`config`] | flags and their meaning, one file per group |
+//! | [`assembly`], [`device`], [`embedding`], [`filter`] | engines, indexes, embedders and fact filters from a configuration |
+//! | [`cache`], [`pull`], [`environment`] | the download folder, weights on demand, keys and tokens from the environment |
+//! | [`remote`] | language models behind OpenAI-compatible endpoints |
+//! | [`evaluate`] | evaluation of policies on question sets with known answers |
+//! | [`logging`], [`progress`], [`printable`], [`exit_code`] | output of programs: log, progress bars, text without control characters, exit codes |
+
+pub mod assembly;
+pub mod cache;
+pub mod config;
+pub mod device;
+pub mod embedding;
+pub mod environment;
+pub mod evaluate;
+mod exit_code;
+pub mod filter;
+pub mod logging;
+mod printable;
+pub mod progress;
+pub mod pull;
+pub mod remote;
+
+pub use exit_code::exit_code;
+pub use printable::{PrintableWriter, printable};

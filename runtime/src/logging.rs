@@ -1,0 +1,55 @@
+//! The log, written to standard error as lines for a person or as JSON.
+
+use std::io::IsTerminal;
+
+use anyhow::Context;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+use crate::config::LogFormat;
+
+/// A subscriber layer that receives spans and events.
+pub type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Starts the log. `filter` is the user's log filter; `quiet` applies if there is none.
+///
+/// # Errors
+/// If the filter cannot be parsed, or a log was started before.
+pub fn start(filter: Option<&str>, quiet: &str, format: LogFormat) -> anyhow::Result<()> {
+    install(vec![log(filter.unwrap_or(quiet), format)?])
+}
+
+/// Installs `layers` for the whole process, and a panic hook that logs panics.
+///
+/// # Errors
+/// If a subscriber was installed before.
+pub fn install(layers: Vec<LogLayer>) -> anyhow::Result<()> {
+    tracing_subscriber::registry().with(layers).try_init().context("cannot start the log")?;
+    log_panics();
+    Ok(())
+}
+
+/// Layer that writes events that pass `filter` to standard error.
+///
+/// # Errors
+/// If `filter` cannot be parsed.
+pub fn log(filter: &str, format: LogFormat) -> anyhow::Result<LogLayer> {
+    let filter = EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter}: not a log filter"))?;
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    Ok(match format {
+        LogFormat::Text => lines.with_filter(filter).boxed(),
+        LogFormat::Json => lines.json().with_filter(filter).boxed(),
+    })
+}
+
+/// A panic becomes a line of the log like any other: in its form, and inside the span of the request it concerns.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let reason = panic.payload_as_str().unwrap_or("no message");
+        let place = panic.location().map(ToString::to_string);
+        let thread = std::thread::current().name().map(str::to_owned);
+        tracing::error!(reason, place, thread, "panic");
+    }));
+}

@@ -1,0 +1,81 @@
+//! Parameters of a run.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::Parser;
+
+use crate::run;
+
+/// Name that selects the mock.
+pub(crate) const MOCK: &str = "mock";
+
+/// Runs a real server under disconnecting clients, slow readers, adapter swaps, index commits, poisoned passages and
+/// random SIGTERM, and reports whether its guarantees held.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "chaos")]
+pub(crate) struct ChaosPlan {
+    /// Duration of the load, in minutes.
+    #[arg(long, default_value_t = 5.0)]
+    pub(crate) minutes: f64,
+
+    /// Model to serve: `mock`, or a value of `waymark serve --model` such as `smollm2-135m-instruct`.
+    #[arg(long, default_value = MOCK)]
+    pub(crate) model: String,
+
+    /// Folder for downloaded weights.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+
+    /// A policy directory with an adapter for the model, served under two names in turn; with the mock it is not needed.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) adapter: Option<PathBuf>,
+
+    /// Seed of all requests and faults.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+
+    /// Number of concurrent clients.
+    #[arg(long, default_value_t = 64)]
+    pub(crate) clients: usize,
+
+    /// Maximum number of tokens per response.
+    #[arg(long, default_value_t = 256)]
+    pub(crate) max_tokens: usize,
+
+    /// Duration of a step of the mock, in milliseconds.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) step_ms: u64,
+
+    /// File for the server's log. The default is in a temporary folder.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+
+    /// Also write the report as Markdown.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+}
+
+impl ChaosPlan {
+    /// Duration of the load.
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_secs_f64(self.minutes * 60.0)
+    }
+
+    /// Returns `true` if the mock is served, whose answers are known in advance.
+    pub(crate) fn mock(&self) -> bool {
+        self.model == MOCK
+    }
+
+    /// Executes the run and prints the report.
+    ///
+    /// # Errors
+    /// If the server cannot be started, or a guarantee did not hold.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        ensure!(self.minutes > 0.0 && self.minutes < 1e5, "--minutes must be above 0");
+        ensure!(self.clients > 0 && self.max_tokens > 0, "--clients and --max-tokens must be at least 1");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(run::run(self))
+    }
+}

@@ -1,0 +1,37 @@
+//! A policy that is replaced, adapter and all, while requests run with it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::run_shared::RunShared;
+use crate::http_client::fetch;
+
+/// Random stream of these disturbances.
+const STREAM: u64 = (1 << 32) + 1;
+
+/// Replaces the policy until the load is over.
+pub(crate) async fn disturb(shared: Arc<RunShared>) {
+    let mut rng = ChaCha8Rng::seed_from_u64(shared.plan.seed);
+    rng.set_stream(STREAM);
+    let mut directory = ["one", "two"].into_iter().cycle();
+    while shared.pause(Duration::from_millis(rng.random_range(200..900))).await {
+        load(&shared, directory.next().unwrap_or("one")).await;
+    }
+}
+
+/// Loads the policy in `directory` in place of the served one.
+pub(crate) async fn load(shared: &RunShared, directory: &str) {
+    let since = Instant::now();
+    match fetch(shared.address, "POST", "/v1/policies", &json!({"directory": directory}).to_string()).await {
+        Ok((200, _)) => shared.tally.with(|counts| counts.swaps += 1),
+        Ok((503, _)) => {}
+        Err(_) if shared.was_down(since) => {}
+        Ok((status, answer)) => shared.tally.broken(format!("loading {directory}: {status} {answer}")),
+        Err(error) => shared.tally.broken(format!("loading {directory}: {error}")),
+    }
+}

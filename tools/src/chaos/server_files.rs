@@ -1,0 +1,90 @@
+//! Files of the server under test: an index, and policies to load while it serves.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use waymark_runtime::assembly;
+use waymark_runtime::embedding::MOCK as MOCK_EMBEDDER;
+use waymark_index::{BuildOptions, BuildProgress, Corpus, Document, BuildPhase, build};
+use waymark_models::kernel::Team;
+
+use crate::plan::ChaosPlan;
+
+/// Embedder from the catalog for servers with weights.
+const EMBEDDER: &str = "all-minilm-l6-v2";
+
+/// Number of initial passages.
+const PASSAGES: usize = 200;
+
+/// The folders of one run.
+#[derive(Debug)]
+pub(crate) struct ServerFiles {
+    /// Root folder, deleted after the run.
+    root: PathBuf,
+    /// Embedder that the index was built with.
+    pub(crate) embedder: &'static str,
+}
+
+impl ServerFiles {
+    /// Builds the index and writes the policies under `root`, an empty folder.
+    pub(crate) fn build(plan: &ChaosPlan, root: PathBuf) -> anyhow::Result<ServerFiles> {
+        let embedder = if plan.mock() { MOCK_EMBEDDER } else { EMBEDDER };
+        let files = ServerFiles { root, embedder };
+        let documents = (0..PASSAGES).map(|number| passage(number, "as it was at the beginning")).collect();
+        let corpus = Corpus::from_documents("chaos", documents);
+        let team = Arc::new(Team::new(1));
+        let embedding = assembly::embedder(embedder, plan.cache.clone(), team)?;
+        build(corpus, &embedding, &files.index(), &BuildOptions::default(), &NoProgress)?;
+        for directory in ["one", "two"] {
+            files.write_policy(directory, plan)?;
+        }
+        Ok(files)
+    }
+
+    /// Directory of the index.
+    pub(crate) fn index(&self) -> PathBuf {
+        self.root.join("index")
+    }
+
+    /// Folder of policies.
+    pub(crate) fn policies(&self) -> PathBuf {
+        self.root.join("policies")
+    }
+
+    /// Writes a policy named `swapped`, with an adapter if there is one for the model. The mock accepts any adapter. A model
+    /// that was not trained in the loop keeps to the protocol only with guided decoding.
+    fn write_policy(&self, directory: &str, plan: &ChaosPlan) -> anyhow::Result<()> {
+        let folder = self.policies().join(directory);
+        std::fs::create_dir_all(&folder)?;
+        let mut text = "name = \"swapped\"\nprotocol = \"routerag\"\n".to_owned();
+        if plan.mock() {
+            std::fs::write(folder.join("adapter_config.json"), "{}")?;
+        } else {
+            text.push_str("guided = true\n");
+        }
+        if let Some(adapter) = &plan.adapter {
+            let adapter = adapter.canonicalize().with_context(|| format!("--adapter {}", adapter.display()))?;
+            text.push_str(&format!("adapter = {:?}\n", adapter.display().to_string()));
+        }
+        std::fs::write(folder.join("policy.toml"), text)?;
+        Ok(())
+    }
+}
+
+/// A passage of the corpus.
+pub(crate) fn passage(number: usize, what: &str) -> Document {
+    Document {
+        id: format!("p{number}"),
+        title: format!("Subject {number}"),
+        text: format!("Subject {number} is what the question is about, {what}."),
+        triples: None,
+        metadata: None,
+    }
+}
+
+struct NoProgress;
+
+impl BuildProgress for NoProgress {
+    fn update(&self, _: BuildPhase, _: u64, _: Option<u64>) {}
+}

@@ -1,0 +1,51 @@
+//! A short chaos run over the mock: `docs/reliability.md` says what a long one found.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+#[test]
+fn a_short_run_keeps_every_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("server.log");
+    // An earlier run had a panic; that is not this one's.
+    std::fs::write(&log, "{\"message\":\"panic\"}\n").unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_chaos"));
+    let output = run.args(["--minutes", "0.25", "--seed", "7", "--log"]).arg(&log).output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{report}{}", String::from_utf8_lossy(&output.stderr));
+    // The run ends before any process is old enough for its memory to be judged; the tests of the report cover that.
+    let verdict = "* verdict: **every guarantee held; memory growth could not be judged**\n";
+    assert!(report.contains(verdict) && report.contains("* lost: 0\n"), "{report}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(report.contains(" 0 panics in the log") && text.lines().count() > 1, "{report}{text}");
+    let terms = report.lines().find(|line| line.contains("times SIGTERM")).unwrap();
+    assert!(!terms.starts_with("* 1 times"), "no SIGTERM was sent during the run: {report}");
+    let (samples, rest) = report.split("* ").find_map(|line| line.split_once(" memory samples, ")).unwrap();
+    let failed = rest.split(' ').next().unwrap();
+    assert!(failed.parse::<u32>().unwrap() < samples.parse::<u32>().unwrap(), "every memory sample failed: {report}");
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_no_server() {
+    let mut run = Command::new(env!("CARGO_BIN_EXE_chaos"));
+    let mut run = run.args(["--minutes", "5"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(run.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once(',')).unwrap().0;
+    TcpStream::connect(address).unwrap();
+    // SIGKILL, so that it can do nothing about it any more.
+    run.kill().unwrap();
+    run.wait().unwrap();
+    for _ in 0..500 {
+        if TcpStream::connect(address).is_err() {
+            return;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    panic!("somebody still listens at {address}");
+}
