@@ -40,15 +40,15 @@ fn main() {
     let mut learner = Learner::load_with(&weights, team, &tune, arithmetic).expect("the weights load");
     let limit = number("--limit", 0) << 20;
     learner.set_limit((limit > 0).then_some(limit));
-    let learnt = learner.values().len() as f64 / 1e6;
-    println!("loaded in {:.1} s, {learnt:.2} M values are learnt", begin.elapsed().as_secs_f64());
+    let trained = learner.values().len() as f64 / 1e6;
+    println!("loaded in {:.1} s, {trained:.2} M trained values", begin.elapsed().as_secs_f64());
     let sequences = number("--sequences", 1);
     let pack = pack(sequences, length, targets, learner.config().vocab);
     let mut moments = vec![[0.0; 2]; learner.values().len()];
     step(&mut learner, &pack, &mut moments, 1);
-    let busy = processor();
+    let busy = cpu_time();
     let times: Vec<[f64; 2]> = (0..rounds).map(|round| step(&mut learner, &pack, &mut moments, round + 2)).collect();
-    let busy = (processor() - busy) / rounds as f64;
+    let busy = (cpu_time() - busy) / rounds as f64;
     let (best, median) = ends(times.iter().map(|[passes, update]| passes + update));
     let (passes, update) = (ends(times.iter().map(|times| times[0])).1, ends(times.iter().map(|times| times[1])).1);
     let forward = ends((0..rounds).map(|_| {
@@ -58,7 +58,7 @@ fn main() {
     }));
     let (tokens, counted) = (pack.tokens().len(), pack.targets().len());
     println!(
-        "{sequences} x {length}, {counted} targets: {:.0} tok/s   median {median:.2} s, best {best:.2} s, processor {busy:.2} s",
+        "{sequences} x {length}, {counted} targets: {:.0} tok/s   median {median:.2} s, best {best:.2} s, CPU {busy:.2} s",
         tokens as f64 / median
     );
     let (forward, rate) = (forward.1, |seconds: f64| tokens as f64 / seconds);
@@ -103,7 +103,7 @@ fn step(learner: &mut Learner, pack: &Pack, moments: &mut [[f32; 2]], number: us
     let weight = -1.0 / pack.targets().len() as f32;
     learner.zero();
     learner.learn(pack, &mut |_, _: Score| Slope { logprob: weight, entropy: 0.0 }).expect("the pass runs");
-    let learnt = begin.elapsed().as_secs_f64();
+    let trained = begin.elapsed().as_secs_f64();
     learner.change(|values, gradients| {
         let [first, second] = [0.9f32, 0.999].map(|rate| 1.0 - rate.powi(number as i32));
         for ((value, gradient), [mean, square]) in values.iter_mut().zip(gradients).zip(moments) {
@@ -112,11 +112,11 @@ fn step(learner: &mut Learner, pack: &Pack, moments: &mut [[f32; 2]], number: us
             *value -= RATE * (0.01 * *value + *mean / first / ((*square / second).sqrt() + 1e-8));
         }
     });
-    [learnt, begin.elapsed().as_secs_f64() - learnt]
+    [trained, begin.elapsed().as_secs_f64() - trained]
 }
 
 /// CPU time of this process in seconds; 0 where the operating system does not report it.
-fn processor() -> f64 {
+fn cpu_time() -> f64 {
     const TICKS: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = stat.rsplit_once(')').map_or("", |(_, after)| after);

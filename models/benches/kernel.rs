@@ -66,7 +66,7 @@ fn brains(team: &Team) {
     for (out, inn) in SHAPES {
         let plain = Packed::from_f32(&vec![0.5; out * inn], out, inn);
         let brain = Brain::of(&plain);
-        let quantised = Packed::from_ggml(GgmlKind::Q4_1, &vec![0x11; out * inn / 32 * 20], out, inn).unwrap();
+        let quantized = Packed::from_ggml(GgmlKind::Q4_1, &vec![0x11; out * inn / 32 * 20], out, inn).unwrap();
         print!("  ({out:5}, {inn:4})");
         for m in [1, 8, 32, 96, 512, 2048] {
             if out * m > 30_000_000 {
@@ -76,7 +76,7 @@ fn brains(team: &Team) {
             let [rounded, exact, compact] = [
                 best(|| brain.matmul(team, &x, m, black_box(&mut y))),
                 best(|| matmul(team, &x, m, &plain, black_box(&mut y))),
-                best(|| matmul(team, &x, m, &quantised, black_box(&mut y))),
+                best(|| matmul(team, &x, m, &quantized, black_box(&mut y))),
             ]
             .map(|seconds| (2 * m * inn * out) as f64 / seconds / 1e9);
             print!(" {rounded:4.0} ({exact:.0}, {compact:.0})");

@@ -45,7 +45,7 @@ const TARGETS: [(Module, Site, usize); 7] = [
 
 /// Settings that change the computation in ways this crate does not implement. Each must be absent, null, false or
 /// empty.
-const REFUSED: [&str; 16] = [
+const REFUSED_SETTINGS: [&str; 16] = [
     "use_dora",
     "modules_to_save",
     "fan_in_fan_out",
@@ -66,7 +66,7 @@ const REFUSED: [&str; 16] = [
 
 /// Initializations that change the base model's weights, so that the adapter alone does not describe what was
 /// trained.
-const REFUSED_INITIALISATIONS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
+const REFUSED_INITIALIZATIONS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
 /// A loaded adapter.
 #[derive(Debug)]
@@ -301,11 +301,11 @@ fn refusal(json: &Value) -> Option<String> {
     if !neutral(&json["bias"]) && json["bias"] != "none" {
         return Some(format!("bias {}; train with bias \"none\"", json["bias"]));
     }
-    let initialisation = json["init_lora_weights"].as_str().unwrap_or_default();
-    if REFUSED_INITIALISATIONS.iter().any(|refused| initialisation.starts_with(refused)) {
-        return Some(format!("init_lora_weights \"{initialisation}\"; save it converted to a plain adapter"));
+    let initialization = json["init_lora_weights"].as_str().unwrap_or_default();
+    if REFUSED_INITIALIZATIONS.iter().any(|refused| initialization.starts_with(refused)) {
+        return Some(format!("init_lora_weights \"{initialization}\"; save it converted to a plain adapter"));
     }
-    REFUSED.iter().find(|key| !neutral(&json[**key])).map(|key| format!("{key} {}", json[*key]))
+    REFUSED_SETTINGS.iter().find(|key| !neutral(&json[**key])).map(|key| format!("{key} {}", json[*key]))
 }
 
 fn neutral(value: &Value) -> bool {

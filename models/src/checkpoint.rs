@@ -27,7 +27,7 @@ pub struct Checkpoint {
 
 /// End-of-turn tokens of all known model families. A checkpoint names one or two of them, but its model may emit
 /// any.
-const ENDS: [&str; 6] = ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"];
+const END_TOKENS: [&str; 6] = ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"];
 
 impl Checkpoint {
     /// Opens a GGUF file, or a Hugging Face directory with `config.json`, safetensors and `tokenizer.json`.
@@ -65,7 +65,7 @@ fn from_gguf(gguf: &Gguf) -> Result<TextParts, ModelError> {
     let name = |key: &str| id(key).and_then(|id| tokenizer.name(id)).unwrap_or_default();
     let template = gguf.text("tokenizer.chat_template");
     let template = template.map(|source| ChatTemplate::new(source, &name("bos"), &name("eos"))).transpose()?;
-    let eos = ends(&tokenizer, ["eos", "eot", "eom"].into_iter().filter_map(id));
+    let eos = end_tokens(&tokenizer, ["eos", "eot", "eom"].into_iter().filter_map(id));
     Ok((tokenizer, template, eos))
 }
 
@@ -88,17 +88,17 @@ fn from_folder(folder: &Path) -> Result<TextParts, ModelError> {
         }
     }
     named.extend(tokenizer.id(&eos_name));
-    let eos = ends(&tokenizer, named);
+    let eos = end_tokens(&tokenizer, named);
     Ok((tokenizer, template, eos))
 }
 
-/// End-of-turn tokens named by the checkpoint, followed by the control tokens among [`ENDS`], without duplicates.
-fn ends(tokenizer: &Tokenizer, named: impl IntoIterator<Item = u32>) -> Vec<u32> {
-    let known = ENDS.iter().filter_map(|name| tokenizer.id(name)).filter(|&id| tokenizer.is_control(id));
-    let mut ends: Vec<u32> = named.into_iter().chain(known).collect();
-    ends.sort_unstable();
-    ends.dedup();
-    ends
+/// End-of-turn tokens named by the checkpoint, followed by the control tokens among [`END_TOKENS`], without duplicates.
+fn end_tokens(tokenizer: &Tokenizer, named: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    let known = END_TOKENS.iter().filter_map(|name| tokenizer.id(name)).filter(|&id| tokenizer.is_control(id));
+    let mut end_tokens: Vec<u32> = named.into_iter().chain(known).collect();
+    end_tokens.sort_unstable();
+    end_tokens.dedup();
+    end_tokens
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -5,6 +5,7 @@
 //! matrix multiplication, so that serving, training and parity tests share the same numerics.
 
 pub mod adapter;
+pub mod adaptive_wait;
 pub mod batch;
 pub mod catalog;
 pub mod chat;

@@ -171,19 +171,19 @@ impl Objective for Drawn {
     }
 
     /// Returns no term for every fourth target.
-    fn pull(&self, target: usize) -> Option<DistillationTerm<'_>> {
+    fn distillation(&self, target: usize) -> Option<DistillationTerm<'_>> {
         let weight = Self::weight(target);
         (target % 4 != 3).then(|| DistillationTerm { towards: &self.towards[target], weight })
     }
 
-    fn apart(&mut self, target: usize, nats: f64) {
+    fn report_divergence(&mut self, target: usize, nats: f64) {
         self.apart += f64::from(Self::weight(target)) * nats;
     }
 }
 
 /// Contribution of the distillation terms to the loss, by the definition.
 fn divergence(drawn: &Drawn, rows: &[Vec<f64>]) -> f64 {
-    let pulled = rows.iter().enumerate().filter_map(|(target, row)| Some((drawn.pull(target)?, row)));
+    let pulled = rows.iter().enumerate().filter_map(|(target, row)| Some((drawn.distillation(target)?, row)));
     let terms = pulled.map(|(DistillationTerm { towards, weight }, row)| {
         let total: f64 = towards.ids().iter().map(|&id| row[id as usize].exp()).sum();
         let pairs = towards.ids().iter().zip(towards.probabilities());

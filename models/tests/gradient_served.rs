@@ -61,10 +61,10 @@ fn agree(from: &Path, tokens: &[u32], targets: &[Module], arithmetic: Arithmetic
 }
 
 /// Compares a learner and a decoder in the given arithmetics.
-fn apart(from: &Path, tokens: &[u32], targets: &[Module], [learnt, served_in]: [Arithmetic; 2]) -> f64 {
+fn apart(from: &Path, tokens: &[u32], targets: &[Module], [trained, served_in]: [Arithmetic; 2]) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("adapter");
-    let mut learner = learner_in(from, targets, 6.0, learnt);
+    let mut learner = learner_in(from, targets, 6.0, trained);
     learner.save_adapter(&dir, "a base").unwrap();
     let mut decoder = decoder_in(from, served_in);
     let slot = decoder.load_adapter(&dir).unwrap();

@@ -117,7 +117,7 @@ fn a_changed_file_is_noticed_and_pulled_again() {
 }
 
 #[test]
-fn a_file_of_the_catalog_is_recognised_wherever_it_lies() {
+fn a_file_of_the_catalog_is_recognized_in_any_folder() {
     let bench = Bench::new(CONTENT);
     let path = bench.folder.path().join("another.name");
     let name = || recognize(&path, &bench.options.catalog).unwrap().map(|entry| entry.name.as_str());

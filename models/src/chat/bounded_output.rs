@@ -3,24 +3,24 @@
 use std::io;
 
 /// Number of times that a template may repeat its whole input.
-const TIMES: usize = 16;
+const MAX_REPEATS: usize = 16;
 
 /// Bytes that a template may write in addition.
-const BESIDES: usize = 1 << 20;
+const EXTRA_BYTES: usize = 1 << 20;
 
 /// A text buffer with a maximum size.
 #[derive(Debug)]
 pub(super) struct BoundedOutput {
     written: Vec<u8>,
-    most: usize,
+    limit: usize,
     full: bool,
 }
 
 impl BoundedOutput {
     /// Creates a buffer whose limit suffices for any well-meaning template with `said` bytes of input.
     pub(super) fn for_bytes(said: usize) -> Self {
-        let most = said.saturating_mul(TIMES).saturating_add(BESIDES);
-        Self { written: Vec::new(), most, full: false }
+        let limit = said.saturating_mul(MAX_REPEATS).saturating_add(EXTRA_BYTES);
+        Self { written: Vec::new(), limit, full: false }
     }
 
     /// Returns `true` if a write was refused for lack of room.
@@ -29,8 +29,8 @@ impl BoundedOutput {
     }
 
     /// Maximum number of bytes.
-    pub(super) fn most(&self) -> usize {
-        self.most
+    pub(super) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Written bytes.
@@ -41,7 +41,7 @@ impl BoundedOutput {
 
 impl io::Write for BoundedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.most - self.written.len() {
+        if bytes.len() > self.limit - self.written.len() {
             self.full = true;
             return Err(io::ErrorKind::StorageFull.into());
         }

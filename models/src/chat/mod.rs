@@ -127,14 +127,14 @@ impl ChatTemplate {
         };
         // Templates are untrusted, and minijinja 3.0.5 panics on some (`''[::-1]`). A panic counts as a refusal;
         // all state it could leave inconsistent belongs to this rendering and is dropped with it.
-        let mut sheet = BoundedOutput::for_bytes(bytes.get());
-        let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(values, &mut sheet).map(drop)));
+        let mut output = BoundedOutput::for_bytes(bytes.get());
+        let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(values, &mut output).map(drop)));
         let rendered = rendered.map_err(|_| ModelError::Template("the template engine panicked".to_owned()))?;
-        if sheet.is_full() {
-            return Err(ModelError::Template(format!("the output exceeds {} bytes", sheet.most())));
+        if output.is_full() {
+            return Err(ModelError::Template(format!("the output exceeds {} bytes", output.limit())));
         }
         rendered.map_err(|error| template_error(&error))?;
-        String::from_utf8(sheet.into_bytes()).map_err(|error| ModelError::Template(error.to_string()))
+        String::from_utf8(output.into_bytes()).map_err(|error| ModelError::Template(error.to_string()))
     }
 
     /// Renders the whole conversation, with message contents separated from template text. The concatenated

@@ -40,33 +40,33 @@ impl TemplateInput<'_> {
     /// Messages and tools as template values, with `mark` applied to every text: also to names and schema keys,
     /// because templates write them verbatim.
     pub(super) fn values(&self, mark: Mark<'_>) -> (Value, Value) {
-        let messages = self.messages.iter().map(|message| spoken(message, mark)).collect();
+        let messages = self.messages.iter().map(|message| message_value(message, mark)).collect();
         // Templates test for tools by whether the variable is defined.
         let none = self.tools.is_empty();
-        let tools = || self.tools.iter().map(|tool| offered(tool, mark)).collect();
+        let tools = || self.tools.iter().map(|tool| tool_value(tool, mark)).collect();
         (messages, if none { Value::UNDEFINED } else { tools() })
     }
 }
 
-fn spoken(message: &Message, mark: Mark<'_>) -> Value {
+fn message_value(message: &Message, mark: Mark<'_>) -> Value {
     let content = Value::from(mark(&message.content));
     let mut fields = vec![("role", Value::from(message.role.as_str())), ("content", content)];
     // Left undefined when empty, like `tools`.
     if !message.tool_calls.is_empty() {
-        let calls: Value = message.tool_calls.iter().map(|call| called(call, mark)).collect();
+        let calls: Value = message.tool_calls.iter().map(|call| call_value(call, mark)).collect();
         fields.push(("tool_calls", calls));
     }
     Value::from_pairs(fields)
 }
 
-fn offered(tool: &Tool, mark: Mark<'_>) -> Value {
+fn tool_value(tool: &Tool, mark: Mark<'_>) -> Value {
     let mut fields = vec![("name", Value::from(mark(&tool.name)))];
     fields.extend(tool.description.iter().map(|text| ("description", Value::from(mark(text)))));
     fields.extend(tool.parameters.iter().map(|schema| ("parameters", json(schema, mark))));
     function(fields)
 }
 
-fn called(call: &ToolCall, mark: Mark<'_>) -> Value {
+fn call_value(call: &ToolCall, mark: Mark<'_>) -> Value {
     let arguments = Value::from_pairs(call.arguments.iter().map(|(name, value)| (mark(name), json(value, mark))));
     function(vec![("name", Value::from(mark(&call.name))), ("arguments", arguments)])
 }

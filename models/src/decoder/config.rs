@@ -81,8 +81,8 @@ pub enum RopeScaling {
 /// Upper limit of every size, far beyond real models: a damaged checkpoint must not cause huge allocations or
 /// overflow products of sizes, such as tokens times row width or layers times heads.
 const LARGEST: usize = 1 << 26;
-const WIDEST: usize = 1 << 20;
-const MOST: usize = 1 << 12;
+const MAX_WIDTH: usize = 1 << 20;
+const MAX_COUNT: usize = 1 << 12;
 
 impl DecoderConfig {
     /// Checks that the numbers are consistent, so that later code can rely on them.
@@ -103,12 +103,12 @@ impl DecoderConfig {
     fn check_sizes(&self) -> Result<(), ModelError> {
         let sizes = [
             ("vocabulary", self.vocab, LARGEST),
-            ("hidden size", self.hidden, WIDEST),
-            ("number of layers", self.layers, MOST),
-            ("number of heads", self.heads, MOST),
-            ("number of key-value heads", self.kv_heads, MOST),
-            ("head size", self.head_dim, MOST),
-            ("feed-forward size", self.ffn, WIDEST),
+            ("hidden size", self.hidden, MAX_WIDTH),
+            ("number of layers", self.layers, MAX_COUNT),
+            ("number of heads", self.heads, MAX_COUNT),
+            ("number of key-value heads", self.kv_heads, MAX_COUNT),
+            ("head size", self.head_dim, MAX_COUNT),
+            ("feed-forward size", self.ffn, MAX_WIDTH),
             ("context", self.context, LARGEST),
         ];
         if let Some((name, size, most)) = sizes.iter().find(|(_, size, most)| !(1..=*most).contains(size)) {
@@ -218,8 +218,8 @@ mod tests {
         assert!(refused(|config| config.vocab = LARGEST + 1).contains("vocabulary"));
         assert!(refused(|config| config.context = usize::MAX).contains("context"));
         assert!(refused(|config| config.layers = 0).contains("layers"));
-        assert!(refused(|config| config.layers = MOST + 1).contains("layers"));
-        assert!(refused(|config| config.hidden = WIDEST + 1).contains("hidden"));
+        assert!(refused(|config| config.layers = MAX_COUNT + 1).contains("layers"));
+        assert!(refused(|config| config.hidden = MAX_WIDTH + 1).contains("hidden"));
         assert!(refused(|config| config.rms_eps = f32::NAN).contains("rms epsilon"));
         assert!(refused(|config| config.rope_base = 1.0).contains("rope base"));
         assert!(refused(|config| config.rope_base = f32::INFINITY).contains("rope base"));

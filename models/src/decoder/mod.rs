@@ -177,9 +177,9 @@ impl Decoder {
         self.begin(batch);
         for layer in 0..self.layers.len() {
             self.attend(layer, batch, kv);
-            self.feed(layer);
+            self.feed_forward(layer);
         }
-        self.project(batch, logits);
+        self.project_logits(batch, logits);
         Ok(())
     }
 

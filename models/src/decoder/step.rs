@@ -114,8 +114,8 @@ impl Decoder {
         scratch.groups.add(team, slots, (index, Site::Qkv), &scratch.normed, &mut scratch.qkv, &|part| columns[part]);
         clock.lap(StepPhase::Adapters);
         match kv.layer_mut(index) {
-            LayerMut::F32(cache) => self.look(index, batch, cache),
-            LayerMut::F16(cache) => self.look(index, batch, cache),
+            LayerMut::F32(cache) => self.attend_to_cache(index, batch, cache),
+            LayerMut::F16(cache) => self.attend_to_cache(index, batch, cache),
         }
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
@@ -127,7 +127,7 @@ impl Decoder {
     }
 
     /// Stores the new keys and values in the layer's cache and computes attention over the whole cache.
-    fn look<S: Stored>(&mut self, index: usize, batch: &ForwardBatch, cache: &mut [S]) {
+    fn attend_to_cache<S: Stored>(&mut self, index: usize, batch: &ForwardBatch, cache: &mut [S]) {
         let heads = self.heads();
         let Self { config, team, layers, rope, attention, scratch, clock, .. } = self;
         let layer = &layers[index];
@@ -142,7 +142,7 @@ impl Decoder {
 
     /// Computes the feed-forward block of one layer, `down(silu(gate(x)) · up(x))`, and adds it to the residual
     /// stream.
-    pub(super) fn feed(&mut self, index: usize) {
+    pub(super) fn feed_forward(&mut self, index: usize) {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
         let tokens = scratch.places.len();
@@ -171,7 +171,7 @@ impl Decoder {
     }
 
     /// Computes final norm and vocabulary projection for the requested positions.
-    pub(super) fn project(&mut self, batch: &ForwardBatch, logits: &mut Logits) {
+    pub(super) fn project_logits(&mut self, batch: &ForwardBatch, logits: &mut Logits) {
         let Self { config, team, scratch, clock, .. } = self;
         let rows = logits.rows();
         let wanted = batch.rows().iter().flat_map(|row| match row.want {

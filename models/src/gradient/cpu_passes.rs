@@ -44,7 +44,7 @@ impl CpuPasses {
         config.check()?;
         let (mut network, table) = Loader::new(weights, tune, arithmetic)?.load()?;
         network.repack(&team, &table.values);
-        let processor = Self {
+        let passes = Self {
             rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),
             network,
             values: table.values.len(),
@@ -55,7 +55,7 @@ impl CpuPasses {
             config,
             team,
         };
-        Ok((processor, table))
+        Ok((passes, table))
     }
 
     pub(super) fn heads(&self) -> HeadLayout {
@@ -77,7 +77,7 @@ impl Compute for CpuPasses {
 
     fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
         let plan = self.plan(pack);
-        self.ready_to_score(pack)?;
+        self.resize_for_scoring(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
         let pass = LayerPass { config, rope, plan: &plan, positions, rows };
@@ -86,7 +86,7 @@ impl Compute for CpuPasses {
 
     fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError> {
         let plan = self.plan(pack);
-        self.ready_to_score(pack)?;
+        self.resize_for_scoring(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
         let pass = LayerPass { config, rope, plan: &plan, positions, rows };
@@ -95,7 +95,7 @@ impl Compute for CpuPasses {
 
     fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError> {
         let plan = self.plan(pack);
-        self.ready_to_score(pack)?;
+        self.resize_for_scoring(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
         let pass = LayerPass { config, rope, plan: &plan, positions, rows };
@@ -104,7 +104,7 @@ impl Compute for CpuPasses {
 
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {
         let plan = self.plan(pack);
-        let whole = self.ready(pack, &plan)?;
+        let whole = self.resize_for_learning(pack, &plan)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: true };
         let pass = LayerPass { config, rope, plan: &plan, positions, rows };

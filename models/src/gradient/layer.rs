@@ -3,7 +3,7 @@
 use super::Module;
 use super::attention::AttentionPlan;
 use super::norm::Vector;
-use super::projection::{GradientBuffers, Output, ActivationRows, Projection};
+use super::projection::{ActivationRows, GradientBuffers, Output, Projection};
 use super::rotation::{HeadRotation, bias};
 use super::tape::{LayerActivations, PassScratch};
 use crate::decoder::DecoderConfig;
@@ -72,7 +72,7 @@ impl TrainableLayer {
 
     /// Passes `scratch.stream` through the layer, in place. `kept` must have the layer's size.
     pub(super) fn forward(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
-        self.ascend(pass, kept, scratch);
+        self.forward_to_gate(pass, kept, scratch);
         let PassScratch { stream, activated, .. } = scratch;
         activate(pass, kept, activated);
         let small = &mut kept.small[Module::DownProj as usize];
@@ -82,7 +82,7 @@ impl TrainableLayer {
     /// Recomputes the activations of the forward pass from the layer's input in `scratch.stream`. Leaves an
     /// intermediate value in `scratch.stream`.
     pub(super) fn forward_again(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
-        self.ascend(pass, kept, scratch);
+        self.forward_to_gate(pass, kept, scratch);
         let down = self.at(Module::DownProj);
         if down.rank() > 0 {
             activate(pass, kept, &mut scratch.activated);
@@ -91,7 +91,7 @@ impl TrainableLayer {
     }
 
     /// Runs the forward pass up to the gate and up projections.
-    fn ascend(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
+    fn forward_to_gate(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         let config = pass.config;
         let rows = pass.rows;
         let PassScratch { stream, normed, .. } = scratch;
@@ -129,12 +129,12 @@ impl TrainableLayer {
         gradients: &mut [f32],
         further: bool,
     ) {
-        self.feed_back(pass, kept, scratch, gradients);
-        self.attend_back(pass, input, kept, scratch, gradients, further);
+        self.backward_feed_forward(pass, kept, scratch, gradients);
+        self.backward_attention(pass, input, kept, scratch, gradients, further);
     }
 
     /// Computes the feed-forward part of the backward pass.
-    fn feed_back(
+    fn backward_feed_forward(
         &self,
         pass: &LayerPass<'_>,
         kept: &mut LayerActivations,
@@ -151,7 +151,7 @@ impl TrainableLayer {
         }
         let small = &kept.small[Module::DownProj as usize];
         down.backward(rows, stream, activated, small, Output::Set(dactivated), &mut learning);
-        gate_back(pass, kept, dactivated);
+        backward_gate(pass, kept, dactivated);
         let [gate, up] = [Module::GateProj, Module::UpProj].map(|module| self.at(module));
         if gate.learns() || up.learns() {
             self.ffn_norm.normalize(rows.team, &kept.middle, config.rms_eps, normed);
@@ -163,7 +163,7 @@ impl TrainableLayer {
     }
 
     /// Computes the attention part of the backward pass.
-    fn attend_back(
+    fn backward_attention(
         &self,
         pass: &LayerPass<'_>,
         input: &[f32],
@@ -213,7 +213,7 @@ fn activate(pass: &LayerPass<'_>, kept: &LayerActivations, activated: &mut [f32]
 }
 
 /// Replaces the gate and up activations by their gradients.
-fn gate_back(pass: &LayerPass<'_>, kept: &mut LayerActivations, dactivated: &[f32]) {
+fn backward_gate(pass: &LayerPass<'_>, kept: &mut LayerActivations, dactivated: &[f32]) {
     assert_eq!(kept.up.len(), dactivated.len(), "a gradient for each value");
     assert_eq!(kept.gate.len(), kept.up.len(), "a gate for each value");
     let up = Base(kept.up.as_mut_ptr());

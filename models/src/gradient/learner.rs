@@ -48,8 +48,8 @@ impl Learner {
         tune: &Tune,
         arithmetic: Arithmetic,
     ) -> Result<Self, ModelError> {
-        let (processor, table) = CpuPasses::load(weights, team, tune, arithmetic)?;
-        Ok(Self::over(Box::new(processor), weights.config().clone(), tune, table))
+        let (passes, table) = CpuPasses::load(weights, team, tune, arithmetic)?;
+        Ok(Self::over(Box::new(passes), weights.config().clone(), tune, table))
     }
 
     /// Creates a learner whose passes run on `compute`, which already holds the values.

@@ -94,7 +94,7 @@ impl<'a> Loader<'a> {
         let [out, inn] = module.shape(self.config);
         let name = format!("model.layers.{layer}.{}.weight", module.path());
         let view = view(self.weights, &name, &[out, inn])?;
-        let learnt = match (self.learn_whole(&name, &view)?, self.tune) {
+        let trained = match (self.register_trained(&name, &view)?, self.tune) {
             (Some(range), _) => TrainedPart::Weight(range),
             (None, Tune::Lora(lora)) if lora.targets.contains(&module) => {
                 let pair = self.beginning.pair(&mut self.table, lora, layer, module, [out, inn]);
@@ -102,29 +102,29 @@ impl<'a> Loader<'a> {
             }
             (None, _) => TrainedPart::Nothing,
         };
-        Ok(Projection::new(pack(&view)?, learnt, self.arithmetic))
+        Ok(Projection::new(pack(&view)?, trained, self.arithmetic))
     }
 
     /// Loads the vocabulary projection.
     fn unembedding(&mut self, name: &str, out: usize, inn: usize) -> Result<Unembedding, ModelError> {
         let view = view(self.weights, name, &[out, inn])?;
-        let learnt = self.learn_whole(name, &view)?;
-        Ok(Unembedding::new(pack(&view)?, learnt))
+        let trained = self.register_trained(name, &view)?;
+        Ok(Unembedding::new(pack(&view)?, trained))
     }
 
     /// Loads an embedding matrix.
     fn embedding(&mut self, name: &str, out: usize, inn: usize) -> Result<EmbeddingMatrix, ModelError> {
         let view = view(self.weights, name, &[out, inn])?;
-        Ok(EmbeddingMatrix { learnt: self.learn_whole(name, &view)?, rows: pack(&view)? })
+        Ok(EmbeddingMatrix { trained: self.register_trained(name, &view)?, rows: pack(&view)? })
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Vector, ModelError> {
         let view = view(self.weights, name, &[len])?;
-        Ok(Vector { learnt: self.learn_whole(name, &view)?, values: view.to_f32()? })
+        Ok(Vector { trained: self.register_trained(name, &view)?, values: view.to_f32()? })
     }
 
     /// Registers a tensor as trained if all weights are trained, and returns its range among the values.
-    fn learn_whole(&mut self, name: &str, view: &TensorView<'_>) -> Result<Option<Range<usize>>, ModelError> {
+    fn register_trained(&mut self, name: &str, view: &TensorView<'_>) -> Result<Option<Range<usize>>, ModelError> {
         Ok(match self.tune {
             Tune::Full => Some(self.table.push(name.to_owned(), &view.shape, view.to_f32()?)),
             Tune::Lora(_) => None,

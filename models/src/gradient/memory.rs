@@ -12,24 +12,24 @@ impl CpuPasses {
     /// Memory of passes over up to `tokens` tokens; see [`Learner::bytes`](super::Learner::bytes).
     pub(super) fn most(&self, tokens: usize) -> usize {
         let size = self.size(tokens, tokens);
-        let room = AttentionPlan::most_room(tokens, self.heads());
-        self.learning(&self.fitted(size, room), room)
+        let workspace_len = AttentionPlan::max_workspace_len(tokens, self.heads());
+        self.bytes_learning(&self.fitted(size, workspace_len), workspace_len)
     }
 
     /// Memory of a pass; see [`Learner::bytes_of`](super::Learner::bytes_of).
     pub(super) fn needed(&self, pack: &Pack) -> usize {
         let size = self.size(pack.tokens().len(), pack.targets().len());
-        let room = AttentionPlan::new(pack, self.heads()).room();
-        self.learning(&self.fitted(size, room), room)
+        let workspace_len = AttentionPlan::new(pack, self.heads()).workspace_len();
+        self.bytes_learning(&self.fitted(size, workspace_len), workspace_len)
     }
 
     /// Resizes all buffers for learning from `pack`, and returns the number of layers that keep their activations.
     ///
     /// # Errors
     /// [`ModelError::Input`] when the pass exceeds the limit.
-    pub(super) fn ready(&mut self, pack: &Pack, plan: &AttentionPlan) -> Result<usize, ModelError> {
-        let size = self.fitted(self.size(pack.tokens().len(), pack.targets().len()), plan.room());
-        self.afford(self.learning(&size, plan.room()), &size)?;
+    pub(super) fn resize_for_learning(&mut self, pack: &Pack, plan: &AttentionPlan) -> Result<usize, ModelError> {
+        let size = self.fitted(self.size(pack.tokens().len(), pack.targets().len()), plan.workspace_len());
+        self.check_limit(self.bytes_learning(&size, plan.workspace_len()), &size)?;
         let TapeSize { ranks, tokens, targets, whole, exact, .. } = size;
         let Self { config, tape, scratch, .. } = self;
         let size = TapeSize { config, ranks, tokens, targets, whole, exact };
@@ -44,10 +44,10 @@ impl CpuPasses {
     ///
     /// # Errors
     /// [`ModelError::Input`] when the pass exceeds the limit.
-    pub(super) fn ready_to_score(&mut self, pack: &Pack) -> Result<(), ModelError> {
+    pub(super) fn resize_for_scoring(&mut self, pack: &Pack) -> Result<(), ModelError> {
         let size = self.size(pack.tokens().len(), pack.targets().len());
-        let need = self.scoring(&size);
-        self.afford(need, &size)?;
+        let need = self.bytes_scoring(&size);
+        self.check_limit(need, &size)?;
         let TapeSize { ranks, tokens, targets, whole, exact, .. } = size;
         let Self { config, tape, scratch, limit, .. } = self;
         let size = TapeSize { config, ranks, tokens, targets, whole, exact };
@@ -74,35 +74,38 @@ impl CpuPasses {
     }
 
     /// Size of a pass in which as many layers keep their activations as the limit allows, possibly none.
-    fn fitted<'a>(&self, mut size: TapeSize<'a>, room: usize) -> TapeSize<'a> {
-        while size.whole > 0 && self.limit.is_some_and(|limit| self.learning(&size, room) > limit) {
+    fn fitted<'a>(&self, mut size: TapeSize<'a>, workspace_len: usize) -> TapeSize<'a> {
+        while size.whole > 0 && self.limit.is_some_and(|limit| self.bytes_learning(&size, workspace_len) > limit) {
             size.whole -= 1;
         }
         size
     }
 
-    /// Number of bytes while learning; attention works in `room` values.
-    fn learning(&self, size: &TapeSize<'_>, room: usize) -> usize {
-        self.resting() + size_of::<f32>() * (Tape::len(size) + PassScratch::len(size, true) + room + self.ending(size))
+    /// Number of bytes while learning; attention works in `workspace_len` values.
+    fn bytes_learning(&self, size: &TapeSize<'_>, workspace_len: usize) -> usize {
+        self.bytes_between_passes()
+            + size_of::<f32>()
+                * (Tape::len(size) + PassScratch::len(size, true) + workspace_len + self.vocabulary_room(size))
     }
 
     /// Number of bytes while scoring.
-    fn scoring(&self, size: &TapeSize<'_>) -> usize {
-        self.resting()
-            + size_of::<f32>() * (LayerActivations::len(size) + PassScratch::len(size, false) + self.ending(size))
+    fn bytes_scoring(&self, size: &TapeSize<'_>) -> usize {
+        self.bytes_between_passes()
+            + size_of::<f32>()
+                * (LayerActivations::len(size) + PassScratch::len(size, false) + self.vocabulary_room(size))
     }
 
     /// Number of bytes between passes.
-    fn resting(&self) -> usize {
+    fn bytes_between_passes(&self) -> usize {
         self.network.bytes() + 2 * size_of::<f32>() * self.values
     }
 
     /// Number of values in the working memory of the vocabulary projection.
-    fn ending(&self, size: &TapeSize<'_>) -> usize {
-        vocabulary::room(self.config.vocab, self.config.hidden, size.targets)
+    fn vocabulary_room(&self, size: &TapeSize<'_>) -> usize {
+        vocabulary::workspace_len(self.config.vocab, self.config.hidden, size.targets)
     }
 
-    fn afford(&self, need: usize, size: &TapeSize<'_>) -> Result<(), ModelError> {
+    fn check_limit(&self, need: usize, size: &TapeSize<'_>) -> Result<(), ModelError> {
         match self.limit {
             Some(limit) if need > limit => Err(ModelError::Input(format!(
                 "a pass over {} tokens with {} targets needs {:.2} MiB of memory, the limit is {:.2} MiB; raise the limit \
@@ -158,8 +161,8 @@ mod tests {
     fn found(learner: &mut CpuPasses, pack: &Pack) -> usize {
         learn(learner, pack).unwrap();
         let config = &learner.config;
-        let passing = AttentionPlan::new(pack, learner.heads()).room()
-            + vocabulary::room(config.vocab, config.hidden, pack.targets().len());
+        let passing = AttentionPlan::new(pack, learner.heads()).workspace_len()
+            + vocabulary::workspace_len(config.vocab, config.hidden, pack.targets().len());
         let held = learner.tape.held() + learner.scratch.held();
         learner.network.bytes() + size_of::<f32>() * (2 * learner.values + held + passing)
     }
@@ -188,7 +191,7 @@ mod tests {
                 learner.score(&long, false).unwrap();
                 let held = learner.tape.held() + learner.scratch.held();
                 let size = learner.size(long.tokens().len(), long.targets().len());
-                let after = learner.resting() + size_of::<f32>() * (held + learner.ending(&size));
+                let after = learner.bytes_between_passes() + size_of::<f32>() * (held + learner.vocabulary_room(&size));
                 assert!(after <= limit, "{name}: {after} bytes, the limit is {limit}");
             }
         }

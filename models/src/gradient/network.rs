@@ -25,7 +25,7 @@ pub(super) struct Network {
 pub(super) struct EmbeddingMatrix {
     /// Packed rows, shape (vocab, hidden).
     pub(super) rows: Packed,
-    pub(super) learnt: Option<Range<usize>>,
+    pub(super) trained: Option<Range<usize>>,
 }
 
 impl Network {
@@ -34,7 +34,7 @@ impl Network {
         team.rows(&mut self.layers, 1, 1, &|_, layers| layers.iter_mut().for_each(|layer| layer.repack(values)));
         self.norm.repack(values);
         self.head.repack(values);
-        if let Some(EmbeddingMatrix { rows, learnt: Some(range) }) = &mut self.embedding {
+        if let Some(EmbeddingMatrix { rows, trained: Some(range) }) = &mut self.embedding {
             *rows = Packed::from_f32(&values[range.clone()], rows.out(), rows.inn());
         }
     }
@@ -118,7 +118,7 @@ impl Network {
             layer.forward(pass, &mut tape.kept[index.min(whole)], scratch);
         }
         let tokens = self.finish(pass, pack, scratch);
-        self.end_back(pass, pack, &tokens, scratch, objective, gradients);
+        self.backward_loss(pass, pack, &tokens, scratch, objective, gradients);
         let embedded = self.embedded();
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let input = &tape.inputs[index];
@@ -143,7 +143,7 @@ impl Network {
     /// Range of the embedding's gradient. `None` if it is frozen.
     fn embedded(&self) -> Option<Range<usize>> {
         match &self.embedding {
-            Some(embedding) => embedding.learnt.clone(),
+            Some(embedding) => embedding.trained.clone(),
             None => self.head.range(),
         }
     }
@@ -167,7 +167,7 @@ impl Network {
     }
 
     /// Computes the loss and its gradient with respect to the residual stream, which replaces the stream.
-    fn end_back(
+    fn backward_loss(
         &self,
         pass: &LayerPass<'_>,
         pack: &Pack,
@@ -179,8 +179,8 @@ impl Network {
         let config = pass.config;
         let team = pass.rows.team;
         let PassScratch { stream, hidden, dhidden, last, dlast, .. } = scratch;
-        let learnt = self.head.range().map(|range| &mut gradients[range]);
-        vocabulary::learn(team, self.head.head(), hidden, tokens, objective, dhidden, learnt);
+        let trained = self.head.range().map(|range| &mut gradients[range]);
+        vocabulary::learn(team, self.head.head(), hidden, tokens, objective, dhidden, trained);
         dlast.fill(0.0);
         self.norm.back(team, last, config.rms_eps, dhidden, dlast, gradients);
         stream.fill(0.0);

@@ -13,20 +13,20 @@ const GRAIN: usize = 8;
 pub(super) struct Vector {
     pub(super) values: Vec<f32>,
     /// Range among the trained values. `None` if the vector is frozen.
-    pub(super) learnt: Option<Range<usize>>,
+    pub(super) trained: Option<Range<usize>>,
 }
 
 impl Vector {
     /// Updates the weight with changed values.
     pub(super) fn repack(&mut self, values: &[f32]) {
-        if let Some(range) = &self.learnt {
+        if let Some(range) = &self.trained {
             self.values.copy_from_slice(&values[range.clone()]);
         }
     }
 
     /// Adds the sum over the rows of `d` to the gradient, in the order of the rows: the backward pass of a bias.
     pub(super) fn learn_sum(&self, d: &[f32], gradients: &mut [f32]) {
-        let Some(range) = &self.learnt else { return };
+        let Some(range) = &self.trained else { return };
         let gradient = &mut gradients[range.clone()];
         for row in d.chunks_exact(gradient.len()) {
             crate::kernel::add(gradient, row);
@@ -48,7 +48,7 @@ impl Vector {
             let rows = first * width..first * width + share.len();
             rms_norm_back(&x[rows.clone()], &self.values, eps, &dy[rows], share);
         });
-        if let Some(range) = &self.learnt {
+        if let Some(range) = &self.trained {
             rms_weight_back(x, eps, dy, &mut gradients[range.clone()]);
         }
     }

@@ -39,13 +39,13 @@ pub trait Objective {
 
     /// Distillation term of target `target`, requested after its slope. `None` adds nothing. Not supported on a
     /// GPU.
-    fn pull(&self, _target: usize) -> Option<DistillationTerm<'_>> {
+    fn distillation(&self, _target: usize) -> Option<DistillationTerm<'_>> {
         None
     }
 
     /// Receives the divergence of target `target` from its distillation target, in nats and without the weight, for
     /// reports.
-    fn apart(&mut self, _target: usize, _nats: f64) {}
+    fn report_divergence(&mut self, _target: usize, _nats: f64) {}
 }
 
 impl<F: FnMut(usize, Score) -> Slope> Objective for F {

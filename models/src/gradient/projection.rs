@@ -14,7 +14,7 @@ pub(super) struct Projection {
     weight: Matrix,
     /// Transposed weight, which propagates gradients back to the input.
     transposed: Matrix,
-    learnt: TrainedPart,
+    trained: TrainedPart,
 }
 
 /// Trained part of a projection.
@@ -105,16 +105,16 @@ impl ProjectionAdapter {
 
 impl Projection {
     /// Creates a projection. A trained weight must use `f32` arithmetic, which the loader ensures.
-    pub(super) fn new(weight: Packed, learnt: TrainedPart, arithmetic: Arithmetic) -> Self {
+    pub(super) fn new(weight: Packed, trained: TrainedPart, arithmetic: Arithmetic) -> Self {
         let [weight, transposed] = arithmetic.pair(weight);
-        Self { weight, transposed, learnt }
+        Self { weight, transposed, trained }
     }
 
     /// Updates the weights with changed values.
     pub(super) fn repack(&mut self, values: &[f32], scratch: &mut Vec<f32>) {
         let out = self.weight.out();
         let inn = self.weight.inn();
-        match &mut self.learnt {
+        match &mut self.trained {
             TrainedPart::Nothing => {}
             TrainedPart::Adapter(delta) => delta.repack(values, scratch),
             TrainedPart::Weight(range) => {
@@ -127,12 +127,12 @@ impl Projection {
 
     /// Returns `true` if the backward pass needs the input.
     pub(super) fn learns(&self) -> bool {
-        !matches!(self.learnt, TrainedPart::Nothing)
+        !matches!(self.trained, TrainedPart::Nothing)
     }
 
     /// Rank of the adapter; 0 without one.
     pub(super) fn rank(&self) -> usize {
-        match &self.learnt {
+        match &self.trained {
             TrainedPart::Adapter(delta) => delta.rank,
             _ => 0,
         }
@@ -140,7 +140,7 @@ impl Projection {
 
     /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let delta = match &self.learnt {
+        let delta = match &self.trained {
             TrainedPart::Adapter(delta) => delta.shrink.iter().chain(&delta.expand).map(Packed::bytes).sum(),
             _ => 0,
         };
@@ -153,14 +153,14 @@ impl Projection {
         let ActivationRows { team, count, adapted } = rows;
         let Some(y) = into.product(team, &self.weight, x, count) else { return };
         self.shrink(rows, x, small);
-        if let (TrainedPart::Adapter(delta), true) = (&self.learnt, adapted) {
+        if let (TrainedPart::Adapter(delta), true) = (&self.trained, adapted) {
             matmul_add(team, small, count, &delta.expand[0], y);
         }
     }
 
     /// Computes `A x` alone, if an adapter takes part.
     pub(super) fn shrink(&self, rows: ActivationRows<'_>, x: &[f32], small: &mut [f32]) {
-        if let (TrainedPart::Adapter(delta), true) = (&self.learnt, rows.adapted) {
+        if let (TrainedPart::Adapter(delta), true) = (&self.trained, rows.adapted) {
             matmul(rows.team, x, rows.count, &delta.shrink[0], small);
         }
     }
@@ -181,7 +181,7 @@ impl Projection {
         let ActivationRows { team, count, .. } = rows;
         let dx = into.product(team, &self.transposed, dy, count);
         let GradientBuffers { gradients, small: dsmall } = learning;
-        match &self.learnt {
+        match &self.trained {
             TrainedPart::Nothing => {}
             TrainedPart::Weight(range) => outer::add(team, count, dy, x, 1.0, &mut gradients[range.clone()]),
             TrainedPart::Adapter(delta) => {

@@ -59,7 +59,7 @@ impl HeadRotation<'_> {
                 share.fill(0.0);
                 rms_norm_back(&raw[rows.clone()], &norm.values, eps, &draw[rows], share);
             });
-            if let Some(range) = &norm.learnt {
+            if let Some(range) = &norm.trained {
                 rms_weight_back(raw, eps, draw, &mut gradients[range.clone()]);
             }
         }

@@ -13,18 +13,18 @@ pub(super) struct Unembedding {
     /// Transposed weight, in `f32`.
     transposed: Packed,
     /// Range among the trained values. `None` if the weight is frozen.
-    learnt: Option<Range<usize>>,
+    trained: Option<Range<usize>>,
 }
 
 impl Unembedding {
-    pub(super) fn new(weight: Packed, learnt: Option<Range<usize>>) -> Self {
+    pub(super) fn new(weight: Packed, trained: Option<Range<usize>>) -> Self {
         let transposed = weight.transposed();
-        Self { weight, transposed, learnt }
+        Self { weight, transposed, trained }
     }
 
     /// Updates the weight with changed values.
     pub(super) fn repack(&mut self, values: &[f32]) {
-        if let Some(range) = &self.learnt {
+        if let Some(range) = &self.trained {
             let values = &values[range.clone()];
             let out = self.weight.out();
             let inn = self.weight.inn();
@@ -44,7 +44,7 @@ impl Unembedding {
 
     /// Range among the trained values. `None` if the weight is frozen.
     pub(super) fn range(&self) -> Option<Range<usize>> {
-        self.learnt.clone()
+        self.trained.clone()
     }
 
     /// Size of the packed weights, in bytes.

@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 64 << 10;
 const MAX_DEPTH: usize = 32;
 
 /// Schema key for settings of llguidance, refused because it can disable the library's checks.
-const SETTINGS: &str = "x-guidance";
+const SETTINGS_KEY: &str = "x-guidance";
 
 impl Json {
     /// The schema in the form that llguidance expects. White space is bounded, so that no output can grow without
@@ -35,11 +35,11 @@ impl Json {
             Json::Schema(Value::Object(fields)) => fields.clone(),
             Json::Schema(_) => return refuse("a schema must be a JSON object"),
         };
-        if fields.contains_key(SETTINGS) {
+        if fields.contains_key(SETTINGS_KEY) {
             return refuse("`x-guidance` is not a keyword of JSON schema");
         }
         let settings = json!({ "whitespace_pattern": r"[ \t\n]{1,16}", "json_allow_general_unicode_escapes": true });
-        fields.insert(SETTINGS.to_owned(), settings);
+        fields.insert(SETTINGS_KEY.to_owned(), settings);
         let schema = Value::Object(fields);
         if depth(&schema, MAX_DEPTH).is_none() {
             return refuse(&format!("the schema is nested more than {MAX_DEPTH} levels deep"));

@@ -27,7 +27,7 @@ pub enum GrammarError {
 }
 
 /// First line of a library error; the remaining lines describe internals.
-fn said(error: &impl std::fmt::Display) -> String {
+fn first_line(error: &impl std::fmt::Display) -> String {
     const LONGEST: usize = 300;
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default().trim_end_matches('.');

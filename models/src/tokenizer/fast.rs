@@ -7,13 +7,13 @@ use crate::ModelError;
 
 /// Limit of token IDs: a single huge ID would fill the memory with an empty table. The largest published
 /// vocabularies have about 2¹⁸ tokens.
-const IDS: u32 = 1 << 24;
+const MAX_IDS: u32 = 1 << 24;
 
 /// Number of words that each encoding thread caches per pipeline; the first words stay forever. A word takes about
 /// 400 bytes, one of 255 bytes takes 8 KiB. With the library's default of 10,000, every server thread would grow by
 /// 4 MB, or by 80 MB for deliberately long words. Prompts are encoded on the runtime's blocking threads, of which
 /// load can create 512: with this limit they hold 26 MB in total, or 512 MB for long words.
-const REMEMBERED: usize = 128;
+const CACHED_WORDS: usize = 128;
 
 /// A tokenizer pipeline. `parse` is the published one; `literal` lacks all added tokens, so that no text can spell
 /// one.
@@ -30,7 +30,7 @@ impl FastTokenizer {
         // Removing a truncation cannot fail; only an invalid one can be refused.
         let _ = parse.with_truncation(None);
         let mut model = parse.get_model().clone();
-        model.resize_cache(REMEMBERED);
+        model.resize_cache(CACHED_WORDS);
         parse.with_model(model);
         let mut literal = parse.clone();
         literal.with_added_vocabulary(AddedVocabulary::new());
@@ -89,8 +89,8 @@ impl FastTokenizer {
         let added = self.parse.get_added_vocabulary().get_added_tokens_decoder();
         let model = self.parse.get_model();
         let highest = added.keys().copied().chain(model.get_vocab().into_values()).max();
-        if let Some(id) = highest.filter(|&id| id >= IDS) {
-            return Err(format!("token id {id} is too high: expected an id below {IDS}"));
+        if let Some(id) = highest.filter(|&id| id >= MAX_IDS) {
+            return Err(format!("token id {id} is too high: expected an id below {MAX_IDS}"));
         }
         let byte_level = is_byte_level(self.parse.get_decoder());
         let mut table = TokenBytes::new();

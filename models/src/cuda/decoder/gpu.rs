@@ -7,7 +7,7 @@ use super::graph_step::LaunchableStep;
 use super::runner::StepRunner;
 use crate::batch::{AdapterSlot, ForwardBatch, Logits};
 use crate::cuda::CudaError;
-use crate::cuda::adaptive_wait::AdaptiveWait;
+use crate::adaptive_wait::AdaptiveWait;
 use crate::cuda::bucket::Buckets;
 use crate::cuda::device::{CapturedGraph, Gpu, GpuEvent, GpuInfo, PinnedBuffer};
 use crate::cuda::driver::GpuDriver;

@@ -8,7 +8,7 @@ use cudarc::driver::{CudaEvent, result};
 
 use super::{Gpu, call};
 use crate::cuda::CudaError;
-use crate::cuda::adaptive_wait::AdaptiveWait;
+use crate::adaptive_wait::AdaptiveWait;
 
 /// A point in the stream that can be waited for, reused from step to step.
 pub(crate) struct GpuEvent(CudaEvent);

@@ -30,7 +30,7 @@ use module::KernelModule;
 pub use peak_rates::PeakRates;
 
 use super::CudaError;
-use super::adaptive_wait::AdaptiveWait;
+use crate::adaptive_wait::AdaptiveWait;
 use super::kernel::{CudaKernel, Geometry, KernelError, Launch};
 
 /// Default time limit for the completion of enqueued work.

@@ -87,7 +87,7 @@ pub(super) fn run(
     });
     let mut partial = plan.partial.lock().unwrap_or_else(PoisonError::into_inner);
     partial.resize(self::partial(&plan.runs) * query * dim, 0.0);
-    debug_assert_eq!(partial.len() + offsets.len(), plan.room(), "room");
+    debug_assert_eq!(partial.len() + offsets.len(), plan.workspace_len(), "room");
     let sums = Base(partial.as_mut_ptr());
     let to_dk = Base(dk.as_mut_ptr());
     let to_dv = Base(dv.as_mut_ptr());
@@ -183,7 +183,7 @@ impl<'a> KeyTile<'a> {
         self.dv.fill(0.0);
         for queries in tiles(&self.plan.forest.queries(part)) {
             for member in 0..self.plan.heads.group() {
-                self.look(part, &queries, head * self.plan.heads.group() + member);
+                self.visit_keys(part, &queries, head * self.plan.heads.group() + member);
                 let at = (queries.start - first) * self.width() + member * dim;
                 let extent = Extent { rows: queries.len(), inner: part.tokens.len(), columns: dim };
                 let left = Left { from: &self.slopes, row: TILE, step: 1 };
@@ -196,7 +196,7 @@ impl<'a> KeyTile<'a> {
 
     /// Computes the softmax weights of some queries of one query head and their gradients, and adds their
     /// contribution to dk and dv.
-    fn look(&mut self, part: &SegmentPart, queries: &Range<usize>, head: usize) {
+    fn visit_keys(&mut self, part: &SegmentPart, queries: &Range<usize>, head: usize) {
         let (isa, HeadLayout { query, dim, .. }) = (self.plan.isa, self.plan.heads);
         let width = query * dim;
         let first = (queries.start * query + head) * dim;

@@ -85,7 +85,7 @@ impl<'a> QueryTile<'a> {
             }
             let left = Left { from: &k[at..], row: kv * dim, step: 1 };
             for state in &mut self.members {
-                state.look(self.plan.isa, left, &part.tokens, &keys, &mut self.scores, &self.values);
+                state.visit_keys(self.plan.isa, left, &part.tokens, &keys, &mut self.scores, &self.values);
             }
         }
     }
@@ -107,7 +107,7 @@ impl Member {
     }
 
     /// Processes one tile of keys and values.
-    fn look(
+    fn visit_keys(
         &mut self,
         isa: Isa,
         keys: Left<'_>,
@@ -127,7 +127,7 @@ impl Member {
         // SAFETY: `isa` names instructions that the CPU has; the scores have a row per key.
         unsafe {
             let rows = &mut scores[..seen.len() * TILE];
-            on_lanes!(isa, weigh(scores: &mut [f32] = rows, columns: usize = columns, member: &mut Member = self));
+            on_lanes!(isa, softmax_weights(scores: &mut [f32] = rows, columns: usize = columns, member: &mut Member = self));
         }
         let extent = Extent { rows: queries.len(), inner: seen.len(), columns: dim };
         let left = Left { from: scores, row: 1, step: TILE };
@@ -141,7 +141,7 @@ impl Member {
 /// # Safety
 /// The CPU must support the instruction set of `L`.
 #[inline(always)]
-unsafe fn weigh<L: Lanes>(scores: &mut [f32], columns: usize, member: &mut Member) {
+unsafe fn softmax_weights<L: Lanes>(scores: &mut [f32], columns: usize, member: &mut Member) {
     let mut keep = [0.0; TILE];
     for column in (0..columns).step_by(LANES) {
         // SAFETY: whole vectors of the rows and of the arrays, which have TILE values; the instruction set of `L`

@@ -119,13 +119,13 @@ impl AttentionPlan {
     }
 
     /// Number of values in the working memory of [`backward`](Self::backward): partial query gradients and `D`.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn workspace_len(&self) -> usize {
         let HeadLayout { query, dim, .. } = self.heads;
         backward::partial(&self.runs) * query * dim + self.tokens * query
     }
 
-    /// Upper bound of [`room`](Self::room) for packs of `tokens` tokens.
-    pub(crate) fn most_room(tokens: usize, heads: HeadLayout) -> usize {
+    /// Upper bound of [`workspace_len`](Self::room) for packs of `tokens` tokens.
+    pub(crate) fn max_workspace_len(tokens: usize, heads: HeadLayout) -> usize {
         let HeadLayout { query, kv, dim } = heads;
         backward::most_runs(tokens, kv) * tokens * query * dim + tokens * query
     }

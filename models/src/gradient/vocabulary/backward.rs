@@ -21,7 +21,7 @@ const STRIDE: usize = ENTRIES + LANES;
 const SHARES: usize = 16;
 
 /// Number of values in the working memory of [`run`] for `rows` rows.
-pub(super) fn room(vocabulary: usize, width: usize, rows: usize) -> usize {
+pub(super) fn workspace_len(vocabulary: usize, width: usize, rows: usize) -> usize {
     let shares = SHARES.min(vocabulary.div_ceil(ENTRIES));
     shares * rows * width.next_multiple_of(PANEL) + rows * width.next_multiple_of(LANES)
 }
@@ -47,7 +47,7 @@ pub(super) fn run(
     let sums = Base(partial.as_mut_ptr());
     let grad = grad.map(|grad| Base(grad.as_mut_ptr()));
     let task = BackwardTask { isa, transposed, rows, logits, hidden: aligned(hidden, width) };
-    debug_assert_eq!(partial.len() + task.hidden.len(), room(vocabulary, width, rows.len()), "room");
+    debug_assert_eq!(partial.len() + task.hidden.len(), workspace_len(vocabulary, width, rows.len()), "room");
     let len = rows.len() * padded;
     team.sweep(shares, &|claims| {
         let mut slopes = vec![0.0; ROWS * STRIDE];
@@ -116,7 +116,7 @@ impl BackwardTask<'_> {
             if (first..first + count).contains(&row.id) {
                 to[row.id - first] += row.slope.logprob;
             }
-            let drawn = &row.drawn[row.drawn.partition_point(|&(id, _)| id < first)..];
+            let drawn = &row.distillation_slopes[row.distillation_slopes.partition_point(|&(id, _)| id < first)..];
             for &(id, slope) in drawn.iter().take_while(|&&(id, _)| id < first + count) {
                 to[id - first] += slope;
             }

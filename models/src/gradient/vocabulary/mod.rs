@@ -110,21 +110,23 @@ fn learn_with(
         for (offset, row) in rows.iter_mut().enumerate() {
             let target = index * ROWS + offset;
             row.slope = objective.slope(target, row.score);
-            row.drawn = drawn(objective, target, &logits[offset * vocabulary..][..vocabulary]);
+            row.distillation_slopes =
+                distillation_slopes(objective, target, &logits[offset * vocabulary..][..vocabulary]);
         }
         backward::run(isa, team, head.transposed, (&rows, logits), hidden, dhidden, grad.as_deref_mut());
     }
 }
 
 /// Slopes of the distillation term's logits, by ID. Reports the divergence to the objective.
-fn drawn(objective: &mut dyn Objective, target: usize, logits: &[f32]) -> Vec<(usize, f32)> {
-    let Some(pull) = objective.pull(target) else { return Vec::new() };
-    let (nats, slopes) = pull.towards.divergence(logits);
-    let ids = pull.towards.ids().iter().map(|&id| id as usize);
-    let mut drawn: Vec<(usize, f32)> = ids.zip(slopes.into_iter().map(|slope| pull.weight * slope)).collect();
-    drawn.sort_unstable_by_key(|&(id, _)| id);
-    objective.apart(target, nats);
-    drawn
+fn distillation_slopes(objective: &mut dyn Objective, target: usize, logits: &[f32]) -> Vec<(usize, f32)> {
+    let Some(term) = objective.distillation(target) else { return Vec::new() };
+    let (nats, slopes) = term.towards.divergence(logits);
+    let ids = term.towards.ids().iter().map(|&id| id as usize);
+    let mut distillation_slopes: Vec<(usize, f32)> =
+        ids.zip(slopes.into_iter().map(|slope| term.weight * slope)).collect();
+    distillation_slopes.sort_unstable_by_key(|&(id, _)| id);
+    objective.report_divergence(target, nats);
+    distillation_slopes
 }
 
 fn check(weights: &Packed, hidden: &[f32], ids: &[u32]) {
@@ -137,9 +139,9 @@ fn check(weights: &Packed, hidden: &[f32], ids: &[u32]) {
 
 /// Number of values in the working memory of [`learn`] for `targets` targets: a few rows of logits, and partial
 /// sums for their hidden states.
-pub(super) fn room(vocabulary: usize, width: usize, targets: usize) -> usize {
+pub(super) fn workspace_len(vocabulary: usize, width: usize, targets: usize) -> usize {
     let rows = ROWS.min(targets);
-    rows * vocabulary + backward::room(vocabulary, width, rows)
+    rows * vocabulary + backward::workspace_len(vocabulary, width, rows)
 }
 
 /// Logit statistics and slopes of one target.
@@ -151,7 +153,7 @@ struct TargetRow {
     normalizer: f32,
     slope: Slope,
     /// Additional slopes of a distillation term, by ID. Empty if there is no term.
-    drawn: Vec<(usize, f32)>,
+    distillation_slopes: Vec<(usize, f32)>,
 }
 
 /// Computes the logits of some targets and their statistics.

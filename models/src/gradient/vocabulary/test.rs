@@ -28,7 +28,7 @@ impl<'a> Drawn<'a> {
 
     /// Tokens with their distillation and model log-probabilities. Empty for a target without a term.
     fn pairs(&self, target: usize, logs: &[f64]) -> Vec<(usize, f64, f64)> {
-        let Some(DistillationTerm { towards, .. }) = self.pull(target) else { return Vec::new() };
+        let Some(DistillationTerm { towards, .. }) = self.distillation(target) else { return Vec::new() };
         let total: f64 = towards.ids().iter().map(|&id| logs[id as usize].exp()).sum();
         let pair = |(&id, &p): (&u32, &f32)| (id as usize, f64::from(p), logs[id as usize].exp() / total);
         towards.ids().iter().zip(towards.probabilities()).map(pair).collect()
@@ -45,12 +45,12 @@ impl Objective for Drawn<'_> {
         self.case.slopes[target]
     }
 
-    fn pull(&self, target: usize) -> Option<DistillationTerm<'_>> {
+    fn distillation(&self, target: usize) -> Option<DistillationTerm<'_>> {
         let weight = Self::weight(target);
         (target % 3 != 1).then(|| DistillationTerm { towards: &self.towards[target], weight })
     }
 
-    fn apart(&mut self, target: usize, nats: f64) {
+    fn report_divergence(&mut self, target: usize, nats: f64) {
         self.apart.push((target, nats));
     }
 }
@@ -207,7 +207,7 @@ fn what_targets_are_drawn_to_counts_as_defined() {
                         expected_grad[entry * width + k] += d * hidden[target * width + k];
                     }
                 }
-                if drawn.pull(target).is_some() {
+                if drawn.distillation(target).is_some() {
                     let &(told, nats) = apart.next().unwrap();
                     assert!(
                         told == target && (nats - drawn.divergence(target, &logs)).abs() < 1e-5,

@@ -133,7 +133,7 @@ impl AttentionTile<'_> {
             // SAFETY: guaranteed by the caller.
             unsafe {
                 self.score::<L, S>(&run);
-                self.weigh::<L>(first, run.tokens);
+                self.softmax_weights::<L>(first, run.tokens);
                 self.gather::<L, S>(&run, &ahead);
             }
             first = next;
@@ -185,7 +185,7 @@ impl AttentionTile<'_> {
 
     /// Converts scores into softmax weights relative to the largest score so far, and rescales the earlier sums.
     #[inline(always)]
-    unsafe fn weigh<L: Lanes>(&mut self, first: usize, tokens: usize) {
+    unsafe fn softmax_weights<L: Lanes>(&mut self, first: usize, tokens: usize) {
         let padded = tokens.next_multiple_of(LANES);
         for row in 0..self.rows() {
             let scores = &mut self.scores[row * RUN_TOKENS..row * RUN_TOKENS + padded];

@@ -27,7 +27,7 @@ pub(super) struct Tensor {
 
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Maximum number of dimensions: `GGML_MAX_DIMS` of ggml.
-const DIMENSIONS: u32 = 4;
+const MAX_DIMENSIONS: u32 = 4;
 
 impl Header {
     pub(super) fn read(bytes: &[u8]) -> Result<Self, Reason> {
@@ -89,7 +89,7 @@ impl TensorEntry {
     fn read(bytes: &[u8], cursor: &mut Cursor<'_>) -> Result<Self, Reason> {
         let name = String::from_utf8_lossy(&bytes[cursor.text("tensor name")?]).into_owned();
         let count = cursor.u32(&name)?;
-        if !(1..=DIMENSIONS).contains(&count) {
+        if !(1..=MAX_DIMENSIONS).contains(&count) {
             return Err(format!("tensor {name} has {count} dimensions"));
         }
         let dimensions = (0..count).map(|_| cursor.u64(&name)).collect::<Result<Vec<_>, _>>()?;

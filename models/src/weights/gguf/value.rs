@@ -28,7 +28,7 @@ const FLOAT32: u32 = 6;
 const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
 /// Maximum nesting of arrays. No known model nests them; the limit keeps a damaged file from exhausting the stack.
-const DEPTH: u32 = 4;
+const MAX_DEPTH: u32 = 4;
 
 /// Size of a fixed-size value in bytes, by the type numbers of the GGUF specification.
 fn width(kind: u32) -> Option<u64> {
@@ -45,7 +45,7 @@ impl MetadataValue {
     pub(super) fn read(bytes: &[u8], cursor: &mut Cursor<'_>, key: &str) -> Result<Self, Reason> {
         match cursor.u32(key)? {
             TEXT => Ok(Self::Text(String::from_utf8_lossy(&bytes[cursor.text(key)?]).into_owned())),
-            ARRAY => Array::read(cursor, key, DEPTH).map(Self::Array),
+            ARRAY => Array::read(cursor, key, MAX_DEPTH).map(Self::Array),
             kind => {
                 let width = width(kind).ok_or_else(|| format!("{key} has the unknown value type {kind}"))?;
                 Ok(Self::number(kind, &bytes[cursor.skip(width, key)?]))

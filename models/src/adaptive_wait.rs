@@ -1,4 +1,4 @@
-//! Polling for completion of GPU work: with low latency, without keeping a CPU core busy, and with a time limit.
+//! Polling for completion of asynchronous work, such as a GPU's: with low latency, without keeping a CPU core busy, and with a time limit.
 
 use std::thread;
 use std::time::{Duration, Instant};
