@@ -62,6 +62,7 @@ impl BatchEmbedder<'_> {
         let window = (first..end).map(texts.text).collect::<Result<Vec<_>, _>>()?;
         let keys: Vec<TextHash> = window.iter().map(|text| TextHash::of(text)).collect();
         let mut vectors = vec![Vec::new(); window.len()];
+        // Repeated texts are embedded once, and their vector is copied to every place.
         let mut places: HashMap<TextHash, Vec<usize>> = HashMap::new();
         for (place, &key) in keys.iter().enumerate() {
             match self.memory.get(key)? {

@@ -86,6 +86,7 @@ impl EmbeddingJournal {
         let mut record = vec![0; record_length(self.dims)];
         while fill(&mut reader, &mut record)? {
             let Some(key) = key_of(&record) else { break };
+            // A repeated key overwrites its place; both records hold the same vector.
             self.places.insert(key, self.end + KEY);
             self.end += record.len() as u64;
         }
@@ -104,6 +105,7 @@ impl EmbeddingJournal {
 
     /// Appends vectors, each of the journal's length.
     pub(crate) fn add(&mut self, vectors: &[(TextHash, &[f32])]) -> Result<(), IndexError> {
+        // The header is written with the first record, so a journal without vectors needs no file.
         let mut bytes = if self.end == 0 { self.header.clone() } else { Vec::new() };
         let mut place = self.end + bytes.len() as u64 + KEY;
         for (key, vector) in vectors {

@@ -64,6 +64,7 @@ impl LockedFolder {
     pub(crate) fn rename_snapshot(&self, part: PartialSnapshot, number: u64) -> Result<(), IndexError> {
         let target = self.dir.join(snapshot_name(number));
         fs::rename(&part.path, &target).map_err(IndexError::io("rename", &part.path))?;
+        // The folder has its final name now; dropping `part` would try to remove the old one.
         std::mem::forget(part);
         sync_folder(&self.dir)
     }

@@ -71,6 +71,7 @@ impl Index {
         // Checked before the files are read through, because a watcher retries again and again.
         check_embedder(dir, &Manifest::read(dir)?, embed.as_ref())?;
         let snapshot = Snapshot::open_newest(dir, options)?;
+        // Again, since another build may have published between the two reads.
         check_embedder(dir, &snapshot.manifest, embed.as_ref())?;
         Ok(Index { snapshot, embed, filter: None, dir: dir.to_owned() })
     }

@@ -145,6 +145,7 @@ impl LiveIndex {
     pub fn watch(self: &Arc<Self>, interval: Duration) -> std::io::Result<()> {
         let watched = Arc::downgrade(self);
         let look = move || {
+            // The last logged error: the same failure is not logged at every attempt.
             let mut told = None;
             let mut wait = interval;
             loop {

@@ -86,6 +86,7 @@ pub fn build(
     // An unreadable old manifest must not prevent replacing the index.
     let published = Manifest::read(out).ok().map(|manifest| manifest.snapshot);
     let snapshot = writing.next_snapshot(published)?;
+    // An unreadable manifest does not tell which snapshot it needs, so none is removed before the new one is there.
     if published.is_some() || !writing.holds_index() {
         writing.sweep(published)?;
     }

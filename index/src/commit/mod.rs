@@ -98,6 +98,7 @@ pub fn commit(
     // Must not leave a lock file behind where there is no index.
     Manifest::read(dir)?;
     let writing = LockedFolder::lock(dir)?;
+    // Opened under the lock, so nobody else can publish in between.
     let base = Snapshot::open_newest(dir, &OpenOptions::unwalked())?;
     // One change yields exactly one report.
     Committing { dir, embed, options, progress }.commit_together(&writing, &base, vec![changes])?.remove(0)
@@ -170,10 +171,12 @@ impl Committing<'_> {
     }
 
     fn publish(&self, writing: &LockedFolder, base: &Snapshot, plan: &CommitPlan) -> Result<Manifest, IndexError> {
+        // Refuses nothing here: each plan passed the same check on its own.
         let extract = self.extractor(base, plan)?;
         let extract = extract.as_deref();
         let published = Some(base.manifest.snapshot);
         let snapshot = writing.next_snapshot(published)?;
+        // Frees the space of killed builds before writing a new snapshot.
         writing.sweep(published)?;
         let mut memory = EmbeddingCache::open(self.dir, self.embed, self.options.journal)?;
         base.remember(&mut memory)?;
@@ -186,6 +189,7 @@ impl Committing<'_> {
         let again = extract.and_then(|extract| again(base, extract));
         let goes_on = BaseSnapshot { snapshot: base, files: &files, moved: &moved, again };
         let graph = draft.write(&part, &mut plan.documents(base), Some(goes_on))?;
+        // Writing took a while: another program may have replaced the folder meanwhile.
         self.check_base(base)?;
         draft.publish(part, snapshot, base.manifest.corpus.clone(), graph)
     }

@@ -26,7 +26,7 @@ fn chunks(record: CorpusRecord, size: usize) -> Result<Vec<CorpusItem>, IndexErr
     // Splitting trims the white space around chunks.
     if document.text.trim().chars().nth(size).is_none() {
         return Ok(vec![
-            CorpusItem::CorpusRecord(CorpusRecord { location, document, from_content }),
+            CorpusItem::Record(CorpusRecord { location, document, from_content }),
             CorpusItem::Chunked(name, 0),
         ]);
     }
@@ -45,7 +45,7 @@ fn chunks(record: CorpusRecord, size: usize) -> Result<Vec<CorpusItem>, IndexErr
         let triples = triples.clone();
         let metadata = metadata.clone();
         let document = Document { id: format!("{name}#{number}"), title, text, triples, metadata };
-        CorpusItem::CorpusRecord(CorpusRecord { location: location.clone(), document, from_content })
+        CorpusItem::Record(CorpusRecord { location: location.clone(), document, from_content })
     });
     let mut found: Vec<CorpusItem> = records.collect();
     found.push(CorpusItem::Chunked(name, count));

@@ -74,6 +74,7 @@ fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<CorpusItem>, Inde
         _ => file.file_name().unwrap_or(file.as_os_str()).to_string_lossy(),
     };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    // Offsets of chunks count from behind the byte order mark; lines count from the file's first byte.
     let skipped = bytes.len() - text.len();
     let title = title(file, text);
     // Chunks come in text order, so lines are counted from the previous chunk on: one pass over the file in total.
@@ -82,7 +83,7 @@ fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<CorpusItem>, Inde
     let records = split(file, text, size).into_iter().enumerate().map(|(number, (offset, chunk))| {
         line += line_breaks(&bytes[reached..skipped + offset]);
         reached = skipped + offset;
-        CorpusItem::CorpusRecord(CorpusRecord {
+        CorpusItem::Record(CorpusRecord {
             location: Location { file: shared.clone(), line },
             document: Document {
                 triples: None,

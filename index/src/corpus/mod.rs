@@ -71,7 +71,7 @@ struct CorpusRecord {
 
 /// Item of a corpus stream.
 enum CorpusItem {
-    CorpusRecord(CorpusRecord),
+    Record(CorpusRecord),
     /// End of a file or record: its name, and the number of its chunks. Chunk IDs are the name, `#`, and a number from
     /// 1. A record left whole has no chunks.
     Chunked(String, u64),
@@ -131,7 +131,7 @@ impl Corpus {
         let path = PathBuf::from(name);
         let file: Arc<Path> = path.as_path().into();
         let records = documents.into_iter().zip(1..).map(move |(document, line)| {
-            Ok(CorpusItem::CorpusRecord(CorpusRecord {
+            Ok(CorpusItem::Record(CorpusRecord {
                 location: Location { file: file.clone(), line },
                 document,
                 from_content: false,
@@ -197,7 +197,7 @@ impl Corpus {
                 }
                 Some(Err(error)) => return Err(error),
                 Some(Ok(CorpusItem::Chunked(name, chunks))) => self.chunked.push((name, chunks)),
-                Some(Ok(CorpusItem::CorpusRecord(record))) => {
+                Some(Ok(CorpusItem::Record(record))) => {
                     if let Some(document) = self.admit(record)? {
                         return Ok(Some(document));
                     }
@@ -213,6 +213,7 @@ impl Corpus {
                 free.insert(location);
                 Ok(Some(document))
             }
+            // An ID from the content repeats only if the passage does.
             Entry::Occupied(_) if from_content => {
                 self.collapsed += 1;
                 Ok(None)
@@ -238,6 +239,7 @@ impl Iterator for Corpus {
 }
 
 fn name_of(path: &Path) -> String {
+    // Canonical, so that `.` and `..` have a name too.
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let stem = if absolute.is_dir() { absolute.file_name() } else { absolute.file_stem() };
     stem.map_or_else(|| "corpus".to_owned(), |stem| stem.to_string_lossy().into_owned())

@@ -158,7 +158,7 @@ fn every_chunk_of_a_file_knows_its_line() {
         let lines = (1..=500).map(|line| format!("word{line}\n{}", "\n".repeat(line % 3)));
         let text = format!("\u{feff}\n{}", lines.collect::<String>());
         fs::write(&path, &text).unwrap();
-        let record = |found| if let CorpusItem::CorpusRecord(record) = found { Some(record) } else { None };
+        let record = |found| if let CorpusItem::Record(record) = found { Some(record) } else { None };
         let found = folder::read(&path, &options).unwrap().map(Result::unwrap);
         let records: Vec<CorpusRecord> = found.filter_map(record).collect();
         assert!(records.len() > 300, "{}", records.len());

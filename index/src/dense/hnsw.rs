@@ -99,12 +99,14 @@ impl Hnsw {
         let wanted = k.min(allowed.map_or(vectors.count(), AllowedPassages::len));
         let slot = self.slots.take(deadline).ok_or(IndexError::Deadline { stage: "the vector search" })?;
         let may_be_found = |node| self.keys.passage(node).is_some_and(|number| admits(allowed, number));
+        // An unfiltered search is faster, and possible only if every node is a valid result.
         let found = if self.keys.gone() == 0 && allowed.is_none() {
             self.index.search(query, wanted)
         } else {
             self.index.filtered_search(query, wanted, may_be_found)
         };
         let found = found.map_err(failed("search"))?;
+        // Scoring needs no scratch memory of usearch, so the next search may start.
         drop(slot);
         let score = |node: u64| {
             let number = self.keys.passage(node)?;

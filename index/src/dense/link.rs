@@ -78,6 +78,7 @@ fn add(
     let done = AtomicUsize::new(vectors.count() - new.len().min(vectors.count()));
     let unknown = || IndexError::Dense { action: "add to", message: "a vector is missing".into() };
     let add_from = |start: usize| -> Result<(), IndexError> {
+        // Interleaved, so that one thread adds vectors in order and several add them in nearly the same order.
         for (&number, node) in new.iter().zip(first as u64..).skip(start).step_by(threads) {
             index.add(node, vectors.row(number).ok_or_else(unknown)?).map_err(failed("add to"))?;
             progress(done.fetch_add(1, Ordering::Relaxed) as u64 + 1);

@@ -30,6 +30,7 @@ impl NodePassages {
         let (numbers, rest) = bytes.as_chunks();
         let passages: Vec<u32> = numbers.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
         let mut seen = vec![false; count];
+        // Every passage exactly once; removed ones any number of times.
         let mut fresh = |&number: &u32| match seen.get_mut(number as usize) {
             Some(seen) => !std::mem::replace(seen, true),
             None => number == GONE,

@@ -63,6 +63,7 @@ struct PairCounts {
 impl PairCounts {
     fn of(stated: &[Numbers], phrases: usize) -> PairCounts {
         let both = stated.iter().flat_map(|&[subject, _, object]| [(subject, object), (object, subject)]);
+        // A fact about a phrase and itself joins nothing.
         let mut pairs: Vec<(u32, u32)> = both.filter(|(from, to)| from != to).collect();
         pairs.sort_unstable();
         let mut counts = PairCounts { offsets: vec![0; phrases + 1], pairs: Vec::new() };

@@ -87,6 +87,7 @@ impl LocalPageRank {
         while let Some(node) = scratch.waiting.pop_front() {
             let held = std::mem::take(&mut scratch.residual[node as usize]);
             let (targets, weights) = edges.row(node);
+            // The restart share stays as mass (FOCS 2006, the `push` operation); the rest moves on.
             scratch.mass[node as usize] += held * (1.0 - self.damping) as f32;
             let left = || targets.iter().zip(weights).filter(|(target, _)| kept(**target));
             let degree: f32 = left().map(|(_, weight)| weight).sum();
@@ -107,6 +108,8 @@ impl LocalScratch {
     fn add(&mut self, node: u32, amount: f32) {
         let mass = self.mass[node as usize];
         let residual = &mut self.residual[node as usize];
+        // A node may drop back to zero residual before it gets mass, so `touched` can repeat; `settle` removes
+        // repetitions.
         if mass == 0.0 && *residual == 0.0 {
             self.touched.push(node);
         }

@@ -99,6 +99,7 @@ impl<'a> PathTracer<'a> {
         let phrases = self.graph.phrases() as u32;
         let mut best = CandidatePath { chance: 0.0, steps: Vec::new() };
         for (last, weight) in self.row(phrases + passage) {
+            // Chance that the walk leaves `last` along this edge.
             let share = f64::from(weight) / self.degree(last);
             if let Some(&start) = self.seeds.get(&last) {
                 best.improve(start * share, &[(last, weight)]);

@@ -97,6 +97,7 @@ impl GraphRanker {
         wanted: TopPassages<'_>,
     ) -> RankedPassages {
         let phrases = graph.phrases();
+        // The ignored phrase is part of the key of a solver, since it changes the matrix.
         let without = left_out(graph, options.variant);
         let Some(whole) = &self.whole else { return self.rank_locally(graph, options, seeds, own, wanted, without) };
         let solver = prepared(whole, options.damping, without, || solver(graph, options.damping, without));
@@ -156,6 +157,7 @@ fn prepared(
     let solver = {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         match kept.iter().position(|kind| kind.damping == damping && kind.without == without) {
+            // Moves the solver to the front, so that truncation drops the least recently used one.
             Some(place) => kept[..=place].rotate_right(1),
             None => {
                 kept.insert(0, PreparedSolver { damping, without, solver: Arc::default() });
@@ -173,6 +175,7 @@ fn solver(graph: &Graph, damping: f64, without: Option<u32>) -> PageRankSolver<f
     let mut edges = Edges { offsets: adjacency.offsets, targets: adjacency.targets, weights: adjacency.weights };
     let mut weights = Vec::new();
     if let Some(without) = without {
+        // Weight 0 removes an edge from the system without rebuilding the compressed rows.
         weights.extend_from_slice(edges.weights);
         for (weight, _) in weights.iter_mut().zip(edges.targets).filter(|(_, target)| **target == without) {
             *weight = 0.0;

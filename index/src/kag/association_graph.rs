@@ -143,6 +143,7 @@ impl AssociationGraph {
         for _ in 0..options.iterations {
             let mut next: Vec<f64> = start.iter().map(|start| (1.0 - options.damping) * start).collect();
             for &(a, b, weight) in &self.edges {
+                // Column-stochastic: mass leaves `b` in proportion to the weights of its edges.
                 next[a] += options.damping * weight * mass[b] / sums[b];
                 next[b] += options.damping * weight * mass[a] / sums[a];
             }

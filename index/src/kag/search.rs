@@ -127,6 +127,7 @@ fn find(
     let options = &query.kag;
     let keys = keys(graph, query, text);
     query.enter_stage("the query was embedded")?;
+    // Cuts at a character boundary.
     let end = text.char_indices().nth(LONGEST_ASKED).map_or(text.len(), |(end, _)| end);
     let asked = keys.iter().map(|key| format!("Key entity: {}. Query: {}", key.text, &text[..end]));
     let asked: Vec<String> = asked.collect();

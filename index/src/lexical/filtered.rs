@@ -48,6 +48,7 @@ pub(super) fn best(
         weight.for_each_pruning(Score::MIN, segment, &mut |number, score| {
             if allowed.contains(number) {
                 found.push(Badness(Scored { number, score }));
+                // The heap keeps `limit` passages with the worst on top, so only that one has to go.
                 if found.len() > limit {
                     found.pop();
                 }

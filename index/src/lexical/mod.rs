@@ -58,6 +58,7 @@ impl LexicalIndex {
         let reader = index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into().map_err(opening())?;
         let searcher: Searcher = reader.searcher();
         let segments = searcher.segment_readers();
+        // Document IDs equal passage numbers only in a single segment without deletions.
         if segments.len() != 1 || segments[0].max_doc() as usize != count || searcher.num_docs() != count as u64 {
             return Err(IndexError::corrupt(dir, format!("it does not hold {count} passages")));
         }

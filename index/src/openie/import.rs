@@ -94,6 +94,7 @@ impl Imported {
                 .entry(record.key)
                 .and_modify(|old: &mut RecordSpan| {
                     report.replaced += 1;
+                    // The later record counts; it keeps the number, so that it is matched once.
                     *old = RecordSpan { number: old.number, ..place };
                 })
                 .or_insert(place);

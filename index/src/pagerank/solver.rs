@@ -60,6 +60,7 @@ impl<F: Real> PageRankSolver<F> {
         let count = |node: u32| system.rows[node as usize].len();
         swept.sort_by_key(|&node| (node as usize >= last, count(node)));
         let radius = system.radius(&swept);
+        // The optimal factor for consistently ordered matrices (Young 1971); a good one for these graphs.
         let omega = 2.0 / (1.0 + (1.0 - radius * radius).sqrt());
         let runs = swept.chunk_by(|&a, &b| count(a) == count(b) && (a as usize >= last) == (b as usize >= last));
         let runs = runs.map(|run| RowRun { places: run.len(), entries: count(run[0]) }).collect();
@@ -291,6 +292,7 @@ impl<F: Real> Sweep<'_, F> {
         let before = self.walk[place];
         let step = (sum * rows.inverses[i] - before) * self.omega;
         self.walk[place] = before + step;
+        // The residual bound from the module documentation.
         self.missing += (step * rows.bounds[i]).abs().into();
     }
 }

@@ -38,6 +38,7 @@ impl System {
                     continue;
                 }
                 degrees[node] += weight;
+                // Self-loops stay on the diagonal: `D - damping·A` subtracts their weight there.
                 if target as usize == node {
                     diagonal[node] -= damping * weight;
                 } else {
@@ -68,6 +69,7 @@ impl System {
                     continue;
                 }
                 self.rows[node].retain(|(target, _)| !gone[*target as usize]);
+                // Eliminating the node would add more entries than it removes.
                 if self.fill(node) > live[node] {
                     continue;
                 }
@@ -98,6 +100,7 @@ impl System {
         let row = std::mem::take(&mut self.rows[node]);
         let inverse = 1.0 / self.diagonal[node];
         for &(a, to_a) in &row {
+            // The Schur complement, with off-diagonal entries negated.
             self.diagonal[a as usize] -= to_a * to_a * inverse;
             live[a as usize] -= 1;
             for &(b, to_b) in row.iter().filter(|(b, _)| *b != a) {

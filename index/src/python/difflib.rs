@@ -43,6 +43,7 @@ impl SequenceMatcher {
             places.entry(c).or_default().push(place);
         }
         if b.len() >= POPULAR_FROM {
+            // CPython's own formula for `autojunk`.
             let most = b.len() / 100 + 1;
             places.retain(|_, places| places.len() <= most);
         }

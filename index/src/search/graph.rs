@@ -81,6 +81,7 @@ impl SearchContext<'_> {
         let facts = candidates(graph, vector, facts);
         let followed = &facts[..options.linking_top_k.min(facts.len())];
         let filter = self.index.filter.as_deref();
+        // `None` means no filter, which differs from a filter that keeps nothing.
         let places = filter.map(|filter| self.filter(filter, graph, followed)).transpose()?;
         let kept: Vec<KeptFact> = match &places {
             Some(places) => places.iter().map(|&place| followed[place].kept()).collect(),
@@ -112,6 +113,7 @@ impl SearchContext<'_> {
             local: !ranker.is_whole(),
             missing: 0.0,
         };
+        // The scale covers all passages, allowed or not, so scores do not depend on a condition.
         let (similar, scale) = self.similar(vector, ranker.is_whole(), limit)?;
         if kept.is_empty() {
             let list = self.nearest(similar, vector, limit)?.ranked(scale, self.wanted(limit));
@@ -148,6 +150,7 @@ impl SearchContext<'_> {
             let source = format!("it keeps the fact at place {place} of {}", facts.len()).into();
             return Err(IndexError::Filter { source });
         }
+        // A filter may repeat facts; more than this many are never followed.
         kept.truncate(self.query.graph.linking_top_k);
         Ok(kept)
     }

@@ -41,6 +41,7 @@ impl PassageStore {
         // SAFETY: files of a snapshot are never written again once they are published, only unlinked.
         let map = unsafe { Mmap::map(&file) }.map_err(IndexError::io("map", path))?;
         let corrupt = |message: &str| IndexError::corrupt(path, message);
+        // Every offset is checked, so that a forged file cannot cause a panic.
         let tail = map.len().checked_sub(TAIL).ok_or_else(|| corrupt("it is too short"))?;
         if !map.starts_with(&MAGIC) || !map.ends_with(&MAGIC) {
             return Err(corrupt("it is not a passage store"));

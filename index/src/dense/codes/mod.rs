@@ -144,6 +144,8 @@ impl CodedQuery {
             let x = f64::from(x);
             let whole = if step > 0.0 { (x / step).round().clamp(-MOST_OF_QUERY, MOST_OF_QUERY) } else { 0.0 };
             let coded = whole as i32;
+            // Adding 64 makes the high half unsigned, as the kernels require; `extremes` subtracts it again by the row
+            // sum.
             halves.high[place] = (coded.div_euclid(128) + 64) as u8;
             halves.low[place] = coded.rem_euclid(128) as u8;
             left += (x - step * whole).powi(2);

@@ -62,6 +62,7 @@ impl Candidates {
     fn look(&mut self, number: u32, value: f64, slack: f64) {
         let low = value - slack;
         let high = value + slack;
+        // The floor only rises, so a row below it now can never return.
         if high < self.floor() {
             return;
         }
@@ -89,15 +90,18 @@ impl Codes {
         let mut largest = Candidates::of(k.max(1));
         let mut least = Candidates::of(1);
         let mut products = Vec::with_capacity(ROWS);
+        // Standard bound on the rounding error of a sum in `f32`, with room for the lanes of `dot`.
         let rounding = (query.len() + 64) as f64 * f64::from(f32::EPSILON);
         let mut number = 0;
         for (codes, rows) in self.codes().chunks(ROWS * self.stride).zip(self.rows().chunks(ROWS)) {
             super::kernel::products(&coded.halves, codes, &mut products);
             for (row, &(high, low)) in rows.iter().zip(&products) {
+                // Undoes the offset of 64 in the high halves: it added 64 times the sum of the codes.
                 let whole = 128 * (i64::from(high) - 64 * i64::from(row.sum)) + i64::from(low);
                 let value = f64::from(row.scale) * coded.step * whole as f64;
                 let slack = coded.slack(row, rounding);
                 largest.look(number, value, slack);
+                // Negated, so that the same code finds the minimum.
                 least.look(number, -value, slack);
                 number += 1;
             }

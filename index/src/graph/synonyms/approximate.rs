@@ -101,6 +101,7 @@ impl ApproximateGraph<'_> {
         let Some(a) = self.vectors.row(query) else { return Ok(()) };
         let bytes = self.bytes(query);
         let mut matches = self.index.search(&bytes, FEW).map_err(failed)?;
+        // The farthest of a few is still a possible synonym, so there may be more of them.
         if matches.distances.last().is_some_and(|distance| 1.0 - distance >= THRESHOLD - ERROR) {
             matches = self.index.search(&bytes, MANY).map_err(failed)?;
         }

@@ -62,12 +62,14 @@ impl Scan<'_> {
         for (place, &mut (query, _)) in few.iter_mut().enumerate() {
             let row = self.vectors.row(query).unwrap_or_default();
             rests[place] = self.cut.rest(row);
+            // Interleaved: the same component of all queries is adjacent, as `tiles` reads them.
             firsts[place..].iter_mut().step_by(HEIGHT).zip(row).for_each(|(place, &x)| *place = x);
         }
         self.panels.tiles(&firsts, |panel, tile| {
             for ((query, best), (row, rest)) in few.iter_mut().zip(tile.iter().zip(rests)) {
                 let mut most = [0.0; WIDTH];
                 for lane in 0..WIDTH {
+                    // Cauchy and Schwarz, see the module documentation.
                     most[lane] = row[lane] + rest * self.panels.rests[panel][lane];
                 }
                 if most.iter().any(|&most| most >= THRESHOLD - SLACK) {

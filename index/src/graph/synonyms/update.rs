@@ -42,6 +42,7 @@ impl Neighbors {
         }
         let (old, again): (Vec<u32>, Vec<u32>) = queries.iter().partition(|&&query| kept[query as usize].is_some());
         let fresh: Vec<u32> = columns.iter().copied().filter(|column| new.binary_search(column).is_ok()).collect();
+        // Products to compute: new lists against everything, kept lists against new phrases only.
         let work = again.len() as u64 * columns.len() as u64 + old.len() as u64 * fresh.len() as u64;
         // A full search takes about as long as comparing everything with this many phrases.
         let anew = queries.len() as u64 * columns.len().min(EXACT) as u64;
@@ -54,6 +55,7 @@ impl Neighbors {
             let list = kept[*query as usize].take();
             list.into_iter().flatten().for_each(|(number, score)| best.offer(number, score));
         }
+        // `gather` expects queries in order, and the two scans ran one after the other.
         found.sort_unstable_by_key(|(query, _)| *query);
         Ok(Neighbors::gather(phrases.len(), found))
     }

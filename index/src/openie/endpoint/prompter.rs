@@ -53,6 +53,7 @@ impl PassagePrompter<'_> {
         let mut answer = Answer::default();
         let entities = self.list(number, &prompt::entities(text), ReplyList::Entities, &mut answer)?;
         for entity in entities.iter().map(python::show) {
+            // Models repeat entities; the second prompt lists each once.
             if !answer.entities.contains(&entity) {
                 answer.entities.push(entity);
             }

@@ -32,6 +32,7 @@ impl StopSignal {
 /// Computes the wait after `failed` attempts, at least 1: `first`, doubled for each further failure, at most `longest`,
 /// minus up to half of it. The same `seed` and `number` always subtract the same share.
 pub(super) fn backoff(first: Duration, longest: Duration, failed: u32, seed: u64, number: u32) -> Duration {
+    // The shift is bounded, so that a long series of failures cannot overflow it.
     let full = first.saturating_mul(1 << (failed - 1).min(20)).min(longest);
     let mixed = mix(mix(seed ^ (u64::from(number) << 32)) ^ u64::from(failed));
     let fraction = (mixed >> 11) as f64 / (1_u64 << 53) as f64;
