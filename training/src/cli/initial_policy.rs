@@ -89,10 +89,10 @@ pub(super) fn weights_dir(dir: &Path, policy: &Policy) -> anyhow::Result<PathBuf
     Ok(model)
 }
 
-/// Fails unless the vocabulary of the checkpoint `learnt` has the hash `vocabulary`, that of the recipe's base model
+/// Fails unless the vocabulary of the checkpoint `trained` has the hash `vocabulary`, that of the recipe's base model
 /// `base`.
-pub(super) fn check_vocabulary(learnt: &Checkpoint, vocabulary: &str, base: &str) -> anyhow::Result<()> {
-    let same = hash::vocabulary(&learnt.tokenizer) == vocabulary;
+pub(super) fn check_vocabulary(trained: &Checkpoint, vocabulary: &str, base: &str) -> anyhow::Result<()> {
+    let same = hash::vocabulary(&trained.tokenizer) == vocabulary;
     ensure!(same, "the vocabulary differs from that of the recipe's base model {base}");
     Ok(())
 }
@@ -100,9 +100,9 @@ pub(super) fn check_vocabulary(learnt: &Checkpoint, vocabulary: &str, base: &str
 /// Loads all weights of the policy in `dir` into `learner`. Returns the file of the weights.
 fn load_weights(dir: &Path, policy: &Policy, base: &BaseIdentity, learner: &mut Learner) -> anyhow::Result<PathBuf> {
     let model = weights_dir(dir, policy)?;
-    let learnt = Checkpoint::open(&model)?;
-    check_vocabulary(&learnt, &base.vocabulary, &base.name)?;
-    learner.load_weights(&learnt.weights)?;
+    let trained = Checkpoint::open(&model)?;
+    check_vocabulary(&trained, &base.vocabulary, &base.name)?;
+    learner.load_weights(&trained.weights)?;
     Ok(model.join("model.safetensors"))
 }
 

@@ -24,6 +24,8 @@ use waymark_agent::Policy;
 use waymark_engine::Engine;
 use waymark_models::gradient::Learner;
 
+use self::progress::DpoProgress;
+use self::round::Round;
 use crate::ledger::{RunLedger, RunObserver};
 use crate::optimizer::AdamW;
 use crate::recipe::Dpo;
@@ -33,9 +35,6 @@ use crate::run::{MetricsFile, MetricsRow};
 use crate::schedule::LearningRateSchedule;
 use crate::store::SampleWriter;
 use crate::{TrainError, seeding};
-
-use self::progress::DpoProgress;
-use self::round::Round;
 
 pub(crate) use self::ranker::HEADS;
 

@@ -42,35 +42,39 @@ pub fn from_triples(question: &SourceQuestion, corpus: &PassageCorpus) -> Result
     let gold = question.answers.first().ok_or("no answer")?;
     let triples = &question.evidences;
     let last = |at: usize| triples.get(at).map_or("", |triple| triple[2].as_str());
-    let known = |triple: &GoldTriple| relation(&triple[1]).ok_or("unknown relation");
-    let make = |triple: &GoldTriple, subject: &str| {
-        known(triple).map(|known| hop(known, subject, &triple[2], sources.clone()))
+    let relation_of = |triple: &GoldTriple| relation(&triple[1]).ok_or("unknown relation");
+    let make_hop = |triple: &GoldTriple, subject: &str| {
+        relation_of(triple).map(|relation| hop(relation, subject, &triple[2], sources.clone()))
     };
-    let asked =
+    let name_in_question =
         |triple: &GoldTriple| named(&question.question, &triple[0], &sources).ok_or("subject not in the question");
     match (question.kind.as_deref(), triples.len()) {
         (Some("comparison"), 2) => {
-            let names = [asked(&triples[0])?, asked(&triples[1])?];
+            let names = [name_in_question(&triples[0])?, name_in_question(&triples[1])?];
             let side = |at: usize| ComparedItem { name: &names[at], through: None, value: last(at) };
             let why = comparison::because(&question.question, [side(0), side(1)], gold);
-            let hops = vec![make(&triples[0], &names[0])?, make(&triples[1], &names[1])?];
+            let hops = vec![make_hop(&triples[0], &names[0])?, make_hop(&triples[1], &names[1])?];
             Ok(lesson(question, hops, Conclusion::Because(why.ok_or("comparison does not follow")?)))
         }
         (Some("bridge_comparison"), 4) => {
-            let names = [asked(&triples[0])?, asked(&triples[1])?];
+            let names = [name_in_question(&triples[0])?, name_in_question(&triples[1])?];
             let side = |at: usize| ComparedItem { name: &names[at], through: Some(last(at)), value: last(at + 2) };
             let why = comparison::because(&question.question, [side(0), side(1)], gold);
             let hops = vec![
-                make(&triples[0], &names[0])?,
-                make(&triples[2], last(0))?,
-                make(&triples[1], &names[1])?,
-                make(&triples[3], last(1))?,
+                make_hop(&triples[0], &names[0])?,
+                make_hop(&triples[2], last(0))?,
+                make_hop(&triples[1], &names[1])?,
+                make_hop(&triples[3], last(1))?,
             ];
             Ok(lesson(question, hops, Conclusion::Because(why.ok_or("comparison does not follow")?)))
         }
         (_, 2) if normalized(last(1)) == normalized(gold) => {
-            let first = asked(&triples[0])?;
-            Ok(lesson(question, vec![make(&triples[0], &first)?, make(&triples[1], last(0))?], Conclusion::Last))
+            let first = name_in_question(&triples[0])?;
+            Ok(lesson(
+                question,
+                vec![make_hop(&triples[0], &first)?, make_hop(&triples[1], last(0))?],
+                Conclusion::Last,
+            ))
         }
         _ => Err("unsupported form"),
     }
@@ -100,9 +104,9 @@ pub fn from_parts(question: &SourceQuestion, corpus: &PassageCorpus) -> Result<L
         let hop = match text.split_once(">>") {
             Some((subject, name)) => match relation(name) {
                 Some(known) => hop(known, subject.trim(), answer, sources.clone()),
-                None => asked(&format!("the {} of {}", name.trim(), subject.trim()), answer, sources.clone()),
+                None => question_hop(&format!("the {} of {}", name.trim(), subject.trim()), answer, sources.clone()),
             },
-            None => asked(text.trim(), answer, sources.clone()),
+            None => question_hop(text.trim(), answer, sources.clone()),
         };
         hops.push(hop);
     }
@@ -117,7 +121,7 @@ pub fn from_parts(question: &SourceQuestion, corpus: &PassageCorpus) -> Result<L
 }
 
 /// Creates a hop that is stated as a sub-question.
-fn asked(text: &str, answer: &str, sources: Vec<CorpusPassage>) -> Hop {
+fn question_hop(text: &str, answer: &str, sources: Vec<CorpusPassage>) -> Hop {
     let text = text.replace(" ?", "?");
     let bare = text.trim_end_matches('?').to_owned();
     let need = match bare.split(' ').next().map(str::to_lowercase).as_deref() {
@@ -149,7 +153,7 @@ pub fn from_passages(question: &SourceQuestion, corpus: &PassageCorpus) -> Resul
     let titled = |gold: &str| sources.iter().any(|source| normalized(bare_title(&source.title)) == normalized(gold));
     if names(a) && names(b) && (matches!(gold.as_str(), "yes" | "no") || titled(gold)) {
         // A question that names both passages compares them; the passages themselves hold no common answer.
-        let hops = [a, b].map(|document| words_of(document, &question.question)).into_iter().collect();
+        let hops = [a, b].map(|document| nearest_sentence_hop(document, &question.question)).into_iter().collect();
         return Ok(lesson(question, hops, Conclusion::Because(format!("Taken together, the answer is {gold}."))));
     }
     let holds = |document: &CorpusPassage| find_words(&document.text, gold).is_some();
@@ -186,7 +190,7 @@ pub fn from_passages(question: &SourceQuestion, corpus: &PassageCorpus) -> Resul
 }
 
 /// Creates a hop whose answer is the sentence of the passage that is closest to the question.
-fn words_of(document: &CorpusPassage, question: &str) -> Hop {
+fn nearest_sentence_hop(document: &CorpusPassage, question: &str) -> Hop {
     let title = bare_title(&document.title);
     let sentences = sentences(&document.text);
     let nearest =

@@ -25,7 +25,7 @@ pub struct Siblings {
 impl Siblings {
     /// Selects the pairs of one question, in the order of their states.
     pub fn pairs(&self, group: &[&Sample]) -> Vec<Preference> {
-        self.pairs_by(group, |pair| apart(group, pair))
+        self.pairs_by(group, |pair| reward_difference(group, pair))
     }
 
     /// Same as [`pairs`](Self::pairs) with another measure than the reward: `ahead` returns the lead of the chosen
@@ -38,7 +38,7 @@ impl Siblings {
     pub fn all(&self, group: &[&Sample]) -> Vec<Preference> {
         let states = states(group);
         let pairs = states.iter().flat_map(SharedState::pairs);
-        pairs.filter(|pair| self.parts(apart(group, pair))).collect()
+        pairs.filter(|pair| self.reaches_margin(reward_difference(group, pair))).collect()
     }
 
     /// Pair of different branches with the largest difference.
@@ -46,14 +46,14 @@ impl Siblings {
         let mut best: Option<(f64, Preference)> = None;
         for pair in state.pairs() {
             let ahead = ahead(&pair);
-            if self.parts(ahead) && best.is_none_or(|(most, _)| ahead > most) {
+            if self.reaches_margin(ahead) && best.is_none_or(|(most, _)| ahead > most) {
                 best = Some((ahead, pair));
             }
         }
         best.map(|(_, pair)| pair)
     }
 
-    fn parts(&self, ahead: f64) -> bool {
+    fn reaches_margin(&self, ahead: f64) -> bool {
         ahead > 0.0 && ahead >= self.margin
     }
 }
@@ -86,9 +86,9 @@ pub(crate) fn states(group: &[&Sample]) -> Vec<SharedState> {
     // An unsupported mode is the policy's own fault and fails for every trajectory that requests it, so it does not
     // exclude the trajectory like other search errors do.
     let own = |found: &RetrievalRecord, error: &str| error == SearchError::Unsupported(found.mode).to_string();
-    let heard = |found: &RetrievalRecord| found.error.as_deref().is_none_or(|error| own(found, error));
-    let served = |member: &usize| group[*member].evidence.iter().all(heard);
-    let mut open: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).filter(served).collect())];
+    let is_fair = |found: &RetrievalRecord| found.error.as_deref().is_none_or(|error| own(found, error));
+    let has_fair_searches = |member: &usize| group[*member].evidence.iter().all(is_fair);
+    let mut open: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).filter(has_fair_searches).collect())];
     let mut states = Vec::new();
     while let Some((turn, members)) = open.pop() {
         let branches = branches(group, &members, turn);
@@ -103,7 +103,7 @@ pub(crate) fn states(group: &[&Sample]) -> Vec<SharedState> {
 }
 
 /// Reward of the chosen trajectory minus that of the rejected one.
-fn apart(group: &[&Sample], pair: &Preference) -> f64 {
+fn reward_difference(group: &[&Sample], pair: &Preference) -> f64 {
     total(group[pair.chosen]) - total(group[pair.rejected])
 }
 
