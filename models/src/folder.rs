@@ -53,6 +53,7 @@ impl FolderDraft {
         // only copy.
         remove(old)?;
         swap(part, path, old)?;
+        // The rename itself must be on disk before the only other copy is removed.
         sync(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
         remove(old)
     }

@@ -173,10 +173,12 @@ impl ChatTemplate {
         let render = |mark: Mark<'_>| self.render_at(now, input, add_generation_prompt, mark);
         let plain = render(&str::to_owned)?;
         let marks = content_marks::ContentMarks::avoiding(input);
+        // A template that inspects contents sees the marks; comparing with the plain rendering detects that.
         let marked = render(&|text| marks.around(text))?;
         if let Some(segments) = marks.split(&marked).filter(|segments| joined(segments) == plain) {
             return Ok(segments);
         }
+        // Second attempt: only control tokens carry a mark, so ordinary text reaches the template unchanged.
         let fenced = render(&|text| marks.inside(text, &self.control))?;
         let segments = marks.cut(&fenced);
         if joined(&segments) == plain {

@@ -76,6 +76,7 @@ pub(crate) struct TokenSlot {
 
 impl Pool {
     fn new(bytes: usize) -> Self {
+        // One spare line, because the allocator aligns to the element only.
         let data = vec![0.0; bytes / size_of::<f32>() + LINE];
         let first = data.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
         Self { data, first }

@@ -158,6 +158,7 @@ fn pass_len(sequences: &[Vec<u32>]) -> usize {
         pieces += sequence.len();
         pieces <= PASS_PIECES
     });
+    // A sequence longer than the limit gets a pass of its own.
     fits.count().max(1)
 }
 

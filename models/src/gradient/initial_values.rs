@@ -36,6 +36,7 @@ impl InitialPairs {
         let random = &mut self.random;
         let uniform = |_| ((f64::from(random.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0) * bound) as f32;
         let a = table.push(name("A"), &[lora.rank, inn], (0..lora.rank * inn).map(uniform));
+        // With B zero, a new adapter leaves the base model unchanged (Hu et al. 2021, §4.1).
         let b = table.push(name("B"), &[out, lora.rank], std::iter::repeat_n(0.0, out * lora.rank));
         [a, b]
     }

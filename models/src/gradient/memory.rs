@@ -69,6 +69,7 @@ impl CpuPasses {
     /// Size of a pass in which all layers keep their activations.
     fn size(&self, tokens: usize, targets: usize) -> TapeSize<'_> {
         let ranks = self.network.ranks();
+        // The last layer needs no place of its own: its backward pass follows its forward pass directly.
         let whole = self.config.layers - 1;
         TapeSize { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
     }

@@ -36,6 +36,7 @@ impl Iterator for ItemClaims<'_> {
         while self.passed < shares {
             let owner = (self.worker + self.passed) % shares;
             let range = share(self.count, owner, shares);
+            // Relaxed suffices: a claim publishes no data, and the region's start and end synchronize the threads.
             let claimed = self.cursors[owner].0.fetch_add(1, Ordering::Relaxed);
             if claimed < range.len() {
                 return Some(range.start + claimed);

@@ -181,6 +181,7 @@ impl Store {
         let note = self.path(NOTE);
         let fresh = self.path(".checked.new");
         let text = serde_json::to_vec_pretty(&records).map_err(io::Error::from).map_err(PullError::io(&note))?;
+        // Written aside and renamed: a crash leaves the old record or the new one, never half a record.
         let write = || {
             let mut file = File::create(&fresh)?;
             file.write_all(&text)?;

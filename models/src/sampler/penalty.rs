@@ -37,6 +37,7 @@ impl Penalty {
 }
 
 fn penalize(params: &SamplingParams, occurrences: u32, logit: &mut f32) {
+    // CTRL divides all logits; multiplying negative ones keeps the penalty from raising their probability.
     if *logit > 0.0 {
         *logit /= params.repetition_penalty;
     } else {

@@ -37,6 +37,7 @@ impl Detokenizer {
                     // `valid_up_to` guarantees UTF-8, so this borrows and changes nothing.
                     self.ready.push_str(&String::from_utf8_lossy(&self.held[taken..valid]));
                     taken = valid;
+                    // No error length: the rest may still become a character with the next token.
                     let Some(broken) = error.error_len() else { break };
                     self.ready.push(char::REPLACEMENT_CHARACTER);
                     taken += broken;

@@ -65,6 +65,7 @@ pub(super) fn sample(bytes: &[u8], hash: &mut Sha256) {
     const WINDOWS: usize = 64;
     const WINDOW: usize = 4096;
     for window in 0..WINDOWS {
+        // The first window starts at the first byte and the last one ends at the last byte.
         let start = bytes.len().saturating_sub(WINDOW) * window / (WINDOWS - 1);
         hash.update(&bytes[start..bytes.len().min(start + WINDOW)]);
     }
