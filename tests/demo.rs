@@ -1,4 +1,4 @@
-//! The demo corpus holds together: ids, lengths, references, answers and the links between its passages.
+//! Consistency of the demo corpus: IDs, lengths, references, answers and links between passages.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -29,7 +29,7 @@ fn strings<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
     list.iter().map(|item| item.as_str().unwrap_or_else(|| panic!("{item} in {key:?} is no string"))).collect()
 }
 
-/// Whether `needle` stands in `text` as whole words.
+/// Returns `true` if `text` contains `needle` as whole words.
 fn mentions(text: &str, needle: &str) -> bool {
     text.match_indices(needle).any(|(at, found)| {
         let before = text[..at].chars().next_back();
@@ -38,7 +38,7 @@ fn mentions(text: &str, needle: &str) -> bool {
     })
 }
 
-/// Every passage by its id, as title and text; panics on an id that occurs twice.
+/// Returns title and text of every passage by its ID. Panics on a duplicate ID.
 fn passages(corpus: &[Value]) -> BTreeMap<&str, (&str, &str)> {
     let mut out = BTreeMap::new();
     for line in corpus {
@@ -56,7 +56,9 @@ fn passages_are_whole_and_unique() {
 
     let mut titles = BTreeSet::new();
     for line in &corpus {
-        let (id, title, text) = (string(line, "id"), string(line, "title"), string(line, "text"));
+        let id = string(line, "id");
+        let title = string(line, "title");
+        let text = string(line, "text");
         assert!(
             !id.is_empty() && id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'),
             "id {id}"
@@ -121,7 +123,8 @@ fn questions_are_answered_by_their_passages() {
     let mut ids = BTreeSet::new();
     let mut hops_seen = BTreeSet::new();
     for line in &questions {
-        let (id, question) = (string(line, "id"), string(line, "question"));
+        let id = string(line, "id");
+        let question = string(line, "question");
         assert!(ids.insert(id), "the id {id} occurs twice");
         assert!(question.ends_with('?'), "{id} does not end with a question mark");
 

@@ -1,4 +1,4 @@
-//! The engine over its async handles: many clients, one small pool, things that go wrong.
+//! The engine under many concurrent clients with a small block pool, including failures and cancellation.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -11,8 +11,8 @@ use rand_chacha::ChaCha8Rng;
 use tokio::time::{sleep, timeout};
 use waymark_engine::mock::Random;
 use waymark_engine::{
-    Engine, EngineConfig, EngineError, TurnFinish, Generate, Health, MockBackend, Origin, Session, SessionOptions,
-    SessionState, TokenStep, StopSet,
+    Engine, EngineConfig, EngineError, Generate, Health, MockBackend, Origin, Session, SessionOptions, SessionState,
+    StopSet, TokenStep, TurnFinish,
 };
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
@@ -57,7 +57,7 @@ fn ids(session: &Session) -> Vec<u32> {
     session.tokens().iter().map(|token| token.id).collect()
 }
 
-/// Every sampled token must follow from the whole context before it.
+/// Checks that every sampled token follows from the whole context before it.
 fn check_text(session: &Session) {
     let random = Random { seed: 7, vocab: VOCAB };
     let ids = ids(session);
@@ -68,7 +68,7 @@ fn check_text(session: &Session) {
     }
 }
 
-/// Waits until nothing holds a block any more.
+/// Waits until all blocks are free.
 async fn wait_free(engine: &Engine) {
     for _ in 0..2000 {
         let counters = engine.counters();
@@ -212,7 +212,7 @@ async fn choices_of_one_prompt_compute_it_once() {
     assert_eq!(sessions.iter().map(Session::cached_prompt_tokens).sum::<usize>(), 3 * 192);
 }
 
-/// Throughput grows with the batch: many are served by the steps that one alone would take.
+/// Checks that a batch takes as many steps as a single sequence.
 #[tokio::test]
 async fn thirty_two_clients_take_the_steps_of_one() {
     const TOKENS: usize = 40;
@@ -241,7 +241,8 @@ async fn time_between_passes_is_told_apart_from_their_own_and_from_rest() {
             sleep(4 * time).await;
         }
         let counters = engine.counters();
-        let (gaps, steps) = (counters.gap_seconds.snapshot(), counters.steps_total.get());
+        let gaps = counters.gap_seconds.snapshot();
+        let steps = counters.steps_total.get();
         // The first pass of a turn comes after a rest.
         assert_eq!(gaps.count(), steps - 2);
         assert!(gaps.sum < time.as_secs_f64() * (steps - 2) as f64, "{gaps:?}");

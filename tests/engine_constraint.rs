@@ -1,4 +1,4 @@
-//! Constrained turns beside free ones: held to their rule, and a burden to nobody else.
+//! Constrained decoding: constrained turns follow their rule, and concurrent unconstrained turns are unaffected.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -8,19 +8,20 @@ use std::time::Duration;
 
 use waymark_engine::mock::Random;
 use waymark_engine::{
-    Constraint, Engine, EngineConfig, EngineError, ConstraintState, Generate, MockBackend, Origin, Session, SessionOptions,
+    Constraint, ConstraintState, Engine, EngineConfig, EngineError, Generate, MockBackend, Origin, Session,
+    SessionOptions,
 };
 use waymark_models::sampler::{SamplingParams, TokenMask};
 use waymark_models::tokenizer::Tokenizer;
 
 const VOCAB: usize = 259;
 
-/// Allows every third id in turn: what came before decides which.
+/// Constraint that allows every third token ID; the tokens before decide which third.
 #[derive(Debug, Clone)]
 struct Thirds {
     rest: u32,
     takes: Duration,
-    /// The token at which it panics, counted from 0.
+    /// Index of the token at which the constraint panics, from 0.
     panics_at: usize,
     taken: usize,
 }
@@ -75,7 +76,7 @@ async fn run(session: &mut Session, generate: Generate) -> Result<Vec<u32>, Engi
     Ok(ids)
 }
 
-/// What the mock says to a context by itself.
+/// Returns the token that the mock samples for a context without a constraint.
 fn free(prompt: std::ops::Range<u32>, tokens: usize) -> Vec<u32> {
     let (random, mut context) = (Random { seed: 7, vocab: VOCAB }, prompt.collect::<Vec<_>>());
     let given = context.len();
@@ -99,7 +100,8 @@ async fn every_token_is_one_that_was_allowed_then() {
 async fn a_slow_rule_holds_up_its_own_turn_alone() {
     let engine = start();
     let slow = Thirds { takes: Duration::from_millis(40), ..thirds() };
-    let (mut held, mut other) = (session(&engine, 0..40), session(&engine, 50..90));
+    let mut held = session(&engine, 0..40);
+    let mut other = session(&engine, 50..90);
     let held = tokio::spawn(async move { run(&mut held, generate(20, Some(slow))).await });
     let ids = run(&mut other, generate(200, None)).await.unwrap();
     assert!(!held.is_finished(), "the free turn was not faster");
@@ -113,7 +115,8 @@ async fn a_slow_rule_holds_up_its_own_turn_alone() {
 #[tokio::test]
 async fn a_rule_that_panics_ends_its_own_turn_alone() {
     let engine = start();
-    let (mut broken, mut other) = (session(&engine, 0..40), session(&engine, 50..90));
+    let mut broken = session(&engine, 0..40);
+    let mut other = session(&engine, 50..90);
     let rule = Thirds { panics_at: 3, ..thirds() };
     let (failed, ids) = tokio::join!(run(&mut broken, generate(20, Some(rule))), run(&mut other, generate(60, None)));
     assert!(matches!(&failed, Err(EngineError::Sample(reason)) if reason.contains("the rule breaks")), "{failed:?}");

@@ -1,5 +1,5 @@
-//! The engine over the real decoder: whatever is batched, chunked, cached, preempted or parked, every session says what
-//! it would have said alone.
+//! The engine over the real decoder: batching, chunked prefill, caching, preemption and parking never change the output
+//! of a session.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use waymark_engine::{
-    LoadedAdapter, Backend, CpuBackend, Engine, EngineConfig, EngineError, TurnFinish, Footprint, Generate, KvBudget, Origin,
-    Session, SessionOptions,
+    Backend, CpuBackend, Engine, EngineConfig, EngineError, Footprint, Generate, KvBudget, LoadedAdapter, Origin,
+    Session, SessionOptions, TurnFinish,
 };
 use waymark_models::decoder::Decoder;
 use waymark_models::gradient::{Learner, Tune};
@@ -19,7 +19,7 @@ use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_models::weights::Weights;
-use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, LogitPositions};
+use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, LogitPositions, Logits};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/tests/fixtures/decoder")).join(name)
@@ -34,7 +34,7 @@ fn engine(weights: &Weights, budget: KvBudget, config: EngineConfig) -> Engine {
     Engine::start(Box::new(backend), config, Tokenizer::bytes().table()).unwrap()
 }
 
-/// The plainest greedy continuation: one sequence, one pass over all it begins with, then a token at a time.
+/// Reference greedy decoding: one sequence, prefilled in one pass, then decoded token by token.
 fn alone(decoder: &mut Decoder, ids: &[u32], tokens: usize, adapter: Option<AdapterSlot>) -> Vec<u32> {
     let mut ids = ids.to_vec();
     let mut logits = Logits::new();
@@ -73,7 +73,7 @@ fn prompt(family: u32, tokens: u32, vocab: u32) -> Vec<u32> {
     (0..tokens).map(|position| (family * 17 + position * 29 + position * position) % vocab).collect()
 }
 
-/// Two turns with an observation between them; returns the session and what it should have become.
+/// Runs two turns with an observation between them. Returns the session and its expected tokens.
 async fn episode(engine: &Engine, prompt: Vec<u32>, adapter: Option<LoadedAdapter>) -> Session {
     let mut session = engine.session(SessionOptions { adapter, ..SessionOptions::default() });
     session.append(&prompt, Origin::Prompt, false);

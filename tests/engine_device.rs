@@ -1,4 +1,4 @@
-//! The engine over a backend that works beside it and draws tokens itself, as a card does.
+//! The engine over an asynchronous backend that samples tokens itself, as a GPU does.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -7,9 +7,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 use waymark_engine::mock::Random;
 use waymark_engine::{
-    Engine, EngineConfig, EngineError, Generate, Health, MockBackend, Origin, Session, SessionOptions,
+    Engine, EngineConfig, EngineError, Generate, Health, MockBackend, Origin, RecordedSteps, Session, SessionOptions,
 };
-use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -42,7 +41,7 @@ fn check_text(session: &Session) {
     }
 }
 
-/// Sampling of every kind: what the device draws, and what it leaves to the engine.
+/// Sampling parameters of every kind: those that the device samples itself, and those that it leaves to the engine.
 fn sampling(number: usize) -> SamplingParams {
     match number % 4 {
         0 => SamplingParams::greedy(),
@@ -134,7 +133,7 @@ async fn a_device_that_hangs_is_given_up_and_never_waited_for_again() {
 
 #[tokio::test]
 async fn what_a_device_could_not_record_is_counted() {
-    let backend = device().with_graphs(GraphUse { recorded: 11, refused: 2 });
+    let backend = device().with_recorded_steps(RecordedSteps { recorded: 11, refused: 2 });
     let engine = start(backend, EngineConfig::default());
     let mut session = engine.session(SessionOptions::default());
     session.append(&[1, 2, 3], Origin::Prompt, false);

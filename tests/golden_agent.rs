@@ -1,4 +1,4 @@
-//! The loop against golden vectors that were made by executing RouteRAG's and Search-R1's own code.
+//! The loop against golden vectors produced by the original code of the reference systems.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod agent_script;
@@ -8,14 +8,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent_script::{Script, Stub, character_tokenizer, own_mask, passage, run};
 use serde::Deserialize;
 use waymark_agent::{
-    Action, Budget, Conversation, EpisodeOptions, Format, Guide, Injected, SegmentKind, MAX_K, AllowedActions, ActionOutcome, PathRouter,
-    Policy, ProtocolPrompt, Protocol, ReadingRule, RouteRag, Runtime, SearchR1, FoundEvidence, Tags, Trajectory, LoopVariant, path_router, tag,
+    Action, ActionOutcome, AllowedActions, Budget, Conversation, EpisodeOptions, Format, FoundEvidence, Guide,
+    Injected, LoopVariant, MAX_K, PathRouter, Policy, Protocol, ProtocolPrompt, ReadingRule, RouteRag, Runtime,
+    SearchR1, SegmentKind, Tags, Trajectory, path_router, tag,
 };
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
+
+use agent_script::{Script, Stub, character_tokenizer, own_mask, passage, run};
 
 #[test]
 fn every_file_of_vectors_is_read_by_a_test() {
@@ -106,7 +108,7 @@ fn graphr1_tool_calls() {
     }
 }
 
-/// The same in the loop, token by token, in the template of the reference: its `observation_template`.
+/// Checks whole episodes token by token in the chat template of the reference (`observation_template`).
 #[tokio::test]
 async fn graphr1_messages() {
     let chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -180,7 +182,7 @@ struct GoldenTrajectory {
     generations_made: usize,
 }
 
-/// A protocol with the prompt that a vector states.
+/// A protocol with the prompt given in a golden vector.
 #[derive(Debug)]
 struct Prompted(Arc<dyn Protocol>, String);
 
@@ -217,7 +219,7 @@ impl Protocol for Prompted {
     }
 }
 
-/// The reference's loop with the limits of a scenario.
+/// Policy with the limits of a golden scenario.
 fn policy(protocol: &str, prompt: &str, config: &GoldenConfig) -> Policy {
     let mut policy = Policy::builtin(protocol).unwrap();
     policy.protocol = Arc::new(Prompted(policy.protocol, prompt.to_owned()));

@@ -1,4 +1,4 @@
-//! The program itself: its port, its signals, its exit status.
+//! The `waymark serve` process: port, signals and exit status.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A running `waymark serve --mock`; killed when dropped.
+/// A running `waymark serve --mock`, killed on drop.
 struct RunningServer {
     child: Child,
     address: String,
@@ -42,7 +42,7 @@ impl RunningServer {
         answer
     }
 
-    /// A request that runs for as long as the socket is kept: its body never comes.
+    /// Opens a request that stays open as long as its socket, because the body never arrives.
     fn occupy(&self) -> TcpStream {
         let mut socket = TcpStream::connect(&self.address).unwrap();
         let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
@@ -81,7 +81,7 @@ fn end_of(child: &mut Child) -> ExitStatus {
     panic!("it does not end");
 }
 
-/// Makes a key called `name`, stores it in `file`, and returns it.
+/// Creates a key named `name`, stores it in `file`, and returns it.
 fn new_key(name: &str, file: &str) -> String {
     let made = Command::new(env!("CARGO_BIN_EXE_waymark")).args(["key", "new", name, "--file", file]).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -194,7 +194,8 @@ fn a_hangup_has_it_read_its_policies_again() {
     write("before");
     let mut program = RunningServer::start(&["--policy-root", root.path().to_str().unwrap()]);
     let mut socket = TcpStream::connect(&program.address).unwrap();
-    let (head, body) = ("POST /v1/policies HTTP/1.1\r\nhost: x\r\nconnection: close", "{\"directory\": \"one\"}");
+    let head = "POST /v1/policies HTTP/1.1\r\nhost: x\r\nconnection: close";
+    let body = "{\"directory\": \"one\"}";
     let length = body.len();
     write!(socket, "{head}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
@@ -227,7 +228,8 @@ fn no_key_is_ever_logged() {
     let log = dir.path().join("log");
     let file = dir.path().join("keys.toml");
     let stored = new_key("alice", file.to_str().unwrap());
-    let (given, unknown) = ("wm_given-by-the-environment-0123456789", "wm_unknown-to-the-server-0123456789");
+    let given = "wm_given-by-the-environment-0123456789";
+    let unknown = "wm_unknown-to-the-server-0123456789";
     let mut program = RunningServer::start_as(|command| {
         command
             .args(["--log", "trace", "serve", "--mock", "--port", "0", "--log-format", "json", "--api-keys"])
@@ -251,11 +253,12 @@ fn no_key_is_ever_logged() {
     }
 }
 
-/// A `waymark serve` with these flags that fetches its weights, by a program that never comes to an end, and the id of that
-/// program.
+/// Starts `waymark serve` with these flags while a stub download of the weights hangs. Returns the server and the process ID
+/// of the stub.
 fn fetching(dir: &Path, flags: &[&str]) -> (Child, String) {
     use std::os::unix::fs::PermissionsExt;
-    let (python, started) = (dir.join("python3"), dir.join("started"));
+    let python = dir.join("python3");
+    let started = dir.join("started");
     std::fs::write(&python, format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", started.display())).unwrap();
     std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());

@@ -1,4 +1,4 @@
-//! What the program tells while it serves: the log, line by line, and traces over OTLP.
+//! Output of a serving process: log lines, and traces over OTLP.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -15,8 +15,8 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::{Value, json};
+use waymark_index::{BuildOptions, BuildPhase, BuildProgress, Corpus, Document, build};
 use waymark_runtime::embedding::Embedding;
-use waymark_index::{BuildOptions, BuildProgress, Corpus, Document, BuildPhase, build};
 
 struct SilentProgress;
 
@@ -24,7 +24,7 @@ impl BuildProgress for SilentProgress {
     fn update(&self, _: BuildPhase, _: u64, _: Option<u64>) {}
 }
 
-/// An index of two passages, made without weights.
+/// Builds an index of two passages with the mock embedder.
 fn index(dir: &Path) {
     let document = |id: &str, text: &str| Document {
         id: id.into(),
@@ -34,10 +34,11 @@ fn index(dir: &Path) {
         metadata: None,
     };
     let documents = vec![document("a", "Goethe wrote Faust."), document("b", "The question is what is asked.")];
-    build(Corpus::from_documents("two", documents), &Embedding::Mock, dir, &BuildOptions::default(), &SilentProgress).unwrap();
+    build(Corpus::from_documents("two", documents), &Embedding::Mock, dir, &BuildOptions::default(), &SilentProgress)
+        .unwrap();
 }
 
-/// A running server over a mock; its log is read to the end.
+/// A running server over the mock, whose log is collected.
 struct TracedServer {
     child: Child,
     address: String,
@@ -76,7 +77,7 @@ impl TracedServer {
         TracedServer { child, address, log: Some(log) }
     }
 
-    /// Sends a request over a connection of its own.
+    /// Sends a request on a new connection.
     fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let mut socket = TcpStream::connect(&self.address).unwrap();
         let head =
@@ -85,7 +86,7 @@ impl TracedServer {
         socket
     }
 
-    /// The answer to a request, and its id.
+    /// Returns the response to a request, and the request ID.
     fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (String, String) {
         let mut answer = String::new();
         self.send(method, path, headers, body).read_to_string(&mut answer).unwrap();
@@ -93,7 +94,7 @@ impl TracedServer {
         (id.to_owned(), answer)
     }
 
-    /// Ends the server as SIGTERM does, and gives its whole log.
+    /// Sends SIGTERM, waits for the end, and returns the whole log.
     fn end(mut self) -> Vec<Value> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -113,14 +114,14 @@ fn chat(model: &str, stream: bool) -> String {
     json!({"model": model, "stream": stream, "messages": [{"role": "user", "content": "what is asked?"}]}).to_string()
 }
 
-/// The id of the request whose span a line lies in.
+/// Returns the ID of the request whose span contains a log line.
 fn request_of(line: &Value) -> Option<&str> {
     let spans = line["spans"].as_array()?;
     spans.iter().find(|span| span["name"] == "request")?["id"].as_str()
 }
 
-/// What the house says about itself, and about nobody's request.
-const HOUSE: &[&str] = &["index open", "serving", "shutting down", "draining"];
+/// Messages about the server itself, outside of any request.
+const SERVER_MESSAGES: &[&str] = &["index open", "serving", "shutting down", "draining"];
 
 #[test]
 fn every_line_of_a_request_carries_its_id() {
@@ -150,7 +151,9 @@ fn every_line_of_a_request_carries_its_id() {
         let target = line["target"].as_str().unwrap();
         match request_of(line) {
             Some(id) => assert!(asked.contains_key(id), "{line}"),
-            None => assert!(!target.starts_with("waymark") || HOUSE.contains(&message), "whose is it? {line}"),
+            None => {
+                assert!(!target.starts_with("waymark") || SERVER_MESSAGES.contains(&message), "whose is it? {line}")
+            }
         }
     }
     for (id, path) in &asked {
@@ -165,7 +168,7 @@ fn every_line_of_a_request_carries_its_id() {
     }
 }
 
-/// Takes traces as a collector does.
+/// OpenTelemetry collector that stores the received traces.
 struct Collector {
     address: String,
     spans: Arc<Mutex<Vec<Span>>>,
@@ -187,7 +190,7 @@ impl Collector {
     }
 }
 
-/// Reads one request and answers it; nothing when the connection has ended.
+/// Reads one request and responds to it. `None` if the connection has ended.
 fn take(mut socket: &TcpStream, into: &Mutex<Vec<Span>>) -> Option<()> {
     let mut reader = BufReader::new(socket);
     let mut head = String::new();
@@ -246,7 +249,10 @@ fn a_trace_tells_of_queue_prefill_decode_and_search() {
             own.inspect(|span| assert_eq!(span.trace_id, request.trace_id)).collect()
         };
         // Two turns, and the search between them.
-        let (queue, prefill, decode, search) = (below("queue"), below("prefill"), below("decode"), below("search"));
+        let queue = below("queue");
+        let prefill = below("prefill");
+        let decode = below("decode");
+        let search = below("search");
         assert_eq!((queue.len(), prefill.len(), decode.len(), search.len()), (2, 2, 2, 1));
         for turn in 0..2 {
             let order = [queue[turn], prefill[turn], decode[turn]].map(|span| span.start_time_unix_nano);

@@ -16,12 +16,12 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use waymark_agent::{Policy, Runtime};
 use waymark::api::AppState;
 use waymark::config::{HttpConfig, TlsConfig};
+use waymark::server::{Server, Tls};
+use waymark_agent::{Policy, Runtime};
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend};
-use waymark::server::{Server, Tls};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 

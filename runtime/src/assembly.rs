@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
+use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchLimits, Searcher};
+use waymark_engine::mock::{Lines, MockBackend};
+use waymark_engine::{Engine, EngineConfig};
 use waymark_index::{Embed, LiveIndex, Manifest, OpenOptions};
 use waymark_models::BLOCK;
 use waymark_models::catalog::Catalog;
@@ -17,9 +20,6 @@ use waymark_models::tokenizer::Tokenizer;
 use crate::config::{ModelConfig, RetrievalConfig};
 use crate::embedding::{self, Embedding};
 use crate::{cache, device, filter, pull};
-use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchLimits, Searcher};
-use waymark_engine::mock::{Lines, MockBackend};
-use waymark_engine::{Engine, EngineConfig};
 
 /// Maximum number of queued searches.
 pub const SEARCHES_WAITING: usize = 1024;

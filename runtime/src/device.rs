@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::ensure;
+use waymark_engine::{Backend, CpuBackend, KvBudget};
 use waymark_models::Arithmetic;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 
 use crate::config::{Device, DeviceConfig, ModelConfig};
-use waymark_engine::{Backend, CpuBackend, KvBudget};
 
 /// Creates a backend over the weights of `checkpoint`, on the device that `config` names.
 ///

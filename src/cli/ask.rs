@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use serde_json::json;
+use waymark_agent::Event;
 
 use super::client::Client;
 use super::trace::Printer;
 use super::{serve, telemetry};
-use waymark_agent::Event;
 use crate::config::ServeArgs;
 
 /// Asks one question and shows thinking, searches and the answer as they stream.
@@ -78,7 +78,9 @@ pub(super) fn unused_flag(matches: &clap::ArgMatches) -> Option<String> {
     }
     let mut passed = server_flags.get_arguments().filter(|flag| !SHARED_FLAGS.contains(&flag.get_id().as_str()));
     let flag = passed.find(|flag| typed(flag.get_id().as_str()))?.get_long()?;
-    Some(format!("--{flag} configures a new server, but --url (WAYMARK_URL) names a running one: give only one of them"))
+    Some(format!(
+        "--{flag} configures a new server, but --url (WAYMARK_URL) names a running one: give only one of them"
+    ))
 }
 
 impl Args {

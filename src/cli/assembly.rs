@@ -17,7 +17,7 @@ use crate::config::ServeConfig;
 ///
 /// # Errors
 /// If weights, index, policies or keys cannot be loaded.
-pub async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
+pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
     let embedder = match (loaded, &config.model.weights, &config.retrieval.index) {
         (Some(loaded), ..) => Some(loaded),
         // A mock without an index needs no weights at all.
@@ -30,8 +30,7 @@ pub async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> a
     };
     let searcher = live.as_ref().map(|live| assembly::searcher(live, &config.retrieval)).transpose()?;
     let (runtime, base) = assembly::runtime(&config.model, Arc::new(Team::new(config.model.threads)), searcher)?;
-    let policies =
-        assembly::policies(&config.policies, &runtime.engine, &base, config.model.weights.is_none()).await?;
+    let policies = assembly::policies(&config.policies, &runtime.engine, &base, config.model.weights.is_none()).await?;
     for policy in &policies {
         tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");
     }
@@ -64,7 +63,7 @@ pub async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> a
 ///
 /// # Errors
 /// If its weights cannot be fetched or read.
-pub fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Embedding>> {
+pub(crate) fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Embedding>> {
     // A separate team, so that embedding a text never delays a decoding step.
     let team = Arc::new(Team::new(config.model.threads));
     Ok(Arc::new(assembly::embedder(&config.retrieval.embedder, config.model.cache.clone(), team)?))

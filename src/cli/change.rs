@@ -7,12 +7,12 @@ use std::sync::Arc;
 use anyhow::Context;
 use waymark_index::{Changes, CommitOptions, CommitReport, GraphInfo, Manifest, commit};
 use waymark_models::kernel::Team;
-
 use waymark_runtime::assembly;
+use waymark_runtime::config::cores;
+
 use super::corpus::{self, CorpusArgs};
 use super::index::BuildBars;
 use super::triples::{self, TripleSource};
-use waymark_runtime::config::cores;
 
 /// Adds documents to an index, or replaces those with the same IDs.
 ///

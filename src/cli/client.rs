@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 use ureq::http::{Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, RequestBuilder};
-
 use waymark_agent::Event;
+
 use crate::keys::Secret;
 
 /// Capacity of the event channel; a full channel stops reading from the stream.

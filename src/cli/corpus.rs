@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use waymark_index::{Corpus, CorpusOptions};
-
 use waymark_runtime::embedding::Embedding;
-use super::triples::TripleSource;
 use waymark_runtime::embedding::TextEmbedder;
+
+use super::triples::TripleSource;
 
 /// Flags for reading a corpus.
 #[derive(Debug, clap::Args)]

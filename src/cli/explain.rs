@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use waymark_index::{
-    GraphRank, KagTrace, KagChunk, KagTriple, Evidence, Hit, KagOptions, Query, SeedFact, SeedPhrase,
-    PathEdge, TripleHit, GraphTrace,
+    Evidence, GraphRank, GraphTrace, Hit, KagChunk, KagOptions, KagTrace, KagTriple, PathEdge, Query, SeedFact,
+    SeedPhrase, TripleHit,
 };
 
 /// Writes the path from `query` to the results.
@@ -104,7 +104,7 @@ fn print_hit(hit: &Hit, out: &mut impl Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use waymark_index::{LinkedPhrase, GraphVariant, KeyEntity, Mode, Passage, HitPath};
+    use waymark_index::{GraphVariant, HitPath, KeyEntity, LinkedPhrase, Mode, Passage};
 
     use super::*;
 
@@ -130,7 +130,8 @@ mod tests {
             local: true,
             missing: 0.0025,
         };
-        let via = vec![PathEdge { phrase: "louvre".into(), weight: 2.0 }, PathEdge { phrase: "paris".into(), weight: 1.0 }];
+        let via =
+            vec![PathEdge { phrase: "louvre".into(), weight: 2.0 }, PathEdge { phrase: "paris".into(), weight: 1.0 }];
         let arrival = GraphRank { rank: 1, mass: 0.25, reset: 0.05, via };
         let hit = Hit {
             rank: 1,
@@ -168,13 +169,8 @@ passages
     fn an_association_is_printed() {
         let phrases = vec![LinkedPhrase { phrase: "louvre".into(), similarity: 0.5 }];
         let entity = KeyEntity { name: "mona lisa".into(), given: false, phrases, mass: 0.5 };
-        let chunk = KagChunk {
-            passage: "p1".into(),
-            title: "louvre".into(),
-            similarity: 0.25,
-            relevance: 0.75,
-            mass: 0.125,
-        };
+        let chunk =
+            KagChunk { passage: "p1".into(), title: "louvre".into(), similarity: 0.25, relevance: 0.75, mass: 0.125 };
         let triple = KagTriple {
             subject: "mona lisa".into(),
             relation: "hangs in".into(),

@@ -11,9 +11,9 @@ use indicatif::ProgressBar;
 use waymark_index::corpus::is_prose;
 use waymark_index::openie::Builtin;
 use waymark_index::{Contents, Extract, GraphInfo, Manifest};
+use waymark_runtime::progress;
 
 use super::index::PAUSE;
-use waymark_runtime::progress;
 
 /// Writes the documents of an index as JSONL, from which another index can be built.
 ///
@@ -94,11 +94,7 @@ impl ExportArgs {
         let triples = if left_out { "builtin" } else { "none" };
         let file = self.out.as_deref().unwrap_or(Path::new("FILE"));
         writeln!(out, "{}: {passages} documents, snapshot {snapshot}", self.dir.display())?;
-        writeln!(
-            out,
-            "to rebuild it: waymark index build --corpus {} --out DIR --triples {triples}",
-            file.display()
-        )
+        writeln!(out, "to rebuild it: waymark index build --corpus {} --out DIR --triples {triples}", file.display())
     }
 }
 

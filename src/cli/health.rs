@@ -8,9 +8,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
+use waymark_runtime::environment::variable;
 
 use super::client::Client;
-use waymark_runtime::environment::variable;
 
 /// Timeout of the response.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);

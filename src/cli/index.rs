@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use waymark_index::{BuildOptions, BuildProgress, EmbedderInfo, GraphInfo, Manifest, BuildPhase, build};
+use waymark_index::{BuildOptions, BuildPhase, BuildProgress, EmbedderInfo, GraphInfo, Manifest, build};
 use waymark_models::kernel::Team;
+use waymark_runtime::config::{LogFormat, cores};
+use waymark_runtime::{assembly, logging, progress};
 
 use super::corpus::{self, CorpusArgs};
 use super::{change, export, triples};
-use waymark_runtime::{assembly, logging, progress};
-use waymark_runtime::config::{LogFormat, cores};
 
 /// Subcommands of `waymark index`.
 #[derive(Debug, clap::Subcommand)]

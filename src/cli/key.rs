@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
-use crate::keys::{KeyEntry, KeyId, ApiKeys, KeyLimits, Scope, Secret};
+use crate::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
 
 /// API keys.
 #[derive(Debug, clap::Subcommand)]
@@ -76,10 +76,7 @@ impl NewKey {
             return Ok(());
         }
         writeln!(out, "{}\n", secret.reveal())?;
-        writeln!(
-            out,
-            "# The key above is shown only once. Add these lines to the file of --api-keys:\n{entry}"
-        )?;
+        writeln!(out, "# The key above is shown only once. Add these lines to the file of --api-keys:\n{entry}")?;
         Ok(())
     }
 }

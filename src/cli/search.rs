@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
+use waymark_agent::QueryField;
 use waymark_index::{GraphOptions, GraphVariant, Index, KagOptions, Mode, Query, Ranking, TRIPLES};
 use waymark_models::kernel::Team;
-
 use waymark_runtime::PrintableWriter;
-use super::explain;
-use waymark_runtime::{assembly, filter, logging};
-use waymark_agent::QueryField;
 use waymark_runtime::config::{FactFilterArgs, LogFormat, cores};
+use waymark_runtime::{assembly, filter, logging};
+
+use super::explain;
 
 /// Searches an index once and prints the results and how they were found.
 #[derive(Debug, clap::Args)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-
 use waymark_runtime::embedding::Embedding;
+
 use super::{assembly, start, telemetry};
 use crate::config::{AccessConfig, ServeArgs, ServeConfig};
 use crate::server::{Hangups, Server, Tls, stop_signal};

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::keys::ApiKeys;
 use crate::config::ServeConfig;
+use crate::keys::ApiKeys;
 use crate::server::{Hangups, Server, Tls};
 
 /// Waits for `start`, unless `stop` comes first: then the program ends with success. Nothing was served yet, an

@@ -3,10 +3,9 @@
 use std::io::{self, Write};
 
 use owo_colors::OwoColorize;
+use waymark_agent::{Cited, EpisodeEnd, Event, Usage};
 use waymark_index::Hit;
-
 use waymark_runtime::printable;
-use waymark_agent::{Cited, Event, EpisodeEnd, Usage};
 
 /// Width of the label column.
 const LABEL: usize = 8;
@@ -193,7 +192,7 @@ pub(crate) fn route(hit: &Hit) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use waymark_index::{Mode, Passage, HitPath, HitRank};
+    use waymark_index::{HitPath, HitRank, Mode, Passage};
 
     fn printed(events: &[Event]) -> String {
         let mut plain = anstream::StripStream::new(Vec::new());

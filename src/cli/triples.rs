@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use waymark_runtime::environment::{key_in, variable};
 use waymark_index::Extract;
 use waymark_index::openie::{Builtin, Endpoint, EndpointOptions, EndpointReport, ImportReport, Imported};
-
+use waymark_runtime::environment::{key_in, variable};
 use waymark_runtime::remote::{ChatEndpoint, EndpointKey};
 
 /// Defaults of the flags. Applied here and not by clap, so that given flags can be told from defaults.
@@ -278,11 +277,11 @@ mod tests {
 
     fn args(flags: &[&str]) -> Args {
         #[derive(clap::Parser)]
-        struct TestCli {
+        struct TriplesCli {
             #[command(flatten)]
             triples: Args,
         }
-        <TestCli as clap::Parser>::parse_from([&["waymark"], flags].concat()).triples
+        <TriplesCli as clap::Parser>::parse_from([&["waymark"], flags].concat()).triples
     }
 
     #[test]

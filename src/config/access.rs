@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::ServeConfigError;
-use crate::keys::{KeyEntry, ApiKeys, KeysError, Secret};
+use crate::keys::{ApiKeys, KeyEntry, KeysError, Secret};
 
 /// Flags for access: API keys, cache isolation, metrics and CORS origins.
 #[derive(Debug, Clone, clap::Args)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use waymark_runtime::config::seconds;
 use waymark_runtime::config::at_least_one;
+use waymark_runtime::config::seconds;
 
 use super::ServeConfigError;
 

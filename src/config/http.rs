@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use waymark_runtime::config::{Size, at_least_one, seconds};
-use super::{AccessArgs, ServeConfigError, ConnectionArgs, ConnectionConfig, ResponseArgs, ResponseLimits, ResumeConfig, TraceArgs, TraceConfig};
+
+use super::{
+    AccessArgs, ConnectionArgs, ConnectionConfig, ResponseArgs, ResponseLimits, ResumeConfig, ServeConfigError,
+    TraceArgs, TraceConfig,
+};
 
 /// Flags for HTTP.
 #[derive(Debug, Clone, clap::Args)]

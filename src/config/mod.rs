@@ -138,8 +138,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use waymark_runtime::config::DEFAULT_MODEL;
     use clap::{Args, Command, FromArgMatches};
+    use waymark_runtime::config::DEFAULT_MODEL;
 
     fn parse(flags: &[&str]) -> Result<ServeArgs, clap::Error> {
         let command = ServeArgs::augment_args(Command::new("serve").no_binary_name(true));

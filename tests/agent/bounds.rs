@@ -1,4 +1,4 @@
-//! No bound of an episode is ever exceeded.
+//! Budgets of episodes are never exceeded.
 
 use super::*;
 
@@ -11,11 +11,11 @@ async fn max_tokens_bounds_the_whole_run() {
         let sampled = trajectory.tokens.iter().filter(|token| token.logprob.is_some()).count();
         assert!(sampled <= max, "{sampled} of {max}");
         assert_eq!(streamed_answer(&events), trajectory.answer.clone().unwrap_or_default());
-        assert!(max >= 300 || trajectory.finish == Reason::Length, "{max}: {:?}", trajectory.finish);
+        assert!(max >= 300 || trajectory.finish == EpisodeEnd::Length, "{max}: {:?}", trajectory.finish);
     }
 }
 
-/// Bounds that hold for any policy, any budget, guided or not.
+/// Checks bounds that hold for every policy and budget, guided or not.
 pub(crate) fn check_bounds(policy: &Policy, trajectory: &Trajectory, events: &[Event]) {
     let budget = policy.budget;
     assert!(trajectory.tokens.len() <= budget.context_tokens, "context");
@@ -37,7 +37,7 @@ pub(crate) fn check_bounds(policy: &Policy, trajectory: &Trajectory, events: &[E
     assert_eq!(events.iter().filter(|event| matches!(event, Event::Finished { .. })).count(), 1);
 }
 
-/// The protocols that search.
+/// Names of the protocols that search.
 const SEARCHING: [&str; 6] = ["routerag", "search-r1", "path-router", "graphrag-r1", "tearag", "evo-rag"];
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn bounds_hold_whatever_is_said() {
         let mut policy = policy(SEARCHING[seed as usize / 2 % SEARCHING.len()]);
         policy.guided = seed % 3 != 0;
         policy.sampling.temperature = Some(1.0);
-        policy.variant = if seed % 4 == 3 { Variant::Evaluation } else { Variant::Serving };
+        policy.variant = if seed % 4 == 3 { LoopVariant::Evaluation } else { LoopVariant::Serving };
         policy.budget.turns = seed as usize % 4;
         policy.budget.sampled_tokens = [7, 30, 90, 250, 1000][seed as usize % 5];
         policy.budget.observation_tokens = [0, 1, 20, 100, 2000][seed as usize / 5 % 5];
@@ -69,12 +69,12 @@ async fn bounds_hold_when_they_are_tight() {
         let mut policy = policy("routerag");
         policy.guided = seed % 2 == 0;
         policy.sampling.temperature = Some(1.0);
-        policy.variant = if seed % 3 == 0 { Variant::Evaluation } else { Variant::Serving };
+        policy.variant = if seed % 3 == 0 { LoopVariant::Evaluation } else { LoopVariant::Serving };
         policy.retrieval.least_searches = 0;
         let tight = (seed / 2) as usize;
         if seed % 5 == 0 {
             // Choices among modes cost tokens too: here they do not fit beside thought and query.
-            (policy.guided, policy.variant) = (true, Variant::Evaluation);
+            (policy.guided, policy.variant) = (true, LoopVariant::Evaluation);
             policy.budget.sampled_tokens = 8;
         } else if seed % 4 < 2 {
             policy.budget.sampled_tokens = 1 + tight;
@@ -96,7 +96,7 @@ async fn bounds_hold_when_they_are_tight() {
 async fn the_training_loop_keeps_as_much_as_its_reference() {
     for (name, prompt, response) in [("search-r1", 2048, 5000), ("path-router", 4096, 4096)] {
         let (runtime, _, _) = scripted(&[&"x".repeat(6000), ANSWER], france());
-        let mut policy = Policy { variant: Variant::Training, ..policy(name) };
+        let mut policy = Policy { variant: LoopVariant::Training, ..policy(name) };
         (policy.budget.turn_tokens, policy.budget.context_tokens) = (6000, 5000);
         let (trajectory, _) = run(&runtime, &policy, &"why ".repeat(1500), default()).await.unwrap();
         assert_eq!((trajectory.prompt_tokens, trajectory.response().len()), (prompt, response), "{name}");
@@ -107,14 +107,14 @@ async fn the_training_loop_keeps_as_much_as_its_reference() {
 async fn an_answer_that_the_training_loop_does_not_keep_is_none() {
     for (spare, answer) in [(0, Some("Paris")), (1, None)] {
         let (runtime, _, _) = scripted(&[SEARCH, ANSWER], france());
-        let mut policy = Policy { variant: Variant::Training, ..policy("routerag") };
+        let mut policy = Policy { variant: LoopVariant::Training, ..policy("routerag") };
         let (whole, _) = run(&runtime, &policy, "?", default()).await.unwrap();
         let (runtime, _, _) = scripted(&[SEARCH, ANSWER], france());
         // Of the prompt it keeps less than this as well.
         policy.budget.context_tokens = whole.response().len() - spare;
         let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
         assert_eq!(trajectory.response().len(), whole.response().len() - spare);
-        assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (answer, Reason::Stop), "{spare}");
+        assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (answer, EpisodeEnd::Stop), "{spare}");
         let told = |event: &Event| matches!(event, Event::Finished { answer: told, .. } if told.as_deref() == answer);
         assert!(events.last().is_some_and(told), "{spare}");
     }
@@ -123,7 +123,7 @@ async fn an_answer_that_the_training_loop_does_not_keep_is_none() {
 #[tokio::test]
 async fn a_training_turn_that_would_see_nothing_is_refused() {
     let (runtime, script, _) = scripted(&[SEARCH, ANSWER], france());
-    let policy = Policy { variant: Variant::Training, ..policy("routerag") };
+    let policy = Policy { variant: LoopVariant::Training, ..policy("routerag") };
     assert_eq!(policy.budget.turn_tokens, 500);
     let asked = |limit, turns| {
         let Runtime { tokenizer, template, eos, searcher, .. } = runtime.clone();
@@ -141,7 +141,8 @@ async fn of_a_large_passage_only_what_an_observation_is_cut_from_is_made_harmles
         saying(&[SEARCH, ANSWER], Stub::of(vec![passage(&format!("T\n{}", "<answer>".repeat(100_000)))]));
     let policy = policy("routerag");
     let (trajectory, _) = run(&runtime, &policy, "?", default()).await.unwrap();
-    let (shown, count) = (environment(&trajectory), trajectory.evidence[0].neutralised);
+    let shown = environment(&trajectory);
+    let count = trajectory.evidence[0].neutralised;
     // A character of three tokens may not have fitted.
     let most = policy.budget.observation_tokens;
     assert!((most - 2..=most).contains(&shown.len()), "{}", shown.len());

@@ -1,11 +1,11 @@
-//! Bounds of what the environment does: executed searches, and the tokens of all observations.
+//! Budgets of the environment: executed searches, and tokens of all observations.
 
 use proptest::prelude::*;
 
 use super::bounds::check_bounds;
 use super::*;
 
-fn reached(events: &[Event], kind: Bound) -> usize {
+fn reached(events: &[Event], kind: BudgetLimit) -> usize {
     events.iter().filter(|event| **event == Event::Budget { kind }).count()
 }
 
@@ -24,22 +24,22 @@ async fn in_the_place_of_one_search_too_many_an_answer_is_forced() {
     let (trajectory, events) = run(&runtime, &policy("search-r1"), "?", searches(1)).await.unwrap();
     // A turn without an action is a round, but no search.
     assert_eq!((stub.written(), trajectory.rounds(), script.generations()), (vec!["a".to_owned()], 2, 4));
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("forty-two"), Reason::Stop));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("forty-two"), EpisodeEnd::Stop));
     assert!(trajectory.text.ends_with("<search>b</search>\n<answer> forty-two </answer>"), "{}", trajectory.text);
-    assert_eq!((reached(&events, Bound::Searches), reached(&events, Bound::Turns)), (1, 0));
+    assert_eq!((reached(&events, BudgetLimit::Searches), reached(&events, BudgetLimit::Turns)), (1, 0));
     assert_eq!(trajectory.usage.searches, 1);
 }
 
 #[tokio::test]
 async fn where_no_answer_is_forced_one_search_too_many_ends_the_episode() {
-    for variant in [Variant::Evaluation, Variant::Training] {
+    for variant in [LoopVariant::Evaluation, LoopVariant::Training] {
         // There every search is made, also one that was made before.
         let (runtime, script, stub) = scripted(&["<search>a</search>", "<search>a</search>", ANSWER], france());
         let policy = Policy { variant, ..policy("search-r1") };
         let (trajectory, events) = run(&runtime, &policy, "?", searches(1)).await.unwrap();
         assert_eq!((stub.written().len(), script.generations()), (1, 2), "{variant:?}");
-        assert_eq!((trajectory.answer, trajectory.finish), (None, Reason::Turns), "{variant:?}");
-        assert_eq!(reached(&events, Bound::Searches), 1, "{variant:?}");
+        assert_eq!((trajectory.answer, trajectory.finish), (None, EpisodeEnd::Turns), "{variant:?}");
+        assert_eq!(reached(&events, BudgetLimit::Searches), 1, "{variant:?}");
     }
 }
 
@@ -52,7 +52,7 @@ async fn a_search_that_the_episode_answers_costs_none() {
     assert_eq!((cached, stub.written().len()), (vec![false, true], 1));
     assert_eq!((trajectory.usage.searches, trajectory.answer.as_deref()), (1, Some("x")));
     assert!(matches!(events.last(), Some(Event::Finished { searches: 2, .. })));
-    assert_eq!(reached(&events, Bound::Searches), 1);
+    assert_eq!(reached(&events, BudgetLimit::Searches), 1);
 }
 
 #[tokio::test]
@@ -68,14 +68,15 @@ async fn a_search_that_fails_costs_one_and_its_time_is_told() {
 #[tokio::test]
 async fn the_observation_that_would_be_too_long_is_cut_and_is_the_last_one() {
     for (variant, answer, finish) in
-        [(Variant::Serving, Some("x"), Reason::Stop), (Variant::Evaluation, None, Reason::Turns)]
+        [(LoopVariant::Serving, Some("x"), EpisodeEnd::Stop), (LoopVariant::Evaluation, None, EpisodeEnd::Turns)]
     {
         let lines = ["<search>a</search>", "<search>b</search>", "<search>c</search>", " x </answer>"];
         let policy = Policy { variant, ..policy("search-r1") };
         let (runtime, _, _) = scripted(&[lines[0], ANSWER], france());
         let (one, _) = run(&runtime, &policy, "?", default()).await.unwrap();
         // Two observations of this length, but for a little.
-        let (single, most) = (one.usage.environment_tokens, 2 * one.usage.environment_tokens - 5);
+        let single = one.usage.environment_tokens;
+        let most = 2 * one.usage.environment_tokens - 5;
         let (runtime, _, stub) = scripted(&lines, france());
         let (trajectory, events) = run(&runtime, &policy, "?", observations(most)).await.unwrap();
         assert_eq!(stub.written(), ["a", "b"], "{variant:?}");
@@ -91,7 +92,7 @@ async fn the_observation_that_would_be_too_long_is_cut_and_is_the_last_one() {
             })
             .collect();
         // It is told where the observation is cut, and where there is none any more.
-        assert_eq!((cut, reached(&events, Bound::EnvironmentTokens)), (vec![false, true], 2), "{variant:?}");
+        assert_eq!((cut, reached(&events, BudgetLimit::EnvironmentTokens)), (vec![false, true], 2), "{variant:?}");
     }
 }
 
@@ -102,13 +103,13 @@ async fn what_a_turn_without_an_action_is_told_counts_as_well() {
         run(&runtime, &policy("search-r1"), "?", observations(tag::INVALID.len())).await.unwrap();
     assert_eq!(runtime.tokenizer.decode(&environment(&trajectory)), tag::INVALID);
     assert_eq!((stub.written().len(), trajectory.answer.as_deref()), (0, Some("x")));
-    assert_eq!(reached(&events, Bound::EnvironmentTokens), 1);
+    assert_eq!(reached(&events, BudgetLimit::EnvironmentTokens), 1);
 }
 
 #[tokio::test]
 async fn too_few_tokens_for_another_speaker_are_none() {
     for (variant, answer, finish) in
-        [(Variant::Serving, Some("Paris"), Reason::Stop), (Variant::Evaluation, None, Reason::Turns)]
+        [(LoopVariant::Serving, Some("Paris"), EpisodeEnd::Stop), (LoopVariant::Evaluation, None, EpisodeEnd::Turns)]
     {
         let query = "<think>a</think>\n<query>{\"query\": \"a\"}</query>";
         let (runtime, _, stub) = scripted(&[query, "Paris</answer>"], france());
@@ -116,7 +117,7 @@ async fn too_few_tokens_for_another_speaker_are_none() {
         let (trajectory, events) = run(&runtime, &policy, "?", observations(20)).await.unwrap();
         assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (answer, finish), "{variant:?}");
         assert_eq!((stub.written().len(), environment(&trajectory).len()), (0, 0), "{variant:?}");
-        assert_eq!(reached(&events, Bound::EnvironmentTokens), 1, "{variant:?}");
+        assert_eq!(reached(&events, BudgetLimit::EnvironmentTokens), 1, "{variant:?}");
     }
 }
 
@@ -132,11 +133,11 @@ async fn a_guided_policy_is_offered_no_search_that_would_not_be_made() {
         check_bounds(&policy, &trajectory, &events);
         assert_eq!((stub.written().len(), trajectory.turns()), (1, 2), "{name} {seed}: {}", trajectory.text);
         assert!(trajectory.answer.is_some() && trajectory.actions.iter().all(|acted| acted.executed));
-        assert_eq!(reached(&events, Bound::Searches), 1, "{name} {seed}");
+        assert_eq!(reached(&events, BudgetLimit::Searches), 1, "{name} {seed}");
     }
 }
 
-/// Something that a policy might say: few queries, so that some are repeated.
+/// Generates a turn of a policy. Only a few different queries exist, so that some repeat.
 fn line() -> impl Strategy<Value = String> {
     let search = prop::sample::select(vec!["a", "b", "c", "d"]).prop_flat_map(|query| {
         prop::sample::select(vec![
@@ -155,7 +156,7 @@ proptest! {
     fn no_bound_is_exceeded_whatever_is_said(
         lines in prop::collection::vec(line(), 0..10),
         name in prop::sample::select(vec!["routerag", "search-r1", "path-router", "evo-rag"]),
-        variant in prop::sample::select(vec![Variant::Serving, Variant::Evaluation, Variant::Training]),
+        variant in prop::sample::select(vec![LoopVariant::Serving, LoopVariant::Evaluation, LoopVariant::Training]),
         most in prop::option::of(0..4usize),
         tokens in prop::option::of(0..600usize),
         observation in prop::sample::select(vec![0usize, 30, 100, 2000]),

@@ -1,7 +1,9 @@
-//! Policies over questions whose answers are known.
+//! Evaluation of policies on questions with known answers.
 
-use waymark_runtime::evaluate::{PairedComparison, EvaluationOutcome, EvaluationPlan, Question, EpisodeRow, Summary, evaluate, print};
 use waymark_agent::metric::Cost;
+use waymark_runtime::evaluate::{
+    EpisodeRow, EvaluationOutcome, EvaluationPlan, PairedComparison, Question, Summary, evaluate, print,
+};
 
 use super::*;
 
@@ -71,7 +73,8 @@ async fn rows_say_what_each_episode_was_worth() {
 async fn how_many_run_at_a_time_changes_nothing_but_time() {
     let timeless = |outcome: EvaluationOutcome| -> Vec<EpisodeRow> {
         let still = |row: EpisodeRow| {
-            let evidence = row.evidence.into_iter().map(|found| waymark_runtime::evaluate::SearchEntry { seconds: 0.0, ..found });
+            let evidence =
+                row.evidence.into_iter().map(|found| waymark_runtime::evaluate::SearchEntry { seconds: 0.0, ..found });
             let evidence = evidence.collect();
             EpisodeRow { seconds: 0.0, first_token: None, retrieval_seconds: 0.0, evidence, ..row }
         };

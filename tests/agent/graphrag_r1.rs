@@ -1,4 +1,4 @@
-//! GraphRAG-R1's loop: plain text, triples beside passages, and no second try.
+//! GraphRAG-R1's loop: plain text, triples along with passages, and no retry after an invalid turn.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn triples() -> Stub {
 async fn triples_stand_before_passages() {
     let (runtime, script, stub) = scripted(&[QUERY, REPLY], triples());
     let (trajectory, events) = run(&runtime, &policy("graphrag-r1"), "Capital?", default()).await.unwrap();
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), Reason::Stop));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), EpisodeEnd::Stop));
     let block = "<|begin_of_documents|>\n(1) { paris is capital of france }\n(2) { lyon lies in france }\nFrance\nParis is \
                  the capital of France.\nLyon\nA city in France.<|end_of_documents|>\n\n";
     assert_eq!(trajectory.text, format!("{QUERY}{block}{REPLY}"));
@@ -34,14 +34,14 @@ async fn triples_stand_before_passages() {
 #[tokio::test]
 async fn whatever_asks_for_nothing_ends_the_episode() {
     for line in ["just text", "<|begin_of_query|> \" \" <|end_of_query|>", "nothing<|end_of_query|>"] {
-        for (variant, answer) in [(Variant::Serving, Some("Lyon")), (Variant::Evaluation, None)] {
+        for (variant, answer) in [(LoopVariant::Serving, Some("Lyon")), (LoopVariant::Evaluation, None)] {
             let (runtime, _, stub) = scripted(&[line, " Lyon </answer>", REPLY], triples());
             let mut policy = policy("graphrag-r1");
             policy.variant = variant;
             let (trajectory, _) = run(&runtime, &policy, "?", default()).await.unwrap();
             assert_eq!(trajectory.answer.as_deref(), answer, "{line} {variant:?}");
             assert_eq!((stub.written().len(), trajectory.turns()), (0, 1), "{line}");
-            assert_eq!(trajectory.finish, Reason::Stop, "{line} {variant:?}");
+            assert_eq!(trajectory.finish, EpisodeEnd::Stop, "{line} {variant:?}");
         }
     }
 }
@@ -50,7 +50,7 @@ async fn whatever_asks_for_nothing_ends_the_episode() {
 async fn what_is_left_of_a_token_stays() {
     let tokenizer = Arc::new(character_tokenizer("", &["|>."]));
     let eos = tokenizer.id("<|im_end|>").unwrap();
-    for variant in [Variant::Serving, Variant::Evaluation] {
+    for variant in [LoopVariant::Serving, LoopVariant::Evaluation] {
         let script = Script::new(tokenizer.clone(), ["<|begin_of_query|>a<|end_of_query|>.", REPLY]);
         let runtime = Runtime::new(script, tokenizer.clone(), None, vec![eos], Some(Arc::new(triples())));
         let mut policy = policy("graphrag-r1");

@@ -1,4 +1,4 @@
-//! Policies that were never trained in the loop, kept in its form.
+//! Guided decoding, which keeps untrained policies to the protocol.
 
 use super::bounds::check_bounds;
 use super::*;
@@ -38,12 +38,12 @@ async fn an_untrained_policy_runs_valid_loops_when_guided() {
 #[tokio::test]
 async fn every_protocol_can_be_guided() {
     for (name, variant) in [
-        ("search-r1", Variant::Serving),
-        ("path-router", Variant::Serving),
+        ("search-r1", LoopVariant::Serving),
+        ("path-router", LoopVariant::Serving),
         // What a guide writes is no JSON, and is taken as it is meant all the same.
-        ("path-router", Variant::Evaluation),
-        ("graphrag-r1", Variant::Serving),
-        ("graphrag-r1", Variant::Evaluation),
+        ("path-router", LoopVariant::Evaluation),
+        ("graphrag-r1", LoopVariant::Serving),
+        ("graphrag-r1", LoopVariant::Evaluation),
     ] {
         let mut searched = 0;
         for seed in 0..8 {
@@ -69,13 +69,14 @@ async fn every_protocol_can_be_guided() {
     }
 }
 
-/// What a guide writes up to the place where the policy goes on, in a turn of path-router's.
+/// Text that the guide forces in a turn of PathRouter before the policy continues.
 const SEARCHES: &str = " The question is: Why? To answer it, I need to search for";
 
 #[tokio::test]
 async fn a_guided_query_is_one_whatever_it_begins_with() {
     for (name, query) in [("path-router", "{x"), ("graphrag-r1", "\"\"")] {
-        let (first, rest) = (&query[..1], format!("{}\n", &query[1..]));
+        let first = &query[..1];
+        let rest = format!("{}\n", &query[1..]);
         let lines = [" ", "a\n", first, &rest, " ", "b\n", "a", "P", "aris\n"];
         let (runtime, _, stub) = scripted(&lines, france().with_triples(&[["a", "b", "c"]]));
         let policy = Policy { guided: true, ..policy(name) };
@@ -116,7 +117,7 @@ async fn a_thought_that_the_template_has_opened_is_not_opened_again() {
     }
 }
 
-/// Thoughts that the prompt opens.
+/// Checks thoughts that the prompt opens.
 fn open(name: &str) -> usize {
     usize::from(name == "graphrag-r1")
 }
@@ -144,7 +145,7 @@ async fn a_guided_turn_is_what_the_machine_says() {
         )
     );
     assert_eq!(stub.written(), ["[passage]What"]);
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), Reason::Stop));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), EpisodeEnd::Stop));
     assert_eq!(streamed_answer(&events), "Paris");
     assert_eq!(script.generations(), lines.len());
 }

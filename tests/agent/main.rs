@@ -1,4 +1,4 @@
-//! The loop end to end, over the real engine with a mock backend, and over a script where single generations matter.
+//! The loop end to end: over the real engine with a mock backend, and over a script where single generations matter.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "../agent_script/mod.rs"]
@@ -15,17 +15,18 @@ mod tearag;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent_script::{Script, Stub, character_tokenizer, own_mask, passage, run, streamed_answer};
 use tokio::sync::mpsc;
 use waymark_agent::{
-    Action, AgentError, BudgetLimit, Conversation, Episode, EpisodeOptions, Event, Format, ConversationMessage, Policy, EpisodeEnd, Role,
-    Runtime, SearchError, Trajectory, LoopVariant, tag,
+    Action, AgentError, BudgetLimit, Conversation, ConversationMessage, Episode, EpisodeEnd, EpisodeOptions, Event,
+    Format, LoopVariant, Policy, Role, Runtime, SearchError, Trajectory, tag,
 };
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend, Origin};
 use waymark_index::Mode;
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
+
+use agent_script::{Script, Stub, character_tokenizer, own_mask, passage, run, streamed_answer};
 
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
      {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -52,7 +53,7 @@ fn scripted(lines: &[&str], stub: Stub) -> (Runtime<Script>, Script, Arc<Stub>) 
     (Runtime::new(script.clone(), tokenizer, Some(template), vec![IM_END], Some(stub.clone())), script, stub)
 }
 
-/// A byte is a token here, so the published limits are multiplied.
+/// Multiplies the published limits, because each byte is a token in these tests.
 fn policy(name: &str) -> Policy {
     let mut policy = Policy::builtin(name).unwrap();
     policy.budget.context_tokens = 16_384;
@@ -435,7 +436,7 @@ async fn a_plain_policy_chats() {
     assert!(!events.iter().any(|event| matches!(event, Event::Budget { .. })));
 }
 
-/// The same with a template that ends inside a thought.
+/// Runs with a chat template that ends inside a thought.
 fn thinking(lines: &[&str], stub: Stub) -> (Runtime<Script>, Arc<Stub>) {
     let (runtime, _, stub) = scripted(lines, stub);
     let text = TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif");
@@ -525,7 +526,8 @@ async fn many_episodes_run_side_by_side() {
     let policy = policy("routerag");
     let tasks: Vec<_> = (0..40)
         .map(|i| {
-            let (runtime, policy) = (runtime.clone(), policy.clone());
+            let runtime = runtime.clone();
+            let policy = policy.clone();
             tokio::spawn(async move { run(&runtime, &policy, &format!("Question {i}?"), default()).await })
         })
         .collect();

@@ -1,4 +1,4 @@
-//! PathRouter's loop: a message per turn, and control tokens that come from the template alone.
+//! PathRouter's loop: one message per turn, with control tokens from the chat template only.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn control(runtime: &Runtime<Script>, ids: &[u32]) -> Vec<u32> {
 async fn evidence_is_a_message_and_opens_the_next_thought() {
     let (runtime, script, stub) = scripted(&[QUERY, REPLY], france());
     let (trajectory, events) = run(&runtime, &policy("path-router"), "Capital of France?", default()).await.unwrap();
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), Reason::Stop));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), EpisodeEnd::Stop));
     assert_eq!(streamed_answer(&events), "Paris");
     assert_eq!(trajectory.text, format!("{QUERY}{BLOCK}{REPLY}"));
     assert_eq!(stub.written(), ["Capital of France"]);
@@ -44,7 +44,7 @@ async fn evidence_is_a_message_and_opens_the_next_thought() {
 async fn a_query_in_the_wrong_form_is_told_so_where_json_is_asked_for() {
     let (runtime, _, stub) = scripted(&[QUERY, "x</think>\n<query>{\"query\": \"Capital\"}</query>", REPLY], france());
     let mut policy = policy("path-router");
-    policy.variant = Variant::Evaluation;
+    policy.variant = LoopVariant::Evaluation;
     let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
     assert_eq!(trajectory.answer.as_deref(), Some("Paris"));
     assert_eq!(
@@ -61,7 +61,8 @@ async fn a_query_in_the_wrong_form_is_told_so_where_json_is_asked_for() {
 
 #[tokio::test]
 async fn a_turn_without_a_query_ends_the_episode() {
-    for (variant, answer) in [(Variant::Serving, Some("Lyon")), (Variant::Evaluation, None), (Variant::Training, None)]
+    for (variant, answer) in
+        [(LoopVariant::Serving, Some("Lyon")), (LoopVariant::Evaluation, None), (LoopVariant::Training, None)]
     {
         let (runtime, script, stub) = scripted(&["I do not know", "Lyon</answer>", REPLY], france());
         let mut policy = policy("path-router");
@@ -70,7 +71,7 @@ async fn a_turn_without_a_query_ends_the_episode() {
         assert_eq!(trajectory.answer.as_deref(), answer, "{variant:?}");
         assert_eq!((stub.written().len(), trajectory.rounds(), trajectory.turns()), (0, 0, 1), "{variant:?}");
         assert_eq!(script.generations(), if answer.is_some() { 2 } else { 1 }, "{variant:?}");
-        assert_eq!(trajectory.finish, Reason::Stop, "{variant:?}");
+        assert_eq!(trajectory.finish, EpisodeEnd::Stop, "{variant:?}");
         assert!(!events.iter().any(|event| matches!(event, Event::Invalid { .. })), "{variant:?}");
     }
 }
@@ -79,14 +80,15 @@ async fn a_turn_without_a_query_ends_the_episode() {
 async fn a_turn_that_is_cut_off_before_its_query_ends_the_episode_for_its_length() {
     let (runtime, _, _) = scripted(&["I do not know", REPLY], france());
     let mut policy = policy("path-router");
-    (policy.variant, policy.budget.turn_tokens) = (Variant::Evaluation, 5);
+    (policy.variant, policy.budget.turn_tokens) = (LoopVariant::Evaluation, 5);
     let (trajectory, _) = run(&runtime, &policy, "?", default()).await.unwrap();
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish, trajectory.turns()), (None, Reason::Length, 1));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish, trajectory.turns()), (None, EpisodeEnd::Length, 1));
 }
 
 #[tokio::test]
 async fn after_the_last_round_an_answer_is_forced_when_serving_and_nothing_follows_otherwise() {
-    for (variant, answer, generations) in [(Variant::Serving, Some("Paris"), 4), (Variant::Evaluation, None, 2)] {
+    for (variant, answer, generations) in [(LoopVariant::Serving, Some("Paris"), 4), (LoopVariant::Evaluation, None, 2)]
+    {
         let query = |text: &str| format!("<think>a</think>\n<query>{{\"query\": \"{text}\"}}</query>");
         let lines = [query("a"), query("b"), query("c"), "Paris</answer>".to_owned()];
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
@@ -96,8 +98,8 @@ async fn after_the_last_round_an_answer_is_forced_when_serving_and_nothing_follo
         let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
         assert_eq!((trajectory.answer.as_deref(), script.generations()), (answer, generations), "{variant:?}");
         assert_eq!(stub.written().len(), 2);
-        assert!(events.contains(&Event::Budget { kind: Bound::Turns }));
-        assert_eq!(trajectory.finish, if answer.is_some() { Reason::Stop } else { Reason::Turns });
+        assert!(events.contains(&Event::Budget { kind: BudgetLimit::Turns }));
+        assert_eq!(trajectory.finish, if answer.is_some() { EpisodeEnd::Stop } else { EpisodeEnd::Turns });
     }
 }
 
@@ -138,16 +140,16 @@ async fn a_long_observation_keeps_its_frame_and_its_speakers() {
 
 const JSON: &str = "<think>a</think>\n<query>{\"query\": \"a\"}</query>";
 
-/// Graph-R1 samples each turn to its end and cuts it after its query: what the policy makes up behind that costs it nothing.
+/// Graph-R1 samples each turn to its end and cuts the text after the query, so that the rest costs nothing.
 #[tokio::test]
 async fn a_training_turn_that_rambles_on_behind_its_query_searches_all_the_same() {
     let (runtime, script, stub) = scripted(&[&format!("{JSON}{}", "x".repeat(5000)), REPLY], france());
     let mut policy = policy("path-router");
-    policy.variant = Variant::Training;
+    policy.variant = LoopVariant::Training;
     policy.budget.sampled_tokens = policy.budget.turn_tokens;
     assert_eq!(policy.budget.turn_tokens, 4096);
     let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
-    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), Reason::Stop));
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), EpisodeEnd::Stop));
     assert_eq!((stub.written().len(), script.generations()), (1, 2));
     assert!(trajectory.text.starts_with(&format!("{JSON}user\n<knowledge>\n")), "{}", trajectory.text);
     assert!(!events.iter().any(|event| matches!(event, Event::Budget { .. })));
@@ -156,7 +158,7 @@ async fn a_training_turn_that_rambles_on_behind_its_query_searches_all_the_same(
 #[tokio::test]
 async fn without_room_for_another_speaker_there_is_no_search() {
     for (variant, answer, reason) in
-        [(Variant::Serving, Some("Paris"), Reason::Stop), (Variant::Evaluation, None, Reason::Length)]
+        [(LoopVariant::Serving, Some("Paris"), EpisodeEnd::Stop), (LoopVariant::Evaluation, None, EpisodeEnd::Length)]
     {
         for format in [Format::Training, Format::Evaluation] {
             let (runtime, _, stub) = scripted(&[JSON, "Paris</answer>", REPLY], france());
@@ -166,7 +168,7 @@ async fn without_room_for_another_speaker_there_is_no_search() {
             let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
             assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (answer, reason), "{variant:?} {format:?}");
             assert_eq!((stub.written().len(), environment(&trajectory).len(), trajectory.turns()), (0, 0, 1));
-            assert!(events.contains(&Event::Budget { kind: Bound::ObservationTokens }));
+            assert!(events.contains(&Event::Budget { kind: BudgetLimit::ObservationTokens }));
         }
     }
 }
@@ -175,7 +177,7 @@ async fn without_room_for_another_speaker_there_is_no_search() {
 async fn with_little_context_left_the_frame_fits_whole_or_not_at_all() {
     let (runtime, _, _) = scripted(&[JSON, REPLY], france());
     let mut policy = policy("path-router");
-    policy.variant = Variant::Evaluation;
+    policy.variant = LoopVariant::Evaluation;
     let (whole, _) = run(&runtime, &policy, "?", default()).await.unwrap();
     let frame = environment(&whole).len() - BLOCK.split_once('\n').unwrap().1.find("\n</knowledge>").unwrap()
         + "<knowledge>\n".len();
@@ -183,11 +185,11 @@ async fn with_little_context_left_the_frame_fits_whole_or_not_at_all() {
         let (runtime, _, _) = scripted(&[JSON, REPLY], france());
         policy.budget.context_tokens = whole.prompt_tokens + JSON.len() + left;
         let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
-        assert_eq!((trajectory.rounds(), trajectory.finish), (rounds, Reason::Length), "{left}");
+        assert_eq!((trajectory.rounds(), trajectory.finish), (rounds, EpisodeEnd::Length), "{left}");
         let injected = environment(&trajectory);
         assert_eq!(control(&runtime, &injected).len(), 4 * rounds, "{left}");
         assert!(injected.is_empty() || runtime.tokenizer.decode(&injected).ends_with("\n<think>\n"));
-        assert!(events.contains(&Event::Budget { kind: Bound::Context }));
+        assert!(events.contains(&Event::Budget { kind: BudgetLimit::Context }));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the agent tests share: a scripted source of tokens, a stub search, a tokenizer of characters.
+//! Helpers of the agent tests: a scripted token source, a stub search, and a character tokenizer.
 #![allow(dead_code, unreachable_pub, missing_debug_implementations, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeSet, VecDeque};
@@ -11,16 +11,16 @@ use waymark_agent::{
     AgentError, Conversation, Episode, EpisodeOptions, Event, Generator, Policy, Runtime, Search, SearchError,
     SearchQuery, SessionSource, Steps, Trajectory,
 };
-use waymark_engine::{EngineError, TurnFinish, Generate, Matcher, Origin, SessionOptions, TokenStep, StopSet, Token};
-use waymark_index::{Evidence, Hit, Mode, Passage, HitPath, TripleHit};
+use waymark_engine::{EngineError, Generate, Matcher, Origin, SessionOptions, StopSet, Token, TokenStep, TurnFinish};
+use waymark_index::{Evidence, Hit, HitPath, Mode, Passage, TripleHit};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
-/// Says its lines, one per generation, whatever the context; remembers what each generation saw.
+/// Token source that returns one scripted line per generation and records the context of each.
 #[derive(Clone)]
 pub struct Script {
     lines: Arc<Mutex<VecDeque<String>>>,
     tokenizer: Arc<Tokenizer>,
-    /// The ids that each generation began with.
+    /// Context token IDs of each generation.
     pub seen: Arc<Mutex<Vec<Vec<u32>>>>,
     limit: usize,
 }
@@ -121,7 +121,7 @@ impl Steps for ScriptTurn<'_> {
 
 type Find = dyn Fn(&SearchQuery) -> Result<Vec<Passage>, SearchError> + Send + Sync;
 
-/// Finds what a function says, and remembers what was asked.
+/// Stub search that returns the results of a function and records the queries.
 pub struct Stub {
     find: Box<Find>,
     pub asked: Mutex<Vec<SearchQuery>>,
@@ -142,7 +142,7 @@ impl Stub {
         Stub { find: Box::new(find), asked: Mutex::default(), modes, triples: Vec::new(), delay: Duration::ZERO }
     }
 
-    /// Always the same passages.
+    /// Creates a search that always returns the same passages.
     pub fn of(passages: Vec<Passage>) -> Stub {
         Stub::new(move |_| Ok(passages.clone()))
     }
@@ -151,7 +151,7 @@ impl Stub {
         Stub { modes, ..self }
     }
 
-    /// These triples too, to whoever searches for triples.
+    /// Adds triples to the results of triple searches.
     pub fn with_triples(self, triples: &[[&str; 3]]) -> Stub {
         let hit = |(triple, rank): (&[&str; 3], usize)| {
             let [subject, relation, object] = triple.map(str::to_owned);
@@ -160,7 +160,7 @@ impl Stub {
         Stub { triples: triples.iter().zip(1..).map(hit).collect(), modes: vec![Mode::Passage, Mode::Triples], ..self }
     }
 
-    /// Triples of these ranks too, to whoever has passages and triples ranked together.
+    /// Adds triples with these ranks to the results of searches that rank passages and triples together.
     pub fn with_kag(self, triples: &[(usize, [&str; 3])]) -> Stub {
         let plain: Vec<[&str; 3]> = triples.iter().map(|(_, triple)| *triple).collect();
         let mut stub = self.with_triples(&plain).with_modes(vec![Mode::Passage, Mode::Kag]);
@@ -201,13 +201,13 @@ impl Search for Stub {
     }
 }
 
-/// A document as the references store it: title, line break, text.
+/// Formats a document as the reference systems do: title, line break, text.
 pub fn passage(document: &str) -> Passage {
     let (title, text) = document.split_once('\n').unwrap_or((document, ""));
     Passage { id: title.to_owned(), title: title.to_owned(), text: text.to_owned() }
 }
 
-/// Runs an episode to its end and gives its events too.
+/// Runs an episode to its end. Returns the trajectory and the events.
 pub async fn run<S: SessionSource>(
     runtime: &Runtime<S>,
     policy: &Policy,
@@ -226,12 +226,12 @@ pub async fn run<S: SessionSource>(
     Ok((trajectory?, events))
 }
 
-/// For each token of a trajectory, whether the policy wrote it by itself.
+/// Mask of a trajectory: `true` for each token that the policy sampled itself.
 pub fn own_mask(trajectory: &Trajectory) -> impl Iterator<Item = bool> {
     trajectory.tokens.iter().map(|token| token.origin == Origin::Policy && !token.forced)
 }
 
-/// The answer as the client saw it come.
+/// Concatenates the answer deltas that a client receives.
 pub fn streamed_answer(events: &[Event]) -> String {
     let answer = |event: &Event| match event {
         Event::Answer { text, .. } => Some(text.clone()),
@@ -240,8 +240,8 @@ pub fn streamed_answer(events: &[Event]) -> String {
     events.iter().filter_map(answer).collect()
 }
 
-/// A tokenizer that makes one token of every character of `text`, and has `<|im_end|>`: a byte-level BPE with just the
-/// merges that build these characters, and those that build `words`.
+/// Builds a byte-level BPE tokenizer with `<|im_end|>` in which every character of `text` is one token; its only merges
+/// build these characters and `words`.
 pub fn character_tokenizer(text: &str, words: &[&str]) -> Tokenizer {
     let spell = |byte: u8| -> char {
         let printable = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);

@@ -1,4 +1,4 @@
-//! Which base model a policy is served over.
+//! Selection of the base model of a policy.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use waymark_models::weights::{Weights, write_random};
 use super::program::{ProgramRun, waymark};
 use super::pulled;
 
-/// Writes a model of random numbers and a few words into the new folder `dir`.
+/// Writes a model with random weights and a small vocabulary into the new folder `dir`.
 fn model(dir: &Path, seed: u64) {
     let config = DecoderConfig {
         vocab: 48,
@@ -39,7 +39,7 @@ fn model(dir: &Path, seed: u64) {
     fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
 }
 
-/// A policy in the folder `name` of `root` whose file says `base` of its base model; where it lies.
+/// Writes a policy with the base model `base` into the folder `name` of `root`. Returns its directory.
 fn policy(root: &Path, name: &str, base: &str) -> String {
     let dir = root.join(name);
     fs::create_dir_all(&dir).unwrap();
@@ -77,7 +77,8 @@ fn weights_are_known_by_their_id_wherever_they_lie() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("moved");
     model(&dir, 3);
-    let (id, moved) = (Weights::open(&dir).unwrap().id(), dir.to_str().unwrap());
+    let id = Weights::open(&dir).unwrap().id();
+    let moved = dir.to_str().unwrap();
     let same = policy(root.path(), "same", &format!("base = \"elsewhere\"\nbase_id = \"{id}\""));
     let asked = ask(&same, &["--model", moved]);
     assert!(asked.ok(), "{}", asked.stderr);

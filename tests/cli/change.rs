@@ -1,4 +1,4 @@
-//! An index is changed from the command line while a server searches it.
+//! Changes of an index from the command line while a server searches it.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn add(index: &str, file: &Path, lines: &str, flags: &[&str]) -> ProgramRun {
     waymark(&[&args[..], flags].concat())
 }
 
-/// Asks the server until it searches `snapshot`; gives the ids that it found.
+/// Searches until the server uses `snapshot`. Returns the IDs of the results.
 fn found(url: &str, query: &str, snapshot: u64) -> Vec<String> {
     let client = reqwest::Client::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -60,7 +60,8 @@ fn a_document_without_triples_is_asked_of_whoever_found_the_others() {
     let file = dir.path().join("corpus.jsonl");
     let triples = dir.path().join("triples.jsonl");
     let index = dir.path().join("corpus.index");
-    let (index, triples) = (index.to_str().unwrap(), triples.to_str().unwrap());
+    let index = index.to_str().unwrap();
+    let triples = triples.to_str().unwrap();
     fs::write(&file, CORPUS).unwrap();
     fs::write(triples, "{\"id\":\"seine\",\"triples\":[[\"Seine\",\"flows through\",\"Paris\"]]}\n").unwrap();
     let build = ["index", "build", "--corpus", file.to_str().unwrap(), "--out", index, "--triples", triples];
@@ -81,9 +82,11 @@ fn a_document_without_triples_is_asked_of_whoever_found_the_others() {
 #[test]
 fn an_index_without_weights_needs_no_folder_for_downloads() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, index) = (dir.path().join("corpus.jsonl"), dir.path().join("corpus.index"));
+    let file = dir.path().join("corpus.jsonl");
+    let index = dir.path().join("corpus.index");
     fs::write(&file, CORPUS).unwrap();
-    let (file, index) = (file.to_str().unwrap(), index.to_str().unwrap());
+    let file = file.to_str().unwrap();
+    let index = index.to_str().unwrap();
     let built = homeless(&["index", "build", "--embedder", "mock", "--corpus", file, "--out", index]);
     assert!(built.ok(), "{}", built.stderr);
     let added = homeless(&["index", "add", "--embedder", "mock", "--corpus", file, "--index", index]);
@@ -140,7 +143,8 @@ fn a_mirror_of_a_folder_loses_what_the_folder_lost() {
     for (name, text) in [("a.md", "The Seine flows through Paris."), ("b.md", "The Thames flows through London.")] {
         fs::write(docs.join(name), text).unwrap();
     }
-    let (corpus, out) = (docs.to_str().unwrap(), index.to_str().unwrap());
+    let corpus = docs.to_str().unwrap();
+    let out = index.to_str().unwrap();
     let built = waymark(&["index", "build", "--embedder", "mock", "--corpus", corpus, "--out", out]);
     assert!(built.ok(), "{}", built.stderr);
     fs::remove_file(docs.join("b.md")).unwrap();
@@ -157,9 +161,11 @@ fn a_mirror_of_a_folder_loses_what_the_folder_lost() {
 #[test]
 fn without_a_terminal_the_log_says_how_far_the_work_is() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, index) = (dir.path().join("corpus.jsonl"), dir.path().join("corpus.index"));
+    let file = dir.path().join("corpus.jsonl");
+    let index = dir.path().join("corpus.index");
     fs::write(&file, CORPUS).unwrap();
-    let (file, index) = (file.to_str().unwrap(), index.to_str().unwrap());
+    let file = file.to_str().unwrap();
+    let index = index.to_str().unwrap();
     let build = ["index", "build", "--embedder", "mock", "--corpus", file, "--out", index];
     let remove = ["index", "remove", "--embedder", "mock", "--index", index, "--id", "seine"];
     for args in [&build[..], &remove] {

@@ -1,4 +1,4 @@
-//! Policies are evaluated from the command line.
+//! `waymark eval`: evaluation of policies.
 
 use std::fs;
 
@@ -17,7 +17,9 @@ fn policies_are_evaluated_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let index = index(dir.path(), CORPUS);
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (questions, report, rows) = (place("questions.jsonl"), place("report.json"), place("rows.jsonl"));
+    let questions = place("questions.jsonl");
+    let report = place("report.json");
+    let rows = place("rows.jsonl");
     fs::write(&questions, QUESTIONS).unwrap();
     fs::create_dir(place("mine")).unwrap();
     let policy = "name = \"mine\"\nprotocol = \"search-r1\"\n[budget]\ncontext_tokens = 16384\n";
@@ -26,13 +28,13 @@ fn policies_are_evaluated_side_by_side() {
     fs::create_dir(place("wide")).unwrap();
     fs::write(place("wide/policy.toml"), wide).unwrap();
 
-    let (mine, wide) = (place("mine"), place("wide"));
+    let mine = place("mine");
+    let wide = place("wide");
     let basic = ["eval", "--mock", "--index", &index, "--questions", &questions];
     let files = ["--limit", "2", "--json", &report, "--rows", &rows];
     let run = waymark(&[&basic[..], &files, &["--policy", &wide, "--policy", &mine]].concat());
     assert!(run.ok(), "{}", run.stderr);
-    for part in
-        ["3 passages, snapshot 1, 2 questions", "SF-F1", "\nwide ", "\nmine ", "mine vs. wide: EM +0.0 ± 0.0"]
+    for part in ["3 passages, snapshot 1, 2 questions", "SF-F1", "\nwide ", "\nmine ", "mine vs. wide: EM +0.0 ± 0.0"]
     {
         assert!(run.stdout.contains(part), "{part:?} is missing in {}", run.stdout);
     }
@@ -71,7 +73,9 @@ fn what_cannot_be_measured_is_an_error_and_no_zeros() {
     let dir = tempfile::tempdir().unwrap();
     let index = index(dir.path(), CORPUS);
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (questions, report, rows) = (place("questions.jsonl"), place("report.json"), place("rows.jsonl"));
+    let questions = place("questions.jsonl");
+    let report = place("report.json");
+    let rows = place("rows.jsonl");
     let long = format!(r#"{{"id": "4", "question": "{}?", "answers": ["x"]}}"#, "Who is it ".repeat(3000));
     fs::write(&questions, format!("{QUESTIONS}{long}\n")).unwrap();
     for (name, context) in [("wide", 16384), ("narrow", 64)] {
@@ -79,7 +83,8 @@ fn what_cannot_be_measured_is_an_error_and_no_zeros() {
         let policy = format!("name = \"{name}\"\nprotocol = \"routerag\"\n[budget]\ncontext_tokens = {context}\n");
         fs::write(place(name).to_owned() + "/policy.toml", policy).unwrap();
     }
-    let (wide, narrow) = (place("wide"), place("narrow"));
+    let wide = place("wide");
+    let narrow = place("narrow");
     let run = |more: &[&str]| {
         let basic = ["eval", "--mock", "--index", &index, "--questions", &questions];
         waymark(&[&basic[..], more].concat())

@@ -1,4 +1,4 @@
-//! An index is left: its documents are written, and another one is built of them.
+//! `waymark index export`: an exported index can be rebuilt with equal results.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::CORPUS;
 use super::program::{homeless, waymark};
 
-/// What brings its triples and metadata.
+/// Document with its own triples and metadata.
 const RHINE: &str = r#"{"id":"rhine","title":"Rhine","text":"The Rhine is a river that flows through Cologne.","page":7,"triples":[["Rhine","flows through","Cologne"]]}"#;
 
-/// The answers of an index to a question in several modes, without the number of its snapshot.
+/// Returns the results of a question in several modes, without the snapshot number.
 fn answers(index: &str) -> Vec<Value> {
     let search = |mode: &&str| {
         let run =
@@ -27,7 +27,9 @@ fn answers(index: &str) -> Vec<Value> {
 fn an_index_of_what_was_exported_answers_as_the_one_that_was_left() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (corpus, more, stated) = (place("corpus.jsonl"), place("more.jsonl"), place("triples.jsonl"));
+    let corpus = place("corpus.jsonl");
+    let more = place("more.jsonl");
+    let stated = place("triples.jsonl");
     fs::write(&corpus, CORPUS).unwrap();
     fs::write(&more, RHINE).unwrap();
     fs::write(&stated, "{\"id\":\"louvre\",\"triples\":[[\"Louvre\",\"is in\",\"Paris\"]]}\n").unwrap();

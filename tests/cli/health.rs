@@ -35,7 +35,8 @@ fn over_tls_a_named_server_must_prove_itself_and_its_own_need_not() {
     // As of a real one: it does not name this machine's own address.
     let made = rcgen::generate_simple_self_signed(vec!["rag.example.org".to_owned()]).unwrap();
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (certificate, key) = (place("cert.pem"), place("key.pem"));
+    let certificate = place("cert.pem");
+    let key = place("key.pem");
     fs::write(&certificate, made.cert.pem()).unwrap();
     fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let server = Serving::start(&["--mock", "--tls-cert", &certificate, "--tls-key", &key]);

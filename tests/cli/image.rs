@@ -1,5 +1,5 @@
 //! `Dockerfile`, `Dockerfile.cuda` and `docs/kubernetes.yaml` against the program and the repository, without a container
-//! daemon or a cluster: what the images set, start, copy and have to link, and what the cluster is told of them.
+//! daemon or a cluster: variables, entry points, copied files, linked libraries, and the manifests of the cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn manifest() -> toml::Table {
     toml::from_str(&fs::read_to_string(root().join("Cargo.toml")).unwrap()).unwrap()
 }
 
-/// The instructions of a file, each on one line: its name and the rest.
+/// Parses the instructions of a Dockerfile: name and arguments, with continued lines joined.
 fn instructions(file: &str) -> Vec<(String, String)> {
     let text = fs::read_to_string(root().join(file)).unwrap();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
@@ -37,12 +37,12 @@ fn of(file: &str, name: &str) -> Vec<String> {
     instructions(file).into_iter().filter(|(other, _)| other == name).map(|(_, rest)| rest).collect()
 }
 
-/// The words of an instruction in its JSON form.
+/// Parses the arguments of an instruction in JSON form.
 fn words(instruction: &str) -> Vec<String> {
     serde_json::from_str(instruction).unwrap()
 }
 
-/// Whether everybody may GET this path.
+/// Returns `true` if a path can be fetched without a key.
 fn is_open(path: &str) -> bool {
     let document: Value = serde_json::from_str(&waymark(&["openapi", "--json"]).stdout).unwrap();
     let route = &document["paths"][path]["get"];
@@ -52,7 +52,8 @@ fn is_open(path: &str) -> bool {
 #[test]
 fn what_they_start_is_a_command_that_reads_what_they_set() {
     for file in [PLAIN, CUDA] {
-        let (entry, command) = (words(&of(file, "ENTRYPOINT")[0]), words(&of(file, "CMD")[0]));
+        let entry = words(&of(file, "ENTRYPOINT")[0]);
+        let command = words(&of(file, "CMD")[0]);
         assert_eq!(entry, ["waymark"]);
         let help = waymark(&[&*command[0], "--help"]);
         assert!(help.ok(), "{}", help.stderr);
@@ -100,7 +101,8 @@ fn they_are_built_by_the_toolchain_that_is_named_and_run_over_libraries_of_its_a
         assert!(base.starts_with(&format!("rust:{version}-")), "{base} is not of {version}");
     }
     // What is built in one release of Debian runs in the same one.
-    let (build, run) = (of(PLAIN, "FROM").remove(0), of(PLAIN, "FROM").remove(1));
+    let build = of(PLAIN, "FROM").remove(0);
+    let run = of(PLAIN, "FROM").remove(1);
     let release = build.split(['-', ' ']).nth(1).unwrap();
     assert!(run.starts_with(&format!("debian:{release}")), "{run}");
     // The libraries of CUDA are of the version that the program knows: `cuda-13000` is 13.0.
@@ -128,7 +130,7 @@ fn what_they_copy_is_there() {
     }
 }
 
-/// What `.dockerignore` leaves out is never part of the program's sources.
+/// Checks that `.dockerignore` excludes no source of the program.
 #[test]
 fn nothing_that_is_compiled_is_left_out() {
     let ignored = fs::read_to_string(root().join(".dockerignore")).unwrap();
@@ -173,12 +175,12 @@ fn their_bases_have_every_library_that_is_linked() {
     }
 }
 
-/// What is said to a cluster.
+/// The Kubernetes manifests.
 fn cluster() -> String {
     fs::read_to_string(root().join("docs/kubernetes.yaml")).unwrap()
 }
 
-/// The number behind the first `words`.
+/// Returns the number after the first occurrence of `words`.
 fn number(text: &str, words: &str) -> u64 {
     let (_, rest) = text.split_once(words).unwrap_or_else(|| panic!("{words} is missing"));
     rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()

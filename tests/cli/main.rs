@@ -1,4 +1,4 @@
-//! The program as a user runs it: commands, their output, their errors, signals.
+//! The `waymark` program as users run it: commands, output, errors and signals.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod base;
@@ -19,15 +19,16 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::mpsc;
 
-use program::{Serving, waymark};
 use serde_json::Value;
+
+use program::{Serving, waymark};
 
 const CORPUS: &str = r#"{"id":"seine","title":"Seine","text":"The Seine is a river that flows through Paris."}
 {"id":"louvre","title":"Louvre","text":"The Louvre is a museum in Paris and shows the Mona Lisa."}
 {"id":"thames","title":"Thames","text":"The Thames is a river that flows through London."}
 "#;
 
-/// Builds an index of `corpus` in `dir` with real embeddings, and says where.
+/// Builds an index of `corpus` in `dir` with real embeddings. Returns its path.
 fn index(dir: &Path, corpus: &str) -> String {
     let file = dir.join("corpus.jsonl");
     fs::write(&file, corpus).unwrap();
@@ -79,7 +80,8 @@ const QUESTIONS: &str = r#"{"question": "Which river flows through Paris?", "sup
 fn retrieval_is_measured_and_explained() {
     let dir = tempfile::tempdir().unwrap();
     let index = index(dir.path(), CORPUS);
-    let (questions, report) = (dir.path().join("questions.jsonl"), dir.path().join("report.json"));
+    let questions = dir.path().join("questions.jsonl");
+    let report = dir.path().join("report.json");
     fs::write(&questions, QUESTIONS).unwrap();
     let questions = questions.to_str().unwrap();
     let args = ["eval", "retrieval", "--index", &index, "--questions", questions, "--k", "3,1"];
@@ -160,7 +162,7 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
     }
 }
 
-/// Many repositories of the hub are for those alone who show a token.
+/// Gated repositories of the hub require a token.
 #[test]
 fn the_hub_is_shown_the_token_and_asked_where_it_is_said_to_be() {
     let hub = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -213,7 +215,8 @@ fn a_server_with_a_certificate_is_asked() {
     let dir = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (certificate, key) = (place("cert.pem"), place("key.pem"));
+    let certificate = place("cert.pem");
+    let key = place("key.pem");
     fs::write(&certificate, made.cert.pem()).unwrap();
     fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let server = Serving::start(&["--mock", "--tls-cert", &certificate, "--tls-key", &key]);

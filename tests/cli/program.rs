@@ -49,7 +49,7 @@ fn run(command: &mut Command) -> ProgramRun {
     }
 }
 
-/// A running server; killed when dropped.
+/// A running server, killed on drop.
 pub(crate) struct Serving {
     child: Child,
     pub(crate) url: String,
@@ -67,7 +67,7 @@ impl Serving {
         Serving { child, url }
     }
 
-    /// Sends SIGTERM and says whether the server ended well.
+    /// Sends SIGTERM. Returns `true` if the server ended with success.
     pub(crate) fn stop(mut self) -> bool {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());

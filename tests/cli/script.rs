@@ -1,4 +1,4 @@
-//! The repository's scripts, with stubs in place of what they start.
+//! The repository's scripts, with stubs in place of the programs that they start.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,14 +9,14 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Puts a shell script of this name into `dir`.
+/// Writes a shell script of this name into `dir`.
 fn stub(dir: &Path, name: &str, text: &str) {
     let path = dir.join(name);
     fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A script that finds the stubs of `dir` before anything else.
+/// Command for a script, with the stubs of `dir` first in `PATH`.
 fn command(script: &str, dir: &Path, args: &[&str]) -> Command {
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
     let mut command = Command::new(root().join(script));
@@ -24,7 +24,7 @@ fn command(script: &str, dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Runs such a script.
+/// Runs a script with the stubs of `dir`.
 fn run(script: &str, dir: &Path, args: &[&str]) -> Output {
     command(script, dir, args).output().unwrap()
 }

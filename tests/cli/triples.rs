@@ -1,4 +1,4 @@
-//! Where triples come from: files, models, nowhere.
+//! Sources of triples: files, language models, none.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use super::CORPUS;
-use super::program::{Run, Serving, waymark, with};
+use super::program::{ProgramRun, Serving, waymark, with};
 
 struct Place {
     dir: tempfile::TempDir,
@@ -27,7 +27,7 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    fn build(&self, flags: &[&str]) -> Run {
+    fn build(&self, flags: &[&str]) -> ProgramRun {
         let (corpus, out) = (self.path("corpus.jsonl"), self.path("corpus.index"));
         let args =
             ["index", "build", "--replace", "--corpus", corpus.to_str().unwrap(), "--out", out.to_str().unwrap()];
@@ -40,7 +40,7 @@ impl Place {
     }
 }
 
-/// A language model as small as one can be: says of every passage that its title `is here`. Counts its requests.
+/// A stub language model that extracts one triple per passage: its title `is here`. Counts its requests.
 fn model(refuses: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -57,7 +57,8 @@ fn model(refuses: usize) -> (String, Arc<AtomicUsize>) {
 
 fn answer(mut stream: TcpStream, refuses: bool) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let (mut length, mut authorised) = (0, false);
+    let mut length = 0;
+    let mut authorised = false;
     for line in reader.by_ref().lines() {
         let line = line.unwrap().to_ascii_lowercase();
         if line.is_empty() {
@@ -191,16 +192,20 @@ fn an_endpoint_needs_an_address_and_a_model() {
 #[test]
 fn variables_that_name_another_model_stop_no_change() {
     let place = Place::new();
-    let (key, more, index) = (place.path("key"), place.path("more.jsonl"), place.path("corpus.index"));
+    let key = place.path("key");
+    let more = place.path("more.jsonl");
+    let index = place.path("corpus.index");
     fs::write(&key, "sk-test\n").unwrap();
     let (url, requests) = model(0);
     let built = place.build(&[&endpoint(&url, &key)[..], &["--embedder", "mock"]].concat());
     assert!(built.ok(), "{}", built.stderr);
     let rhine = json!({"id": "rhine", "text": "The Rhine is a river.", "triples": [["Rhine", "is", "a river"]]});
     fs::write(&more, rhine.to_string()).unwrap();
-    let (index, more) = (index.to_str().unwrap(), more.to_str().unwrap());
+    let index = index.to_str().unwrap();
+    let more = more.to_str().unwrap();
     let add = ["index", "add", "--embedder", "mock", "--index", index, "--corpus", more];
-    let (address, other) = (("WAYMARK_OPENIE_URL", url.as_str()), ("WAYMARK_OPENIE_MODEL", "other"));
+    let address = ("WAYMARK_OPENIE_URL", url.as_str());
+    let other = ("WAYMARK_OPENIE_MODEL", "other");
     let typed = with(&[address], &[&add[..], &["--openie-model", "other"]].concat());
     assert!(!typed.ok() && typed.stderr.contains("not of other"), "{}", typed.stderr);
     for variables in [&[address, other][..], &[address]] {

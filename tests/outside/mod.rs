@@ -1,9 +1,9 @@
-//! What tests of any crate of the workspace read that is not part of it: vectors that were made by executing the reference
-//! programs, and real data. `#[path = "…/tests/outside/mod.rs"] mod outside;`.
+//! Access to test data outside the repository: golden vectors produced by the reference programs, and real data. Each crate
+//! includes this module with `#[path = "…/tests/outside/mod.rs"] mod outside;`.
 //!
-//! `WAYMARK_GOLDEN` and `WAYMARK_DATA` name the folders, relative ones from the root of the workspace; without them
-//! `../shared/golden` and `../shared/data` are looked for there. A folder that nobody named may be absent, and one that is
-//! named need not hold every file: a test that has nothing to read then says that it is skipped. All else is a failure.
+//! `WAYMARK_GOLDEN` and `WAYMARK_DATA` name the folders, relative to the root of the workspace. The defaults are
+//! `../shared/golden` and `../shared/data`. A default folder may be absent, and a named one may lack files: tests without
+//! data report that they are skipped. Any other problem is a failure.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// What the files of vectors are called that some test reads.
+/// Stems of the golden files that some test reads.
 const STEMS: [&str; 19] = [
     "action_parsing",
     "agent_loop_searchr1_routerag",
@@ -38,18 +38,18 @@ const STEMS: [&str; 19] = [
     "rrf_raggym",
 ];
 
-/// The root of the workspace, whichever of its crates is tested.
+/// Root of the workspace, from any of its crates.
 fn root() -> &'static Path {
     let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     folders.find(|folder| folder.join("Cargo.lock").is_file()).expect("a workspace has a Cargo.lock")
 }
 
-/// Says so past the harness, which hides what a test that passes prints.
+/// Prints past the test harness, which hides the output of passing tests.
 fn skipped(why: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
 }
 
-/// The folder that was `named`, or else the `usual` one, which may be absent.
+/// Returns the folder `named` by the environment, or else the `usual` one, which may be absent.
 fn find(named: Option<&OsStr>, usual: &str) -> Result<Option<PathBuf>, String> {
     let named = named.filter(|named| !named.is_empty());
     let folder = named.map_or_else(|| root().join("../shared").join(usual), |named| root().join(named));
@@ -69,7 +69,7 @@ fn folder(variable: &str, usual: &str) -> Option<PathBuf> {
     found
 }
 
-/// The folder of real data, if all of `files` are in it.
+/// Returns the folder of real data. `None` if any of `files` is missing.
 pub fn data(files: &[&str]) -> Option<PathBuf> {
     let folder = folder("WAYMARK_DATA", "data")?;
     for path in files.iter().map(|file| folder.join(file)) {
@@ -85,7 +85,7 @@ pub fn data(files: &[&str]) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// All cases of a section in the files of a stem; none if there is no such file.
+/// Reads all cases of a section from the files of a stem. Empty if there is no such file.
 pub fn cases<T: DeserializeOwned>(stem: &str, section: &str) -> Vec<T> {
     let mut all = Vec::new();
     for (path, mut sections) in read::<Map<String, Value>>(stem) {
@@ -98,19 +98,19 @@ pub fn cases<T: DeserializeOwned>(stem: &str, section: &str) -> Vec<T> {
     all
 }
 
-/// The files of a stem, each as a whole; none if there is no such file.
+/// Reads the files of a stem. Empty if there is no such file.
 pub fn vectors<T: DeserializeOwned>(stem: &str) -> Vec<T> {
     read::<T>(stem).into_iter().map(|(_, vectors)| vectors).collect()
 }
 
-/// The fields whose names end in a parameter, by that parameter: `prefix` is what stands before it.
+/// Returns the fields whose names are `prefix` and a parameter, by that parameter.
 pub fn by_parameter<'a>(fields: &'a Map<String, Value>, prefix: &str) -> Vec<(&'a str, &'a Value)> {
     let found: Vec<_> = fields.iter().filter_map(|(name, value)| Some((name.strip_prefix(prefix)?, value))).collect();
     assert!(!found.is_empty(), "no field is called {prefix}…: {fields:?}");
     found
 }
 
-/// The files of vectors that no test reads. Those of a folder that was named may be anybody's: they are only told.
+/// Checks for golden files that no test reads. In a folder named by the environment, they are only reported.
 pub fn unread() -> Vec<PathBuf> {
     let mut paths = folder("WAYMARK_GOLDEN", "golden").map_or_else(Vec::new, |folder| listed(&folder));
     paths.retain(|path| stem_of(path).is_none());
@@ -145,7 +145,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The stem of a file, which may be one of several: `em_f1.json` and, say, `em_f1.more.json` or `em_f1-2.json`.
+/// Returns the stem of a file; several files can share one: `em_f1.json` and, say, `em_f1.more.json` or `em_f1-2.json`.
 fn stem_of(path: &Path) -> Option<&'static str> {
     let name = path.file_stem()?.to_str()?;
     let begins = |stem: &&'static str| {

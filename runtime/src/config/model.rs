@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use waymark_agent::Policy;
 use waymark_models::BLOCK;
 use waymark_models::cuda::plan::StepLimits;
 
 use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, or_cores};
-use waymark_agent::Policy;
 
 /// Base model that is served by default: a name in the catalog.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";

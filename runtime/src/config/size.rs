@@ -22,8 +22,12 @@ impl FromStr for Size {
             "gb" => 1_000_000_000,
             _ => return Err(format!("unknown unit `{unit}`: use KiB, MiB or GiB")),
         };
-        let number: usize = number.parse().map_err(|_| "a size begins with a whole number, such as `512MiB`".to_owned())?;
-        number.checked_mul(scale).map(Size).ok_or_else(|| "the size does not fit this machine's address space".to_owned())
+        let number: usize =
+            number.parse().map_err(|_| "a size begins with a whole number, such as `512MiB`".to_owned())?;
+        number
+            .checked_mul(scale)
+            .map(Size)
+            .ok_or_else(|| "the size does not fit this machine's address space".to_owned())
     }
 }
 

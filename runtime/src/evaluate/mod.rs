@@ -7,30 +7,29 @@
 mod policy_args;
 mod question;
 mod questions;
-mod row;
 mod report_file;
+mod row;
 mod search_method;
 mod summary;
 mod table;
 
-pub use question::{Question, QuestionError};
-pub use row::{SearchEntry, EpisodeRow, SearchCounts, TokenCounts, priced};
-pub use summary::{PairedComparison, Estimate, PerEpisode, Summary};
 pub use policy_args::PolicyArgs;
+pub use question::{Question, QuestionError};
 pub use questions::{Questions, RetrievalQuestion};
 pub use report_file::ReportFile;
+pub use row::{EpisodeRow, SearchCounts, SearchEntry, TokenCounts, priced};
 pub use search_method::SearchMethod;
+pub use summary::{Estimate, PairedComparison, PerEpisode, Summary};
 pub use table::print;
 
 use std::time::Instant;
 
 use futures::StreamExt;
 use tokio::sync::mpsc;
-
+use waymark_agent::metric::Cost;
 use waymark_agent::{
     AgentError, Budget, Conversation, Episode, EpisodeOptions, Policy, Runtime, Sampling, SessionSource, Trajectory,
 };
-use waymark_agent::metric::Cost;
 
 /// Parameters of an evaluation.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
+use waymark_agent::metric::Cost;
+use waymark_agent::{LoadedBase, Policy, Runtime, Sampling};
 use waymark_index::{LiveIndex, Manifest, OpenOptions};
 use waymark_models::Arithmetic;
 use waymark_models::kernel::Team;
 
 use super::report_file::ReportFile;
-use waymark_agent::{LoadedBase, Policy, Runtime, Sampling};
-use crate::{assembly, progress};
+use super::{EvaluationOutcome, EvaluationPlan, PairedComparison, Question, Summary, evaluate, print};
 use crate::config::{Device, DeviceConfig, ModelConfig, RetrievalConfig, Size, base_model, cores};
-use super::{PairedComparison, EvaluationOutcome, EvaluationPlan, Question, Summary, evaluate, print};
-use waymark_agent::metric::Cost;
+use crate::{assembly, progress};
 
 /// Timeout of a search: generous, so that scores do not depend on the machine's load.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
@@ -217,7 +217,8 @@ impl PolicyArgs {
             return Ok(Policy::load(Path::new(spec), &runtime.engine, base).await?);
         }
         let known = Policy::BUILTIN.join(", ");
-        let policy = Policy::builtin(spec).with_context(|| format!("unknown policy {spec:?}: expected a directory or one of {known}"))?;
+        let policy = Policy::builtin(spec)
+            .with_context(|| format!("unknown policy {spec:?}: expected a directory or one of {known}"))?;
         // As in serving: a base model that was never trained in the loop keeps to the protocol only with guided decoding.
         Ok(Policy { guided: !self.mock && policy.searches(), ..policy })
     }
@@ -261,7 +262,9 @@ impl PolicyArgs {
             .collect();
         if let Some(&(first, outcome)) = ran.first() {
             let policies: Vec<Summary> = ran.iter().map(|&(name, outcome)| Summary::of(name, outcome)).collect();
-            let beside = |&(name, other): &(&str, &EvaluationOutcome)| PairedComparison::of((name, &other.rows), (first, &outcome.rows));
+            let beside = |&(name, other): &(&str, &EvaluationOutcome)| {
+                PairedComparison::of((name, &other.rows), (first, &outcome.rows))
+            };
             let compared: Vec<PairedComparison> = ran[1..].iter().map(beside).collect();
             let questions = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
             let report = PolicyReport {
@@ -286,7 +289,8 @@ impl PolicyArgs {
             print(&policies, &compared, &mut out)?;
             json.map_or(Ok(()), |json| json.fill(&report))?;
         }
-        let told = failed.iter().map(|FailedPolicy { policy, error }| format!("all episodes of {policy} failed: {error}"));
+        let told =
+            failed.iter().map(|FailedPolicy { policy, error }| format!("all episodes of {policy} failed: {error}"));
         ensure!(failed.is_empty(), "{}", told.collect::<Vec<_>>().join("\n"));
         Ok(())
     }

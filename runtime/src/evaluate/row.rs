@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
+use waymark_agent::metric::{Cost, PricedSearch, Unsupported, exact_match, f1, support_f1};
+use waymark_agent::{
+    AgentError, EpisodeEnd, Policy, ReadingRule, Runtime, SearchRecord, SegmentKind, SessionSource, Trajectory,
+};
+use waymark_engine::{Origin, Token};
 use waymark_index::Mode;
 
 use super::question::{Question, compared};
-use waymark_agent::{AgentError, SearchRecord, SegmentKind, Policy, ReadingRule, EpisodeEnd, Runtime, SessionSource, Trajectory};
-use waymark_engine::{Origin, Token};
-use waymark_agent::metric::{Cost, PricedSearch, Unsupported, exact_match, f1, support_f1};
 
 /// Result of a policy on one question.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

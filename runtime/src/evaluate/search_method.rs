@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use waymark_index::{GraphVariant, Mode, Query, Ranking, UnknownName};
-
 use waymark_agent::QueryField;
+use waymark_index::{GraphVariant, Mode, Query, Ranking, UnknownName};
 
 /// A search method: a mode, with the ranking of passages or the variant of the graph search if one was named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +19,8 @@ impl SearchMethod {
     /// Methods measured by default: every ranking of passages, and the graph modes if there is a graph.
     pub fn defaults(modes: &[Mode]) -> Vec<SearchMethod> {
         let passage = [Ranking::Bm25, Ranking::Dense, Ranking::Fused];
-        let passage = passage.map(|ranking| SearchMethod { mode: Mode::Passage, ranking: Some(ranking), variant: None });
+        let passage =
+            passage.map(|ranking| SearchMethod { mode: Mode::Passage, ranking: Some(ranking), variant: None });
         let others = modes.iter().filter(|&&mode| mode != Mode::Passage);
         passage.into_iter().chain(others.map(|&mode| SearchMethod { mode, ranking: None, variant: None })).collect()
     }
@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn without_a_graph_only_passages_are_measured() {
-        let names = |modes: &[Mode]| SearchMethod::defaults(modes).iter().map(SearchMethod::to_string).collect::<Vec<_>>();
+        let names =
+            |modes: &[Mode]| SearchMethod::defaults(modes).iter().map(SearchMethod::to_string).collect::<Vec<_>>();
         assert_eq!(names(&[Mode::Passage]), ["passage:bm25", "passage:dense", "passage:fused"]);
         assert_eq!(names(&Mode::ALL)[3..], ["graph", "hybrid", "triples", "kag"]);
     }

@@ -1,10 +1,10 @@
 //! Aggregate scores over rows, and paired comparisons.
 
 use serde::{Deserialize, Serialize};
+use waymark_agent::metric::quantile;
 
 use super::EvaluationOutcome;
 use super::row::EpisodeRow;
-use waymark_agent::metric::quantile;
 
 /// Aggregate scores of a policy. Shares are from 0 to 1. Failed episodes count as wrong and are left out of the means
 /// of turns, searches, tokens and times.
@@ -91,8 +91,9 @@ impl Summary {
     pub fn of(policy: &str, outcome: &EvaluationOutcome) -> Summary {
         let EvaluationOutcome { rows, seconds } = outcome;
         let ran: Vec<&EpisodeRow> = rows.iter().filter(|row| row.error.is_none()).collect();
-        let share =
-            |holds: fn(&EpisodeRow) -> bool| rows.iter().filter(|row| holds(row)).count() as f64 / rows.len().max(1) as f64;
+        let share = |holds: fn(&EpisodeRow) -> bool| {
+            rows.iter().filter(|row| holds(row)).count() as f64 / rows.len().max(1) as f64
+        };
         let mut times: Vec<f64> = ran.iter().map(|row| row.seconds).collect();
         let sampled: usize = ran.iter().map(|row| row.tokens.sampled).sum();
         Summary {
@@ -127,7 +128,8 @@ impl Estimate {
 
 impl PerEpisode {
     fn of(rows: &[&EpisodeRow]) -> PerEpisode {
-        let mean = |value: fn(&EpisodeRow) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len().max(1) as f64;
+        let mean =
+            |value: fn(&EpisodeRow) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len().max(1) as f64;
         PerEpisode {
             turns: mean(|row| row.turns as f64),
             passage: mean(|row| row.searches.passage as f64),

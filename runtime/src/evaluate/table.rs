@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::summary::{PairedComparison, Estimate, PerEpisode, Summary};
+use super::summary::{Estimate, PairedComparison, PerEpisode, Summary};
 
 /// Writes one line per policy, then the comparison of each with the first. Shares are in percent.
 ///

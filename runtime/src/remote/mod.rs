@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use ureq::Agent;
 use ureq::http::{Response, StatusCode};
-use waymark_index::{Complete, CompleteError, ModelReply, ModelMessage};
+use waymark_index::{Complete, CompleteError, ModelMessage, ModelReply};
 
 pub use self::key::{EndpointKey, EndpointKeyError};
 use self::reply::{Trouble, completion, trouble};

@@ -8,12 +8,12 @@ use waymark_index::ModelReply;
 const MAX_MESSAGE_CHARS: usize = 300;
 
 #[derive(Deserialize)]
-struct ChatCompletion {
-    choices: Vec<CompletionChoice>,
+struct EndpointReply {
+    choices: Vec<EndpointChoice>,
 }
 
 #[derive(Deserialize)]
-struct CompletionChoice {
+struct EndpointChoice {
     message: ReplyMessage,
     #[serde(default)]
     finish_reason: Option<String>,
@@ -28,7 +28,7 @@ struct ReplyMessage {
 
 /// Parses the first choice of a chat completion.
 pub(super) fn completion(body: &str) -> Result<ModelReply, String> {
-    let reply: ChatCompletion = serde_json::from_str(body).map_err(|error| error.to_string())?;
+    let reply: EndpointReply = serde_json::from_str(body).map_err(|error| error.to_string())?;
     let choice = reply.choices.into_iter().next().ok_or("the reply has no choices")?;
     let cut = choice.finish_reason.as_deref() == Some("length");
     Ok(ModelReply { text: choice.message.content.unwrap_or_default(), cut })

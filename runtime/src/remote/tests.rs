@@ -7,7 +7,7 @@ use axum::Router;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use waymark_index::openie::{Endpoint, EndpointOptions};
-use waymark_index::{Extract, IndexError, Passage, Passages, ModelRole, Triple};
+use waymark_index::{Extract, IndexError, ModelRole, Passage, Passages, Triple};
 
 use super::*;
 

@@ -9,16 +9,16 @@ use anyhow::{Context, ensure};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
+use waymark_agent::metric::quantile;
+use waymark_engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions};
 use waymark_models::Arithmetic;
 use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
-
-use super::llama;
 use waymark_runtime::assembly;
 use waymark_runtime::config::cores;
-use waymark_engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions};
-use waymark_agent::metric::quantile;
+
+use super::llama;
 
 /// Measures decode and prefill rates of the engine.
 ///
@@ -103,7 +103,10 @@ impl RateSamples {
 
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        ensure!(self.prompt > 0 && self.tokens > 1 && self.rounds > 0, "--prompt and --rounds must be at least 1, --tokens at least 2");
+        ensure!(
+            self.prompt > 0 && self.tokens > 1 && self.rounds > 0,
+            "--prompt and --rounds must be at least 1, --tokens at least 2"
+        );
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let (checkpoint, path) = assembly::checkpoint(&self.model, self.cache.clone())?;
         let decoder = Decoder::load_with(&checkpoint.weights, Arc::new(Team::new(threads)), self.arithmetic)?;

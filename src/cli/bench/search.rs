@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use serde::Serialize;
+use waymark_agent::metric::quantile;
+use waymark_agent::{BlockingSearch, Search, SearchError, SearchLimits, Searcher};
 use waymark_index::{Evidence, Index, Mode, OpenOptions, Query};
 use waymark_models::kernel::Team;
-
-use waymark_agent::{BlockingSearch, Search, SearchError, SearchLimits, Searcher};
 use waymark_runtime::assembly;
-use waymark_runtime::evaluate::{Questions, SearchMethod};
 use waymark_runtime::config::cores;
-use waymark_agent::metric::quantile;
+use waymark_runtime::evaluate::{Questions, SearchMethod};
 
 /// An index in which one query hangs.
 struct HangingIndex {

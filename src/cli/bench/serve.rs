@@ -9,12 +9,12 @@ use std::time::Instant;
 use anyhow::ensure;
 use serde::Serialize;
 use serde_json::json;
-
 use waymark_agent::Event;
-use crate::cli::client::Client;
-use waymark_runtime::evaluate::Questions;
-use crate::config::TypedKey;
 use waymark_agent::metric::quantile;
+use waymark_runtime::evaluate::Questions;
+
+use crate::cli::client::Client;
+use crate::config::TypedKey;
 
 /// Sends concurrent questions to a server and prints throughput and latency.
 #[derive(Debug, clap::Args)]
@@ -172,7 +172,13 @@ impl Args {
 }
 
 /// Asks one question and times its events.
-async fn ask(client: &Client, model: &str, question: &str, max_tokens: usize, seed: usize) -> anyhow::Result<EpisodeTiming> {
+async fn ask(
+    client: &Client,
+    model: &str,
+    question: &str,
+    max_tokens: usize,
+    seed: usize,
+) -> anyhow::Result<EpisodeTiming> {
     let request = json!({
         "model": model, "question": question, "stream": true, "max_tokens": max_tokens, "seed": seed,
     });

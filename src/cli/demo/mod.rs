@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Deserialize;
+use waymark_agent::Policy;
 use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
-
+use waymark_runtime::cache;
+use waymark_runtime::config::DEFAULT_MODEL;
 use waymark_runtime::embedding::Embedding;
+
 use super::index::BuildBars;
 use super::{assembly, serve, start, telemetry};
-use waymark_runtime::cache;
-use waymark_agent::Policy;
 use crate::config::{ServeArgs, ServeConfig};
-use waymark_runtime::config::DEFAULT_MODEL;
 use crate::server::{Hangups, Server, stop_signal};
 
 /// Corpus of the demo, embedded in the program.

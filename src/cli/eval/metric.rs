@@ -92,7 +92,8 @@ mod tests {
             Ok(list.iter().take(k).map(|&id| id.to_owned()).collect())
         };
         let relevant = ["a".to_owned(), "b".to_owned()];
-        let searched = |depends| RankingScore::searched(&relevant, &[1, 2, 5], depends, search).map(|score| score.recall);
+        let searched =
+            |depends| RankingScore::searched(&relevant, &[1, 2, 5], depends, search).map(|score| score.recall);
         assert_eq!(searched(true), Ok(vec![0.5, 0.0, 1.0]));
         assert_eq!(searched(false), Ok(vec![0.0, 0.0, 1.0]));
         let reciprocal = RankingScore::searched(&relevant, &[1, 2, 5], true, search).map(|score| score.reciprocal);

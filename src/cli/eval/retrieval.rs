@@ -7,16 +7,16 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
+use waymark_agent::MAX_K;
+use waymark_agent::metric::quantile;
 use waymark_index::{Index, IndexError, OpenOptions};
 use waymark_models::kernel::Team;
+use waymark_runtime::config::cores;
+use waymark_runtime::evaluate::{Questions, ReportFile, RetrievalQuestion, SearchMethod};
+use waymark_runtime::{assembly, progress};
 
 use super::metric::{MeanScore, RankingScore};
-use waymark_runtime::evaluate::{Questions, RetrievalQuestion, ReportFile, SearchMethod};
 use super::report::{MethodScores, RetrievalReport};
-use waymark_agent::MAX_K;
-use waymark_runtime::{assembly, progress};
-use waymark_runtime::config::cores;
-use waymark_agent::metric::quantile;
 
 /// Measures the recall of supporting passages for each search method.
 ///
@@ -84,7 +84,13 @@ impl Args {
         Ok(printed?)
     }
 
-    fn measure(&self, index: &Index, questions: &Questions, ways: &[SearchMethod], threads: usize) -> anyhow::Result<RetrievalReport> {
+    fn measure(
+        &self,
+        index: &Index,
+        questions: &Questions,
+        ways: &[SearchMethod],
+        threads: usize,
+    ) -> anyhow::Result<RetrievalReport> {
         let bar = progress::things();
         bar.set_length((ways.len() * questions.known.len()) as u64);
         let mut rows = Vec::new();

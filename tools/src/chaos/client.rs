@@ -8,9 +8,9 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::http_client::RawConnection;
 use crate::run_shared::RunShared;
 use crate::tally::RequestOutcome;
-use crate::http_client::RawConnection;
 
 /// Answer of the mock when its loop was not disturbed.
 const MOCK_ANSWER: &str = "This is the mock: it has no model behind it.";
@@ -167,8 +167,13 @@ fn streamed(shared: &RunShared, request: &ClientRequest, body: &str) -> RequestO
         let refusal = refused(shared, 200, code, RequestOutcome::StreamError);
         // Only a drain may end a stream with an error. OpenAI's Responses API has no code for it, so that the message is
         // checked as well.
-        let draining = code == "draining" || error["message"].as_str().is_some_and(|message| message.contains("shut down"));
-        return if draining { refusal } else { note(shared, request, &format!("ended with {error}"), RequestOutcome::Wrong) };
+        let draining =
+            code == "draining" || error["message"].as_str().is_some_and(|message| message.contains("shut down"));
+        return if draining {
+            refusal
+        } else {
+            note(shared, request, &format!("ended with {error}"), RequestOutcome::Wrong)
+        };
     }
     let ends = |types: &[&str]| events.iter().any(|event| types.iter().any(|name| event["type"] == *name));
     let whole = match request.path {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::run_shared::RunShared;
 use crate::http_client::fetch;
+use crate::run_shared::RunShared;
 
 /// Interval between two samples.
 const INTERVAL: Duration = Duration::from_millis(500);

@@ -10,9 +10,9 @@ const PARENT_GONE: i32 = 3;
 ///
 /// # Errors
 /// If the operating system refuses a thread.
-pub(crate) fn tie() -> io::Result<()> {
+pub(crate) fn exit_with_parent() -> io::Result<()> {
     let wait = || {
-        // An error is an end as well.
+        // A read error also means that the other end is gone.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         process::exit(PARENT_GONE);
     };

@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::run_shared::RunShared;
 use crate::http_client::fetch;
+use crate::run_shared::RunShared;
 
 /// Random stream of these disturbances.
 const STREAM: u64 = (1 << 32) + 1;

@@ -23,7 +23,13 @@ pub(crate) struct ChaosReport {
 
 impl ChaosReport {
     /// Builds the report.
-    pub(crate) fn new(plan: &ChaosPlan, counts: &Counts, measured: &MemoryLog, seconds: f64, panics: usize) -> ChaosReport {
+    pub(crate) fn new(
+        plan: &ChaosPlan,
+        counts: &Counts,
+        measured: &MemoryLog,
+        seconds: f64,
+        panics: usize,
+    ) -> ChaosReport {
         let fit = |value| memory::fit(&measured.samples, WARM, value);
         let whole = fit(|sample| sample.resident);
         let rest = fit(MemorySample::rest);
@@ -33,8 +39,8 @@ impl ChaosReport {
         let passed = lost + wrong == 0 && counts.broken.is_empty() && panics == 0 && !grown;
         let mut text = String::new();
         // Writing into a string cannot fail.
-        let _ =
-            write(&mut text, plan, counts, seconds, panics).and_then(|()| write_memory(&mut text, measured, whole.zip(rest)));
+        let _ = write(&mut text, plan, counts, seconds, panics)
+            .and_then(|()| write_memory(&mut text, measured, whole.zip(rest)));
         let verdict = match (passed, rest) {
             (true, Some(_)) => "every guarantee held",
             (true, None) => "every guarantee held; memory growth could not be judged",
@@ -102,10 +108,7 @@ fn write(text: &mut String, plan: &ChaosPlan, counts: &Counts, seconds: f64, pan
 fn write_memory(text: &mut String, measured: &MemoryLog, fits: Option<(MemoryFit, MemoryFit)>) -> std::fmt::Result {
     let made = measured.samples.len() + measured.missed;
     let missed = measured.missed;
-    writeln!(
-        text,
-        "* {made} memory samples, {missed} of them failed: no response in time, or a gauge was missing"
-    )?;
+    writeln!(text, "* {made} memory samples, {missed} of them failed: no response in time, or a gauge was missing")?;
     let Some((whole, rest)) = fits else {
         return writeln!(text, "* memory: too few samples of processes older than {WARM} s");
     };
@@ -177,9 +180,12 @@ mod tests {
 
     #[test]
     fn one_lost_wrong_broken_or_panicked_request_is_enough() {
-        let of = |outcome| Counts { requests: [(RequestOutcome::Finished, 9), (outcome, 1)].into(), ..Counts::default() };
+        let of =
+            |outcome| Counts { requests: [(RequestOutcome::Finished, 9), (outcome, 1)].into(), ..Counts::default() };
         let broken = Counts { broken: vec!["a block was held".to_owned()], ..Counts::default() };
-        for (counts, panics) in [(of(RequestOutcome::Lost), 0), (of(RequestOutcome::Wrong), 0), (broken, 0), (Counts::default(), 1)] {
+        for (counts, panics) in
+            [(of(RequestOutcome::Lost), 0), (of(RequestOutcome::Wrong), 0), (broken, 0), (Counts::default(), 1)]
+        {
             let report = report(&counts, &measured(0.0), panics);
             assert!(!report.passed());
             assert_says(&report, "GUARANTEES WERE BROKEN");

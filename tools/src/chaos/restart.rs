@@ -7,10 +7,10 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::time::{Instant, sleep};
 
-use crate::run_shared::RunShared;
-use crate::server::{ServerProcess, ServerCommand};
-use crate::policy_swap;
 use crate::http_client::fetch;
+use crate::policy_swap;
+use crate::run_shared::RunShared;
+use crate::server::{ServerCommand, ServerProcess};
 
 /// Random stream of these disturbances.
 const STREAM: u64 = (1 << 32) + 2;
@@ -19,7 +19,11 @@ const STREAM: u64 = (1 << 32) + 2;
 const CALM: f64 = 0.4;
 
 /// Restarts the server again and again. Returns the one that runs when the load is over.
-pub(crate) async fn disturb(shared: Arc<RunShared>, command: Arc<ServerCommand>, mut server: ServerProcess) -> anyhow::Result<ServerProcess> {
+pub(crate) async fn disturb(
+    shared: Arc<RunShared>,
+    command: Arc<ServerCommand>,
+    mut server: ServerProcess,
+) -> anyhow::Result<ServerProcess> {
     let mut rng = ChaCha8Rng::seed_from_u64(shared.plan.seed);
     rng.set_stream(STREAM);
     let whole = shared.plan.time();
@@ -42,7 +46,11 @@ pub(crate) async fn disturb(shared: Arc<RunShared>, command: Arc<ServerCommand>,
 }
 
 /// Ends one process and starts the next.
-async fn replace_process(shared: &RunShared, command: &ServerCommand, server: ServerProcess) -> anyhow::Result<ServerProcess> {
+async fn replace_process(
+    shared: &RunShared,
+    command: &ServerCommand,
+    server: ServerProcess,
+) -> anyhow::Result<ServerProcess> {
     let port = server.address.port();
     shared.stopping();
     shared.tally.with(|counts| counts.terms += 1);

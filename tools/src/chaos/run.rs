@@ -8,14 +8,14 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::server_files::ServerFiles;
+use crate::http_client::fetch;
 use crate::memory::{self, MemoryLog};
 use crate::plan::ChaosPlan;
-use crate::run_shared::RunShared;
 use crate::report::ChaosReport;
-use crate::server::{ServerProcess, ServerCommand};
-use crate::http_client::fetch;
-use crate::{client, index_changes, restart, policy_swap};
+use crate::run_shared::RunShared;
+use crate::server::{ServerCommand, ServerProcess};
+use crate::server_files::ServerFiles;
+use crate::{client, index_changes, policy_swap, restart};
 
 /// Time for the server to become idle after the last request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,7 +40,10 @@ pub(crate) async fn run(plan: ChaosPlan) -> anyhow::Result<()> {
     let watch = memory::watch(Arc::clone(&shared), Arc::clone(&measured));
     let clients: Vec<_> =
         (0..plan.clients as u64).map(|number| tokio::spawn(client::live(Arc::clone(&shared), number))).collect();
-    let changes = [tokio::spawn(index_changes::disturb(Arc::clone(&shared))), tokio::spawn(policy_swap::disturb(Arc::clone(&shared)))];
+    let changes = [
+        tokio::spawn(index_changes::disturb(Arc::clone(&shared))),
+        tokio::spawn(policy_swap::disturb(Arc::clone(&shared))),
+    ];
     let restarts = tokio::spawn(restart::disturb(Arc::clone(&shared), Arc::clone(&command), server));
     sleep(plan.time()).await;
     shared.end();

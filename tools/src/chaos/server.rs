@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
 
-use crate::server_files::ServerFiles;
 use crate::plan::ChaosPlan;
+use crate::server_files::ServerFiles;
 
 /// Seconds that running streams get after SIGTERM.
 const DRAIN: u64 = 5;
@@ -71,7 +71,9 @@ impl ServerCommand {
         let address = line.trim().strip_prefix("listening on http://").and_then(|address| address.parse().ok());
         match address {
             Some(address) => Ok(ServerProcess { child, address }),
-            None => bail!("expected `listening on http://...`, the server printed {line:?}; its log:\n{}", tail(&self.log)),
+            None => {
+                bail!("expected `listening on http://...`, the server printed {line:?}; its log:\n{}", tail(&self.log))
+            }
         }
     }
 

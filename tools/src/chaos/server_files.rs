@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use waymark_index::{BuildOptions, BuildPhase, BuildProgress, Corpus, Document, build};
+use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
 use waymark_runtime::embedding::MOCK as MOCK_EMBEDDER;
-use waymark_index::{BuildOptions, BuildProgress, Corpus, Document, BuildPhase, build};
-use waymark_models::kernel::Team;
 
 use crate::plan::ChaosPlan;
 

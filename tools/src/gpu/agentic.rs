@@ -11,14 +11,14 @@ use futures::future::join_all;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use waymark_models::sampler::SamplingParams;
-
-use super::report::AgenticLoad;
-use super::shape::ModelShape;
 use waymark_agent::Search;
 use waymark_agent::metric::quantile;
 use waymark_engine::{Engine, Generate, Origin, Session, SessionOptions};
+use waymark_models::sampler::SamplingParams;
 use waymark_runtime::evaluate::SearchMethod as Mode;
+
+use super::report::AgenticLoad;
+use super::shape::ModelShape;
 
 /// Mode of submitting the turns of a loop to the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use waymark_engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
 use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::plan::StepLimits;
 use waymark_models::cuda::profile::UniformBatch;
@@ -22,7 +23,6 @@ use super::ledger::catch_panic;
 use super::report::{Agreement, GREEDY, KernelCheck, LoadTime, TrainingCheck};
 use super::shape::{Ceilings, ModelShape};
 use super::{temp_dir, training};
-use waymark_engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
 
 /// Limits of the steps in a comparison.
 const LIMITS: StepLimits = StepLimits { rows: 64, tokens: 8192, context: 1024 };

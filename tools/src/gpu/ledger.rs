@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use futures::FutureExt;
+use waymark_engine::panic_message;
 
 use super::report::GpuReport;
-use waymark_engine::panic_message;
 
 /// The report, the file it is saved to, and the first failure.
 #[derive(Debug)]

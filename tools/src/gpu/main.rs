@@ -28,12 +28,12 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Parser;
+use waymark_runtime::config::{Device, LogFormat, StepArgs};
+use waymark_runtime::logging;
 
 use ledger::ReportLedger;
 use report::GpuReport;
 use shape::ModelShape;
-use waymark_runtime::config::{Device, LogFormat, StepArgs};
-use waymark_runtime::logging;
 
 /// Checks the results of a GPU, measures its speed, and prints both.
 ///

@@ -6,11 +6,11 @@ use anyhow::Context;
 use futures::future::join_all;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use waymark_engine::{Engine, Generate, HistogramSnapshot, Origin, Session, SessionOptions};
 use waymark_models::sampler::SamplingParams;
 
 use super::report::Rate;
 use super::shape::{Ceilings, ModelShape};
-use waymark_engine::{Engine, Generate, HistogramSnapshot, Origin, Session, SessionOptions};
 
 /// Parameters of a rate measurement.
 #[derive(Debug, Clone, Copy)]

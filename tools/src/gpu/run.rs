@@ -6,21 +6,21 @@ mod cuda;
 use std::sync::Arc;
 
 use anyhow::Context;
+use waymark_agent::{Search, SearchLimits, Searcher};
+use waymark_engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget, MockBackend};
 use waymark_models::BLOCK;
 use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
+use waymark_runtime::assembly;
+use waymark_runtime::config::{Device, cores};
+use waymark_runtime::evaluate::{Questions, SearchMethod as Mode};
 
 use super::agentic::{AgenticScript, SearchSource, TurnMode};
 use super::ledger::{ReportLedger, catch_panic, catch_panic_async};
 use super::rates::{self, RateSetting};
 use super::shape::{Ceilings, ModelShape};
 use super::{Args, BenchPart};
-use waymark_agent::{Search, SearchLimits, Searcher};
-use waymark_engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget, MockBackend};
-use waymark_runtime::assembly;
-use waymark_runtime::config::{Device, cores};
-use waymark_runtime::evaluate::{Questions, SearchMethod as Mode};
 
 impl Args {
     /// Runs the requested parts and fills the report. Agentic loops search `source`; without a source they are skipped.

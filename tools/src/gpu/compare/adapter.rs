@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::ensure;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use waymark_engine::{Backend, BackendError};
 use waymark_models::gradient::{Learner, Lora, Module, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
@@ -15,7 +16,6 @@ use super::super::report::Agreement;
 use super::greedy_text::{TextSide, compare_greedy};
 use super::harness::SequenceHarness;
 use super::tally::DifferenceTally;
-use waymark_engine::{Backend, BackendError};
 
 /// Projections that the second adapter modifies.
 const SOME_MODULES: [Module; 3] = [Module::QProj, Module::VProj, Module::DownProj];

@@ -1,11 +1,11 @@
 //! Comparison of rows alone with the same rows in a batch.
 
+use waymark_engine::{Backend, BackendError};
 use waymark_models::BLOCK;
 
 use super::super::report::Agreement;
 use super::harness::SequenceHarness;
 use super::tally::{DifferenceTally, argmax};
-use waymark_engine::{Backend, BackendError};
 
 /// Compares each row alone with the same row in a batch: its prompt, then `steps` decode steps along the greedy tokens
 /// of the batch. All prompts are computed in one step.

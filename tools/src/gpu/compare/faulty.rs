@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use waymark_models::{AdapterSlot, ForwardBatch, Logits};
-
 use waymark_engine::{Backend, BackendError, BackendSpec, MockBackend};
+use waymark_models::{AdapterSlot, ForwardBatch, Logits};
 
 /// Returns a mock with a vocabulary of 100, in which one token is likely but not certain.
 pub(super) fn mock(seed: u64) -> MockBackend {

@@ -1,12 +1,12 @@
 //! Comparison of replayed CUDA graphs with plain launches.
 
+use waymark_engine::{Backend, BackendError};
 use waymark_models::AdapterSlot;
 
 use super::super::report::Agreement;
 use super::harness::SequenceHarness;
 use super::prompts;
 use super::tally::DifferenceTally;
-use waymark_engine::{Backend, BackendError};
 
 /// Limits of a step.
 #[derive(Debug, Clone, Copy)]

@@ -1,12 +1,12 @@
 //! Comparison of greedy text on two backends.
 
 use anyhow::ensure;
+use waymark_engine::Backend;
 use waymark_models::{AdapterSlot, BLOCK};
 
 use super::super::report::Agreement;
 use super::harness::SequenceHarness;
 use super::tally::{DifferenceTally, argmax};
-use waymark_engine::Backend;
 
 /// One side of a comparison.
 pub(crate) struct TextSide<'a> {

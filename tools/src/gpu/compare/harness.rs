@@ -1,8 +1,7 @@
 //! Runs sequences step by step on one backend, each in its own KV blocks.
 
-use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, LogitPositions, Logits};
-
 use waymark_engine::{Backend, BackendError};
+use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, LogitPositions, Logits};
 
 /// Sequences with their own KV blocks on a backend.
 pub(super) struct SequenceHarness<'a> {

@@ -8,6 +8,7 @@ use waymark_models::cuda::plan::StepLimits;
 use waymark_models::decoder::DecoderConfig;
 use waymark_models::kernel::Team;
 use waymark_models::weights::{Weights, write_random};
+use waymark_runtime::assembly;
 
 use super::super::agentic::SearchSource;
 use super::super::ledger::{ReportLedger, catch_panic, catch_panic_async};
@@ -15,7 +16,6 @@ use super::super::profile::{ProfileReport, steps};
 use super::super::report::{Agreement, GpuReport};
 use super::super::shape::{Ceilings, ModelShape};
 use super::super::{Args, BenchPart, cuda, temp_dir};
-use waymark_runtime::assembly;
 
 /// Name of the model that is compared by default.
 const SMALL: &str = "a tiny decoder with random weights";
