@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use waymark_engine::{Constraint, ConstraintState};
 use waymark_models::sampler::TokenMask;
 use waymark_models::tokenizer::TokenBytes;
-
-use waymark_engine::{Constraint, ConstraintState};
 
 /// A constraint whose text ends with a closing tag instead of the end of the sequence. Inside the text no token may
 /// contain the first byte of a tag, because it would be read as one; JSON can escape that byte.

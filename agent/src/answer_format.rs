@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use waymark_engine::Constraint;
 use waymark_models::grammar::{GrammarError, Json, Vocabulary};
 use waymark_models::tokenizer::TokenBytes;
 
 use super::answer_closing::{AnswerClosing, ClosingTag};
 use super::answer_opening::{AnswerOpening, OpeningMarks};
 use super::protocol::{SegmentKind, Tags};
-use waymark_engine::Constraint;
 
 /// Reason for refusing some schemas.
 const UNSUPPORTED_TEXT: &str =

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use waymark_engine::{Constraint, ConstraintState, LineLabel, StopString};
 use waymark_models::sampler::TokenMask;
 use waymark_models::tokenizer::TokenBytes;
 
 use super::protocol::{SegmentKind, Tag, Tags};
-use waymark_engine::{Constraint, ConstraintState, LineLabel, StopString};
 
 /// Constraint of a tagged turn: any text up to the tag that opens an answer, then the answer's constraint. A query is
 /// never an answer, whatever it contains.

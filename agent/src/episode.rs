@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
+use waymark_engine::{Engine, RequestId, SessionOptions};
 use waymark_index::{Condition, Evidence, Mode, Query};
 use waymark_models::chat::Tool;
 use waymark_models::grammar::Json;
@@ -29,7 +30,6 @@ use super::sampling::Sampling;
 use super::sanitize::STAND_IN;
 use super::tool_constraint::ToolConstraint;
 use super::trajectory::{PartialTrajectory, Trajectory};
-use waymark_engine::{Engine, RequestId, SessionOptions};
 
 /// An episode that is ready to run: its options are checked and its prompt is encoded, but nothing was computed yet.
 #[derive(Debug)]

@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
+use waymark_engine::EngineError;
 use waymark_index::Mode;
 use waymark_models::ModelError;
 use waymark_models::grammar::GrammarError;
-
-use waymark_engine::EngineError;
 
 /// Error of an episode or of a policy.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use waymark_engine::{Constraint, StopSet};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
 use super::AgentError;
@@ -18,7 +19,6 @@ use super::scanner::overlap;
 use super::trajectory::SearchRecord;
 use super::turn::{GenerationParams, TurnEnd};
 use super::turn_reader::TurnReader;
-use waymark_engine::{Constraint, StopSet};
 
 /// Tokens banned in guided generation, as logit biases.
 #[derive(Debug)]

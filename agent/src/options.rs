@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use waymark_engine::RequestId;
 use waymark_index::{Condition, GraphVariant, Mode, Ranking};
 use waymark_models::grammar::Json;
 
@@ -12,7 +13,6 @@ use super::query_field::QueryField;
 use super::retrieval::Retrieval;
 use super::sampling::Sampling;
 use super::search::MAX_K;
-use waymark_engine::RequestId;
 
 /// Settings of one episode that differ from its policy. Limits can be tightened, never widened.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use waymark_engine::{Engine, Lease, LoadedAdapter};
 use waymark_index::Mode;
 
 use super::AgentError;
@@ -16,7 +17,6 @@ use super::protocol_registry::{self, protocol};
 use super::retrieval::Retrieval;
 use super::sampling::Sampling;
 use super::search::MAX_K;
-use waymark_engine::{Engine, Lease, LoadedAdapter};
 
 /// Name of the file in a policy's directory.
 pub(super) const FILE: &str = "policy.toml";

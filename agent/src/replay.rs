@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use waymark_engine::{Generate, Origin, Token};
 use waymark_models::sampler::SamplingParams;
 
 use super::AgentError;
@@ -9,7 +10,6 @@ use super::episode::Episode;
 use super::generator::{Generator, SessionSource, Steps};
 use super::search::{SearchError, SearchQuery};
 use super::trajectory::SearchRecord;
-use waymark_engine::{Generate, Origin, Token};
 
 /// Result of replaying a recorded episode.
 #[derive(Debug, Clone, PartialEq)]

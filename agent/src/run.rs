@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use waymark_engine::{Origin, SessionOptions, StopSet, Token};
 use waymark_index::Passage;
 
 use super::AgentError;
@@ -21,7 +22,6 @@ use super::runtime::Runtime;
 use super::trajectory::{ActionRecord, PartialTrajectory, SearchRecord, Timings, Trajectory};
 use super::turn::{GenerationParams, TurnEnd};
 use super::turn_reader::TurnReader;
-use waymark_engine::{Origin, SessionOptions, StopSet, Token};
 
 /// A running episode.
 pub(super) struct EpisodeRun<S: SessionSource> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use waymark_engine::Engine;
 use waymark_models::ModelError;
 use waymark_models::chat::{ChatTemplate, Message, TextSegment, Tool};
 use waymark_models::grammar::{GrammarError, Vocabulary};
@@ -16,7 +17,6 @@ use super::guided::Bans;
 use super::protocol::{Injected, Protocol, ProtocolPrompt};
 use super::search::Search;
 use super::speaker::Speakers;
-use waymark_engine::Engine;
 
 /// A loaded model with its tokenizer, template and index. Cheap to clone.
 #[derive(Debug, Clone)]

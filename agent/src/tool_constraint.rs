@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use waymark_engine::{Constraint, ConstraintState};
 use waymark_models::chat::Tool;
 use waymark_models::grammar::{Json, Vocabulary};
 use waymark_models::sampler::TokenMask;
@@ -11,7 +12,6 @@ use waymark_models::tokenizer::TokenBytes;
 use super::AgentError;
 use super::answer_closing::mask;
 use super::tool_call::{CLOSE, OPEN};
-use waymark_engine::{Constraint, ConstraintState};
 
 /// Allows exactly one call of one of several tools, and nothing else.
 #[derive(Debug, Clone)]

@@ -1,10 +1,10 @@
 //! Records of episodes, for training and evaluation.
 
+use waymark_engine::Token;
 use waymark_index::{Hit, Mode, TripleHit};
 
 use super::event::{EpisodeEnd, Usage};
 use super::protocol::Action;
-use waymark_engine::Token;
 
 /// Record of one run of the loop for one question.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
+use waymark_engine::{Constraint, Generate, Origin, StopSet, Token, TurnFinish};
 
 use super::AgentError;
 use super::generator::{Generator, SessionSource, Steps};
 use super::run::EpisodeRun;
 use super::turn_reader::TurnReader;
-use waymark_engine::{Constraint, Generate, Origin, StopSet, Token, TurnFinish};
 
 /// Parameters of one generation.
 #[derive(Default)]

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use waymark_engine::TokenStep;
 use waymark_models::tokenizer::{Detokenizer, Tokenizer};
 
 use super::answer_filter::AnswerFilter;
 use super::event::{Event, TokenLogprob, TopLogprob};
 use super::protocol::{SegmentKind, Tags};
 use super::scanner::{Scanner, TextPiece};
-use waymark_engine::TokenStep;
 
 /// Reads one turn while it is written, and keeps its text.
 #[derive(Debug)]

@@ -9,8 +9,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use entropy_run::{ADAPTER, RECIPE, ready};
 use safetensors::SafeTensors;
+
+use entropy_run::{ADAPTER, RECIPE, ready};
 use word_run::{stderr, succeed};
 
 fn blend(dir: &Path, share: &str, out: &str, more: &[&str]) -> Command {

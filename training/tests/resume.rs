@@ -11,6 +11,7 @@ use std::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
+
 use tiny_model::model;
 
 const RECIPE: &str = r#"
