@@ -2,13 +2,13 @@
 
 use axum::response::Response;
 use futures::StreamExt;
+use waymark_agent::{Event, Policy};
 
 use super::episodes;
 use super::error::ApiError;
 use super::follow::Events;
 use super::sse::{self, Frame};
 use super::state::{AppState, now};
-use waymark_agent::{Event, Policy};
 
 /// Fields shared by a completion and all of its chunks.
 #[derive(Debug, Clone)]

@@ -6,12 +6,12 @@ use std::time::Duration;
 use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
+use waymark_engine::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnapshot, SessionState};
 use waymark_models::BLOCK;
 
 use super::drain::DrainPhase;
 use super::error::{ApiError, Code, ErrorBody};
 use super::state::AppState;
-use waymark_engine::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnapshot, SessionState};
 
 /// Timeout for the engine's snapshot. The engine takes it between two steps, and a step of a long prefill takes a
 /// while.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
+use waymark_agent::{Conversation, Episode, EpisodeOptions, Policy};
 
 use super::auth::Caller;
 use super::blocking::run_blocking;
@@ -15,7 +16,6 @@ use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
 use super::traces::{self, Recorder, RequestAdmission, TraceRequest};
-use waymark_agent::{Conversation, Episode, EpisodeOptions, Policy};
 
 /// Timeout for compiling the schema of a request.
 const COMPILE: Duration = Duration::from_secs(5);

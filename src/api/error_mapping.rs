@@ -7,11 +7,11 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
+use waymark_agent::AgentError;
+use waymark_engine::EngineError;
 use waymark_models::ModelError;
 
 use super::error::{ApiError, Code};
-use waymark_agent::AgentError;
-use waymark_engine::EngineError;
 
 impl From<AgentError> for ApiError {
     fn from(error: AgentError) -> Self {

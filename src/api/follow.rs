@@ -10,11 +10,11 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
+use waymark_agent::{AgentError, Episode, EpisodeEnd, Event, Policy};
 
 use super::error::ApiError;
 use super::metrics::{EpisodeLabels, PolicyLabels, ServerMetrics};
 use super::traces::Recorder;
-use waymark_agent::{AgentError, Episode, EpisodeEnd, Event, Policy};
 
 /// Capacity of the event queue between an episode and its reader. A full queue pauses the episode.
 const QUEUED: usize = 64;

@@ -5,12 +5,12 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
+use waymark_engine::Health;
 
 use super::drain::DrainPhase;
 use super::error::{ApiError, Code, ErrorBody};
 use super::metrics;
 use super::state::AppState;
-use waymark_engine::Health;
 
 /// Healthy state in one word.
 #[derive(Debug, Serialize, ToSchema)]

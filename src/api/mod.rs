@@ -79,9 +79,9 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa_axum::routes;
+use waymark_agent::schema;
 
 use auth::{AuthGate, ProtectedRoutes};
-use waymark_agent::schema;
 
 pub use embeddings::ServedEmbedder;
 pub use error::{ApiError, Code};

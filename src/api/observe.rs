@@ -9,6 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tracing::{Instrument, Span, field::Empty};
 use uuid::Uuid;
+use waymark_engine::RequestId;
 
 use super::drain::DrainPhase;
 use super::error::{ApiError, Code};
@@ -16,7 +17,6 @@ use super::guard::guard;
 use super::metrics::{RequestLabels, RouteLabels, ServerMetrics};
 use super::state::AppState;
 use super::traceparent;
-use waymark_engine::RequestId;
 
 /// Header with the request's ID, on every response including errors.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -4,11 +4,11 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::Mutex;
+use waymark_agent::{AgentError, LoadedBase, Policy, Verbatim};
+use waymark_engine::{Engine, EngineError};
 
 use super::error::{ApiError, Code};
 use super::state::now;
-use waymark_agent::{AgentError, LoadedBase, Policy, Verbatim};
-use waymark_engine::{Engine, EngineError};
 
 /// Served policy and its metadata.
 #[derive(Debug)]
@@ -214,9 +214,10 @@ impl PolicyStore {
 /// Converts a load error. Errors in the policy directory are the client's, since its author has to fix them.
 fn refusal(error: AgentError) -> ApiError {
     match error {
-        AgentError::Policy { .. } | AgentError::Option { .. } | AgentError::TriplesNotShown { .. } | AgentError::Text(_) => {
-            ApiError::invalid("directory", error.to_string())
-        }
+        AgentError::Policy { .. }
+        | AgentError::Option { .. }
+        | AgentError::TriplesNotShown { .. }
+        | AgentError::Text(_) => ApiError::invalid("directory", error.to_string()),
         AgentError::Engine(EngineError::Adapter(_)) => ApiError::invalid("directory", error.to_string()),
         error => error.into(),
     }

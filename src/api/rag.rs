@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use waymark_agent::{Cited, EpisodeOptions, Event, MAX_K};
 use waymark_index::{Condition, GraphVariant, Mode, Ranking};
 
 use super::body::within;
 use super::error::ApiError;
 use super::schema;
-use waymark_agent::{Cited, EpisodeOptions, Event, MAX_K};
 
 /// Search options of an episode.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use utoipa::ToSchema;
+use waymark_agent::Sampling;
 
 use super::body::within;
 use super::error::ApiError;
-use waymark_agent::Sampling;
 
 /// Maximum number of answers per request; each is an episode of its own.
 const MAX_CHOICES: u32 = 16;

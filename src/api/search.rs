@@ -6,6 +6,7 @@ use std::time::Instant;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use waymark_agent::{MAX_K, QueryField, SearchError};
 use waymark_index::{
     Condition, ENTITIES, Evidence, GraphOptions, GraphTrace, GraphVariant, Hit, IndexError, KagOptions, KagTrace, Mode,
     Query, Ranking, TRIPLES, TripleHit,
@@ -15,7 +16,6 @@ use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::schema;
 use super::state::AppState;
-use waymark_agent::{MAX_K, QueryField, SearchError};
 
 /// Default number of passages.
 const DEFAULT_K: usize = 5;

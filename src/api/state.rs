@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Semaphore;
+use waymark_agent::{LoadedBase, Policy, Runtime, Search};
+use waymark_runtime::embedding::TextEmbedder;
 
 use super::archive::Archive;
 use super::commits::{self, BackgroundChange};
@@ -18,8 +20,6 @@ use super::resume::Streams;
 use super::traces::StoredTrace;
 use crate::config::HttpConfig;
 use crate::keys::ApiKeys;
-use waymark_agent::{LoadedBase, Policy, Runtime, Search};
-use waymark_runtime::embedding::TextEmbedder;
 
 /// Name of the index in requests; the name of its directory is accepted as well.
 pub(crate) const INDEX: &str = "default";

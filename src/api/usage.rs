@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
-
 use waymark_agent::Usage;
 
 /// Tokens and searches of one or several episodes.

@@ -74,7 +74,13 @@ impl ConnectionPool {
         let (permit, router, times) = if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
             (slot, self.router.clone(), self.times)
         } else if let Ok(slot) = Arc::clone(&self.refusals).try_acquire_owned() {
-            let times = ConnectionConfig { header: REFUSAL_TIMEOUT, body: REFUSAL_TIMEOUT, send: REFUSAL_TIMEOUT, idle: REFUSAL_TIMEOUT, ..self.times };
+            let times = ConnectionConfig {
+                header: REFUSAL_TIMEOUT,
+                body: REFUSAL_TIMEOUT,
+                send: REFUSAL_TIMEOUT,
+                idle: REFUSAL_TIMEOUT,
+                ..self.times
+            };
             (slot, self.overloaded.clone(), times)
         } else {
             return;

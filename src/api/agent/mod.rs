@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use waymark_agent::{Cited, Conversation, ConversationMessage, EpisodeEnd, EpisodeOptions, Event, Usage};
 
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
@@ -20,7 +21,6 @@ use super::follow::Events;
 use super::rag::RagOptions;
 use super::sampling_params::{self, RequestSampling};
 use super::state::AppState;
-use waymark_agent::{Cited, Conversation, ConversationMessage, EpisodeEnd, EpisodeOptions, Event, Usage};
 
 /// Request body of `POST /v1/agent`: one question for an episode.
 #[derive(Debug, Default, Deserialize, ToSchema)]

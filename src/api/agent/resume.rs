@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use tokio::time::Instant;
+use waymark_agent::Event;
 
 use super::stream::write;
 use crate::api::auth::Caller;
@@ -14,7 +15,6 @@ use crate::api::follow::Events;
 use crate::api::resume::{self, StreamReader};
 use crate::api::sse::{self, Frame};
 use crate::api::state::AppState;
-use waymark_agent::Event;
 
 /// Resumes a stream: returns the events after the last one received, and then new ones as they happen.
 ///

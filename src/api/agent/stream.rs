@@ -2,12 +2,12 @@
 
 use axum::response::Response;
 use futures::StreamExt;
+use waymark_agent::Event;
 
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
 use crate::api::sse::{self, Frame};
 use crate::api::state::AppState;
-use waymark_agent::Event;
 
 /// Streams the events of an episode as they happen.
 pub(super) fn respond(state: &AppState, events: Events) -> Response {

@@ -1,12 +1,12 @@
 //! `/v1/agent` responses sent in one piece.
 
 use futures::StreamExt;
+use waymark_agent::Event;
 
 use super::AgentResponse;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::state::now;
-use waymark_agent::Event;
 
 /// Collects the events of an episode until it ends.
 pub(super) async fn collect(mut events: Events) -> Result<AgentResponse, ApiError> {

@@ -4,11 +4,11 @@ use std::convert::Infallible;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use waymark_engine::RequestId;
 
 use crate::api::error::{ApiError, Code};
 use crate::api::lifetime::Lifetime;
 use crate::keys::KeyId;
-use waymark_engine::RequestId;
 
 /// Sender of a request, with its limits and its deadline.
 #[derive(Debug, Clone, Default)]

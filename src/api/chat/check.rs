@@ -1,9 +1,10 @@
 //! Range checks of the parameters of a chat request.
 
+use waymark_agent::Sampling;
+
 use super::request::ChatRequest;
 use crate::api::error::ApiError;
 use crate::api::sampling_params::{self, RequestSampling};
-use waymark_agent::Sampling;
 
 /// Returns the limit on sampled tokens, which has two names in a request.
 pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiError> {

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
+use waymark_agent::EpisodeEnd;
 
 use super::tool::{CallDelta, ChatToolCall};
 use crate::api::error::ErrorBody;
 use crate::api::rag::RagNotes;
 use crate::api::usage::ChatUsage;
-use waymark_agent::EpisodeEnd;
 
 /// A whole completion.
 #[derive(Debug, Serialize, ToSchema)]

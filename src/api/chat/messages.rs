@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use waymark_agent::{Conversation, ConversationMessage, Role};
+
 use super::request::{ChatMessage, ChatRole, ContentPart, MessageContent};
 use super::tool::ChatToolCall;
 use crate::api::error::ApiError;
-use waymark_agent::{Conversation, ConversationMessage, Role};
 
 /// Tool calls of a conversation up to the current message.
 #[derive(Debug, Default)]

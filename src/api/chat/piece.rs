@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use waymark_agent::tool_call::{CallScanner, ReplySegment};
+use waymark_agent::{Cited, EpisodeEnd, Event, TokenLogprob, Usage};
+
 use super::completion::{FinishReason, LogProb, TopLogProb};
 use super::tool::ChatToolCall;
 use crate::api::rag::RagStep;
-use waymark_agent::tool_call::{CallScanner, ReplySegment};
-use waymark_agent::{Cited, EpisodeEnd, Event, TokenLogprob, Usage};
 
 /// Stand-in for a missing log-probability, as in OpenAI's interface. Forced tokens have none.
 const NO_LOGPROB: f32 = -9999.0;

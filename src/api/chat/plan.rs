@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use waymark_agent::{Conversation, EpisodeOptions, Policy};
+
 use super::check;
 use super::messages::conversation;
 use super::request::{ChatRequest, ResponseFormat};
@@ -11,7 +13,6 @@ use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::ApiError;
 use crate::api::sampling_params;
 use crate::api::state::AppState;
-use waymark_agent::{Conversation, EpisodeOptions, Policy};
 
 /// Validated chat request.
 #[derive(Debug)]

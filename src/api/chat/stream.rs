@@ -1,5 +1,7 @@
 //! Chat completions sent as a stream of chunks.
 
+use waymark_agent::Event;
+
 use super::completion::{AssistantRole, ChatChunk, ChatDelta, ChunkChoice, FinishReason, LogProbs};
 use super::piece::{ChatPiece, Translator};
 use super::plan::ChatPlan;
@@ -8,7 +10,6 @@ use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagNotes;
 use crate::api::sse::Frame;
 use crate::api::usage::ChatUsage;
-use waymark_agent::Event;
 
 /// Writes the chunks of one stream.
 pub(super) struct ChatWriter {

@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
+use waymark_agent::tool_call::ToolCallText;
+use waymark_agent::{Conversation, Policy};
 use waymark_models::chat::Tool;
 
 use super::request::NamedSchema;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
-use waymark_agent::tool_call::ToolCallText;
-use waymark_agent::{Conversation, Policy};
 
 /// Maximum number of tools in one request, as in OpenAI's interface.
 const MAX_TOOLS: usize = 128;
@@ -200,7 +200,10 @@ impl ClientTools {
         const CHOICE: &str = "tool_choice";
         let tools = tools.unwrap_or_default();
         if tools.len() > MAX_TOOLS {
-            return Err(ApiError::invalid("tools", format!("`tools` holds {} tools, {MAX_TOOLS} at most", tools.len())));
+            return Err(ApiError::invalid(
+                "tools",
+                format!("`tools` holds {} tools, {MAX_TOOLS} at most", tools.len()),
+            ));
         }
         let demands = matches!(choice, Some(ToolChoice::Named(_) | ToolChoice::Mode(ToolMode::Required)));
         if demands && tools.is_empty() {

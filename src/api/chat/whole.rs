@@ -1,6 +1,7 @@
 //! Chat completions sent in one piece.
 
 use futures::StreamExt;
+use waymark_agent::Event;
 
 use super::completion::{AssistantMessage, ChatChoice, ChatCompletion, FinishReason, LogProb, LogProbs};
 use super::piece::{ChatPiece, Translator};
@@ -10,7 +11,6 @@ use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::rag::RagNotes;
 use crate::api::usage::ChatUsage;
-use waymark_agent::Event;
 
 /// Waits for all choices. If one fails, the whole request fails.
 pub(super) async fn collect(plan: &ChatPlan, mut events: Events) -> Result<ChatCompletion, ApiError> {

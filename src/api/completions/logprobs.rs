@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
+use waymark_agent::TokenLogprob;
 
 use super::completion::{CompletionChoice, TextLogProbs};
-use waymark_agent::TokenLogprob;
 
 /// Smallest log-probability sent, standing for a probability of 0, as in OpenAI's interface.
 const MIN_LOGPROB: f32 = -9999.0;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use waymark_agent::{Conversation, EpisodeOptions, Policy, Usage};
+
 use super::logprobs::CompletionBuilder;
 use super::request::{CompletionRequest, PromptInput};
 use crate::api::body::within;
@@ -11,7 +13,6 @@ use crate::api::error::{ApiError, Code};
 use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::AppState;
 use crate::api::usage::ChatUsage;
-use waymark_agent::{Conversation, EpisodeOptions, Policy, Usage};
 
 /// Default of `max_tokens`, as in OpenAI's interface.
 const MAX_TOKENS: usize = 16;

@@ -1,5 +1,7 @@
 //! Completions sent as a stream of chunks.
 
+use waymark_agent::{Event, Usage};
+
 use super::completion::{CompletionChoice, CompletionChunk};
 use super::logprobs::CompletionBuilder;
 use super::plan::{CompletionPlan, usage};
@@ -8,7 +10,6 @@ use crate::api::chunks::{Chunks, CompletionHead};
 use crate::api::error::{ApiError, Code};
 use crate::api::sse::Frame;
 use crate::api::usage::ChatUsage;
-use waymark_agent::{Event, Usage};
 
 /// Writes the chunks of one stream.
 pub(super) struct CompletionWriter {

@@ -1,13 +1,13 @@
 //! Completions sent in one piece.
 
 use futures::StreamExt;
+use waymark_agent::Event;
 
 use super::completion::{CompletionChoice, TextCompletion};
 use super::plan::{CompletionPlan, usage};
 use crate::api::chunks::CompletionHead;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
-use waymark_agent::Event;
 
 /// Waits for all answers.
 pub(super) async fn collect(plan: CompletionPlan, mut events: Events) -> Result<TextCompletion, ApiError> {

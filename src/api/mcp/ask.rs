@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
+use waymark_agent::{Cited, EpisodeEnd};
 
 use super::search::title_and_id;
 use super::{json_schema, message};
@@ -10,7 +11,6 @@ use crate::api::agent::{self, AgentRequest, AgentResponse};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
-use waymark_agent::{Cited, EpisodeEnd};
 
 /// Description of the tool for models.
 pub(super) const DESCRIPTION: &str = "Asks a language model of this server. A model that was trained to search \

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
+use waymark_agent::schema;
 use waymark_index::{Condition, Hit, Mode, TripleHit};
 
 use super::{json_schema, message};
 use crate::api::error::ApiError;
 use crate::api::search::{self, SearchRequest, SearchResponse};
 use crate::api::state::AppState;
-use waymark_agent::schema;
 
 /// Description of the tool for models.
 pub(super) const DESCRIPTION: &str = "Finds the passages of the corpus that are most relevant to a query. Ask in plain \

@@ -3,7 +3,6 @@
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-
 use waymark_engine::{Counters, Engine, HistogramSnapshot};
 
 /// Reads the engine's counters at each scrape.

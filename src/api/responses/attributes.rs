@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, PathEdge};
 
 use super::item::FileSearchResult;
-use crate::api::search_results::{self, MAX_TEXT_CHARS, MAX_ATTRIBUTES, filename};
+use crate::api::search_results::{self, MAX_ATTRIBUTES, MAX_TEXT_CHARS, filename};
 
 /// Names of the attributes that describe how a passage was found.
 const OWN: [&str; 14] = [
@@ -195,7 +195,9 @@ mod tests {
         assert!(fields.len() <= 16, "{fields:?}");
         for (name, value) in fields {
             assert!(name.len() <= 64);
-            assert!(value.is_number() || value.is_boolean() || value.as_str().unwrap().chars().count() <= MAX_TEXT_CHARS);
+            assert!(
+                value.is_number() || value.is_boolean() || value.as_str().unwrap().chars().count() <= MAX_TEXT_CHARS
+            );
         }
         assert_eq!((&value["hops"], &value["graph_mass"], &value["turn"]), (&3.into(), &0.25.into(), &2.into()));
         assert_eq!(results[0].filename, "p");

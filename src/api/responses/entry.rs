@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use waymark_agent::{ConversationMessage, Role};
 
 use super::generation::{SharedBuilder, lock};
 use super::log::EventLog;
@@ -13,7 +14,6 @@ use super::response_builder::ResponseBuilder;
 use super::show::Show;
 use crate::api::auth::Caller;
 use crate::keys::KeyId;
-use waymark_agent::{ConversationMessage, Role};
 
 /// Response in progress, or stored.
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
+use waymark_agent::{ConversationMessage, Role};
 
 use super::request::ResponsesInput;
 use crate::api::body;
 use crate::api::error::ApiError;
-use waymark_agent::{ConversationMessage, Role};
 
 /// Message, or item of an earlier response.
 #[derive(Debug, Clone, Deserialize, ToSchema)]

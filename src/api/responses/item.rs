@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
+use waymark_agent::Cited;
 
 use super::attributes::Attributes;
 use super::show::Show;
 use crate::api::chat::completion::LogProb;
 use crate::api::search_results::filename;
-use waymark_agent::Cited;
 
 /// Item of a response's output.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]

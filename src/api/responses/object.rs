@@ -6,13 +6,13 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
+use waymark_agent::{EpisodeEnd, Usage};
 
 use super::format::TextFormat;
 use super::item::{ItemStatus, MessagePart, OutputItem};
 use super::show::Show;
 use crate::api::error::ApiError;
 use crate::api::rag::RagTrace;
-use waymark_agent::{EpisodeEnd, Usage};
 
 /// Response to a request.
 #[derive(Debug, Clone, Serialize, ToSchema)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use uuid::Uuid;
+use waymark_agent::{Conversation, ConversationMessage, EpisodeOptions, Policy, Role, Sampling};
 
 use super::format::TextFormat;
 use super::input;
@@ -17,7 +18,6 @@ use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagTrace;
 use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::{AppState, now};
-use waymark_agent::{Conversation, ConversationMessage, EpisodeOptions, Policy, Role, Sampling};
 
 /// Validated request.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use serde_json::Value;
+use waymark_agent::{Cited, EpisodeEnd, Event, TokenLogprob, Usage};
 use waymark_index::{Hit, HitPath, Mode, Passage};
 
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
@@ -13,7 +14,6 @@ use super::response_builder::ResponseBuilder;
 use super::show::Show;
 use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagTrace;
-use waymark_agent::{Cited, EpisodeEnd, Event, TokenLogprob, Usage};
 
 pub(super) fn object(background: bool, trace: bool) -> ResponseObject {
     ResponseObject {
@@ -139,7 +139,14 @@ fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool)
         End::Refused(reason) => {
             builder.handle(Event::Refusal { text: "no, and that is all".into() });
             let usage = Usage::default();
-            builder.handle(Event::Finished { reason, answer: None, usage, turns: 0, searches: 0, citations: Vec::new() });
+            builder.handle(Event::Finished {
+                reason,
+                answer: None,
+                usage,
+                turns: 0,
+                searches: 0,
+                citations: Vec::new(),
+            });
         }
         End::Failed => builder.fail(ApiError::new(Code::Internal, "broken")),
         End::Cancelled => builder.cancel(),

@@ -1,6 +1,7 @@
 //! Builder of a response: translates the events of an episode to output items and to the events of the response's
 //! stream.
 
+use waymark_agent::{EpisodeEnd, Event, Usage};
 use waymark_index::Hit;
 
 use super::attributes::SearchOrigin;
@@ -15,7 +16,6 @@ use crate::api::chat::logprob;
 use crate::api::error::ApiError;
 use crate::api::rag::RagStep;
 use crate::api::state::now;
-use waymark_agent::{EpisodeEnd, Event, Usage};
 
 /// Response under construction. Each change produces stream events, which are queued until taken.
 #[derive(Debug)]

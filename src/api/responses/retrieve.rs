@@ -2,7 +2,6 @@
 
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
-
 use tokio::time::Instant;
 
 use super::event::ResponseEvent;

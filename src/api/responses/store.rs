@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use waymark_agent::ConversationMessage;
+
 use super::entry::ResponseEntry;
 use super::generation::lock;
 use super::log::EventLog;
@@ -11,7 +13,6 @@ use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
 use crate::api::metrics::StoreSize;
 use crate::config::ResponseLimits;
-use waymark_agent::ConversationMessage;
 
 /// Responses of a server; clones share them.
 #[derive(Debug, Clone)]

@@ -83,8 +83,7 @@ mod tests {
         let json = std::str::from_utf8(&bytes).unwrap().strip_prefix("event: error\ndata: ").unwrap();
         let mut event: Value = serde_json::from_str(json).unwrap();
         assert!(event["message"].take().is_string());
-        let expected =
-            json!({"type": "error", "code": "internal_error", "message": null, "param": null, "sequence_number": new_events});
+        let expected = json!({"type": "error", "code": "internal_error", "message": null, "param": null, "sequence_number": new_events});
         assert_eq!(event, expected);
     }
 }

@@ -3,13 +3,13 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
+use waymark_agent::Policy;
+use waymark_agent::schema;
 use waymark_index::Condition;
 
 use crate::api::body;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::{AppState, INDEX};
-use waymark_agent::Policy;
-use waymark_agent::schema;
 
 /// Maximum number of results per search, as in OpenAI's interface.
 pub(crate) const MAX_RESULTS: usize = 50;

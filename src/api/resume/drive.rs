@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt};
 use tracing::Instrument;
+use waymark_agent::Event;
 
 use super::Streams;
 use super::stream::ResumableStream;
@@ -14,7 +15,6 @@ use crate::api::drain::{Drain, DrainPhase};
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::sse::Frame;
-use waymark_agent::Event;
 
 /// Function that writes an event, or the error that ended the episode, as the message with the given number.
 type Write = fn(&mut Frame, u64, &Result<Event, ApiError>);

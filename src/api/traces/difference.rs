@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use utoipa::ToSchema;
+use waymark_agent::SearchRecord;
+use waymark_engine::{Origin, Token};
 use waymark_index::{Hit, Mode};
 use waymark_models::tokenizer::Tokenizer;
 
 use super::tokens::TokenOrigin;
-use waymark_agent::SearchRecord;
-use waymark_engine::{Origin, Token};
 
 /// First token that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

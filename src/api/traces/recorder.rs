@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::sync::oneshot;
+use waymark_agent::{Episode, PartialTrajectory, Trajectory};
 
 use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
 use crate::api::archive::Archive;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
-use waymark_agent::{Episode, PartialTrajectory, Trajectory};
 
 /// Decides whether the traces of a request's episodes are stored.
 ///

@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use utoipa::ToSchema;
+use waymark_agent::{
+    AgentError, Cited, Episode, EpisodeEnd, EpisodeOptions, Event, MAX_K, MAX_WITHOUT, Policy, QueryField,
+    SearchRecord, Trajectory,
+};
+use waymark_engine::{Origin, Token};
 use waymark_index::Mode;
 
 use super::difference::{
@@ -21,11 +26,6 @@ use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::episodes;
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
-use waymark_agent::{
-    AgentError, Cited, Episode, EpisodeEnd, EpisodeOptions, Event, MAX_K, MAX_WITHOUT, Policy, QueryField,
-    SearchRecord, Trajectory,
-};
-use waymark_engine::{Origin, Token};
 
 /// Options of a replay. All but `mode` are for free replays, and refused in forced ones.
 #[derive(Debug, Clone, Deserialize, ToSchema)]

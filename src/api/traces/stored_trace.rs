@@ -3,6 +3,9 @@
 use std::sync::{Arc, Weak};
 
 use serde_json::{Map, Value};
+use waymark_agent::{
+    Action, ActionRecord, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy, SearchRecord, Trajectory,
+};
 use waymark_index::Condition;
 use waymark_models::chat::{Tool, ToolCall};
 use waymark_models::grammar::Json;
@@ -12,9 +15,6 @@ use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::{AppState, now};
 use crate::keys::KeyId;
-use waymark_agent::{
-    Action, ActionRecord, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy, SearchRecord, Trajectory,
-};
 
 /// Trace of a finished episode: the request and everything that was recorded.
 #[derive(Debug)]

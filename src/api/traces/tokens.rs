@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
-
 use waymark_engine::{Origin, Token};
 
 /// All tokens of an episode, beginning with the prompt. The lists have the length of the sequence.

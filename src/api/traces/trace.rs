@@ -5,16 +5,16 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
+use waymark_agent::schema;
+use waymark_agent::{
+    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, Role, Sampling, SearchRecord, Timings, Usage,
+};
 use waymark_index::{Condition, GraphVariant, Hit, Mode, Ranking, TripleHit};
 use waymark_models::chat::ToolCall;
 use waymark_models::grammar::Json;
 
 use super::stored_trace::{StoredTrace, TraceEnd};
 use super::tokens::TraceTokens;
-use waymark_agent::schema;
-use waymark_agent::{
-    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, Role, Sampling, SearchRecord, Timings, Usage,
-};
 
 /// Everything that was recorded of an episode.
 #[derive(Debug, Serialize, ToSchema)]

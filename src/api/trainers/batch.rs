@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use waymark_agent::MAX_K;
 use waymark_index::{Evidence, Query};
 
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
-use waymark_agent::MAX_K;
 
 /// Maximum number of queries in a request: more than the largest published batch (512 questions with 5 rollouts each).
 const MAX_QUERIES: usize = 8192;

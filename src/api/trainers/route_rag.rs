@@ -3,13 +3,13 @@
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use waymark_agent::routerag;
 use waymark_index::{Hit, Mode, Query, Ranking};
 
 use super::{batch, contents};
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
-use waymark_agent::routerag;
 
 /// Default number of passages per query: `retrieval_top_k` in RouteRAG.
 const DEFAULT_K: usize = 200;
