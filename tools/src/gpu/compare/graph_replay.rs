@@ -60,7 +60,7 @@ pub(crate) fn compare_graphs<B: Backend>(
     }
     let with = if adapters.is_empty() { "" } else { " with adapters" };
     let mut what = format!("steps of up to {most} rows{with}, graphs and plain launches, at every bucket's edge");
-    let refused = backend.graphs().refused;
+    let refused = backend.recorded_steps().refused;
     if refused > 0 {
         what += &format!(" ({refused} sizes could not be captured)");
     }
