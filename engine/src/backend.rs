@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::kernel::Team;
 use waymark_models::sampler::{Pick, SampleError, Sampled};
 use waymark_models::weights::Weights;
@@ -30,6 +29,15 @@ impl BackendSpec {
     pub fn limit(&self) -> usize {
         self.context.min(self.blocks * waymark_models::BLOCK)
     }
+}
+
+/// Number of decode steps that a backend has recorded for replay since the start, for example as CUDA graphs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RecordedSteps {
+    /// Number of recorded steps, one per batch size.
+    pub recorded: usize,
+    /// Number of batch sizes that could not be recorded.
+    pub refused: usize,
 }
 
 /// Host memory, in bytes, that a backend has allocated while running. GPU memory is not counted.
@@ -142,9 +150,9 @@ pub trait Backend: Send {
         Footprint::default()
     }
 
-    /// Returns how many decode steps were recorded as graphs for replay, and how many could not be.
-    fn graphs(&self) -> GraphUse {
-        GraphUse::default()
+    /// Returns the number of recorded decode steps.
+    fn recorded_steps(&self) -> RecordedSteps {
+        RecordedSteps::default()
     }
 
     /// Returns the reason why no later pass can succeed, once that is certain, for example because the device is gone.

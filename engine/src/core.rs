@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::sampler::{Pick, Sampler};
 use waymark_models::tokenizer::TokenBytes;
 use waymark_models::{AdapterSlot, ForwardBatch};
 
-use super::backend::{Backend, PassOutput};
+use super::backend::{Backend, PassOutput, RecordedSteps};
 use super::command::{EngineCommand, Submission};
 use super::config::EngineConfig;
 use super::counters::Counters;
@@ -57,8 +56,8 @@ pub(super) struct Core {
     pub(super) batch: ForwardBatch,
     pub(super) picks: Vec<Option<Pick>>,
     pub(super) output: PassOutput,
-    /// Graph counts of the backend that are already in the counters.
-    graphs: GraphUse,
+    /// Recorded steps of the backend that are already in the counters.
+    recorded: RecordedSteps,
     lost: bool,
     pub(super) flight: Option<PassInFlight>,
     /// Time at which the last pass ended. `None` once the next pass begins, weights are loaded, or the engine is idle.
@@ -96,7 +95,7 @@ impl Core {
             batch: ForwardBatch::new(),
             picks: Vec::new(),
             output: PassOutput::default(),
-            graphs: GraphUse::default(),
+            recorded: RecordedSteps::default(),
             lost: false,
             flight: None,
             last_pass_end: None,
@@ -104,7 +103,7 @@ impl Core {
             backend,
         };
         core.publish_gauges();
-        core.count_graphs();
+        core.count_recorded_steps();
         core
     }
 
@@ -268,7 +267,7 @@ impl Core {
     fn load_adapter(&mut self, dir: &Path) -> Result<LoadedAdapter, EngineError> {
         let backend = &mut self.backend;
         let loaded = catch_unwind(AssertUnwindSafe(|| backend.load_adapter(dir)));
-        self.count_graphs();
+        self.count_recorded_steps();
         let reason = match loaded {
             Ok(Ok(slot)) => return Ok(self.register_adapter(slot)),
             Ok(Err(error)) => error.to_string(),
@@ -304,11 +303,11 @@ impl Core {
         }
     }
 
-    /// Adds the graphs that the backend has recorded since the last call to the counters.
-    pub(super) fn count_graphs(&mut self) {
-        let before = self.graphs;
-        let now = self.backend.graphs();
-        self.graphs = now;
+    /// Adds the steps that the backend has recorded since the last call to the counters.
+    pub(super) fn count_recorded_steps(&mut self) {
+        let before = self.recorded;
+        let now = self.backend.recorded_steps();
+        self.recorded = now;
         self.counters.graph_recordings_total.add(now.recorded.saturating_sub(before.recorded));
         self.counters.graph_refusals_total.add(now.refused.saturating_sub(before.refused));
     }

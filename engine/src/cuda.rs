@@ -3,13 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::cuda::{CudaDecoder, CudaError};
 use waymark_models::kernel::Team;
 use waymark_models::sampler::Pick;
 use waymark_models::{AdapterSlot, ForwardBatch, Logits};
 
-use super::backend::{Backend, BackendError, BackendSpec, PassOutput};
+use super::backend::{Backend, BackendError, BackendSpec, PassOutput, RecordedSteps};
 
 /// A decoder on a GPU, with host threads that sample the rows the GPU leaves to them.
 #[derive(Debug)]
@@ -67,8 +66,9 @@ impl Backend for CudaBackend {
         Ok(self.decoder.collect(&mut output.logits, &mut output.drawn)?)
     }
 
-    fn graphs(&self) -> GraphUse {
-        self.decoder.graphs()
+    fn recorded_steps(&self) -> RecordedSteps {
+        let counts = self.decoder.graphs();
+        RecordedSteps { recorded: counts.recorded, refused: counts.refused }
     }
 
     fn lost(&self) -> Option<String> {

@@ -53,7 +53,7 @@ mod turn;
 mod weights;
 mod worker;
 
-pub use backend::{Backend, BackendError, BackendSpec, Footprint, PassOutput};
+pub use backend::{Backend, BackendError, BackendSpec, Footprint, PassOutput, RecordedSteps};
 pub use config::EngineConfig;
 pub use constraint::{Constraint, ConstraintState};
 pub use counters::{Counter, Counters, Gauge};

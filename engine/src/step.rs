@@ -101,7 +101,7 @@ impl Core {
             self.probe_backend();
         }
         self.counters.cache_evictions_total.add(self.pool.drain_overwritten());
-        self.count_graphs();
+        self.count_recorded_steps();
         if self.counters.steps_total.get().is_multiple_of(STEPS_PER_AUDIT) {
             self.audit();
         }

@@ -10,15 +10,15 @@ use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use futures::future::BoxFuture;
 use tempfile::TempDir;
 use tower_service::Service;
-use waymark_agent::{Policy, Runtime, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 use waymark::api::{AppState, Library, PolicyStore, router};
-use waymark_runtime::embedding::TextEmbedder;
 use waymark::config::HttpConfig;
+use waymark_agent::{Policy, Runtime, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend};
-use waymark_index::{CommitOptions, Evidence, Hit, LiveIndex, Mode, OpenOptions, Passage, HitPath};
+use waymark_index::{CommitOptions, Evidence, Hit, HitPath, LiveIndex, Mode, OpenOptions, Passage};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
+use waymark_runtime::embedding::TextEmbedder;
 
 use super::index::{self, Words};
 

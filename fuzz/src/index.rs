@@ -14,7 +14,8 @@ use std::sync::{Arc, LazyLock};
 
 use tempfile::TempDir;
 use waymark_index::{
-    BuildOptions, Corpus, Document, Embed, EmbedError, Index, MANIFEST, Manifest, Mode, OpenOptions, Query, FileChecksum, build,
+    BuildOptions, Corpus, Document, Embed, EmbedError, FileChecksum, Index, MANIFEST, Manifest, Mode, OpenOptions,
+    Query, build,
 };
 
 /// Bytes of one change.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use waymark_agent::{Action, SegmentKind, TextPiece, Policy, Protocol, ReadingRule, Scanner, sanitize};
+use waymark_agent::{Action, Policy, Protocol, ReadingRule, Scanner, SegmentKind, TextPiece, sanitize};
 use waymark_engine::{Matcher, StopSet};
 use waymark_models::tokenizer::{Detokenizer, TokenBytes};
 

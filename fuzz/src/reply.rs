@@ -1,6 +1,6 @@
 //! A language model that replies the same to everything.
 
-use waymark_index::{Complete, CompleteError, ModelReply, ModelMessage};
+use waymark_index::{Complete, CompleteError, ModelMessage, ModelReply};
 
 /// See the module.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! Input: the text. Control tokens are not spelled, or they would end it.
 
 use serde_json::{Value, json};
-use waymark_agent::{SegmentKind, Policy};
+use waymark_agent::{Policy, SegmentKind};
 use waymark_engine::mock::Lines;
 
 use super::house::House;
@@ -40,7 +40,10 @@ fn said(text: &str) {
     let deltas = |key: &str| -> String {
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][key].as_str()).collect()
     };
-    assert_eq!((deltas("content"), deltas("reasoning_content")), (wanted(SegmentKind::Answer), wanted(SegmentKind::Think)));
+    assert_eq!(
+        (deltas("content"), deltas("reasoning_content")),
+        (wanted(SegmentKind::Answer), wanted(SegmentKind::Think))
+    );
     let reasons = chunks.iter().filter(|chunk| chunk["choices"][0]["finish_reason"].is_string());
     assert_eq!(reasons.count(), 1);
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use waymark_models::Logits;
-use waymark_models::cuda::adaptive_wait::AdaptiveWait;
+use waymark_models::adaptive_wait::AdaptiveWait;
 use waymark_models::sampler::{Pick, SampleError, Sampled};
 
 use crate::backend::{BackendError, PassOutput};

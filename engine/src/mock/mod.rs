@@ -15,13 +15,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use waymark_models::cuda::adaptive_wait::AdaptiveWait;
-use waymark_models::cuda::graphs::GraphUse;
+use waymark_models::adaptive_wait::AdaptiveWait;
 use waymark_models::sampler::Pick;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_models::{AdapterSlot, BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits, ModelError};
 
-use super::backend::{Backend, BackendError, BackendSpec, PassOutput};
+use super::backend::{Backend, BackendError, BackendSpec, PassOutput, RecordedSteps};
 use async_pass::{MockPass, Overdue};
 use memory::MockMemory;
 use script::MockScript;
@@ -53,7 +52,7 @@ pub struct MockBackend {
     patience: AdaptiveWait,
     /// Reason of the loss, once a pass has exceeded the time limit.
     gone: Option<String>,
-    graphs: GraphUse,
+    recorded: RecordedSteps,
     /// Context of the current row.
     context: Vec<u32>,
 }
@@ -96,7 +95,7 @@ impl MockBackend {
             flight: None,
             patience: AdaptiveWait::new(LIMIT),
             gone: None,
-            graphs: GraphUse::default(),
+            recorded: RecordedSteps::default(),
             context: Vec::new(),
         };
         mock.with_blocks(8192)
@@ -148,8 +147,8 @@ impl MockBackend {
 
     /// Sets the graph counts to report.
     #[must_use]
-    pub fn with_graphs(mut self, graphs: GraphUse) -> Self {
-        self.graphs = graphs;
+    pub fn with_recorded_steps(mut self, recorded: RecordedSteps) -> Self {
+        self.recorded = recorded;
         self
     }
 
@@ -261,8 +260,8 @@ impl Backend for MockBackend {
         self.gone.clone().or_else(|| self.faults.lost(self.steps))
     }
 
-    fn graphs(&self) -> GraphUse {
-        self.graphs
+    fn recorded_steps(&self) -> RecordedSteps {
+        self.recorded
     }
 
     fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {

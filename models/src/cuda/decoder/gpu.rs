@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::graph_step::LaunchableStep;
 use super::runner::StepRunner;
+use crate::adaptive_wait::AdaptiveWait;
 use crate::batch::{AdapterSlot, ForwardBatch, Logits};
 use crate::cuda::CudaError;
-use crate::adaptive_wait::AdaptiveWait;
 use crate::cuda::bucket::Buckets;
 use crate::cuda::device::{CapturedGraph, Gpu, GpuEvent, GpuInfo, PinnedBuffer};
 use crate::cuda::driver::GpuDriver;

@@ -7,8 +7,8 @@ use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, result};
 
 use super::{Gpu, call};
-use crate::cuda::CudaError;
 use crate::adaptive_wait::AdaptiveWait;
+use crate::cuda::CudaError;
 
 /// A point in the stream that can be waited for, reused from step to step.
 pub(crate) struct GpuEvent(CudaEvent);

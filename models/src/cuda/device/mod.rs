@@ -30,8 +30,8 @@ use module::KernelModule;
 pub use peak_rates::PeakRates;
 
 use super::CudaError;
-use crate::adaptive_wait::AdaptiveWait;
 use super::kernel::{CudaKernel, Geometry, KernelError, Launch};
+use crate::adaptive_wait::AdaptiveWait;
 
 /// Default time limit for the completion of enqueued work.
 const LIMIT: Duration = Duration::from_secs(60);
