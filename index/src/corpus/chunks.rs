@@ -16,7 +16,7 @@ pub(super) fn cut(
             Ok(found) => found.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error)],
         },
-        (record, _) => vec![record.map(CorpusItem::CorpusRecord)],
+        (record, _) => vec![record.map(CorpusItem::Record)],
     })
 }
 

@@ -178,7 +178,7 @@ mod tests {
         fs::write(temp.path().join("thesis.tex"), "years of work").unwrap();
         let error = RunFolder::create(temp.path(), "").unwrap_err();
         assert!(matches!(error, RunError::Foreign { .. }), "{error}");
-        assert!(error.to_string().contains("empty folder"), "{error}");
+        assert!(error.to_string().contains("empty directory"), "{error}");
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
     }
 
