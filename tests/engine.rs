@@ -421,7 +421,7 @@ async fn an_engine_that_only_fails_is_dead_and_says_so() {
     while engine.health() == Health::Ready {
         sleep(Duration::from_millis(1)).await;
     }
-    assert!(matches!(engine.health(), Health::Dead { reason } if reason.contains("3 steps")));
+    assert!(matches!(engine.health(), Health::Dead { reason } if reason.contains("3 consecutive steps")));
     assert!(matches!(run(&mut parked, greedy(1)).await.unwrap_err(), EngineError::Dead(_)));
     assert!(matches!(engine.load_adapter("here".into()).await.unwrap_err(), EngineError::Dead(_)));
 }
@@ -563,7 +563,10 @@ async fn a_backend_that_takes_no_other_weights_says_so_and_goes_on() {
     run(&mut first, greedy(5)).await.unwrap();
     drop(first);
     let refused = engine.replace_weights(weights).await.unwrap_err();
-    assert!(matches!(&refused, EngineError::Weights(reason) if reason.starts_with("mock takes no other")), "{refused}");
+    assert!(
+        matches!(&refused, EngineError::Weights(reason) if reason.starts_with("mock: this backend cannot replace its weights")),
+        "{refused}"
+    );
     let mut again = session(&engine, &prompt(1, 50));
     run(&mut again, greedy(5)).await.unwrap();
     assert_eq!(again.cached_prompt_tokens(), 48, "of the same weights still");

@@ -206,7 +206,7 @@ async fn a_budget_in_bytes_becomes_blocks_and_none_is_refused() {
         backend.map(|backend| backend.spec().blocks)
     };
     assert_eq!(blocks(block * 3 + block / 2), Ok(3));
-    assert!(blocks(block - 1).unwrap_err().0.contains("no block"));
+    assert!(blocks(block - 1).unwrap_err().0.contains("the KV budget is too small: one block"));
 }
 
 #[tokio::test]

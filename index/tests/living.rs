@@ -221,7 +221,7 @@ fn changes_that_make_no_sense_are_refused_whole() {
         (Changes::upsert([document("x", "", "a"), document("x", "", "b")]), "twice"),
         (Changes::upsert([document("", "", "a")]), "id is empty"),
         (Changes::upsert([document("x", "title", " \n")]), "text is empty"),
-        (both, "at once"),
+        (both, "both added and removed"),
         (Changes::delete(ids(0..5)), "without a document"),
     ] {
         let done = commit(&dir, &HashEmbed::default(), changes, &CommitOptions::default(), &());

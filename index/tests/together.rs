@@ -135,8 +135,8 @@ fn what_cannot_be_told_apart_is_not_made_together() {
     let new = || Changes::upsert([document("x", "", "a text")]);
     let gone = |id: &str| Changes::delete([id.to_owned()]);
     for (changes, words) in [
-        (vec![new(), gone("p0"), new()], "by two"),
-        (vec![new(), gone("x")], "by two"),
+        (vec![new(), gone("p0"), new()], "two concurrent changes"),
+        (vec![new(), gone("x")], "two concurrent changes"),
         (vec![new(), Changes { mirror: true, ..gone("p0") }], "alone"),
         (vec![Changes { chunked: vec![("p".to_owned(), 1)], ..Changes::default() }, new()], "alone"),
     ] {

@@ -307,7 +307,7 @@ mod tests {
         let source = |more: &[&str]| args(&[&url, more].concat()).source_of(dir, Some("endpoint a"));
         assert!(matches!(source(&["--openie-model", "a"]), Ok(Some(TripleSource::Endpoint(..)))));
         let error = source(&["--openie-model", "b"]).unwrap_err().to_string();
-        assert!(error.contains("endpoint a") && error.contains("--triples endpoint"), "{error}");
+        assert!(error.contains("the model a, not b") && error.contains("--triples endpoint"), "{error}");
         assert!(source(&["--openie-model", "b", "--triples", "endpoint"]).is_ok());
     }
 

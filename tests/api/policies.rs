@@ -147,7 +147,7 @@ async fn nothing_outside_the_root_and_nothing_broken_is_loaded() {
         ("..", "--policy-root"),
         (up.as_str(), "--policy-root"),
         (outside.path().to_str().unwrap(), "--policy-root"),
-        ("link", "no folder below"),
+        ("link", "not a directory below"),
         ("missing", "missing"),
         ("other-base", "another"),
         ("broken", "line 1"),

@@ -97,7 +97,7 @@ fn what_cannot_be_measured_is_an_error_and_no_zeros() {
     assert!(!refused.ok() && refused.stderr.contains("report.json"), "{}", refused.stderr);
 
     let failed = run(&["--policy", &narrow, "--rows", &rows, "--json", &report]);
-    assert!(!failed.ok() && failed.stderr.contains("every episode of narrow failed"), "{}", failed.stderr);
+    assert!(!failed.ok() && failed.stderr.contains("all episodes of narrow failed"), "{}", failed.stderr);
     assert!(failed.stderr.contains("leaves no room for an answer"), "{}", failed.stderr);
     assert!(!failed.stdout.contains("0.0"), "{}", failed.stdout);
     assert_eq!(fs::read_to_string(&rows).unwrap().lines().count(), 4, "each question says why");

@@ -134,7 +134,7 @@ fn a_broken_line_is_named_or_counted() {
     let refused = waymark(&args);
     assert!(!refused.ok() && refused.stderr.contains("bad.jsonl:4"), "{}", refused.stderr);
     let skipped = waymark(&[&args[..], &["--skip-bad"]].concat());
-    assert!(skipped.ok() && skipped.stdout.contains("1 records could not be read"), "{}", skipped.stdout);
+    assert!(skipped.ok() && skipped.stdout.contains("skipped 1 unreadable records"), "{}", skipped.stdout);
 }
 
 #[test]
@@ -144,14 +144,17 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         (vec!["serve", "--model", "no-such-model"], "no-such-model"),
         (vec!["serve", "--mock", "--index", "no-such.index"], "no-such.index"),
         (vec!["ask", "--url", "http://127.0.0.1:1", "why?"], "cannot reach"),
-        (vec!["ask", "--url", "http://127.0.0.1:1", "--index", "x.index", "why?"], "--index is for a server"),
+        (vec!["ask", "--url", "http://127.0.0.1:1", "--index", "x.index", "why?"], "--index configures a new server"),
         (vec!["ask", "--mock", "--otlp-endpoint", "https://x", "why?"], "--otlp-endpoint"),
-        (vec!["ask", "--mock", "--ca", "x.pem", "why?"], "--ca is for a server"),
-        (vec!["ask", "--mock", "--api-key", "wm_0123456789abcdef0123456789", "why?"], "--api-key is for a server"),
-        (vec!["ask", "--mock", "--host", "127.0.0.2", "why?"], "--host is for a server"),
-        (vec!["ask", "--mock", "--port", "8080", "why?"], "--port is for a server"),
-        (vec!["ask", "--mock", "--api-keys", "x.toml", "why?"], "--api-keys is for a server"),
-        (vec!["ask", "--mock", "--tls-cert", "x.pem", "--tls-key", "y.pem", "why?"], "--tls-cert is for a server"),
+        (vec!["ask", "--mock", "--ca", "x.pem", "why?"], "--ca applies to a running server"),
+        (
+            vec!["ask", "--mock", "--api-key", "wm_0123456789abcdef0123456789", "why?"],
+            "--api-key applies to a running server",
+        ),
+        (vec!["ask", "--mock", "--host", "127.0.0.2", "why?"], "--host has no effect here"),
+        (vec!["ask", "--mock", "--port", "8080", "why?"], "--port has no effect here"),
+        (vec!["ask", "--mock", "--api-keys", "x.toml", "why?"], "--api-keys has no effect here"),
+        (vec!["ask", "--mock", "--tls-cert", "x.pem", "--tls-key", "y.pem", "why?"], "--tls-cert has no effect here"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "0"], "--clients"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "501"], "at most 500"),
     ] {

@@ -40,7 +40,7 @@ fn a_card_that_is_not_there_is_an_error_that_says_what_to_do() {
     let helps = said.contains("--features cuda") || said.contains("no CUDA device can be used");
     assert!(helps && !said.contains("panicked"), "{said}");
     let run = bench_gpu(&["--device", "gpu"]);
-    assert!(run.stderr.contains("use cpu, cuda, cuda:N or auto"), "{}", run.stderr);
+    assert!(run.stderr.contains("expected cpu, cuda, cuda:N or auto"), "{}", run.stderr);
 }
 
 #[test]
@@ -61,7 +61,11 @@ fn the_loads_of_the_card_bench_run_on_the_mock() {
     line.extend(sizes.split_whitespace());
     let run = bench_gpu(&line);
     assert!(run.ok(), "{}", run.stderr);
-    assert!(run.stdout.contains("agentic load") && run.stdout.contains("no index was given"), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("agentic load") && run.stdout.contains("no --index, so every search is a wait"),
+        "{}",
+        run.stdout
+    );
     let report: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(report["decode"].as_array().unwrap().len(), 2);
     assert!(report["prefill"][0]["tokens_per_second"].as_f64().unwrap() > 0.0);

@@ -87,8 +87,7 @@ fn preference_runs_are_planned_trained_shown_and_continued() {
     let temp = ready();
     let dir = temp.path();
     let plan = succeed(train(dir, "run", &["--dry-run"]));
-    for part in ["dpo1: 2 rounds of 2 epochs, EvoRag", "margin: 0.001", "18 rollouts", "2 of them in an optimizer step"]
-    {
+    for part in ["dpo1: 2 rounds of 2 epochs, EvoRag", "margin: 0.001", "18 rollouts", "2 of them per optimizer step"] {
         assert!(plan.contains(part), "{part} is missing in {plan}");
     }
     assert!(!dir.join("run").exists());

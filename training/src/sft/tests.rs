@@ -108,5 +108,5 @@ fn a_run_with_other_facts_is_not_resumed() {
     drop(open("name = \"a\"\nseed = 1\n").unwrap());
     drop(open("name = \"a\"\nseed = 1\n").unwrap());
     let error = open("name = \"a\"\nseed = 2\n").unwrap_err().to_string();
-    assert!(error.contains("`seed = 1`, now it is `seed = 2`"), "{error}");
+    assert!(error.contains("`seed = 1`, but now it is `seed = 2`"), "{error}");
 }
