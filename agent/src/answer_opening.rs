@@ -51,7 +51,7 @@ impl OpeningMark {
     /// Returns the number of states before the mark is complete; the first is 0.
     fn states(&self) -> usize {
         match self {
-            OpeningMark::Tag(tag) => tag.len(),
+            OpeningMark::Tag(tag) => tag.byte_count(),
             OpeningMark::Label(label) => label.states(),
         }
     }
@@ -59,7 +59,7 @@ impl OpeningMark {
     /// Returns the state after one more byte. `None` when the mark is complete.
     fn advance(&self, state: usize, byte: u8) -> Option<usize> {
         match self {
-            OpeningMark::Tag(tag) => Some(tag.advance(state, byte)).filter(|matched| *matched < tag.len()),
+            OpeningMark::Tag(tag) => Some(tag.advance(state, byte)).filter(|matched| *matched < tag.byte_count()),
             OpeningMark::Label(label) => label.advance(state, byte),
         }
     }

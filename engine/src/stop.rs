@@ -65,7 +65,7 @@ impl StopString {
     }
 
     /// Returns the length in bytes.
-    pub fn len(&self) -> usize {
+    pub fn byte_count(&self) -> usize {
         self.bytes.len()
     }
 

@@ -1,7 +1,7 @@
 //! Vocabulary part of a loss: logits, log-probabilities, entropies and their gradients, a few targets at a time.
 //!
-//! With p the distribution and H its entropy, `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p
-//! + H)`. A distillation term adds `weight · (q - towards)` to the logits of its tokens, with q the softmax of
+//! With p the distribution and H its entropy,
+//! `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p + H)`. A distillation term adds `weight · (q - towards)` to the logits of its tokens, with q the softmax of
 //! these logits alone. Logits exist for `ROWS` targets at a time, and their gradients only for one tile of them,
 //! from which both matrix multiplications read immediately.
 
