@@ -6,7 +6,7 @@
 //! adapter's values and gradients are copied between host and GPU, and the optimizer runs on the host.
 //!
 //! Differences from the CPU: a prefix shared by several sequences is computed once per sequence (`rows`), and every
-//! layer recomputes its activations. Distillation from a teacher ([`Objective::pull`]) and hidden states
+//! layer recomputes its activations. Distillation from a teacher ([`Objective::distillation`]) and hidden states
 //! ([`Learner::states`]) are not supported and return an error.
 //!
 //! The memory requirement is known before anything is allocated ([`TrainingMemory`]). If the maximum pass size is

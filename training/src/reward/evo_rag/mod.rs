@@ -15,7 +15,7 @@ pub use weights::{EvoRagStage, StepRewards, WeightSchedule};
 
 /// Names of the reward's components.
 pub mod part {
-    /// Prefix of a weighted component; one of [`StepRewards::NAMES`](super::Steps::NAMES) follows.
+    /// Prefix of a weighted component; one of `StepRewards::NAMES` follows.
     pub const WEIGHED: &str = "weighed/";
 }
 
