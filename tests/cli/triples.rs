@@ -120,7 +120,7 @@ fn a_file_gives_triples_and_says_what_it_lacks() {
     assert!(!run.ok() && run.stderr.contains("openie.json:1: record 1: field `triples`"), "{}", run.stderr);
     let run = place.build(&["--triples", "no-such-file"]);
     assert!(
-        !run.ok() && run.stderr.contains("--triples takes") && run.stderr.contains("no-such-file"),
+        !run.ok() && run.stderr.contains("--triples: expected builtin") && run.stderr.contains("no-such-file"),
         "{}",
         run.stderr
     );
@@ -177,7 +177,7 @@ fn the_mock_server_is_an_endpoint_whose_talk_holds_no_triples() {
         ["--triples", "endpoint", "--openie-url", &url, "--openie-model", "plain", "--openie-key-env", "NO_SUCH_KEY"];
     let run = place.build(&flags);
     assert!(!run.ok() && run.stderr.contains("3 passages failed, 0 may"), "{}", run.stderr);
-    assert!(run.stderr.contains("holds no object with `named_entities`"), "{}", run.stderr);
+    assert!(run.stderr.contains("contains no object with `named_entities`"), "{}", run.stderr);
     let run = place.build(&[&flags[..], &["--openie-failures", "3"]].concat());
     assert!(run.ok() && run.stdout.contains("3 passages failed and have no triples"), "{}{}", run.stdout, run.stderr);
 }
