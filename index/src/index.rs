@@ -66,7 +66,7 @@ impl Index {
     /// Opens the index in `dir`.
     ///
     /// # Errors
-    /// Those of [`Index::open`].
+    /// The errors of [`Index::open`].
     pub fn open_with(dir: &Path, embed: Arc<dyn Embed>, options: &OpenOptions) -> Result<Index, IndexError> {
         // Checked before the files are read through, because a watcher retries again and again.
         check_embedder(dir, &Manifest::read(dir)?, embed.as_ref())?;

@@ -67,7 +67,7 @@ impl LiveIndex {
     /// Opens the index in `dir`.
     ///
     /// # Errors
-    /// Those of [`Index::open`].
+    /// The errors of [`Index::open`].
     pub fn open(dir: &Path, embed: Arc<dyn Embed>, options: OpenOptions) -> Result<LiveIndex, IndexError> {
         // Taken before the index is opened, so that a commit in between is noticed by the first refresh.
         let seen = Mutex::new(Stamp::of(dir));
@@ -175,7 +175,7 @@ impl LiveIndex {
     /// cannot be opened, the failure is logged and [`LiveIndex::refresh`] retries.
     ///
     /// # Errors
-    /// Those of [`commit`](crate::commit()). While another commit is running, in this process or another, returns
+    /// The errors of [`commit`](crate::commit()). While another commit is running, in this process or another, returns
     /// [`IndexError::Locked`].
     pub fn commit(
         &self,
@@ -193,7 +193,7 @@ impl LiveIndex {
     /// documents present before all of them.
     ///
     /// # Errors
-    /// Those of [`LiveIndex::commit`], and if two changes concern the same document, or one of several removes
+    /// The errors of [`LiveIndex::commit`], and if two changes concern the same document, or one of several removes
     /// documents that it does not name. No change is applied then.
     pub fn commit_together(
         &self,

@@ -48,7 +48,7 @@ fn help_teaches() {
     let help = bench_gpu(&["--help"]).stdout;
     // The help text is wrapped.
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("goals") && words.contains("Examples:"), "{help}");
+    assert!(words.contains("Last come the goals") && words.contains("Examples:"), "{help}");
 }
 
 #[test]

@@ -26,7 +26,10 @@ use super::llama;
 /// from the first request until every sequence has its first token, decode from there to the end, as in
 /// `llama-batched-bench`. With --llama both run in alternation, never at once; rates are medians over the rounds.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  waymark bench engine --llama path/to/llama-batched-bench --rounds 3")]
+#[command(after_help = "\
+Examples:
+  waymark bench engine --model smollm2-135m-instruct --sequences 1,8
+  waymark bench engine --llama path/to/llama-batched-bench --rounds 3")]
 pub(crate) struct Args {
     /// Base model: a name in the catalog, a path, or a hub id.
     #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]

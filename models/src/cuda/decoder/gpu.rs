@@ -152,7 +152,7 @@ impl CudaDecoder {
     /// Loads a PEFT LoRA directory in addition to the loaded adapters. No step may be running.
     ///
     /// # Errors
-    /// Those of [`Decoder::load_adapter`](crate::decoder::Decoder::load_adapter), and [`CudaError::Call`] when the GPU
+    /// The errors of [`Decoder::load_adapter`](crate::decoder::Decoder::load_adapter), and [`CudaError::Call`] when the GPU
     /// has no memory left.
     pub fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, CudaError> {
         let slot = self.runner.load_adapter(dir)?;

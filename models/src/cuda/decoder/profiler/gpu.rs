@@ -14,7 +14,7 @@ impl CudaProfiler {
     /// Opens a GPU, allocates its memory and loads the weights. CUDA graphs are not used, whatever the options.
     ///
     /// # Errors
-    /// Those of [`CudaDecoder::load`](crate::cuda::CudaDecoder::load).
+    /// The errors of [`CudaDecoder::load`](crate::cuda::CudaDecoder::load).
     pub fn load(source: WeightSource<'_>, options: &CudaOptions) -> Result<Self, CudaError> {
         let (driver, plan) = gpu::open(source.config(), options)?;
         let multiprocessors = driver.gpu().info().multiprocessors;

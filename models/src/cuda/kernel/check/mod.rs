@@ -103,7 +103,7 @@ pub fn run(
 /// Checks the kernels that do not depend on the head width.
 ///
 /// # Errors
-/// Those of [`run`].
+/// The errors of [`run`].
 pub fn general(device: &dyn CheckDevice, seed: u64, findings: &mut Vec<KernelFinding>) -> Result<(), CheckError> {
     let checks = [
         elementwise::embed,
@@ -127,7 +127,7 @@ pub fn general(device: &dyn CheckDevice, seed: u64, findings: &mut Vec<KernelFin
 /// Checks the kernels that were built for heads of width `dim`.
 ///
 /// # Errors
-/// Those of [`run`].
+/// The errors of [`run`].
 pub fn heads(
     device: &dyn CheckDevice,
     dim: usize,
