@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use waymark_models::tokenizer::TokenBytes;
+use waymark_models::weights::Weights;
 
 use super::backend::{Backend, BackendSpec};
 use super::command::{EngineCommand, Permit};
@@ -81,8 +82,8 @@ impl Engine {
         let (commands, inbox) = mpsc::channel();
         let counters = Arc::new(Counters::new());
         let stop_flag = Arc::new(StopFlag::default());
-        let core = Core::new(backend, config.clone(), bytes, counters.clone(), stop_flag.clone());
-        worker::spawn(core, inbox)?;
+        let core = Core::new(backend, &config, bytes, counters.clone(), stop_flag.clone());
+        worker::spawn(core, stop_flag.clone(), inbox)?;
         let sessions = AtomicU64::new(0);
         let waiting = Arc::default();
         let shared = EngineShared { spec, overlaps, config, counters, stop_flag, commands, sessions, waiting };
@@ -142,6 +143,20 @@ impl Engine {
     /// Unloads an adapter once the last session that uses it is closed. New turns with it are refused at once.
     pub fn unload_adapter(&self, adapter: LoadedAdapter) {
         self.0.send(EngineCommand::UnloadAdapter(adapter));
+    }
+
+    /// Replaces the weights of an engine without sessions by others of the same shape, as a trainer does between two
+    /// rounds of generation. The KV cache of the previous weights is not used again.
+    ///
+    /// # Errors
+    /// [`EngineError::Weights`] while sessions or adapters exist, when the new weights do not fit, and from a backend
+    /// that does not support it; the previous weights stay in use. [`EngineError::Dead`] after the engine has stopped.
+    pub async fn replace_weights(&self, weights: Weights) -> Result<(), EngineError> {
+        self.0.alive()?;
+        let (reply, answer) = oneshot::channel();
+        self.0.send(EngineCommand::ReplaceWeights { weights: Box::new(weights), reply });
+        let stopped = || EngineError::Dead("it was shut down while replacing the weights".into());
+        answer.await.unwrap_or_else(|_| Err(self.0.alive().err().unwrap_or_else(stopped)))
     }
 
     /// Returns the state of the engine at the end of the current step. Delays no step.

@@ -8,17 +8,18 @@
 //! |---|---|
 //! | `handle`, `lease`, `session`, `turn`, `worker` | the handles, and the thread behind them |
 //! | `mailbox` | bounded delivery of tokens to a reader that may be slow or gone |
-//! | `core`, `schedule`, `step`, `draw`, `commit` | the synchronous core: commands, plan, forward pass, sampling |
+//! | `core`, `adapter_table` | the synchronous core: commands, loaded adapters |
+//! | `step_loop`, `pass_runner`, `draw`, `delivery` | a step: forward pass, sampling, delivery, recovery |
+//! | `scheduler`, `running_turn` | sessions, queues and the plan of a step |
 //! | `sequence`, `pool`, `lru`, `prefix` | ownership of KV blocks, and the prefix cache |
 //! | `stop` | stop strings and stop lines |
 //! | `constraint`, `masking` | token masks of constrained turns, computed on separate threads |
 //! | `backend`, `cpu`, `cuda`, `mock` | computation of logits |
-//! | `weights` | replacing the weights of an idle engine |
 //! | `counters`, `histogram`, `health`, `snapshot`, `stage` | metrics, health, snapshots and traces |
 
+mod adapter_table;
 mod backend;
 mod command;
-mod commit;
 mod config;
 mod constraint;
 mod core;
@@ -26,9 +27,12 @@ mod counters;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod delivery;
 mod draw;
 mod error;
 mod handle;
+#[cfg(test)]
+mod harness;
 mod health;
 mod histogram;
 mod lease;
@@ -36,21 +40,22 @@ mod lru;
 mod mailbox;
 mod masking;
 pub mod mock;
+mod pass_runner;
 mod pool;
 mod prefix;
 #[cfg(test)]
 mod property;
 mod request;
-mod schedule;
+mod running_turn;
+mod scheduler;
 mod sequence;
 mod session;
 mod snapshot;
 mod stage;
-mod step;
+mod step_loop;
 mod stop;
 mod token;
 mod turn;
-mod weights;
 mod worker;
 
 pub use backend::{Backend, BackendError, BackendSpec, Footprint, PassOutput, RecordedSteps};

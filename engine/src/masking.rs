@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use waymark_models::sampler::TokenMask;
 
 use super::constraint::{Constraint, ConstraintState};
+use super::error::EngineError;
+use super::request::Generate;
 use super::worker::panic_message;
 
 /// Number of threads that compute masks.
@@ -17,7 +19,7 @@ const THREADS: usize = 2;
 /// Maximum time that all rows of a step together wait for their masks after the logits are ready. A mask takes tens of
 /// microseconds and was started one forward pass earlier, so this limit is generous; a row whose mask is late misses
 /// the step.
-pub(super) const MASK_TIMEOUT: Duration = Duration::from_millis(2);
+const MASK_TIMEOUT: Duration = Duration::from_millis(2);
 
 /// Pool of mask threads, started with the first constrained turn.
 #[derive(Debug, Default)]
@@ -61,11 +63,25 @@ impl MaskSlot {
 }
 
 impl Masks {
+    /// Begins the masks of a turn. Returns `None` for a turn without a constraint.
+    ///
+    /// # Errors
+    /// [`EngineError::Sample`] when the operating system refuses a thread.
+    pub(super) fn begin_turn(&mut self, generate: &Generate) -> Result<Option<Masking>, EngineError> {
+        let constraint = generate.constraint.as_ref();
+        constraint.map(|constraint| self.begin(constraint)).transpose().map_err(EngineError::Sample)
+    }
+
+    /// Returns the time until which a step whose logits are ready waits for masks.
+    pub(super) fn deadline() -> Instant {
+        Instant::now() + MASK_TIMEOUT
+    }
+
     /// Begins a turn: a mask thread starts to compute its first mask.
     ///
     /// # Errors
     /// The message of the operating system when it refuses a thread.
-    pub(super) fn begin(&mut self, constraint: &Arc<dyn Constraint>) -> Result<Masking, String> {
+    fn begin(&mut self, constraint: &Arc<dyn Constraint>) -> Result<Masking, String> {
         let jobs = match &self.jobs {
             Some(jobs) => jobs.clone(),
             // Most servers never see a constrained turn and need no such threads.

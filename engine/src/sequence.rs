@@ -1,98 +1,82 @@
-//! A session inside the engine: its ids, its blocks and its state.
-
-use std::time::Instant;
+//! A growing sequence of token ids and the KV blocks that hold its computed part.
 
 use waymark_models::BLOCK;
-use waymark_models::sampler::Sampler;
 
-use super::command::Permit;
-use super::mailbox::Outbox;
-use super::masking::Masking;
 use super::pool::BlockPool;
 use super::prefix::PrefixKey;
-use super::request::{Generate, LoadedAdapter, RequestId, SessionOptions};
-use super::stage::TurnStage;
-use super::stop::Matcher;
 
-/// State of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SessionPhase {
-    /// Between turns.
-    Parked,
-    /// Waiting for a place in the batch.
-    Waiting,
-    /// In the batch.
-    Running,
-    /// In a turn, but out of the batch until its reader catches up.
-    Stalled,
-}
-
-/// A turn in progress.
-#[derive(Debug)]
-pub(super) struct RunningTurn {
-    pub(super) generate: Generate,
-    pub(super) sampler: Sampler,
-    pub(super) matcher: Matcher,
-    /// The masks of a constrained turn.
-    pub(super) masking: Option<Masking>,
-    pub(super) outbox: Outbox,
-    /// Length of the sequence when the turn began.
-    pub(super) begin: usize,
-    pub(super) submitted: Instant,
-    pub(super) stage: TurnStage,
-    /// If `true`, the turn has been part of a step.
-    pub(super) started: bool,
-    pub(super) permit: Option<Permit>,
-}
-
+/// Token ids, append-only within a turn, and the blocks with their KV.
+///
+/// Invariants: registered blocks ≤ computed tokens / [`BLOCK`], and computed tokens ≤ tokens that fit into the blocks.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    pub(super) id: u64,
-    pub(super) adapter: Option<LoadedAdapter>,
-    pub(super) request: Option<RequestId>,
-    /// Time at which the first turn began.
-    pub(super) since: Instant,
-    pub(super) phase: SessionPhase,
-    /// Position in the order of service. Assigned once, so that later turns of an old session come before new sessions.
-    pub(super) ticket: u64,
-    /// Logical time of the last move into or out of the queue. The lowest stamp loses its blocks first.
-    pub(super) stamp: u64,
-    pub(super) ids: Vec<u32>,
+    ids: Vec<u32>,
     /// Number of leading `ids` whose KV is in the table's blocks.
-    pub(super) computed: usize,
+    computed: usize,
     /// Highest value of `computed` so far. Tokens below it are computed again.
-    pub(super) peak: usize,
-    pub(super) table: Vec<u32>,
+    peak: usize,
+    table: Vec<u32>,
     /// Number of leading blocks that are registered or came from the cache. They are never written again.
-    pub(super) registered: usize,
-    /// Number of leading blocks that are promised to sessions waiting for the same prefix.
-    pub(super) promised: usize,
+    registered: usize,
     root: PrefixKey,
     /// Keys of the leading full blocks of `ids`, computed on demand.
     keys: Vec<PrefixKey>,
-    pub(super) turn: Option<RunningTurn>,
+}
+
+/// The part of a sequence that a pass computes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SequenceRow<'a> {
+    /// Ids to compute.
+    pub(super) ids: &'a [u32],
+    /// Position of the first of them.
+    pub(super) start: usize,
+    /// Blocks up to the last of them.
+    pub(super) table: &'a [u32],
 }
 
 impl Sequence {
-    pub(super) fn new(id: u64, ticket: u64, options: SessionOptions, root: PrefixKey) -> Self {
-        Self {
-            id,
-            adapter: options.adapter,
-            request: options.request,
-            since: Instant::now(),
-            phase: SessionPhase::Parked,
-            ticket,
-            stamp: 0,
-            ids: Vec::new(),
-            computed: 0,
-            peak: 0,
-            table: Vec::new(),
-            registered: 0,
-            promised: 0,
-            root,
-            keys: Vec::new(),
-            turn: None,
-        }
+    /// Creates an empty sequence, whose first block has the parent key `root`.
+    pub(super) fn new(root: PrefixKey) -> Self {
+        Self { ids: Vec::new(), computed: 0, peak: 0, table: Vec::new(), registered: 0, root, keys: Vec::new() }
+    }
+
+    pub(super) fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Appends a sampled token.
+    pub(super) fn push(&mut self, id: u32) {
+        self.ids.push(id);
+    }
+
+    pub(super) fn computed(&self) -> usize {
+        self.computed
+    }
+
+    /// Returns the number of leading blocks that are never written again.
+    pub(super) fn registered(&self) -> usize {
+        self.registered
+    }
+
+    /// Returns the number of blocks that the sequence holds.
+    pub(super) fn blocks(&self) -> usize {
+        self.table.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn table(&self) -> &[u32] {
+        &self.table
+    }
+
+    /// Returns the next `tokens` tokens to compute. The sequence must hold the blocks for them.
+    pub(super) fn row(&self, tokens: usize) -> SequenceRow<'_> {
+        let start = self.computed;
+        let end = start + tokens;
+        SequenceRow { ids: &self.ids[start..end], start, table: &self.table[..end.div_ceil(BLOCK)] }
     }
 
     /// Returns the number of tokens to compute before the next one can be sampled.
@@ -103,6 +87,50 @@ impl Sequence {
     /// Returns the number of blocks still missing for all ids.
     pub(super) fn missing(&self) -> usize {
         self.ids.len().div_ceil(BLOCK) - self.table.len()
+    }
+
+    /// Takes a block from the pool for the next ids. Returns `false` if none is left.
+    pub(super) fn take_block(&mut self, pool: &mut BlockPool) -> bool {
+        let block = pool.take();
+        self.table.extend(block);
+        block.is_some()
+    }
+
+    /// Shares cached blocks with a sequence that holds none. Leaves at least one token to compute, since only a computed
+    /// token gives logits. Returns `false` if the sequence should wait for a block that `is_promised`.
+    pub(super) fn share_cached_blocks(
+        &mut self,
+        pool: &mut BlockPool,
+        is_promised: impl Fn(&PrefixKey) -> bool,
+    ) -> bool {
+        // Excludes the block of the last token, which must be computed for its logits.
+        let full = (self.ids.len() - 1) / BLOCK;
+        let keys = self.keys(full);
+        let known = keys.iter().map_while(|key| pool.find(key)).collect::<Vec<_>>();
+        if keys.get(known.len()).is_some_and(is_promised) {
+            return false;
+        }
+        for block in &known {
+            pool.share(*block);
+        }
+        self.computed = known.len() * BLOCK;
+        self.registered = known.len();
+        self.table = known;
+        true
+    }
+
+    /// Records that the sequence enters the batch with its present blocks. Returns `true` if no token of it was computed
+    /// or found before.
+    pub(super) fn enter_batch(&mut self) -> bool {
+        let first = self.peak == 0;
+        self.peak = self.peak.max(self.computed);
+        first
+    }
+
+    /// Returns the number of registered blocks and the keys of all full ones.
+    pub(super) fn keys_of_full_blocks(&mut self) -> (usize, &[PrefixKey]) {
+        let registered = self.registered;
+        (registered, self.keys(self.ids.len() / BLOCK))
     }
 
     /// Returns the keys of the first `blocks` blocks, which must be full.
@@ -186,6 +214,14 @@ impl Sequence {
         }
         self.registered = self.registered.min(from / BLOCK);
     }
+
+    /// Checks the invariants.
+    #[cfg(test)]
+    pub(super) fn check(&self) -> Result<(), String> {
+        let paged = self.computed <= self.table.len() * BLOCK && self.registered * BLOCK <= self.computed;
+        // There is always a token left to compute, or the next turn would have no logits to sample from.
+        if paged && self.computed < self.ids.len() { Ok(()) } else { Err(format!("an unsound sequence: {self:?}")) }
+    }
 }
 
 #[cfg(test)]
@@ -194,7 +230,7 @@ mod tests {
     use super::*;
 
     fn computed(tokens: u32, pool: &mut BlockPool) -> Sequence {
-        let mut sequence = Sequence::new(1, 1, SessionOptions::default(), PrefixKey::root(0, None, 0));
+        let mut sequence = Sequence::new(PrefixKey::root(0, None, 0));
         sequence.ids.extend(0..tokens);
         for _ in 0..sequence.missing() {
             sequence.table.push(pool.take().unwrap());

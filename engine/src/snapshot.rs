@@ -1,10 +1,8 @@
 //! Snapshots of the engine's state, session by session.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::core::Core;
 use super::request::{LoadedAdapter, RequestId};
-use super::sequence::{Sequence, SessionPhase};
 
 /// State of the engine between two steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +49,7 @@ pub struct SessionSnapshot {
     pub blocks: usize,
     /// Adapter of the session. `None` for the base weights.
     pub adapter: Option<LoadedAdapter>,
-    /// Time since the first turn began.
+    /// Time since the first turn was requested.
     pub age: Duration,
     /// Time since the current turn was requested. `None` between turns.
     pub turn_age: Option<Duration>,
@@ -79,51 +77,4 @@ pub struct AdapterSnapshot {
     pub sessions: usize,
     /// If `true`, new turns with the adapter are refused, and it is unloaded with its last session.
     pub retired: bool,
-}
-
-impl Core {
-    /// Takes a snapshot, in time proportional to the number of sessions and without calling the backend.
-    pub(super) fn snapshot(&self) -> EngineSnapshot {
-        let now = Instant::now();
-        let mut sequences: Vec<&Sequence> = self.sequences.values().collect();
-        // Hash map order would change between snapshots.
-        sequences.sort_unstable_by_key(|sequence| sequence.ticket);
-        let (served, retired) = self.adapters();
-        let told = |adapter: &LoadedAdapter, retired| AdapterSnapshot {
-            adapter: *adapter,
-            sessions: sequences.iter().filter(|sequence| sequence.adapter == Some(*adapter)).count(),
-            retired,
-        };
-        let mut adapters: Vec<_> = served.iter().map(|adapter| told(adapter, false)).collect();
-        adapters.extend(retired.iter().map(|adapter| told(adapter, true)));
-        let pool = &self.pool;
-        EngineSnapshot {
-            steps: self.counters.steps_total.get(),
-            sessions: sequences.into_iter().map(|sequence| sequence.snapshot(now)).collect(),
-            blocks: BlockSnapshot { total: pool.total(), free: pool.free(), cached: pool.cached(), used: pool.used() },
-            adapters,
-        }
-    }
-}
-
-impl Sequence {
-    fn snapshot(&self, now: Instant) -> SessionSnapshot {
-        SessionSnapshot {
-            id: self.id,
-            request: self.request,
-            state: match self.phase {
-                SessionPhase::Waiting => SessionState::Waiting,
-                SessionPhase::Running => SessionState::Running,
-                SessionPhase::Stalled => SessionState::Stalled,
-                SessionPhase::Parked => SessionState::Parked,
-            },
-            tokens: self.ids.len(),
-            computed: self.computed,
-            sampled: self.turn.as_ref().map_or(0, |turn| self.ids.len() - turn.begin),
-            blocks: self.table.len(),
-            adapter: self.adapter,
-            age: now.duration_since(self.since),
-            turn_age: self.turn.as_ref().map(|turn| now.duration_since(turn.submitted)),
-        }
-    }
 }

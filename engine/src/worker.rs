@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
 
@@ -10,19 +11,22 @@ use tokio::sync::oneshot;
 use super::command::EngineCommand;
 use super::core::Core;
 use super::error::EngineError;
+use super::health::StopFlag;
 
 /// Starts the thread. It ends when every sender is dropped, or on [`EngineCommand::Shutdown`].
-pub(super) fn spawn(core: Core, commands: Receiver<EngineCommand>) -> Result<(), EngineError> {
-    let run = move || run(core, &commands);
+pub(super) fn spawn(
+    core: Core,
+    stop_flag: Arc<StopFlag>,
+    commands: Receiver<EngineCommand>,
+) -> Result<(), EngineError> {
+    let run = move || run(core, &stop_flag, &commands);
     match thread::Builder::new().name("waymark-engine".into()).spawn(run) {
         Ok(_) => Ok(()),
         Err(error) => Err(EngineError::Dead(format!("cannot start the engine thread: {error}"))),
     }
 }
 
-fn run(mut core: Core, commands: &Receiver<EngineCommand>) {
-    // Needed after `core` was borrowed by a closure that may panic.
-    let stop_flag = core.stop_flag.clone();
+fn run(mut core: Core, stop_flag: &StopFlag, commands: &Receiver<EngineCommand>) {
     // After a panic in the accounting itself, a stopped engine is safer than a wrong one.
     let result = catch_unwind(AssertUnwindSafe(|| serve(&mut core, commands)));
     if let Err(panic) = &result {
@@ -31,8 +35,6 @@ fn run(mut core: Core, commands: &Receiver<EngineCommand>) {
     stop_flag.stop("it was shut down");
     // Open turns end with an error before the caller of `shutdown` is notified.
     let done = result.unwrap_or_default();
-    core.fail_all();
-    core.wake();
     core.shut_down();
     drop(done);
 }
@@ -41,8 +43,8 @@ fn run(mut core: Core, commands: &Receiver<EngineCommand>) {
 fn serve(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<oneshot::Sender<()>> {
     let mut held = None;
     loop {
-        if !core.busy() && held.is_none() {
-            core.prepare_idle();
+        if !core.is_busy() && held.is_none() {
+            core.steps().prepare_idle();
             match commands.recv() {
                 Ok(command) => held = Some(command),
                 Err(_) => return None,
@@ -56,9 +58,9 @@ fn serve(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<oneshot:
                 Err(TryRecvError::Disconnected) => return None,
             }
         }
-        if core.begin() {
+        if core.steps().begin() {
             held = core.overlaps().then(|| run_during_pass(core, commands)).flatten();
-            core.conclude();
+            core.steps().conclude();
         }
     }
 }
@@ -75,7 +77,7 @@ fn run_during_pass(core: &mut Core, commands: &Receiver<EngineCommand>) -> Optio
             Err(_) => break,
         }
     }
-    core.prepare();
+    core.steps().prepare();
     held
 }
 

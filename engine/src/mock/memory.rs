@@ -6,7 +6,7 @@ use crate::backend::BackendError;
 
 /// Token ids of the pool, one slot per token.
 #[derive(Debug)]
-pub(super) struct MockMemory {
+pub(crate) struct MockMemory {
     ids: Vec<u32>,
     /// Position and adapter that each slot was written for, as a [`mark`]; 0 if it was never written.
     marks: Vec<u64>,
@@ -19,11 +19,11 @@ fn mark(position: usize, adapter: Option<AdapterSlot>) -> u64 {
 }
 
 impl MockMemory {
-    pub(super) fn new(tokens: usize) -> Self {
+    pub(crate) fn new(tokens: usize) -> Self {
         Self { ids: vec![0; tokens], marks: vec![0; tokens] }
     }
 
-    pub(super) fn write(
+    pub(crate) fn write(
         &mut self,
         table: &[u32],
         start: usize,
@@ -43,7 +43,7 @@ impl MockMemory {
     }
 
     /// Reads `len` tokens into `context`. Fails if a slot was never written, or for another position or adapter.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         table: &[u32],
         len: usize,

@@ -5,7 +5,7 @@
 
 mod async_pass;
 mod fault;
-mod memory;
+pub(crate) mod memory;
 mod random;
 mod script;
 

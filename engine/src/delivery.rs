@@ -1,0 +1,114 @@
+//! The end of a step: draws tokens, delivers them to their readers, and ends finished turns.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use waymark_models::tokenizer::TokenBytes;
+
+use super::counters::Counters;
+use super::draw::{self, Draw, Drawn};
+use super::error::EngineError;
+use super::mailbox::Room;
+use super::pass_runner::PassRunner;
+use super::scheduler::{PlannedRow, Scheduler};
+use super::token::TurnFinish;
+
+/// Next state of a session after its draw.
+#[derive(Debug, Clone, Copy)]
+enum RowOutcome {
+    Continue,
+    Stall,
+    Late,
+    Finish(TurnFinish),
+}
+
+/// Delivery of drawn tokens to readers.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    /// Bytes of the vocabulary, in which stop strings are searched.
+    bytes: Arc<TokenBytes>,
+    /// Maximum length of a sequence, in tokens.
+    limit: usize,
+    /// Draws of the current step. Empty between two steps; kept to reuse the memory.
+    draws: Vec<Draw>,
+    /// Wakers of readers that have new tokens.
+    wakers: Vec<Waker>,
+    counters: Arc<Counters>,
+}
+
+impl Delivery {
+    pub(super) fn new(bytes: Arc<TokenBytes>, limit: usize, counters: Arc<Counters>) -> Self {
+        Self { bytes, limit, draws: Vec::new(), wakers: Vec::new(), counters }
+    }
+
+    /// Processes the results of a pass over `rows`. Returns `true` if any row succeeded.
+    pub(super) fn commit(&mut self, rows: &[PlannedRow], scheduler: &mut Scheduler, passes: &mut PassRunner) -> bool {
+        for row in rows {
+            scheduler.account(row);
+        }
+        // Taken to satisfy the borrow checker, and put back below to reuse the allocation.
+        let mut draws = std::mem::take(&mut self.draws);
+        let mut logits = 0;
+        for (position, row) in rows.iter().filter(|row| row.samples).enumerate() {
+            let drawn = passes.take_drawn(position);
+            let own = logits;
+            // The backend returns logits only for rows that it did not draw, so their indexes skip the drawn ones.
+            logits += usize::from(drawn.is_none());
+            let turn = scheduler.take_turn(row.session);
+            draws.extend(turn.map(|turn| Draw::new(row.session, turn, own, drawn)));
+        }
+        draw::draw_all(&mut draws, passes.logits(), scheduler, passes.team());
+        // Prefill chunks sample nothing and have succeeded by now.
+        let mut any = draws.len() < rows.len();
+        for draw in draws.drain(..) {
+            let id = draw.session;
+            match self.deliver(draw, scheduler) {
+                Ok(outcome) => {
+                    any = true;
+                    self.apply_outcome(id, outcome, scheduler);
+                }
+                Err(error) => scheduler.fail(id, error),
+            }
+        }
+        self.draws = draws;
+        // An asynchronous backend leaves the wake-ups to the next pass, during which the thread is idle.
+        if !passes.overlaps() {
+            self.wake();
+        }
+        any
+    }
+
+    /// Returns a turn to its session, and appends the drawn token to both session and mailbox.
+    fn deliver(&mut self, draw: Draw, scheduler: &mut Scheduler) -> Result<RowOutcome, EngineError> {
+        let missing = || EngineError::Sample("the backend returned no token for this row".into());
+        let (sequence, turn) = scheduler.return_turn(draw.session, draw.turn).ok_or_else(missing)?;
+        let sampled = match draw.drawn {
+            Drawn::Token(sampled) => sampled,
+            Drawn::Late => return Ok(RowOutcome::Late),
+            Drawn::Failed(error) => return Err(error),
+            Drawn::Nothing => return Err(missing()),
+        };
+        sequence.push(sampled.id);
+        self.counters.decode_tokens_total.add(1);
+        let bytes = self.bytes.get(sampled.id);
+        Ok(match turn.deliver(sampled, bytes, sequence.len(), self.limit, &mut self.wakers) {
+            (Some(finish), _) => RowOutcome::Finish(finish),
+            (None, Room::None) => RowOutcome::Stall,
+            (None, Room::Some) => RowOutcome::Continue,
+        })
+    }
+
+    fn apply_outcome(&mut self, id: u64, outcome: RowOutcome, scheduler: &mut Scheduler) {
+        match outcome {
+            RowOutcome::Continue => {}
+            RowOutcome::Finish(finish) => scheduler.finish(id, finish, &mut self.wakers),
+            RowOutcome::Late => scheduler.skip_late(id),
+            RowOutcome::Stall => scheduler.stall(id),
+        }
+    }
+
+    /// Wakes the readers that have new tokens.
+    pub(super) fn wake(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,276 @@
+//! Random operations of clients on a scheduler, alone or inside the core: the invariants after each of them, and the
+//! right text at the end.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use proptest::prelude::*;
+use waymark_models::sampler::SamplingParams;
+
+use super::command::{EngineCommand, Submission};
+use super::config::EngineConfig;
+use super::counters::Counters;
+use super::mailbox::{Inbox, Mail, mailbox};
+use super::mock::Random;
+use super::request::{Generate, SessionOptions};
+use super::scheduler::Scheduler;
+use super::stage::TurnStage;
+use super::token::TurnFinish;
+
+pub(super) const VOCAB: usize = 259;
+pub(super) const SEED: u64 = 7;
+
+/// Source of the expected tokens.
+pub(super) const RANDOM: Random = Random { seed: SEED, vocab: VOCAB };
+
+/// An operation of a client. Sessions are indexes into the open ones.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Operation {
+    /// Opens a session with a prompt of one of three families, whose members share prefixes. The salt stands for the
+    /// tenant.
+    Submit {
+        salt: u64,
+        family: u32,
+        tokens: usize,
+        max_tokens: usize,
+    },
+    Step {
+        times: usize,
+    },
+    /// Appends tokens to a session between turns and begins another turn.
+    Extend {
+        session: usize,
+        tokens: usize,
+        max_tokens: usize,
+    },
+    /// Reads the available steps, so that a stalled session resumes.
+    Read {
+        session: usize,
+    },
+    /// Drops the turn.
+    Stop {
+        session: usize,
+    },
+    /// Drops the session.
+    Close {
+        session: usize,
+    },
+    Preempt,
+}
+
+/// Random operations.
+pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let session = 0usize..8;
+    let operation = prop_oneof![
+        4 => (0u64..2, 0u32..3, 1usize..60, 1usize..40)
+            .prop_map(|(salt, family, tokens, max_tokens)| Operation::Submit { salt, family, tokens, max_tokens }),
+        8 => (1usize..8).prop_map(|times| Operation::Step { times }),
+        4 => (session.clone(), 0usize..30, 1usize..30).prop_map(|(session, tokens, max_tokens)| Operation::Extend { session, tokens, max_tokens }),
+        4 => session.clone().prop_map(|session| Operation::Read { session }),
+        1 => session.clone().prop_map(|session| Operation::Stop { session }),
+        2 => session.prop_map(|session| Operation::Close { session }),
+        1 => Just(Operation::Preempt),
+    ];
+    prop::collection::vec(operation, 1..80)
+}
+
+pub(super) fn submit(family: u32, tokens: usize, max_tokens: usize) -> Operation {
+    Operation::Submit { salt: 0, family, tokens, max_tokens }
+}
+
+/// Something that owns a scheduler and executes its plans.
+pub(super) trait Machine {
+    fn scheduler(&self) -> &Scheduler;
+
+    /// Executes a command, at once or as soon as it can.
+    fn tell(&mut self, command: EngineCommand);
+
+    fn step(&mut self);
+
+    fn preempt(&mut self);
+
+    /// Ends the step in flight, if any.
+    fn land(&mut self) {}
+}
+
+/// A session and its reader.
+pub(super) struct Client {
+    id: u64,
+    salt: u64,
+    pub(super) tokens: Vec<u32>,
+    /// Positions of the sampled tokens.
+    sampled: Vec<usize>,
+    known: usize,
+    inbox: Option<Inbox>,
+    pub(super) finish: Option<TurnFinish>,
+}
+
+impl Client {
+    /// Reads the available steps. Returns `true` if the engine has to be resumed.
+    pub(super) fn read(&mut self) -> bool {
+        let Some(inbox) = &self.inbox else { return false };
+        let mut resumed = false;
+        let mut buffer = VecDeque::new();
+        loop {
+            match inbox.poll(&mut buffer, &mut Context::from_waker(Waker::noop())) {
+                Poll::Pending => return resumed,
+                Poll::Ready(Mail::Steps { resume }) => resumed |= resume,
+                Poll::Ready(Mail::End(end)) => {
+                    self.finish = Some(end.expect("no turn fails here"));
+                    self.inbox = None;
+                    return resumed;
+                }
+            }
+            for step in buffer.drain(..) {
+                self.sampled.push(self.tokens.len());
+                self.tokens.push(step.id);
+                self.known += 1;
+            }
+        }
+    }
+
+    /// Checks that every sampled token follows from the whole context before it.
+    fn check_text(&self) {
+        for &position in &self.sampled {
+            assert_eq!(self.tokens[position], RANDOM.next(None, &self.tokens[..position]), "at {position}");
+        }
+    }
+}
+
+/// Clients of a machine.
+pub(super) struct Harness<M> {
+    pub(super) machine: M,
+    pub(super) clients: Vec<Client>,
+    pub(super) counters: Arc<Counters>,
+    sessions: u64,
+    max_undelivered: usize,
+    /// Maximum length of a sequence, in tokens.
+    limit: usize,
+}
+
+impl<M: Machine> Harness<M> {
+    pub(super) fn new(machine: M, counters: Arc<Counters>, config: &EngineConfig, limit: usize) -> Self {
+        Self { machine, clients: Vec::new(), counters, sessions: 0, max_undelivered: config.max_undelivered, limit }
+    }
+
+    fn generate(&mut self, index: usize, max_tokens: usize) {
+        let client = &mut self.clients[index];
+        if client.tokens.len() >= self.limit {
+            return;
+        }
+        let (outbox, inbox) = mailbox(self.max_undelivered);
+        let submission = Submission {
+            session: client.id,
+            options: SessionOptions { salt: client.salt, ..SessionOptions::default() },
+            keep: client.known,
+            append: client.tokens[client.known..].to_vec(),
+            generate: Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() },
+            outbox,
+            submitted: Instant::now(),
+            stage: TurnStage::queue(),
+            permit: None,
+        };
+        client.known = client.tokens.len();
+        client.inbox = Some(inbox);
+        self.machine.tell(EngineCommand::Generate(Box::new(submission)));
+    }
+
+    pub(super) fn read(&mut self, index: usize) {
+        if self.clients[index].read() {
+            self.machine.tell(EngineCommand::Resume(self.clients[index].id));
+        }
+    }
+
+    pub(super) fn apply(&mut self, operation: Operation) {
+        let open = self.clients.len();
+        match operation {
+            Operation::Submit { salt, family, tokens, max_tokens } => {
+                let tokens = (0..tokens as u32).map(|position| 40 + family + position % 5).collect();
+                self.sessions += 1;
+                let id = self.sessions;
+                self.clients.push(Client {
+                    id,
+                    salt,
+                    tokens,
+                    sampled: Vec::new(),
+                    known: 0,
+                    inbox: None,
+                    finish: None,
+                });
+                self.generate(open, max_tokens);
+            }
+            Operation::Step { times } => (0..times).for_each(|_| self.machine.step()),
+            Operation::Extend { session, tokens, max_tokens } if session < open => {
+                self.read(session);
+                if self.clients[session].inbox.is_none() {
+                    let ids = (0..tokens as u32).map(|position| 60 + position % 3);
+                    self.clients[session].tokens.extend(ids);
+                    self.generate(session, max_tokens);
+                }
+            }
+            Operation::Read { session } if session < open => self.read(session),
+            Operation::Stop { session } if session < open => {
+                self.clients[session].inbox = None;
+                self.machine.tell(EngineCommand::Stop(self.clients[session].id));
+            }
+            Operation::Close { session } if session < open => {
+                let client = self.clients.remove(session);
+                client.check_text();
+                self.machine.tell(EngineCommand::Close(client.id));
+            }
+            Operation::Preempt => {
+                self.machine.land();
+                self.machine.preempt();
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn check(&self) {
+        let scheduler = self.machine.scheduler();
+        scheduler.check().unwrap();
+        let mut tenants = HashMap::new();
+        for client in &self.clients {
+            for block in scheduler.session(client.id).into_iter().flat_map(|session| session.sequence().table()) {
+                assert_eq!(*tenants.entry(block).or_insert(client.salt), client.salt, "two tenants share a block");
+            }
+        }
+        assert_eq!(self.counters.invariant_violations_total.get(), 0);
+        assert_eq!(self.counters.step_failures_total.get(), 0);
+    }
+
+    /// Runs every turn to its end and closes all sessions.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..20_000 {
+            (0..self.clients.len()).for_each(|index| self.read(index));
+            if !self.machine.scheduler().is_busy() && self.clients.iter().all(|client| client.inbox.is_none()) {
+                break;
+            }
+            self.machine.step();
+            self.check();
+        }
+        self.machine.land();
+        assert!(!self.machine.scheduler().is_busy(), "something never ends");
+        assert!(self.clients.iter().all(|client| client.inbox.is_none()), "a reader waits for ever");
+        while !self.clients.is_empty() {
+            self.apply(Operation::Close { session: 0 });
+            self.check();
+        }
+        let (sessions, blocks) = self.machine.scheduler().snapshot(Instant::now());
+        assert!(sessions.is_empty());
+        assert_eq!(blocks.free + blocks.cached, blocks.total);
+    }
+
+    /// Executes operations, checks the invariants after each of them, and settles.
+    pub(super) fn play(mut self, operations: Vec<Operation>) {
+        for operation in operations {
+            self.apply(operation);
+            self.check();
+        }
+        self.settle();
+    }
+}

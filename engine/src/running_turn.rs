@@ -1,0 +1,168 @@
+//! A turn in progress: what it samples with, where it delivers, and how it ends.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use waymark_models::sampler::{Pick, Sampled, Sampler};
+
+use super::command::{Permit, Submission};
+use super::draw::Drawn;
+use super::error::EngineError;
+use super::mailbox::{Outbox, Room};
+use super::masking::{MaskWait, Masking};
+use super::request::Generate;
+use super::stage::TurnStage;
+use super::stop::Matcher;
+use super::token::{TokenStep, TurnFinish};
+use super::worker::panic_message;
+
+/// A turn in progress.
+#[derive(Debug)]
+pub(super) struct RunningTurn {
+    generate: Generate,
+    sampler: Sampler,
+    matcher: Matcher,
+    /// The masks of a constrained turn.
+    masking: Option<Masking>,
+    outbox: Outbox,
+    /// Length of the sequence when the turn began.
+    begin: usize,
+    submitted: Instant,
+    stage: TurnStage,
+    /// If `true`, the turn has been part of a step.
+    started: bool,
+    /// Slot in the waiting queue, held until the turn starts.
+    permit: Option<Permit>,
+}
+
+impl RunningTurn {
+    /// Creates the turn of a sequence that has `begin` tokens.
+    pub(super) fn new(submission: Submission, masking: Option<Masking>, begin: usize) -> Self {
+        let Submission { generate, outbox, submitted, stage, permit, .. } = submission;
+        let sampler = Sampler::new(generate.sampling.clone());
+        let matcher = Matcher::default();
+        Self { generate, sampler, matcher, masking, outbox, begin, submitted, stage, started: false, permit }
+    }
+
+    pub(super) fn submitted(&self) -> Instant {
+        self.submitted
+    }
+
+    /// Returns the number of sampled tokens, given the length of the sequence.
+    pub(super) fn sampled(&self, len: usize) -> usize {
+        len - self.begin
+    }
+
+    /// Records that the turn enters the batch with `pending` tokens to compute, after `hit` tokens from the prefix
+    /// cache. Returns the time it has waited, if this is the first time.
+    pub(super) fn start(&mut self, now: Instant, pending: usize, hit: usize, first_prompt: bool) -> Option<Duration> {
+        if self.started {
+            return None;
+        }
+        self.started = true;
+        self.permit = None;
+        self.stage.prefill(pending, hit);
+        // Cache hits count for the first prompt only: later hits are the session's own blocks.
+        if first_prompt {
+            self.outbox.set_cached(hit);
+        }
+        Some(now.duration_since(self.submitted))
+    }
+
+    /// Returns parameters with which the backend may choose the next token of a sequence of `len` tokens. `None` if the
+    /// choice is restricted, or needs more than one row of logits.
+    pub(super) fn pick(&mut self, len: usize) -> Option<Pick> {
+        let forced = self.sampled(len) < self.generate.force.len();
+        let Generate { allow, constraint, .. } = &self.generate;
+        if forced || allow.is_some() || constraint.is_some() { None } else { self.sampler.pick() }
+    }
+
+    /// Records that the backend has drawn the token of the last [`pick`](Self::pick).
+    pub(super) fn picked(&mut self) {
+        self.sampler.picked();
+    }
+
+    /// Chooses the token that follows `ids`. Waits for its mask until `until`. A panic fails this turn only.
+    pub(super) fn draw(&mut self, logits: &[f32], ids: &[u32], until: Instant) -> Drawn {
+        let mask = match self.masking.as_ref().map(|masking| masking.wait(until)) {
+            None => None,
+            Some(MaskWait::Mask(mask)) => mask,
+            Some(MaskWait::Late) => return Drawn::Late,
+            Some(MaskWait::Failed(reason)) => return Drawn::Failed(EngineError::Sample(reason)),
+        };
+        let history = &ids[self.begin..];
+        let sampler = &mut self.sampler;
+        let generate = &self.generate;
+        // A forced token is scored under the full distribution, whatever else is allowed.
+        let forced = generate.force.get(history.len()).map(slice::from_ref);
+        let allow = forced.or(generate.allow.as_deref());
+        let sampled = catch_unwind(AssertUnwindSafe(|| match mask.as_ref().filter(|_| forced.is_none()) {
+            Some(mask) => sampler.sample_within(logits, history, mask),
+            None => sampler.sample(logits, history, allow),
+        }));
+        match sampled {
+            Err(panic) => Drawn::Failed(EngineError::Sample(format!("panic: {}", panic_message(panic.as_ref())))),
+            Ok(Err(error)) => Drawn::Failed(EngineError::Sample(error.to_string())),
+            Ok(Ok(sampled)) => Drawn::Token(sampled),
+        }
+    }
+
+    /// Delivers a token with the text `bytes`, the last one of a sequence that has now `len` tokens and may have
+    /// `limit`. Returns the reason for the end of the turn, if the token ends it, and the room left in the mailbox.
+    pub(super) fn deliver(
+        &mut self,
+        sampled: Sampled,
+        bytes: &[u8],
+        len: usize,
+        limit: usize,
+        wakers: &mut Vec<Waker>,
+    ) -> (Option<TurnFinish>, Room) {
+        if self.sampled(len) == 1 {
+            self.stage.decode();
+        }
+        let finish = self.ends(sampled.id, len, limit, bytes);
+        // The mask threads get a whole forward pass for the next mask.
+        if let Some(masking) = self.masking.as_ref().filter(|_| finish.is_none()) {
+            masking.advance(sampled.id);
+        }
+        let step = TokenStep { id: sampled.id, logprob: sampled.logprob, top: sampled.top };
+        (finish, self.outbox.push(step, wakers))
+    }
+
+    /// Returns the reason why the turn ends with the token just sampled, if it does.
+    fn ends(&mut self, token: u32, len: usize, limit: usize, bytes: &[u8]) -> Option<TurnFinish> {
+        if !self.generate.ignore_eos && self.generate.eos.contains(&token) {
+            return Some(TurnFinish::Eos);
+        }
+        if let Some(which) = self.matcher.push(&self.generate.stops, bytes) {
+            return Some(TurnFinish::Stop(which));
+        }
+        if self.sampled(len) >= self.generate.max_tokens {
+            return Some(TurnFinish::Length);
+        }
+        (len >= limit).then_some(TurnFinish::Context)
+    }
+
+    /// Ends the turn of a sequence of `len` tokens because its reader has left.
+    pub(super) fn cancel(self, len: usize) {
+        let sampled = self.sampled(len);
+        self.stage.end(sampled);
+    }
+
+    /// Ends the turn normally. Pushes the waker of a waiting reader to `wakers`.
+    pub(super) fn finish(self, len: usize, finish: TurnFinish, wakers: &mut Vec<Waker>) {
+        let sampled = self.sampled(len);
+        self.stage.end(sampled);
+        self.outbox.finish(finish, wakers);
+    }
+
+    /// Ends the turn of a session with an error.
+    pub(super) fn fail(self, len: usize, session: u64, error: EngineError) {
+        let sampled = self.sampled(len);
+        self.stage.tell(|| tracing::error!(session, %error, "turn failed"));
+        self.stage.end(sampled);
+        self.outbox.end(Err(error));
+    }
+}

@@ -1,0 +1,449 @@
+//! The scheduler: sessions, their KV blocks, the rows of the next step, and preemption when blocks are short. It calls
+//! no backend, starts no thread and reads no clock, so that it can be driven alone.
+//!
+//! Sessions are served in the order of their tickets, and a session keeps its ticket from turn to turn. The oldest
+//! session can take every block that a younger one holds, and any admitted sequence fits the pool alone: so at least
+//! one session always makes progress.
+
+mod promises;
+#[cfg(test)]
+mod property;
+mod queues;
+mod scheduled_session;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use waymark_models::{AdapterSlot, BLOCK};
+
+use crate::backend::BackendSpec;
+use crate::command::Submission;
+use crate::config::EngineConfig;
+use crate::counters::Counters;
+use crate::error::EngineError;
+use crate::masking::Masking;
+use crate::pool::BlockPool;
+use crate::prefix::PrefixKey;
+use crate::running_turn::RunningTurn;
+use crate::sequence::Sequence;
+use crate::snapshot::{BlockSnapshot, SessionSnapshot};
+use crate::token::TurnFinish;
+use queues::{Queues, SessionPhase};
+
+pub(super) use scheduled_session::ScheduledSession;
+
+/// A row of a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlannedRow {
+    pub(super) session: u64,
+    /// Number of new tokens.
+    pub(super) tokens: usize,
+    /// If `true`, the row ends at the sequence's last token, so that the next one can be sampled.
+    pub(super) samples: bool,
+}
+
+enum Admission {
+    Admitted,
+    /// Another session is computing a block that this one can share.
+    Later,
+    /// The pool is short of blocks.
+    Full,
+}
+
+/// Owner of the sessions, the block pool and the queues.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    /// Maximum number of running sessions.
+    max_rows: usize,
+    /// Maximum number of tokens in a step.
+    step_tokens: usize,
+    /// Identity of the weights with which all KV is computed.
+    base: u64,
+    pool: BlockPool,
+    sessions: HashMap<u64, ScheduledSession>,
+    queues: Queues,
+    counters: Arc<Counters>,
+}
+
+impl Scheduler {
+    pub(super) fn new(spec: &BackendSpec, config: &EngineConfig, counters: Arc<Counters>) -> Self {
+        Self {
+            max_rows: config.max_batch_rows,
+            step_tokens: config.step_tokens,
+            base: spec.generation,
+            pool: BlockPool::new(spec.blocks),
+            sessions: HashMap::new(),
+            queues: Queues::default(),
+            counters,
+        }
+    }
+
+    /// Begins a turn: appends its tokens to the session, which is created if this is its first turn, and puts the
+    /// session into the waiting queue. A turn still in progress is stopped.
+    pub(super) fn submit(&mut self, submission: Submission, masking: Option<Masking>) {
+        let id = submission.session;
+        let known = self.sessions.get(&id).map_or(0, |session| session.sequence.len());
+        if submission.keep > known {
+            // An earlier turn was refused together with the tokens it brought.
+            let reason = "an earlier turn of this session was refused: open a new session";
+            return self.refuse(submission, EngineError::Request(reason.to_owned()));
+        }
+        self.stop(id);
+        let Self { base, sessions, queues, pool, .. } = self;
+        let session = sessions.entry(id).or_insert_with(|| {
+            let options = submission.options;
+            let adapter = options.adapter.map(|adapter| adapter.generation);
+            let sequence = Sequence::new(PrefixKey::root(*base, adapter, options.salt));
+            ScheduledSession::new(id, options, submission.submitted, queues.entry(), sequence)
+        });
+        session.sequence.extend(submission.keep, &submission.append, pool);
+        session.turn = Some(RunningTurn::new(submission, masking, session.sequence.len()));
+        self.counters.turns_total.add(1);
+        queues.wait(session);
+    }
+
+    /// Ends a turn with an error before it begins.
+    pub(super) fn refuse(&self, submission: Submission, error: EngineError) {
+        self.counters.turn_failures_total.add(1);
+        submission.outbox.end(Err(error));
+    }
+
+    /// Puts a session whose reader has caught up back into the queue, at its old position.
+    pub(super) fn resume(&mut self, id: u64) {
+        let stalled = |session: &&mut ScheduledSession| session.entry.phase() == SessionPhase::Stalled;
+        if let Some(session) = self.sessions.get_mut(&id).filter(stalled) {
+            self.queues.wait(session);
+        }
+    }
+
+    /// Ends a turn that its owner has dropped; the session stays, parked.
+    pub(super) fn stop(&mut self, id: u64) {
+        if let Some(session) = self.sessions.get_mut(&id)
+            && let Some(turn) = session.turn.take()
+        {
+            turn.cancel(session.sequence.len());
+            self.queues.park(session);
+            self.counters.cancellations_total.add(1);
+        }
+    }
+
+    /// Removes a session, with its turn if one is in progress.
+    pub(super) fn close(&mut self, id: u64) {
+        self.stop(id);
+        let Some(mut session) = self.sessions.remove(&id) else { return };
+        self.queues.leave(&mut session);
+        session.sequence.release(&mut self.pool);
+    }
+
+    /// Ends a turn normally; the session is parked and keeps its blocks. Pushes the waker of a waiting reader to
+    /// `wakers`.
+    pub(super) fn finish(&mut self, id: u64, finish: TurnFinish, wakers: &mut Vec<Waker>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        self.queues.park(session);
+        if let Some(turn) = session.turn.take() {
+            turn.finish(session.sequence.len(), finish, wakers);
+        }
+    }
+
+    /// Ends a turn with an error. Discards the KV that the session computed, so that no session uses it again.
+    pub(super) fn fail(&mut self, id: u64, error: EngineError) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        self.queues.leave(session);
+        // The KV may be corrupt after a failure, and other sessions must not find it.
+        session.sequence.discard(&mut self.pool);
+        self.queues.park(session);
+        if let Some(turn) = session.turn.take() {
+            self.counters.turn_failures_total.add(1);
+            turn.fail(session.sequence.len(), id, error);
+        }
+    }
+
+    /// Ends every turn with the same error.
+    pub(super) fn fail_all(&mut self, error: &EngineError) {
+        let open = self.sessions.values().filter(|session| session.turn.is_some());
+        for id in open.map(ScheduledSession::id).collect::<Vec<_>>() {
+            self.fail(id, error.clone());
+        }
+    }
+
+    /// Moves a session out of the batch until its reader catches up.
+    pub(super) fn stall(&mut self, id: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            self.queues.stall(session);
+            self.counters.stalls_total.add(1);
+        }
+    }
+
+    /// Lets a session whose mask was late miss the step.
+    pub(super) fn skip_late(&mut self, id: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            // The logits are overwritten by the next step, so the last token has to be computed again.
+            session.rewind(&mut self.pool);
+            self.queues.wait(session);
+            self.counters.late_masks_total.add(1);
+        }
+    }
+
+    /// Plans the next step within the token budget: first rows with a single new token, then prefill chunks, then
+    /// sessions from the waiting queue. `now` is the current time, for the measured time in the queue.
+    pub(super) fn plan(&mut self, now: Instant, rows: &mut Vec<PlannedRow>) {
+        rows.clear();
+        let mut index = 0;
+        while let Some(id) = self.queues.running(index) {
+            // Growing may preempt the youngest sessions, this one included, but none that is already planned.
+            if self.pending(id) == 1 && self.grow(id) {
+                rows.push(PlannedRow { session: id, tokens: 1, samples: true });
+            }
+            index += 1;
+        }
+        // At least one block, or a batch full of decode rows would starve prefill.
+        let mut budget = self.step_tokens.saturating_sub(rows.len()).max(BLOCK);
+        let mut index = 0;
+        while let Some(id) = self.queues.running(index) {
+            let pending = self.pending(id);
+            if pending > 1 {
+                rows.extend(prefill_chunk(id, pending, &mut budget));
+            }
+            index += 1;
+        }
+        // Iterates by ticket instead of an iterator, because `admit` changes the queue.
+        let mut after = 0;
+        while budget > 0 && self.queues.running_len() < self.max_rows {
+            let Some((ticket, id)) = self.queues.waiting_from(after) else { break };
+            after = ticket + 1;
+            match self.admit(id, now) {
+                Admission::Admitted => rows.extend(prefill_chunk(id, self.pending(id), &mut budget)),
+                Admission::Later => {}
+                // A younger session must not take the blocks that this one waits for.
+                Admission::Full => break,
+            }
+        }
+    }
+
+    /// Moves waiting sessions into the batch while a pass is in flight, so that the next plan includes them. Preempts
+    /// no running session, and leaves one block for each of them, since the growth after this pass is not known yet.
+    pub(super) fn admit_ahead(&mut self, now: Instant) {
+        let mut budget = self.step_tokens;
+        let mut after = 0;
+        let spare = self.queues.running_len();
+        while budget > 0 && self.queues.running_len() < self.max_rows {
+            let Some((ticket, id)) = self.queues.waiting_from(after) else { break };
+            after = ticket + 1;
+            let Some(session) = self.sessions.get(&id) else { break };
+            if self.pool.available() < session.sequence.missing() + spare {
+                break;
+            }
+            match self.admit(id, now) {
+                Admission::Admitted => budget = budget.saturating_sub(self.pending(id)),
+                Admission::Later => {}
+                Admission::Full => break,
+            }
+        }
+    }
+
+    fn pending(&self, id: u64) -> usize {
+        self.sessions.get(&id).map_or(0, |session| session.sequence.pending())
+    }
+
+    /// Moves a waiting session into the batch, with all the blocks that its tokens need.
+    fn admit(&mut self, id: u64, now: Instant) -> Admission {
+        let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };
+        let fresh = session.sequence.blocks() == 0;
+        let queues = &self.queues;
+        if fresh && !session.sequence.share_cached_blocks(&mut self.pool, |key| queues.is_promised(key)) {
+            return Admission::Later;
+        }
+        // Making room must not evict this session's own blocks.
+        self.queues.pin(session);
+        let missing = session.sequence.missing();
+        // Idle sessions lose their blocks before any running one is preempted.
+        while self.pool.available() < missing && self.evict() {}
+        let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };
+        if self.pool.available() < missing {
+            if fresh {
+                session.sequence.release(&mut self.pool);
+            }
+            self.queues.unpin(session);
+            return Admission::Full;
+        }
+        while session.sequence.missing() > 0 && session.sequence.take_block(&mut self.pool) {}
+        let hit = if fresh { session.sequence.computed() } else { 0 };
+        self.counters.prefix_cache_hit_tokens_total.add(hit);
+        let pending = session.sequence.pending();
+        let first_prompt = session.sequence.enter_batch();
+        if let Some(waited) = session.turn.as_mut().and_then(|turn| turn.start(now, pending, hit, first_prompt)) {
+            self.counters.queue_seconds.observe(waited.as_secs_f64());
+        }
+        self.queues.run(session);
+        Admission::Admitted
+    }
+
+    /// Evicts the blocks of the least recently used idle session. Returns `false` if no idle session holds any.
+    fn evict(&mut self) -> bool {
+        while let Some(id) = self.queues.pop_idle() {
+            if let Some(session) = self.sessions.get_mut(&id).filter(|session| session.sequence.blocks() > 0) {
+                session.sequence.release(&mut self.pool);
+                self.counters.evictions_total.add(1);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Gives a running session the blocks for its next token, taken from idle sessions first, then from younger running
+    /// ones. Returns `false` if the session itself was the youngest and got preempted.
+    fn grow(&mut self, id: u64) -> bool {
+        loop {
+            let Some(session) = self.sessions.get_mut(&id) else { return false };
+            if session.sequence.missing() == 0 {
+                return true;
+            }
+            // Preempting only moves a session to the idle list; the next round evicts its blocks.
+            if !session.sequence.take_block(&mut self.pool) && !self.evict() && self.preempt() == Some(id) {
+                return false;
+            }
+        }
+    }
+
+    /// Preempts the youngest running session: puts it back into the queue, where its blocks can be evicted.
+    pub(super) fn preempt(&mut self) -> Option<u64> {
+        let id = self.queues.youngest_running()?;
+        let session = self.sessions.get_mut(&id)?;
+        self.queues.wait(session);
+        self.counters.preemptions_total.add(1);
+        Some(id)
+    }
+
+    /// Records that the tokens of a row were computed.
+    pub(super) fn account(&mut self, row: &PlannedRow) {
+        // Commands that concern a session of the pass in flight are held back. A session that has left the batch all
+        // the same gets no tokens accounted.
+        let running = |session: &&mut ScheduledSession| session.entry.phase() == SessionPhase::Running;
+        let Some(session) = self.sessions.get_mut(&row.session).filter(running) else { return };
+        let before = session.sequence.registered();
+        let again = session.sequence.advance(row.tokens, &mut self.pool);
+        self.queues.fulfill(session, before);
+        let sampled_before = session.turn.as_ref().is_some_and(|turn| turn.sampled(session.sequence.len()) > 0);
+        // The first sampled token of a turn follows a prefill; only later ones cost a decode row.
+        let decoded = usize::from(row.samples && sampled_before);
+        self.counters.prefill_tokens_total.add(row.tokens - decoded);
+        self.counters.prefill_tokens_recomputed_total.add(again);
+    }
+
+    /// Takes the turn of a session out, so that threads can draw its next token without borrowing the scheduler.
+    pub(super) fn take_turn(&mut self, id: u64) -> Option<RunningTurn> {
+        self.sessions.get_mut(&id)?.turn.take()
+    }
+
+    /// Puts the turn of a session back. Returns the session's sequence and turn.
+    pub(super) fn return_turn(&mut self, id: u64, turn: RunningTurn) -> Option<(&mut Sequence, &mut RunningTurn)> {
+        let session = self.sessions.get_mut(&id)?;
+        Some((&mut session.sequence, session.turn.insert(turn)))
+    }
+
+    pub(super) fn session(&self, id: u64) -> Option<&ScheduledSession> {
+        self.sessions.get(&id)
+    }
+
+    pub(super) fn session_mut(&mut self, id: u64) -> Option<&mut ScheduledSession> {
+        self.sessions.get_mut(&id)
+    }
+
+    /// Returns the number of sessions that have had a turn and are still open.
+    pub(super) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Returns `true` if a session is running or waiting.
+    pub(super) fn is_busy(&self) -> bool {
+        self.queues.running_len() > 0 || self.queues.waiting_len() > 0
+    }
+
+    pub(super) fn is_running(&self, id: u64) -> bool {
+        self.sessions.get(&id).is_some_and(|session| session.entry.phase() == SessionPhase::Running)
+    }
+
+    /// Returns the waiting session that is served first.
+    pub(super) fn first_waiting(&self) -> Option<u64> {
+        self.queues.waiting_from(0).map(|(_, id)| id)
+    }
+
+    pub(super) fn uses_adapter(&self, slot: AdapterSlot) -> bool {
+        self.sessions.values().any(|session| session.adapter_slot() == Some(slot))
+    }
+
+    /// Makes all cached KV unreachable, because other weights, identified by `base`, compute the next. No session may be
+    /// open.
+    pub(super) fn replace_base(&mut self, base: u64) {
+        // Without sessions every known block is cached, so `clear` frees them all. The new base makes keys of the old
+        // weights unreachable.
+        self.pool.clear();
+        self.base = base;
+    }
+
+    /// Lends a block that no session uses. Returns `None` if there is none.
+    pub(super) fn with_spare_block<R>(&mut self, work: impl FnOnce(u32) -> R) -> Option<R> {
+        let block = self.pool.take()?;
+        let result = work(block);
+        self.pool.release(block);
+        Some(result)
+    }
+
+    /// Checks the sums of the block accounting and counts violations. Takes time in proportion to the number of
+    /// sessions.
+    pub(super) fn audit(&self) {
+        let held = self.sessions.values().map(|session| session.sequence.blocks()).sum();
+        if !self.pool.balanced(held) {
+            self.counters.invariant_violations_total.add(1);
+            let used = self.pool.used();
+            let free = self.pool.free();
+            tracing::error!(held, used, free, "the KV block accounting is inconsistent");
+        }
+    }
+
+    /// Publishes the gauges of blocks and sessions, and counts the cached blocks overwritten since the last call.
+    pub(super) fn publish(&mut self) {
+        let counters = &self.counters;
+        counters.cache_evictions_total.add(self.pool.drain_overwritten());
+        counters.blocks_free.set(self.pool.free());
+        counters.blocks_cached.set(self.pool.cached());
+        counters.blocks_used.set(self.pool.used());
+        let running = self.queues.running_len();
+        let waiting = self.queues.waiting_len();
+        let stalled = self.queues.stalled_len();
+        counters.sessions_running.set(running);
+        counters.sessions_waiting.set(waiting);
+        counters.sessions_stalled.set(stalled);
+        counters.sessions_parked.set(self.sessions.len() - running - waiting - stalled);
+    }
+
+    /// Returns the state of every session in the order of service, and of the pool. Takes time in proportion to the
+    /// number of sessions.
+    pub(super) fn snapshot(&self, now: Instant) -> (Vec<SessionSnapshot>, BlockSnapshot) {
+        let mut sessions: Vec<_> = self.sessions.values().collect();
+        // Hash map order would change between snapshots.
+        sessions.sort_unstable_by_key(|session| session.entry.ticket());
+        let pool = &self.pool;
+        let blocks = BlockSnapshot { total: pool.total(), free: pool.free(), cached: pool.cached(), used: pool.used() };
+        (sessions.into_iter().map(|session| session.snapshot(now)).collect(), blocks)
+    }
+
+    /// Checks every invariant of blocks, queues and sequences. Takes time in proportion to the pool.
+    #[cfg(test)]
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.pool.check(self.sessions.values().map(|session| session.sequence.table()))?;
+        self.queues.check(self.sessions.values())?;
+        self.sessions.values().try_for_each(|session| session.sequence.check())
+    }
+}
+
+/// Returns the row of a prefill within the remaining budget, if any of it is left.
+fn prefill_chunk(session: u64, pending: usize, budget: &mut usize) -> Option<PlannedRow> {
+    let tokens = pending.min(*budget);
+    *budget -= tokens;
+    (tokens > 0).then_some(PlannedRow { session, tokens, samples: tokens == pending })
+}

@@ -1,0 +1,84 @@
+//! A session as the scheduler sees it: its sequence, its place in the queues and its turn.
+
+use std::time::Instant;
+
+use waymark_models::AdapterSlot;
+use waymark_models::sampler::Pick;
+
+use super::queues::{QueueEntry, SessionPhase};
+use crate::pool::BlockPool;
+use crate::request::{LoadedAdapter, RequestId, SessionOptions};
+use crate::running_turn::RunningTurn;
+use crate::sequence::Sequence;
+use crate::snapshot::{SessionSnapshot, SessionState};
+
+/// A session that has had a turn.
+#[derive(Debug)]
+pub(crate) struct ScheduledSession {
+    id: u64,
+    adapter: Option<LoadedAdapter>,
+    request: Option<RequestId>,
+    /// Time at which the first turn was requested.
+    since: Instant,
+    pub(super) entry: QueueEntry,
+    pub(super) sequence: Sequence,
+    /// Turn in progress. `None` between turns, and while its next token is drawn.
+    pub(super) turn: Option<RunningTurn>,
+}
+
+impl ScheduledSession {
+    pub(super) fn new(id: u64, options: SessionOptions, since: Instant, entry: QueueEntry, sequence: Sequence) -> Self {
+        let SessionOptions { adapter, request, .. } = options;
+        Self { id, adapter, request, since, entry, sequence, turn: None }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the token ids, including those whose KV is not computed yet.
+    pub(crate) fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    pub(crate) fn adapter_slot(&self) -> Option<AdapterSlot> {
+        self.adapter.map(|adapter| adapter.slot)
+    }
+
+    /// Returns parameters with which the backend may choose the next token itself; see [`RunningTurn::pick`].
+    pub(crate) fn pick(&mut self) -> Option<Pick> {
+        let len = self.sequence.len();
+        self.turn.as_mut().and_then(|turn| turn.pick(len))
+    }
+
+    /// Begins to compute the last token again, whose logits were not used.
+    pub(super) fn rewind(&mut self, pool: &mut BlockPool) {
+        let len = self.sequence.len();
+        self.sequence.extend(len, &[], pool);
+    }
+
+    /// Returns the number of tokens sampled in the current turn.
+    fn sampled(&self) -> usize {
+        self.turn.as_ref().map_or(0, |turn| turn.sampled(self.sequence.len()))
+    }
+
+    pub(super) fn snapshot(&self, now: Instant) -> SessionSnapshot {
+        SessionSnapshot {
+            id: self.id,
+            request: self.request,
+            state: match self.entry.phase() {
+                SessionPhase::Waiting => SessionState::Waiting,
+                SessionPhase::Running => SessionState::Running,
+                SessionPhase::Stalled => SessionState::Stalled,
+                SessionPhase::Parked => SessionState::Parked,
+            },
+            tokens: self.sequence.len(),
+            computed: self.sequence.computed(),
+            sampled: self.sampled(),
+            blocks: self.sequence.blocks(),
+            adapter: self.adapter,
+            age: now.duration_since(self.since),
+            turn_age: self.turn.as_ref().map(|turn| now.duration_since(turn.submitted())),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Execution of a step: plan, forward pass, delivery, and recovery from a failed pass.
+//!
+//! A step has two halves. Between them, an asynchronous backend computes while the engine thread prepares the next
+//! step: [`StepLoop::begin`], then commands that do not concern the pass, [`StepLoop::prepare`],
+//! [`StepLoop::conclude`].
+
+use std::slice;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::counters::Counters;
+use super::delivery::Delivery;
+use super::error::EngineError;
+use super::health::StopFlag;
+use super::pass_runner::PassRunner;
+use super::scheduler::{PlannedRow, Scheduler};
+
+/// Number of steps between two audits of the block accounting.
+const STEPS_PER_AUDIT: u64 = 256;
+
+/// A pass in flight; its rows are in [`StepLoop::rows`].
+#[derive(Debug)]
+struct PassInFlight {
+    began: Instant,
+    submitted: Result<(), String>,
+}
+
+/// The steps of the engine, one after the other.
+pub(super) struct StepLoop {
+    pub(super) scheduler: Scheduler,
+    pub(super) passes: PassRunner,
+    delivery: Delivery,
+    /// Rows of the current step.
+    rows: Vec<PlannedRow>,
+    flight: Option<PassInFlight>,
+    /// Number of consecutive steps in which no row succeeded.
+    failures: u32,
+    max_failures: u32,
+    stop_flag: Arc<StopFlag>,
+    counters: Arc<Counters>,
+}
+
+impl StepLoop {
+    pub(super) fn new(
+        scheduler: Scheduler,
+        passes: PassRunner,
+        delivery: Delivery,
+        max_failures: u32,
+        stop_flag: Arc<StopFlag>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let rows = Vec::new();
+        let mut steps =
+            Self { scheduler, passes, delivery, rows, flight: None, failures: 0, max_failures, stop_flag, counters };
+        steps.publish();
+        steps
+    }
+
+    /// Begins a step. Returns `false` if there is no work; otherwise [`conclude`](Self::conclude) must be called.
+    pub(super) fn begin(&mut self) -> bool {
+        let began = Instant::now();
+        // Taken to satisfy the borrow checker, and put back below to reuse the allocation.
+        let mut rows = std::mem::take(&mut self.rows);
+        self.scheduler.plan(began, &mut rows);
+        if rows.is_empty() {
+            self.rows = rows;
+            self.fail_stuck_session();
+            return false;
+        }
+        self.counters.batch_rows.observe(rows.len() as f64);
+        let submitted = self.begin_pass(&rows);
+        self.rows = rows;
+        self.flight = Some(PassInFlight { began, submitted });
+        true
+    }
+
+    /// Returns `true` if the session has a row in the pass in flight.
+    pub(super) fn is_in_flight(&self, session: u64) -> bool {
+        self.rows.iter().any(|row| row.session == session)
+    }
+
+    /// Wakes the readers of the previous step and admits sessions for the next one, while the backend works.
+    pub(super) fn prepare(&mut self) {
+        self.delivery.wake();
+        self.scheduler.admit_ahead(Instant::now());
+    }
+
+    /// Ends the step in progress.
+    pub(super) fn conclude(&mut self) {
+        let Some(PassInFlight { began, submitted }) = self.flight.take() else { return };
+        let rows = std::mem::take(&mut self.rows);
+        let result = submitted.and_then(|()| self.passes.collect());
+        if self.finish_pass(&rows, result) {
+            self.failures = 0;
+        } else {
+            self.failures += 1;
+        }
+        self.rows = rows;
+        if self.failures >= self.max_failures {
+            self.probe_backend();
+        }
+        self.passes.count_recorded_steps();
+        if self.counters.steps_total.get().is_multiple_of(STEPS_PER_AUDIT) {
+            self.scheduler.audit();
+        }
+        self.publish();
+        self.counters.step_seconds.observe(began.elapsed().as_secs_f64());
+    }
+
+    /// Builds the batch and begins its pass.
+    fn begin_pass(&mut self, rows: &[PlannedRow]) -> Result<(), String> {
+        self.passes.clear();
+        for row in rows {
+            if let Some(session) = self.scheduler.session_mut(row.session) {
+                self.passes.push(session, row);
+            }
+        }
+        self.passes.submit()
+    }
+
+    /// Runs a whole pass over some rows.
+    fn execute(&mut self, rows: &[PlannedRow]) -> bool {
+        let result = self.begin_pass(rows).and_then(|()| self.passes.collect());
+        self.finish_pass(rows, result)
+    }
+
+    /// Processes the result of a pass. Rows of a failed pass are run again one by one, so that only those fail that
+    /// fail alone. Returns `true` if any row succeeded.
+    fn finish_pass(&mut self, rows: &[PlannedRow], result: Result<(), String>) -> bool {
+        let Err(reason) = result else {
+            return self.delivery.commit(rows, &mut self.scheduler, &mut self.passes);
+        };
+        self.counters.step_failures_total.add(1);
+        if rows.len() > 1 {
+            // A row that fails alone reports the error through its own request.
+            tracing::error!(rows = rows.len(), reason, "a forward pass failed: running its rows one by one");
+        }
+        if self.stop_if_lost() {
+            return false;
+        }
+        if let [row] = rows {
+            self.scheduler.fail(row.session, EngineError::Backend(reason));
+            return false;
+        }
+        // A session whose turn was stopped meanwhile is skipped.
+        let mut runs = |row: &PlannedRow| self.scheduler.is_running(row.session) && self.execute(slice::from_ref(row));
+        // `count` instead of `any`, because every row has to run.
+        rows.iter().filter(|row| runs(row)).count() > 0
+    }
+
+    /// Tells a broken backend from bad requests, after several steps without a successful row: the engine stops only if
+    /// the backend cannot compute a single harmless token either. So no request can stop the engine by always failing.
+    fn probe_backend(&mut self) {
+        let passes = &mut self.passes;
+        // The probe needs a block of its own; without one it is repeated after the next failed step.
+        let Some(result) = self.scheduler.with_spare_block(|block| passes.probe(block)) else { return };
+        let failures = std::mem::take(&mut self.failures);
+        if let Err(reason) = result {
+            self.stop(&format!("{failures} consecutive steps failed, the last one with: {reason}"));
+        }
+    }
+
+    /// Stops the engine if the backend is lost. Called after every failure; returns `true` if the backend is lost.
+    pub(super) fn stop_if_lost(&mut self) -> bool {
+        let lost = self.passes.lost();
+        if let Some(reason) = &lost {
+            self.stop(reason);
+        }
+        lost.is_some()
+    }
+
+    fn stop(&mut self, reason: &str) {
+        self.stop_flag.stop(reason);
+        self.fail_all();
+    }
+
+    /// Ends every turn with an error after the engine has stopped, and wakes all readers.
+    pub(super) fn fail_all(&mut self) {
+        let reason = self.stop_flag.stopped().unwrap_or("no reason given").to_owned();
+        self.scheduler.fail_all(&EngineError::Dead(reason));
+    }
+
+    /// Fails a waiting session when no session can run. Impossible by construction; if it happens all the same, it must
+    /// not become an endless busy loop.
+    fn fail_stuck_session(&mut self) {
+        if let Some(id) = self.scheduler.first_waiting() {
+            self.counters.invariant_violations_total.add(1);
+            self.scheduler.fail(id, EngineError::Backend("no KV blocks are available for this request".into()));
+        }
+        self.publish();
+    }
+
+    /// Prepares the engine for blocking on the next command.
+    pub(super) fn prepare_idle(&mut self) {
+        self.passes.end_series();
+        self.delivery.wake();
+        self.scheduler.audit();
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        self.scheduler.publish();
+        self.passes.publish();
+    }
+
+    /// Ends with the thread: fails every open turn and frees the backend unless it is lost.
+    pub(super) fn shut_down(mut self) {
+        self.fail_all();
+        self.delivery.wake();
+        self.passes.shut_down();
+    }
+}
