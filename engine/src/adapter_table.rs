@@ -63,6 +63,7 @@ impl AdapterTable {
 
     /// Closes an adapter to new turns. Returns `false` if it is not open.
     pub(super) fn retire(&mut self, adapter: LoadedAdapter) -> bool {
+        // Handles may ask twice, and an adapter that is not open was retired before.
         let at = self.open.iter().position(|other| *other == adapter);
         self.retired.extend(at.map(|at| self.open.swap_remove(at)));
         at.is_some()
@@ -76,6 +77,7 @@ impl AdapterTable {
     /// Removes the retired adapters that no session uses, and calls `unload` for each of them.
     pub(super) fn remove_unused(&mut self, used: impl Fn(AdapterSlot) -> bool, mut unload: impl FnMut(AdapterSlot)) {
         self.retired.retain(|adapter| {
+            // A slot is reused only after its unload, so it identifies the adapter here.
             let keep = used(adapter.slot);
             if !keep {
                 unload(adapter.slot);

@@ -150,6 +150,7 @@ impl Core {
 
     /// Replaces the weights of an engine without sessions and adapters. A panic fails this call only.
     fn replace_weights(&mut self, weights: &Weights) -> Result<(), EngineError> {
+        // Sessions and adapters hold KV and deltas of the previous weights.
         let sessions = self.steps.scheduler.len();
         let adapters = self.adapters.len();
         if sessions + adapters > 0 {

@@ -15,6 +15,7 @@ impl Counter {
     }
 
     pub(super) fn add(&self, count: usize) {
+        // Readers compare no two counters with each other, so no ordering is needed.
         self.0.fetch_add(count as u64, Relaxed);
     }
 }

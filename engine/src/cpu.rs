@@ -43,6 +43,7 @@ impl CpuBackend {
             )));
         }
         let config = decoder.config();
+        // The pool may be smaller than one context: `BackendSpec::limit` then shortens the sequences.
         let spec =
             BackendSpec { name: name.to_owned(), vocab: config.vocab, blocks, context: config.context, generation };
         Ok(Self { spec, cache: decoder.kv_cache(blocks), decoder })

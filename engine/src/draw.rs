@@ -59,6 +59,7 @@ impl Draw {
         if !matches!(self.drawn, Drawn::Nothing) {
             return;
         }
+        // A row without a session stays undrawn, and its delivery reports the error.
         let Some(session) = scheduler.session(self.session) else { return };
         self.drawn = self.turn.draw(logits.row(self.row), session.sequence().ids(), until);
     }

@@ -41,6 +41,7 @@ impl Histogram {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket].store(self.counts[bucket].load(Relaxed) + 1, Relaxed);
         let sum = f64::from_bits(self.sum.load(Relaxed)) + value;
+        // A reader between the two stores sees a count without its value, which the next scrape corrects.
         self.sum.store(sum.to_bits(), Relaxed);
     }
 

@@ -1,5 +1,6 @@
 //! A list of block numbers in the order of their last use. Every operation takes constant time.
 
+// `BlockPool` never numbers a block `u32::MAX`.
 const NONE: u32 = u32::MAX;
 
 /// A doubly linked list through two arrays indexed by block.

@@ -66,6 +66,7 @@ impl Outbox {
     pub(super) fn finish(self, finish: TurnFinish, wakers: &mut Vec<Waker>) {
         let mut state = self.0.lock();
         state.end = Some(Ok(finish));
+        // A reader must not resume a turn that has ended.
         state.full = false;
         wakers.extend(state.waker.take());
     }

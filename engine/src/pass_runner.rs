@@ -129,6 +129,7 @@ impl PassRunner {
     /// # Errors
     /// The reason why the backend cannot be used.
     pub(super) fn probe(&mut self, block: u32) -> Result<(), String> {
+        // Not counted as a step: `steps_total` counts passes for sessions.
         self.clear();
         self.batch.push(&[0], 0, &[block], None, LogitPositions::Last);
         self.launch()?;
@@ -175,6 +176,7 @@ impl PassRunner {
     /// Returns the reason why no later pass can succeed, once that is certain.
     pub(super) fn lost(&mut self) -> Option<String> {
         let reason = self.backend.lost();
+        // Remembered until the end of the thread, where the backend must not be dropped.
         self.lost |= reason.is_some();
         reason
     }

@@ -62,6 +62,7 @@ impl RunningTurn {
             return None;
         }
         self.started = true;
+        // The queue's length counts sessions that were never admitted, so later waiting needs no slot.
         self.permit = None;
         self.stage.prefill(pending, hit);
         // Cache hits count for the first prompt only: later hits are the session's own blocks.

@@ -135,6 +135,7 @@ impl Sequence {
 
     /// Returns the keys of the first `blocks` blocks, which must be full.
     pub(super) fn keys(&mut self, blocks: usize) -> &[PrefixKey] {
+        // Each key includes its parent's, so a key stands for the whole prefix and not for its block alone.
         for index in self.keys.len()..blocks {
             let parent = if index == 0 { self.root } else { self.keys[index - 1] };
             self.keys.push(parent.child(&self.ids[index * BLOCK..(index + 1) * BLOCK]));

@@ -66,6 +66,7 @@ impl Session {
             permit,
         };
         self.shared.send(EngineCommand::Generate(Box::new(submission)));
+        // Set even if the engine refuses the turn: it then refuses the next one too, because `keep` exceeds what it has.
         self.admitted = true;
         self.known = self.tokens.len();
         Ok(Turn::new(self, inbox))
@@ -123,6 +124,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        // The engine has never heard of other sessions.
         if self.admitted {
             self.shared.send(EngineCommand::Close(self.id));
         }

@@ -90,6 +90,7 @@ impl StepLoop {
         let Some(PassInFlight { began, submitted }) = self.flight.take() else { return };
         let rows = std::mem::take(&mut self.rows);
         let result = submitted.and_then(|()| self.passes.collect());
+        // One good row shows that the backend works, so only the rows that failed are to blame.
         if self.finish_pass(&rows, result) {
             self.failures = 0;
         } else {
@@ -174,7 +175,7 @@ impl StepLoop {
         self.fail_all();
     }
 
-    /// Ends every turn with an error after the engine has stopped, and wakes all readers.
+    /// Ends every turn with an error after the engine has stopped.
     pub(super) fn fail_all(&mut self) {
         let reason = self.stop_flag.stopped().unwrap_or("no reason given").to_owned();
         self.scheduler.fail_all(&EngineError::Dead(reason));

@@ -44,7 +44,6 @@ impl StopSet {
     }
 
     /// Returns the number of strings and lines.
-    /// Number of bytes of the stop string.
     pub fn len(&self) -> usize {
         self.stops.len() + self.lines.len()
     }
@@ -98,6 +97,7 @@ impl LineLabel {
     pub fn advance(&self, state: usize, byte: u8) -> Option<usize> {
         let other = self.0.len();
         match self.0.get(state) {
+            // A label never contains a line break, so a break resets every state.
             _ if byte == b'\n' => Some(0),
             _ if state == 0 && other > 0 && matches!(byte, b' ' | b'\t') => Some(0),
             Some(next) if *next != byte => Some(other),
@@ -120,6 +120,7 @@ impl Matcher {
     /// Takes the bytes of the next token and returns the first stop string they complete. Of several that end at the
     /// same byte the longest wins, since it began first. After a match the matcher must not be used again.
     pub fn push(&mut self, set: &StopSet, bytes: &[u8]) -> Option<usize> {
+        // Most turns have no stop strings, and then a matcher allocates nothing.
         self.matched.resize(set.stops.len(), 0);
         self.lines.resize(set.lines.len(), Some(0));
         for &byte in bytes {
@@ -146,6 +147,7 @@ impl Matcher {
                 };
             }
             if found.is_some() {
+                // The turn ends with this token as a whole, so its remaining bytes decide nothing.
                 return found;
             }
         }

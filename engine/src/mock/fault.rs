@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::backend::BackendError;
 
+// Values that no pass number and no token id reaches, since an atomic cannot hold an `Option`.
 const NEVER: u64 = u64::MAX;
 const NOTHING: u32 = u32::MAX;
 

@@ -85,6 +85,7 @@ impl MockScript {
     /// Returns the token that follows `context`.
     pub(super) fn next(&mut self, context: &[u32]) -> u32 {
         let hash = fold(context);
+        // Removed instead of read: a context is continued once, and a repeated one can be located again.
         let place = self.places.remove(&hash).unwrap_or_else(|| self.locate(context));
         let Some(&token) = self.rules[place.rule].1.get(place.turn).and_then(|turn| turn.get(place.offset)) else {
             return self.eos;

@@ -86,6 +86,7 @@ impl Scheduler {
     /// session into the waiting queue. A turn still in progress is stopped.
     pub(super) fn submit(&mut self, submission: Submission, masking: Option<Masking>) {
         let id = submission.session;
+        // Tokens are append-only, so a session never has fewer than its handle has received.
         let known = self.sessions.get(&id).map_or(0, |session| session.sequence.len());
         if submission.keep > known {
             // An earlier turn was refused together with the tokens it brought.

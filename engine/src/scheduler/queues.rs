@@ -59,6 +59,7 @@ pub(super) struct Queues {
 impl Queues {
     /// Creates the entry of a new session, parked and with the next ticket.
     pub(super) fn entry(&mut self) -> QueueEntry {
+        // No tick is 0, so leaving the queues with this stamp takes no other session off the idle list.
         QueueEntry { phase: SessionPhase::Parked, ticket: self.tick(), stamp: 0, promised: 0 }
     }
 
@@ -81,6 +82,7 @@ impl Queues {
             SessionPhase::Stalled => self.stalled -= 1,
             SessionPhase::Parked => {}
         }
+        // Parked and waiting sessions are in the list, unless they are pinned or have lost their blocks.
         self.idle.remove(&session.entry.stamp);
         session.entry.phase = SessionPhase::Parked;
     }
@@ -106,6 +108,7 @@ impl Queues {
     fn set_aside(&mut self, session: &mut ScheduledSession, phase: SessionPhase) {
         self.leave(session);
         session.entry.phase = phase;
+        // A fresh stamp: a session that has just worked loses its blocks last.
         session.entry.stamp = self.tick();
         self.idle.insert(session.entry.stamp, session.id());
     }
@@ -121,6 +124,7 @@ impl Queues {
         let number = session.id();
         let (registered, keys) = session.sequence.keys_of_full_blocks();
         session.entry.promised = keys.len();
+        // Registered blocks are in the cache already, where other sessions find them.
         self.promises.promise(number, &keys[registered..]);
     }
 
