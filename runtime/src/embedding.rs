@@ -80,6 +80,7 @@ fn hashed(text: &str) -> Vec<f32> {
     // Keeps the vector of a text without words from being zero.
     vector[0] = 0.1;
     for word in text.split_whitespace() {
+        // The standard library's hasher may change between releases, and stored indexes hold these vectors.
         let hash = blake3::hash(word.to_lowercase().as_bytes());
         vector[usize::from(hash.as_bytes()[0]) % DIMS] += 1.0;
     }

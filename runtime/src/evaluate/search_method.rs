@@ -28,6 +28,7 @@ impl SearchMethod {
     /// Returns `true` if the order of results depends on `k`, so that the first five of ten are not the results for
     /// five.
     pub fn depends_on_k(self) -> bool {
+        // Both split k between two rankings before they merge them.
         matches!(self.mode, Mode::Hybrid | Mode::Kag)
     }
 
