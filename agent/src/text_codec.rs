@@ -40,6 +40,7 @@ impl TextCodec {
     /// Encodes an observation. Control tokens come only from the template's text between speakers.
     pub(super) fn encode_parts(&self, parts: &[Injected]) -> Result<Vec<u32>, AgentError> {
         let segment = |part: &Injected| {
+            // Retrieved text is never trusted: no control token can be written in it.
             let Injected::Speaker(role) = part else {
                 return Ok(TextSegment { text: part.text().to_owned(), trusted: false });
             };

@@ -90,12 +90,14 @@ impl EpisodeCore {
     /// Forces tokens in the policy's name.
     pub(super) fn force(&mut self, ids: Vec<u32>) {
         let events = self.turn.reader.push_forced(&ids);
+        // The tokens reach the sequence before a slow receiver of their events can delay that.
         self.extend(ids, Origin::Policy, true);
         self.emit_all(events);
     }
 
     /// Asks for a generation within the limits of the episode. Without tokens left, it has ended already.
     pub(super) fn generate(&mut self, params: GenerationParams, generation: Generation) -> State {
+        // The engine samples at least one token, so a limit of 0 never reaches it.
         let max = self.budget.clip(params.max, self.transcript.len());
         if max == 0 {
             return State::Generated(generation, TurnEnd::Context);

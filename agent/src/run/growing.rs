@@ -36,6 +36,7 @@ impl<G: Generator> EpisodeSequence for GrowingSession<G> {
         machine: &mut EpisodeMachine,
         world: &World,
     ) -> Result<TurnEnd, AgentError> {
+        // A closed sequence cannot grow, like one that is full.
         let Some(session) = &mut self.session else { return Ok(TurnEnd::Context) };
         world.stream(session.generate(spec).await?, machine).await
     }

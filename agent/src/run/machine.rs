@@ -41,6 +41,7 @@ impl EpisodeMachine {
     /// [`AgentError::Text`] when the tokenizer or the template fail.
     pub(super) fn poll(&mut self, elapsed: Duration) -> Result<Step, AgentError> {
         loop {
+            // A transition is made once all steps of the one before are taken, so it sees their results.
             if let Some(step) = self.core.take_step() {
                 return Ok(step);
             }
@@ -53,6 +54,7 @@ impl EpisodeMachine {
 
     fn advance(&mut self, elapsed: Duration) -> Result<(), AgentError> {
         let core = &mut self.core;
+        // A transition that fails leaves the episode ended.
         self.state = match mem::replace(&mut self.state, State::Ended) {
             State::TurnBegins => writing::begin(core),
             State::Guided(run, ended) => writing::follow(core, run, ended)?,

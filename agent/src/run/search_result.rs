@@ -58,6 +58,7 @@ impl PendingSearch {
         let passages: Vec<Passage> = hits.iter().map(|hit| hit.passage.clone()).collect();
         let seen = FoundEvidence { mode, passages: &passages, triples: &triples };
         let outcome = error.as_deref().map_or(ActionOutcome::Evidence(seen), ActionOutcome::Failed);
+        // No more than the room can hold is built and sanitized: a passage may be megabytes long.
         let format = setup.settings.retrieval.format;
         let mut parts = within(setup.protocol.observation(&outcome, format), room);
         let neutralised = setup.rules.sanitize(&mut parts, setup.protocol.tags());

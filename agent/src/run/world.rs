@@ -81,6 +81,7 @@ impl World {
     /// Searches, unless an earlier search answers the request. A search that fails, times out or asks for an
     /// unavailable mode is reported to the policy in place of its evidence.
     pub(super) async fn search(&self, request: SearchRequest) -> Result<Evidence, SearchError> {
+        // A recalled search has a span too: a trace of the program shows everything that the policy searches for.
         let cached = request.recalled.is_some();
         let span = debug_span!("search", mode = %request.mode, cached, hits = Empty, error = Empty);
         let result = match request.recalled {
