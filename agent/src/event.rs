@@ -183,6 +183,64 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Returns the event's `type` in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::Started { .. } => "started",
+            Event::TurnStarted { .. } => "turn_started",
+            Event::Think { .. } => "think",
+            Event::Query { .. } => "query",
+            Event::Answer { .. } => "answer",
+            Event::Refusal { .. } => "refusal",
+            Event::Text { .. } => "text",
+            Event::SearchStarted { .. } => "search_started",
+            Event::SearchFinished { .. } => "search_finished",
+            Event::Withdrawn { .. } => "withdrawn",
+            Event::Observation { .. } => "observation",
+            Event::Invalid { .. } => "invalid",
+            Event::Budget { .. } => "budget",
+            Event::Finished { .. } => "finished",
+            Event::Failed { .. } => "failed",
+        }
+    }
+
+    /// Returns `true` for the steps between the texts of the policy, which traces show: searches, replies of the
+    /// environment, and limits.
+    pub fn is_step(&self) -> bool {
+        match self {
+            Event::SearchStarted { .. }
+            | Event::SearchFinished { .. }
+            | Event::Withdrawn { .. }
+            | Event::Observation { .. }
+            | Event::Invalid { .. }
+            | Event::Budget { .. } => true,
+            Event::Started { .. }
+            | Event::TurnStarted { .. }
+            | Event::Think { .. }
+            | Event::Query { .. }
+            | Event::Answer { .. }
+            | Event::Refusal { .. }
+            | Event::Text { .. }
+            | Event::Finished { .. }
+            | Event::Failed { .. } => false,
+        }
+    }
+
+    /// Returns the remark with which a terminal shows the event: a label of one word and a text. `None` for texts of the
+    /// policy, results of searches and the beginning and end of an episode, which are shown in more than a line, or not
+    /// at all.
+    pub fn remark(&self) -> Option<(&'static str, String)> {
+        match self {
+            Event::Refusal { text } => Some(("refused", text.clone())),
+            Event::Withdrawn { query, .. } => Some(("back", format!("withdraws the search for {query}"))),
+            Event::Invalid { .. } => Some(("invalid", "the turn is not a valid action of the protocol".to_owned())),
+            Event::Budget { kind } => Some(("budget", format!("no {kind} left"))),
+            _ => None,
+        }
+    }
+}
+
 /// A passage that supports a segment of the answer, by the rule of `waymark::agent::citation`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]

@@ -4,15 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use waymark_engine::{Engine, Lease, LoadedAdapter};
+use waymark_engine::{Lease, LoadedAdapter};
 use waymark_index::Mode;
 
 use super::AgentError;
 use super::budget::Budget;
-use super::content_hash::content_hash;
-use super::loaded_base::LoadedBase;
 use super::loop_variant::LoopVariant;
-use super::protocol::{Protocol, SegmentKind};
+use super::protocol::Protocol;
 use super::protocol_registry::{self, protocol};
 use super::retrieval::Retrieval;
 use super::sampling::Sampling;
@@ -116,7 +114,7 @@ impl Policy {
     }
 
     /// Reads a policy directory and returns the text of its file as well; see [`open`](Self::open).
-    fn read(dir: &Path) -> Result<(Policy, String), AgentError> {
+    pub(super) fn read(dir: &Path) -> Result<(Policy, String), AgentError> {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path)
             .map_err(|error| AgentError::Policy { path: path.clone(), reason: error.to_string() })?;
@@ -131,46 +129,6 @@ impl Policy {
             }
             _ => Ok((policy, text)),
         }
-    }
-
-    /// Reads a policy directory and loads its adapter into `engine`, whose base model is `base`.
-    ///
-    /// # Errors
-    /// Same as [`open`](Self::open); [`AgentError::Policy`] when the policy belongs to another base model, and
-    /// [`AgentError::Engine`] when its adapter does not fit.
-    pub async fn load(dir: &Path, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
-        Policy::inspect(dir).await?.engage(engine, base).await
-    }
-
-    /// Reads a policy directory and hashes its files, without loading the adapter.
-    ///
-    /// # Errors
-    /// Same as [`open`](Self::open), and when the adapter's files cannot be read.
-    pub async fn inspect(dir: &Path) -> Result<Policy, AgentError> {
-        let dir = dir.to_owned();
-        // An adapter may be large, and its disk slow.
-        let read = tokio::task::spawn_blocking(move || -> Result<Policy, AgentError> {
-            let (policy, text) = Policy::read(&dir)?;
-            // Hashed before the engine reads the files: if they change in between, the next hash differs.
-            let hash = content_hash(&text, policy.adapter_dir.as_deref())?;
-            Ok(Policy { content_hash: Some(hash), ..policy })
-        });
-        read.await.map_err(|_| AgentError::Panicked)?
-    }
-
-    /// Loads the adapter of an inspected policy into `engine`.
-    ///
-    /// # Errors
-    /// Same as [`load`](Self::load), without those of reading.
-    pub async fn engage(mut self, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
-        if let Some(reason) = base.mismatch(&self) {
-            let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
-            return Err(AgentError::Policy { path, reason });
-        }
-        if let Some(adapter) = self.adapter_dir.clone() {
-            self.lease = Some(engine.lease_adapter(adapter).await?);
-        }
-        Ok(self)
     }
 
     /// Returns the directory of the policy's own model, if it has one.
@@ -227,11 +185,6 @@ impl Policy {
         self.budget.turns > 0
     }
 
-    /// Returns `true` if an episode that has exhausted its rounds is forced to answer.
-    pub fn forces(&self) -> bool {
-        self.variant.is_serving() && self.protocol.force_answer(SegmentKind::Text).is_some()
-    }
-
     fn check(&self) -> Result<(), AgentError> {
         check_mode(self.retrieval.mode, &*self.protocol)?;
         let refuse = |field, reason| Err(AgentError::Option { field, reason });
@@ -282,7 +235,8 @@ fn searching(
     let own = protocol.retrieval();
     let has = |field: &str| stated.is_some_and(|stated| stated.contains_key(field));
     let Retrieval { mode, ranking, k, triples, graph, format, least_searches, kag } = written;
-    let own_format = if variant.is_training() { protocol.training_format() } else { own.format };
+    let trained = protocol.training().filter(|_| variant.is_training());
+    let own_format = trained.and_then(|training| training.format()).unwrap_or(own.format);
     Ok(Retrieval {
         mode: if has("mode") { mode } else { own.mode },
         ranking: ranking.or(own.ranking),
@@ -347,7 +301,7 @@ mod tests {
         for name in Policy::BUILTIN {
             let protocol = protocol(name).unwrap();
             let own = protocol.retrieval();
-            let trained = protocol.training_format();
+            let trained = protocol.training().unwrap().format().unwrap_or(own.format);
             assert_eq!(row("format").contains(name), trained != own.format, "{name}");
             assert_eq!(row("ranking").contains(name), own.ranking.is_some(), "{name}");
         }

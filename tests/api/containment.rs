@@ -148,10 +148,6 @@ impl Protocol for Broken {
         self.1.parse(turn, reading)
     }
 
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        self.1.cut(turn)
-    }
-
     fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
         self.1.observation(outcome, format)
     }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Weak};
 
 use serde_json::{Map, Value};
 use waymark_agent::{
-    Action, ActionRecord, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy, SearchRecord, Trajectory,
+    Action, ActionRecord, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy, PolicySearch,
+    SearchRecord, Trajectory,
 };
 use waymark_index::Condition;
 use waymark_models::chat::{Tool, ToolCall};
@@ -208,11 +209,8 @@ fn action_bytes(acted: &ActionRecord) -> usize {
 }
 
 fn action_text_bytes(action: &Action) -> usize {
-    match action {
-        Action::Search(request) => request.written.len() + request.query.len() + names_bytes(&request.entities),
-        Action::Answer { text } | Action::Refuse { text } => text.len(),
-        Action::Backtrack | Action::Invalid => 0,
-    }
+    let search = |search: &PolicySearch| search.written.len() + search.query.len() + names_bytes(&search.entities);
+    action.search().map_or(0, search) + action.ending().map_or(0, str::len)
 }
 
 fn names_bytes(names: &[String]) -> usize {

@@ -163,7 +163,7 @@ pub struct TraceAction<'a> {
     pub turn: usize,
     /// If `true`, the action was executed. `false` for a search after the last round.
     pub executed: bool,
-    /// Action: `{"type": "search" | "backtrack" | "answer" | "refuse" | "invalid", …}`.
+    /// Action with its fields; `type` is its name, for example `search`.
     #[schema(value_type = Object)]
     pub action: &'a Action,
     /// Summary of the preceding evidence, in protocols whose policies summarize.
