@@ -21,13 +21,13 @@ impl<S: SessionSource> EpisodeRun<S> {
     /// Searches and returns the observation. A search that fails, times out or asks for an unavailable mode is reported
     /// to the policy in place of its evidence, and costs a round like any other.
     pub(super) async fn search_for(&mut self, request: &PolicySearch) -> Result<Vec<Injected>, AgentError> {
-        let retrieval = self.settings.retrieval;
+        let k = self.settings.retrieval.search.k();
+        let format = self.settings.retrieval.format;
         let mode = self.mode(request);
         let turn = self.turn;
         let query = request.query.clone();
         let entities = request.entities.clone();
-        let started =
-            Event::SearchStarted { turn, query: query.clone(), entities: entities.clone(), mode, k: retrieval.k };
+        let started = Event::SearchStarted { turn, query: query.clone(), entities: entities.clone(), mode, k };
         self.emit(started).await?;
         let began = Instant::now();
         let span = debug_span!("search", %mode, cached = Empty, hits = Empty, error = Empty);
@@ -45,7 +45,7 @@ impl<S: SessionSource> EpisodeRun<S> {
         let seen = FoundEvidence { mode, passages: &passages, triples: &triples };
         let outcome = error.as_deref().map_or(ActionOutcome::Evidence(seen), ActionOutcome::Failed);
         let (limit, _) = self.observation_limit();
-        let mut parts = within(self.policy.protocol.observation(&outcome, retrieval.format), limit);
+        let mut parts = within(self.policy.protocol.observation(&outcome, format), limit);
         let neutralised = if self.policy.variant.is_serving() { self.sanitize(&mut parts) } else { 0 };
         let finished = Event::SearchFinished {
             turn,
@@ -113,7 +113,7 @@ impl<S: SessionSource> EpisodeRun<S> {
 
     /// Returns the retrieval mode of a search.
     fn mode(&self, request: &PolicySearch) -> Mode {
-        self.settings.mode.or(request.mode).unwrap_or(self.settings.retrieval.mode)
+        self.settings.mode.or(request.mode).unwrap_or_else(|| self.settings.retrieval.search.mode())
     }
 
     /// Returns `true` if the search is answered from the episode and not executed.

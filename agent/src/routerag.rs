@@ -1,6 +1,6 @@
 //! RouteRAG (arXiv 2512.09487): searches name their mode, `[passage]`, `[graph]` or both.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Mode, Ranking, SearchOptions};
 
 use super::budget::Budget;
 use super::conversation::Conversation;
@@ -79,7 +79,7 @@ impl Protocol for RouteRag {
 
     /// Returns dense search for `[passage]` (§3.1.2) and for queries without a mode.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }
 
     /// Returns the training format: the reference's `generation.py` strips evidence and cuts a long block at its end.

@@ -1,6 +1,6 @@
 //! Search-R1 (arXiv 2503.09516), on which RouteRAG builds: a single kind of search.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Ranking, SearchOptions};
 
 use super::budget::Budget;
 use super::conversation::Conversation;
@@ -68,7 +68,7 @@ impl Protocol for SearchR1 {
 
     /// Returns dense search, as its server does with the embedder it is published with.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }
 
     /// Returns the training format: the reference's `generation.py` strips evidence and cuts a long block at its end.

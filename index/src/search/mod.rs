@@ -54,7 +54,7 @@ impl Index {
     /// If a number is out of range ([`Query::check`]), the mode is not in [`Index::modes`], the deadline has passed
     /// before a stage, or the embedder, the fact filter or a file fails.
     pub fn search(&self, query: &Query) -> Result<Evidence, IndexError> {
-        query.check()?;
+        query.check().map_err(IndexError::BadQuery)?;
         let unsupported = IndexError::Unsupported { mode: query.mode };
         if !self.modes().contains(&query.mode) {
             return Err(unsupported);
