@@ -11,8 +11,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use waymark_agent::{
     Action, ActionOutcome, AllowedActions, Budget, Conversation, EpisodeOptions, Format, FoundEvidence, Guide,
-    Injected, LoopVariant, PathRouter, Policy, Protocol, ProtocolPrompt, ReadingRule, RouteRag, Runtime,
-    SearchR1, SegmentKind, Tags, Trajectory, path_router, tag,
+    Injected, LoopVariant, PathRouter, Policy, Protocol, ProtocolPrompt, ReadingRule, RouteRag, Runtime, SearchR1,
+    SegmentKind, Tags, Trajectory, path_router, tag,
 };
 use waymark_index::MAX_K;
 use waymark_models::chat::ChatTemplate;

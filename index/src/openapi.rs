@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
+use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{
     ArrayBuilder, KnownFormat, ObjectBuilder, OneOfBuilder, Ref, Schema, SchemaFormat, SchemaType, Type,
 };
-use utoipa::openapi::RefOr;
 use utoipa::{Number, PartialSchema, ToSchema};
 
 use crate::condition::{Condition, ConditionType};

@@ -13,7 +13,10 @@ pub type RagOptions = WithSearch<EpisodeFields>;
 
 /// Options of an episode beside those of its searches.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-#[schema(as = RagOptions)]
+#[schema(
+    as = RagOptions,
+    description = "Options of an episode: those of all its searches, over the policy's own, and others. The modes `triples` and `kag` need a policy whose protocol can present their results."
+)]
 #[serde(deny_unknown_fields)]
 pub struct EpisodeFields {
     /// If `true`, searches and observations are returned under `rag`, next to the content.

@@ -20,7 +20,10 @@ pub type SearchRequest = WithSearch<SearchQueryField>;
 
 /// Fields of a search request beside its options.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[schema(as = SearchRequest)]
+#[schema(
+    as = SearchRequest,
+    description = "Search request. Fields that the mode does not use are refused. By default it finds 5 passages in the mode `passage`."
+)]
 #[serde(deny_unknown_fields)]
 pub struct SearchQueryField {
     /// Query, as plain text.

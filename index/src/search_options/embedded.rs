@@ -190,7 +190,10 @@ impl<'de> DeserializeSeed<'de> for OptionSeed {
             return Ok(SearchOptions { graph, ..SearchOptions::default() });
         }
         // An object with this one field, so that the type of the value is stated in `SearchOptions` alone.
-        SearchOptions::deserialize(MapAccessDeserializer::new(OneField { name: Some(self.field.name), value: Some(value) }))
+        SearchOptions::deserialize(MapAccessDeserializer::new(OneField {
+            name: Some(self.field.name),
+            value: Some(value),
+        }))
     }
 }
 
@@ -210,5 +213,70 @@ impl<'de, D: Deserializer<'de>> MapAccess<'de> for OneField<D> {
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, D::Error> {
         let value = self.value.take().ok_or_else(|| D::Error::custom("a field has one value"))?;
         seed.deserialize(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+
+    /// Fields of a policy's table next to its search options.
+    #[derive(Debug, PartialEq, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct PolicyFields {
+        format: Option<String>,
+    }
+
+    impl SearchFields for PolicyFields {
+        const SCOPE: SearchScope = SearchScope::Policy;
+    }
+
+    /// Fields of a request for one search.
+    #[derive(Debug, PartialEq, Default, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct RequestFields {
+        query: String,
+    }
+
+    impl SearchFields for RequestFields {
+        const SCOPE: SearchScope = SearchScope::Search;
+    }
+
+    #[test]
+    fn a_scope_takes_its_options_and_refuses_the_others() {
+        let read = |json: &str| serde_json::from_str::<WithSearch<PolicyFields>>(json);
+        let table = read(r#"{"k": 5, "format": "training", "graph": "hippo_rag", "mode": null}"#).unwrap();
+        let graph = Some(GraphVariant::HippoRag.into());
+        assert_eq!(table.search, SearchOptions { k: Some(5), graph, ..SearchOptions::default() });
+        assert_eq!(table.rest.format.as_deref(), Some("training"));
+        for (json, words) in [
+            (r#"{"explain": true}"#, "unknown field `explain`, expected one of `mode`"),
+            (r#"{"kk": 5}"#, "unknown field `kk`, expected one of `mode`"),
+            (r#"{"graph": {"variant": "hippo_rag"}}"#, "invalid type: map"),
+            (r#"{"k": "five"}"#, "invalid type: string \"five\", expected usize"),
+            ("3", "expected an object"),
+        ] {
+            let error = read(json).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+
+        let read = |json: &str| serde_json::from_str::<WithSearch<RequestFields>>(json);
+        let request = read(r#"{"query": "x", "graph": {"damping": 0.5}, "explain": true}"#).unwrap();
+        assert_eq!((request.rest.query.as_str(), request.search.graph.unwrap().damping), ("x", Some(0.5)));
+        assert!(read(r#"{"query": "x", "graph": "hippo_rag"}"#).unwrap_err().to_string().contains("hippo_rag"));
+        assert!(read(r#"{"k": 1}"#).unwrap_err().to_string().contains("missing field `query`"));
+    }
+
+    #[test]
+    fn a_record_has_every_option_of_its_scope() {
+        let search =
+            SearchOptions { graph: Some(GraphVariant::GraphR1.into()), k: Some(2), ..SearchOptions::default() };
+        let rest = PolicyFields { format: Some("training".into()) };
+        let written = serde_json::to_value(WithSearch { search, rest }).unwrap();
+        let mut names: Vec<_> = SearchScope::Policy.fields().map(|field| field.name).collect();
+        names.insert(0, "format");
+        assert_eq!(written.as_object().unwrap().keys().collect::<Vec<_>>(), names);
+        assert_eq!((&written["graph"], &written["k"], &written["mode"]), (&json!("graph_r1"), &json!(2), &Value::Null));
     }
 }

@@ -13,7 +13,8 @@ impl SearchMethod {
     /// Methods measured by default: every ranking of passages, and the graph modes if there is a graph.
     pub fn defaults(modes: &[Mode]) -> Vec<SearchMethod> {
         let method = |mode, ranking| SearchMethod(SearchOptions { mode: Some(mode), ranking, ..Default::default() });
-        let passage = [Ranking::Bm25, Ranking::Dense, Ranking::Fused].map(|ranking| method(Mode::Passage, Some(ranking)));
+        let passage =
+            [Ranking::Bm25, Ranking::Dense, Ranking::Fused].map(|ranking| method(Mode::Passage, Some(ranking)));
         let others = modes.iter().filter(|&&mode| mode != Mode::Passage);
         passage.into_iter().chain(others.map(|&mode| method(mode, None))).collect()
     }

@@ -105,7 +105,7 @@ pub type TraceOptions<'a> = WithSearch<TraceOptionFields<'a>>;
 
 /// Options of a request beside those of its searches.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = TraceOptions)]
+#[schema(as = TraceOptions, description = "Options of a request; null where the policy's own applied.")]
 pub struct TraceOptionFields<'a> {
     /// Sampling parameters; null where the policy's own applied.
     #[schema(value_type = Object)]
