@@ -11,9 +11,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use waymark_agent::{
     Action, ActionOutcome, AllowedActions, Budget, Conversation, EpisodeOptions, Format, FoundEvidence, Guide,
-    Injected, LoopVariant, MAX_K, PathRouter, Policy, Protocol, ProtocolPrompt, ReadingRule, RouteRag, Runtime,
-    SearchR1, SegmentKind, Tags, TrainingProtocol, Trajectory, path_router, tag,
+    Injected, LoopVariant, PathRouter, Policy, Protocol, ProtocolPrompt, ReadingRule, RouteRag, Runtime, SearchR1,
+    SegmentKind, Tags, TrainingProtocol, Trajectory, path_router, tag,
 };
+use waymark_index::MAX_K;
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -226,7 +227,7 @@ fn policy(protocol: &str, prompt: &str, config: &GoldenConfig) -> Policy {
     policy.variant = LoopVariant::Training;
     policy.retrieval.format = Format::Training;
     // As many as the stub has.
-    policy.retrieval.k = MAX_K;
+    policy.retrieval.search.k = Some(MAX_K);
     policy.budget = Budget {
         turns: config.max_turns,
         observation_tokens: config.max_obs_length,

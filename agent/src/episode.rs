@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 use waymark_engine::{Engine, RequestId, SessionOptions};
-use waymark_index::{Condition, Evidence, Mode, Query};
+use waymark_index::{Evidence, Mode, Query};
 use waymark_models::chat::Tool;
 use waymark_models::grammar::Json;
 
@@ -49,8 +49,6 @@ pub(super) struct EpisodeSettings {
     pub(super) retrieval: Retrieval,
     /// Passages excluded from its searches.
     pub(super) excluded: ExcludedPassages,
-    /// Filter on the metadata of retrieved documents.
-    pub(super) only: Option<Arc<Condition>>,
     /// Overrides the mode that the policy writes.
     pub(super) mode: Option<Mode>,
     pub(super) sampling: Sampling,
@@ -85,13 +83,12 @@ impl EpisodeSettings {
 
     /// Returns the query for `text`, about `entities`, in `mode`.
     pub(super) fn query(&self, text: &str, entities: &[String], mode: Mode) -> Query {
-        let wanted = self.retrieval.query(text, entities, mode);
-        self.excluded.widen(Query { only: self.only.clone(), ..wanted })
+        self.excluded.widen(self.retrieval.query(text, entities, mode))
     }
 
     /// Returns the part of a [search](Self::query)'s result that the episode may see.
     pub(super) fn permitted(&self, found: Evidence) -> Evidence {
-        self.excluded.narrow(found, &self.retrieval)
+        self.excluded.narrow(found, &self.retrieval.search)
     }
 }
 
@@ -114,7 +111,7 @@ impl<S: SessionSource> Episode<S> {
         let budget = options.budget(policy)?;
         let retrieval = options.retrieval(policy)?;
         let excluded = ExcludedPassages::new(&options.without)?;
-        check_search(runtime, policy, &budget, retrieval.mode)?;
+        check_search(runtime, policy, &budget, retrieval.search.mode())?;
         let frame = if budget.turns > 0 { frame(&runtime.codec(), policy, retrieval.format)? } else { 0 };
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
@@ -151,8 +148,7 @@ impl<S: SessionSource> Episode<S> {
             budget,
             retrieval,
             excluded,
-            only: options.only,
-            mode: options.mode,
+            mode: options.search.mode,
             sampling,
             seed: options.seed,
             stop: options.stop,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use waymark_engine::EngineError;
-use waymark_index::Mode;
+use waymark_index::{InvalidOption, Mode};
 use waymark_models::ModelError;
 use waymark_models::grammar::GrammarError;
 
@@ -81,6 +81,14 @@ pub enum AgentError {
         /// Reason of the refusal.
         reason: &'static str,
     },
+    /// A search option has an invalid value, or no effect.
+    #[error("{field}: {reason}")]
+    SearchOption {
+        /// Path of the option, such as `rag.k` or `retrieval.k`.
+        field: String,
+        /// Reason of the refusal.
+        reason: String,
+    },
     /// The requested answer format is not supported.
     #[error(transparent)]
     AnswerFormat(#[from] GrammarError),
@@ -124,6 +132,7 @@ impl AgentError {
             AgentError::NoIndex { .. } => "no_index",
             AgentError::NoGuide(_)
             | AgentError::Option { .. }
+            | AgentError::SearchOption { .. }
             | AgentError::AnswerFormat(_)
             | AgentError::Tool { .. } => "invalid_option",
             AgentError::Policy { .. } | AgentError::Speakers { .. } | AgentError::NoVisibleContext { .. } => {
@@ -135,6 +144,13 @@ impl AgentError {
             AgentError::Panicked => "internal_error",
             AgentError::Disconnected => "client_gone",
         }
+    }
+}
+
+impl AgentError {
+    /// Refuses a search option. `table` is the path of the options.
+    pub(super) fn of_search(table: &str, invalid: &InvalidOption) -> AgentError {
+        AgentError::SearchOption { field: format!("{table}.{}", invalid.name), reason: invalid.reason() }
     }
 }
 

@@ -6,8 +6,6 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, TripleHit};
 
 use super::budget::BudgetLimit;
-#[cfg(feature = "openapi")]
-use crate::schema;
 
 /// An event of an episode. In JSON, `type` names its kind.
 ///
@@ -104,11 +102,10 @@ pub enum Event {
         #[cfg_attr(feature = "openapi", schema(value_type = String))]
         mode: Mode,
         /// Passages found, as they are stored.
-        #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema::HitSchema>))]
         hits: Vec<Hit>,
         /// Triples found, in the modes that return triples.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<schema::TripleHitSchema>>))]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<TripleHit>>))]
         triples: Vec<TripleHit>,
         /// Snapshot of the index that was searched. `null` if the search failed.
         #[cfg_attr(feature = "openapi", schema(required))]

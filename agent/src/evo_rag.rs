@@ -13,7 +13,7 @@
 //! * **A turn without an action** gets an error message and costs a step, as in Search-R1's loop.
 //! * **Three passages per search.** RAG-Gym, whose environment the paper uses, has 32: more than a small model reads.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Ranking, SearchOptions};
 
 use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
@@ -128,7 +128,7 @@ impl Protocol for EvoRag {
 
     /// Returns passage search with BM25 and vectors, fused.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Fused), ..Retrieval::default() }
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Fused), ..SearchOptions::default() })
     }
 
     fn force_answer(&self, writing: SegmentKind) -> Option<String> {

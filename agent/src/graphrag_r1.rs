@@ -2,7 +2,7 @@
 //! evidence of triples and passages. Follows its evaluation (`eval/Evaluator.py`); its training program is not
 //! published.
 
-use waymark_index::{GraphVariant, Mode, TripleHit};
+use waymark_index::{GraphVariant, Mode, SearchOptions, TripleHit};
 
 use super::action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 use super::budget::Budget;
@@ -129,7 +129,9 @@ impl Protocol for GraphragR1 {
     /// Returns three passages and five triples of the graph search, as `Evaluator.py` shows them (mode 0); the paper's
     /// Text3+Graph10 has ten triples, of which 1,024 characters hold few more.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Triples, k: 3, triples: 5, graph: GraphVariant::GraphR1, ..Retrieval::default() }
+        let graph = Some(GraphVariant::GraphR1.into());
+        let mode = Some(Mode::Triples);
+        Retrieval::with(SearchOptions { mode, k: Some(3), triples: Some(5), graph, ..SearchOptions::default() })
     }
 
     /// Includes modes without triples, where the block contains passages only, as in mode 1, which shows five of them

@@ -11,7 +11,7 @@
 //! | `event`, `trajectory`, `replay` | events, records, and replaying a record |
 //! | `citation` | passages that support an answer |
 //! | `sanitize` | tags in retrieved text made harmless |
-//! | `search`, `search_pool`, `query_field`, `excluded_passages` | search on threads of its own |
+//! | `search`, `search_pool`, `excluded_passages` | search on threads of its own |
 //! | `generator` | the interface to the engine |
 //! | `metric` | scores of answers and of retrieval |
 
@@ -46,7 +46,6 @@ mod policy;
 mod policy_loading;
 mod protocol;
 mod protocol_registry;
-mod query_field;
 mod replay;
 mod retrieval;
 pub mod routerag;
@@ -55,8 +54,6 @@ mod runtime;
 mod sampling;
 pub mod sanitize;
 mod scanner;
-#[cfg(feature = "openapi")]
-pub mod schema;
 mod search;
 mod search_pool;
 mod search_r1;
@@ -91,14 +88,13 @@ pub use path_router::PathRouter;
 pub use plain::Plain;
 pub use policy::Policy;
 pub use protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
-pub use query_field::QueryField;
 pub use replay::ReplayedEpisode;
 pub use retrieval::{Format, Retrieval};
 pub use routerag::RouteRag;
 pub use runtime::Runtime;
 pub use sampling::Sampling;
 pub use scanner::{Scanner, TextPiece};
-pub use search::{BlockingSearch, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
+pub use search::{BlockingSearch, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 pub use search_r1::SearchR1;
 pub use segment::{SegmentKind, Tag, Tags, TurnSegment};
 pub use tearag::TeaRag;

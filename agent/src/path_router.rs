@@ -10,7 +10,7 @@
 //! **Evidence.** Graph-R1 returns sentences of its hypergraph as JSON, PathRouter passages, in a format that it does
 //! not print: here they have the format of the other protocols.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Ranking, SearchOptions};
 
 use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
@@ -140,7 +140,7 @@ impl Protocol for PathRouter {
     /// Returns dense search, because queries name no mode: the reference searches its graph, and every index offers
     /// dense search.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }
 
     /// Returns `false`: `run_llm_loop` of Graph-R1 ends with its last round.

@@ -1,6 +1,6 @@
 //! RouteRAG (arXiv 2512.09487): searches name their mode, `[passage]`, `[graph]` or both.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Mode, Ranking, SearchOptions};
 
 use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
@@ -76,7 +76,7 @@ impl Protocol for RouteRag {
 
     /// Returns dense search for `[passage]` (§3.1.2) and for queries without a mode.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }
 
     fn force_answer(&self, writing: SegmentKind) -> Option<String> {

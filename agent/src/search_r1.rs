@@ -1,6 +1,6 @@
 //! Search-R1 (arXiv 2503.09516), on which RouteRAG builds: a single kind of search.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Ranking, SearchOptions};
 
 use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
@@ -65,7 +65,7 @@ impl Protocol for SearchR1 {
 
     /// Returns dense search, as its server does with the embedder it is published with.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }
 
     fn force_answer(&self, writing: SegmentKind) -> Option<String> {

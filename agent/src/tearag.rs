@@ -22,7 +22,7 @@
 //! `<Reference>` written by the policy; a final answer extends to the end of its turn; commas separate entities; at
 //! most five steps; and a turn without an action ends the episode, because the format reward is 0 then.
 
-use waymark_index::{Mode, Passage, TripleHit};
+use waymark_index::{Mode, Passage, SearchOptions, TripleHit};
 
 use super::action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 use super::budget::Budget;
@@ -159,7 +159,7 @@ impl Protocol for TeaRag {
 
     /// Returns five items of the joint ranking, passages or triples (§5.4.1, Table 11).
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Kag, k: 5, ..Retrieval::default() }
+        Retrieval::with(SearchOptions { mode: Some(Mode::Kag), k: Some(5), ..SearchOptions::default() })
     }
 
     fn shows(&self) -> &'static [Mode] {

@@ -37,6 +37,8 @@ mod location;
 mod manifest;
 mod mode;
 mod model_filter;
+#[cfg(feature = "openapi")]
+mod openapi;
 pub mod openie;
 mod options;
 pub mod pagerank;
@@ -45,6 +47,7 @@ mod python;
 mod query;
 mod scored;
 mod search;
+mod search_options;
 mod snapshot;
 mod store;
 mod triple;
@@ -73,4 +76,7 @@ pub use model_filter::ModelFilter;
 pub use options::{GraphOptions, KagOptions, OpenOptions, Relevance};
 pub use progress::{BuildPhase, BuildProgress};
 pub use query::{ENTITIES, Query, TRIPLES};
+pub use search_options::{
+    GraphOverrides, InvalidOption, MAX_K, SearchField, SearchFields, SearchOptions, SearchScope, WithSearch,
+};
 pub use triple::Triple;

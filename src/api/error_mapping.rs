@@ -27,6 +27,7 @@ impl From<AgentError> for ApiError {
             }
             AgentError::NoGuide(_) => Self::new(Code::UnsupportedParameter, message).with_param("rag.guided"),
             AgentError::Option { field, reason } => Self::invalid(field, format!("`{field}`: {reason}")),
+            AgentError::SearchOption { field, reason } => Self::invalid(&field, format!("`{field}`: {reason}")),
             AgentError::AnswerFormat(_) => Self::invalid("response_format", format!("`response_format`: {message}")),
             AgentError::Tool { .. } => Self::invalid("tools", format!("`tools`: {message}")),
             // A template may refuse an order of roles, which is the client's choice.

@@ -79,7 +79,6 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa_axum::routes;
-use waymark_agent::schema;
 
 use auth::{AuthGate, ProtectedRoutes};
 

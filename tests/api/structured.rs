@@ -141,7 +141,7 @@ async fn an_answer_that_no_tag_closes_ends_with_its_json() {
     ] {
         let mut plan = ServerPlan::new(backend);
         let mut policy = Policy::builtin("tearag").unwrap();
-        policy.retrieval.mode = Mode::Passage;
+        policy.retrieval.search.mode = Some(Mode::Passage);
         plan.policies.push(policy);
         let server = plan.build().await;
         let body = ask(json!({"model": "tearag", "response_format": verdict(), "rag": {"guided": guided}, "seed": 1}));

@@ -81,7 +81,7 @@ impl EpisodeSetup {
 
     /// Returns the retrieval mode of a search.
     pub(super) fn mode(&self, search: &PolicySearch) -> Mode {
-        self.settings.mode.or(search.mode).unwrap_or(self.settings.retrieval.mode)
+        self.settings.mode.or(search.mode).unwrap_or_else(|| self.settings.retrieval.search.mode())
     }
 
     /// Returns the tag of the thought that the prompt has opened, in which this turn begins.

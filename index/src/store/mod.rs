@@ -100,6 +100,7 @@ impl PassageStore {
         while low < high {
             let middle = low + (high - low) / 2;
             let at = self.order + 4 * middle;
+            // Read byte by byte, as the table need not lie at a multiple of four.
             let number = self.map[at..at + 4].iter().rev().fold(0, |n, &byte| n << 8 | u32::from(byte));
             match self.fields(number)?[0].cmp(id) {
                 Ordering::Equal => return Ok(Some(number)),

@@ -9,11 +9,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 use waymark_agent::{
-    AgentError, Cited, Episode, EpisodeEnd, EpisodeOptions, Event, MAX_K, MAX_WITHOUT, Policy, QueryField,
-    SearchRecord, Trajectory,
+    AgentError, Cited, Episode, EpisodeEnd, EpisodeOptions, Event, MAX_WITHOUT, Policy, SearchRecord, Trajectory,
 };
 use waymark_engine::{Origin, Token};
-use waymark_index::Mode;
+use waymark_index::{MAX_K, Mode, SearchOptions};
 
 use super::difference::{
     LogprobDifference, SearchDifference, SearchSide, TokenDivergence, divergence, logprobs, searches,
@@ -86,14 +85,14 @@ impl ReplayRequest {
             }
         }
         // Search options of the trace's request are dropped if the new mode does not use them.
-        let reads = |part: QueryField| self.search.is_none_or(|mode| part.unused_reason(mode).is_none());
+        let search = match self.search {
+            Some(mode) => own.search.used_in(mode),
+            None => own.search,
+        };
         EpisodeOptions {
             id: (self.store == Some(true)).then(|| episodes::id("replay")),
             cites: self.mode == ReplayMode::Free,
-            mode: self.search.or(own.mode),
-            k: self.k.or(own.k),
-            ranking: own.ranking.filter(|_| reads(QueryField::Ranking)),
-            graph: own.graph.filter(|_| reads(QueryField::Graph)),
+            search: SearchOptions { mode: self.search, k: self.k, ..SearchOptions::default() }.or(&search),
             without,
             ..own
         }

@@ -145,7 +145,7 @@ impl StoredTrace {
             + size_of_val(self.asked.options.prompt.as_deref().unwrap_or_default())
             + self.asked.options.stop.iter().map(String::len).sum::<usize>()
             + names_bytes(&self.asked.options.without)
-            + self.asked.options.only.as_deref().map_or(0, condition_bytes)
+            + self.asked.options.search.filters.as_deref().map_or(0, condition_bytes)
             + self.asked.options.json.as_ref().map_or(0, schema_bytes)
             + names_bytes(&self.asked.options.calls)
             + names_bytes(&self.asked.options.one_call)

@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use waymark_agent::MAX_K;
-use waymark_index::{Evidence, Query};
+use waymark_index::{Evidence, MAX_K, Query};
 
 use crate::api::error::ApiError;
 use crate::api::state::AppState;

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{Evidence, GraphOptions, GraphVariant, Mode, Query, Ranking, TripleHit};
+use waymark_index::{Evidence, GraphOverrides, GraphVariant, Mode, SearchOptions, TripleHit};
 
 use super::{batch, contents};
 use crate::api::body::{JsonBody, WireRequest, within};
@@ -64,14 +64,17 @@ pub(crate) async fn query(
     }
     let k = within("retrieval_num", request.retrieval_num, 1, MAX_K)?.unwrap_or(DEFAULT_K);
     batch::check("query", request.query.len(), k)?;
-    let graph = GraphOptions::from(GraphVariant::GraphR1);
-    let query = |text: &String| Query {
-        ranking: Ranking::Dense,
-        triples: graph.linking_top_k,
-        graph,
-        ..Query::new(text.trim(), Mode::Triples, k)
+    let graph = GraphOverrides::from(GraphVariant::GraphR1);
+    let search = SearchOptions {
+        mode: Some(Mode::Triples),
+        k: Some(k),
+        // Its server returns every fact that the search started from.
+        triples: Some(graph.options().linking_top_k),
+        graph: Some(graph),
+        ..SearchOptions::default()
     };
-    let found = batch::search(&state, "query", request.query.iter().map(query).collect()).await?;
+    let queries = request.query.iter().map(|text| search.query(text.trim())).collect();
+    let found = batch::search(&state, "query", queries).await?;
     Ok(axum::Json(GraphR1Response { result: found.into_iter().map(|found| found.evidence.into()).collect() }))
 }
 

@@ -4,7 +4,7 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_agent::routerag;
-use waymark_index::{Hit, Mode, Query, Ranking};
+use waymark_index::{Hit, Query, Ranking, SearchOptions};
 
 use super::{batch, contents};
 use crate::api::body::{JsonBody, WireRequest};
@@ -88,9 +88,10 @@ pub(crate) async fn search(
 /// Parses a query with its mode tags.
 fn query(written: &str, k: usize) -> Query {
     let request = routerag::request(written);
-    let query = Query::new(request.query, request.mode.unwrap_or(Mode::Passage), k);
+    let ranking = Some(Ranking::Dense);
+    let search = SearchOptions { mode: request.mode, k: Some(k), ranking, ..SearchOptions::default() };
     // RouteRAG scales dense scores to [0, 1] over all passages.
-    Query { scaled: true, ..query.ranking(Ranking::Dense) }
+    Query { scaled: true, ..search.query(request.query) }
 }
 
 fn document(hit: &Hit, scored: bool) -> FoundDocument {

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{Hit, Mode, Passage, Query, Ranking};
+use waymark_index::{Hit, Passage, Ranking, SearchOptions};
 
 use super::batch;
 use crate::api::body::{JsonBody, WireRequest};
@@ -76,8 +76,9 @@ pub(crate) async fn retrieve(
     state.searcher()?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
     batch::check("queries", request.queries.len(), k)?;
-    let query = |text: String| Query::new(text.trim(), Mode::Passage, k).ranking(Ranking::Dense);
-    let found = batch::search(&state, "queries", request.queries.into_iter().map(query).collect()).await?;
+    let search = SearchOptions { k: Some(k), ranking: Some(Ranking::Dense), ..SearchOptions::default() };
+    let queries = request.queries.iter().map(|text| search.query(text.trim())).collect();
+    let found = batch::search(&state, "queries", queries).await?;
     let scored = request.return_scores.unwrap_or(false);
     let list = |hits: Vec<Hit>| hits.into_iter().map(|hit| retrieved(hit, scored)).collect();
     Ok(axum::Json(RetrieveResponse { result: found.into_iter().map(|found| list(found.evidence.hits)).collect() }))
