@@ -79,7 +79,7 @@ impl Draw {
             None => None,
             Some(MaskWait::Mask(mask)) => mask,
             Some(MaskWait::Late) => return self.drawn = Drawn::Late,
-            Some(MaskWait::Failed(reason)) => return self.drawn = Drawn::Failed(EngineError::Sample(reason)),
+            Some(MaskWait::Failed(error)) => return self.drawn = Drawn::Failed(error),
         };
         let history = &sequence.ids[self.turn.begin..];
         let sampler = &mut self.turn.sampler;

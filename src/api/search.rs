@@ -13,12 +13,16 @@ use waymark_index::{
 };
 
 use super::body::{JsonBody, WireRequest, within};
+use super::encoding::check_embedded;
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::schema;
 use super::state::AppState;
 
 /// Default number of passages.
 const DEFAULT_K: usize = 5;
+
+/// Maximum length of a query in bytes. Embedders read no more than a fraction of it, and a query is encoded as a whole.
+const MAX_QUERY_BYTES: usize = 64 << 10;
 
 /// Search request. Fields that the mode does not use are refused.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -142,6 +146,7 @@ impl AppState {
     /// # Errors
     /// 400 if the server has no index or the index does not support the mode; 500, 503 or 504 if the search failed.
     pub(super) async fn search(&self, query: Query) -> Result<Evidence, ApiError> {
+        check_embedded("query", query.text.len(), MAX_QUERY_BYTES)?;
         let searcher = self.searcher()?;
         let begun = Instant::now();
         let found = searcher.search(query.into()).await.map_err(ApiError::from);

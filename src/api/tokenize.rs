@@ -3,6 +3,7 @@
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use waymark_agent::Conversation;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::blocking::run_blocking;
@@ -90,6 +91,8 @@ pub(super) async fn tokenize(
             return Err(ApiError::new(Code::MissingParameter, message).with_param("prompt"));
         }
     };
+    let bytes = chat.as_ref().map_or(0, Conversation::bytes) + request.prompt.as_ref().map_or(0, String::len);
+    let param = if chat.is_some() { "messages" } else { "prompt" };
     let runtime = state.runtime.clone();
     let text = request.prompt.unwrap_or_default();
     let named = request.return_token_strs.unwrap_or(false);
@@ -102,7 +105,8 @@ pub(super) async fn tokenize(
         let token_strs = named.then(|| tokens.iter().map(name).collect());
         Ok(TokenList { count: tokens.len(), max_model_len: runtime.engine.limit(), tokens, token_strs })
     };
-    run_blocking(work).await.map(axum::Json)
+    let made = state.encode(bytes, work).await;
+    made.map(axum::Json).map_err(|error| error.renamed("messages", param))
 }
 
 /// Returns the text of token IDs.

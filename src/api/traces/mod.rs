@@ -67,7 +67,7 @@ pub(super) async fn list(
 ) -> Result<axum::Json<TraceList>, ApiError> {
     let limit = limit(query.as_deref().unwrap_or_default())?;
     // One more than the limit is fetched, to find out whether there are more.
-    let found = state.traces.youngest(limit + 1, |kept| kept.belongs_to(&caller));
+    let found = state.traces.youngest(caller.owner, limit + 1);
     let has_more = found.len() > limit;
     let data = found.iter().take(limit).map(|kept| kept.summary()).collect();
     Ok(axum::Json(TraceList { object: "list", data, has_more }))
