@@ -25,6 +25,9 @@ const MAX_INPUTS: usize = 2048;
 /// Number of texts embedded at a time. If the client disconnects, the remaining chunks are skipped.
 const CHUNK: usize = 32;
 
+/// Upper bound of the size of a number in an answer, in bytes.
+const NUMBER_BYTES: usize = 14;
+
 /// Maximum number of requests waiting while another one is embedded; further ones are refused.
 const MAX_WAITING: usize = 64;
 
@@ -161,7 +164,7 @@ pub(crate) async fn create(
     })?;
     let format = request.encoding_format.unwrap_or_default();
     sampling_params::note_user(request.user.as_deref());
-    let texts = check(request, &served)?;
+    let texts = check(request, &served, state.config.answer_bytes)?;
     let (vectors, tokens) = embed(&state, &caller, &served, texts).await?;
     let data = vectors
         .into_iter()
@@ -173,7 +176,7 @@ pub(crate) async fn create(
 }
 
 /// Validates the request and returns its texts.
-fn check(request: EmbeddingRequest, served: &ServedEmbedder) -> Result<Vec<String>, ApiError> {
+fn check(request: EmbeddingRequest, served: &ServedEmbedder, answer_bytes: usize) -> Result<Vec<String>, ApiError> {
     let embedder = &served.embedder;
     if request.model != served.name && request.model != embedder.id() {
         let message = format!("the model `{}` does not embed: use `{}`", request.model, served.name);
@@ -198,6 +201,13 @@ fn check(request: EmbeddingRequest, served: &ServedEmbedder) -> Result<Vec<Strin
         }
         Some(index) => Err(ApiError::invalid(&format!("input[{index}]"), "a text to embed must not be empty")),
         None => {
+            let bytes = texts.len().saturating_mul(embedder.dims()).saturating_mul(NUMBER_BYTES);
+            if bytes > answer_bytes {
+                let message = format!(
+                    "`input` holds too many texts: their vectors take up to {bytes} bytes, at most {answer_bytes} are sent"
+                );
+                return Err(ApiError::invalid("input", message));
+            }
             for (index, text) in texts.iter().enumerate() {
                 check_embedded(&format!("input[{index}]"), text.len(), embedder.max_bytes())?;
             }

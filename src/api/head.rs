@@ -55,8 +55,16 @@ impl HostRule {
     }
 }
 
+/// Mark of a request whose head has both `content-length` and `transfer-encoding`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ContradictoryLengths;
+
 /// Refuses requests whose head breaks `rule`.
 pub(crate) async fn check(State(rule): State<HostRule>, request: Request, next: Next) -> Response {
+    if request.extensions().get::<ContradictoryLengths>().is_some() {
+        let message = "the request has both `content-length` and `transfer-encoding`";
+        return ApiError::new(Code::InvalidHeader, message).into_response();
+    }
     match rule.check(request.version(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),

@@ -12,6 +12,7 @@ use waymark_index::{
     Query, Ranking, TRIPLES, TripleHit,
 };
 
+use super::answer_bytes::{AnswerCut, AnswerRoom};
 use super::body::{JsonBody, WireRequest, within};
 use super::encoding::check_embedded;
 use super::error::{ApiError, Code, ErrorBody, Refusals};
@@ -101,6 +102,9 @@ pub struct SearchResponse {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Option<Vec<schema::TripleHitSchema>>)]
     pub triples: Vec<TripleHit>,
+    /// Last passages and triples, if they were left out because of the size of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
     /// Details of the graph search, if there was one and `explain` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::WalkSchema>)]
@@ -134,10 +138,11 @@ pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<Sea
     if request.explain != Some(true) {
         (evidence.walk, evidence.association) = (None, None);
     }
+    let cut = AnswerRoom::new(state.config.answer_bytes).cut(&mut evidence.hits, &mut evidence.triples);
     let Evidence { snapshot, mode, hits, triples, walk, association } = evidence;
     let query = request.query;
     let object = "search";
-    Ok(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, walk, association })
+    Ok(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, cut, walk, association })
 }
 
 impl AppState {

@@ -23,6 +23,7 @@ pub struct TokenizeRequest {
     /// Text, in which control tokens have no special meaning. Give either this or `messages`.
     pub prompt: Option<String>,
     /// Conversation. The result is exactly the token IDs of its prompt, including the policy's instruction.
+    #[schema(min_items = 1)]
     pub messages: Option<Vec<ChatMessage>>,
     /// If `true`, the text of each token is returned as well.
     pub return_token_strs: Option<bool>,
@@ -124,6 +125,12 @@ pub(super) async fn detokenize(
     if let Some(at) = request.tokens.iter().position(|id| *id as usize >= vocab) {
         let message = format!("{} is not a token ID below {vocab}", request.tokens[at]);
         return Err(ApiError::invalid(&format!("tokens[{at}]"), message));
+    }
+    let bytes: usize = request.tokens.iter().map(|id| spelled(&tokenizer, *id).len()).sum();
+    if bytes > state.config.answer_bytes {
+        let limit = state.config.answer_bytes;
+        let message = format!("`tokens` stand for {bytes} bytes, at most {limit} are sent: ask for fewer");
+        return Err(ApiError::invalid("tokens", message));
     }
     let work = move || {
         let bytes: Vec<u8> = request.tokens.iter().flat_map(|id| spelled(&tokenizer, *id)).collect();

@@ -21,6 +21,11 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_ENCODING_BYTES", value_name = "SIZE", default_value = "512MiB")]
     pub encoding_bytes: Size,
 
+    /// Maximum size of the answer to a search or a batch of searches, such as `64MiB`. What exceeds it is left out, and the
+    /// answer says so (`cut`).
+    #[arg(long, env = "WAYMARK_ANSWER_BYTES", value_name = "SIZE", default_value = "64MiB")]
+    pub answer_bytes: Size,
+
     /// Seconds that running requests get to finish after SIGTERM.
     #[arg(long, env = "WAYMARK_DRAIN_SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub drain_seconds: f64,
@@ -52,6 +57,8 @@ pub struct HttpArgs {
 pub struct HttpConfig {
     /// Maximum size of a request body, in bytes.
     pub body_limit: usize,
+    /// Maximum size of the answer to a search or a batch of searches, in bytes.
+    pub answer_bytes: usize,
     /// Memory for encoding texts into tokens, in bytes.
     pub encoding_bytes: usize,
     /// Silence after which a stream sends a comment.
@@ -82,6 +89,7 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             body_limit: 2 << 20,
+            answer_bytes: 64 << 20,
             encoding_bytes: 512 << 20,
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
@@ -108,6 +116,7 @@ impl HttpArgs {
         let (traces, resume) = self.traces.resolve();
         Ok(HttpConfig {
             body_limit: self.body_limit.0,
+            answer_bytes: self.answer_bytes.0,
             encoding_bytes: self.encoding_bytes.0,
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),

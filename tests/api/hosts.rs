@@ -76,6 +76,8 @@ async fn ambiguous_heads_are_refused() {
         &["host: localhost", &key, &key],
         &[&key],
         &["host: localhost", "host: localhost", &key],
+        &["host: localhost", &key, "content-length: 5", "transfer-encoding: chunked"],
+        &["host: localhost", &key, "transfer-encoding: chunked", "content-length: 5"],
     ] {
         assert_eq!(send(&server, "GET /v1/models", headers).await, invalid, "{headers:?}");
     }

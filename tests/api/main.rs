@@ -8,6 +8,7 @@
     missing_debug_implementations
 )]
 
+mod answers;
 mod auth;
 mod bytes;
 mod citations;

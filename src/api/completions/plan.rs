@@ -126,7 +126,7 @@ type CompletionPrompt = (String, Option<Vec<u32>>);
 fn decoded(state: &AppState, ids: Vec<u32>) -> Result<CompletionPrompt, ApiError> {
     let limit = state.runtime.engine.limit();
     if ids.len() >= limit {
-        return Err(AgentError::TooLong { tokens: ids.len(), limit }.into());
+        return Err(ApiError::from(AgentError::TooLong { tokens: ids.len(), limit }).with_param("prompt"));
     }
     Ok((state.runtime.tokenizer.decode(&ids), Some(ids)))
 }

@@ -55,7 +55,7 @@ pub struct TraceDeleted {
 /// opts out with `store: false` or `rag.store: false`. With API keys, each key sees only the traces of its own
 /// requests.
 #[utoipa::path(get, path = "/v1/traces", operation_id = "listTraces", tag = "traces",
-    params(("limit" = Option<usize>, Query, description = "maximum number of traces, from 1 to 100; defaults to 20")),
+    params(("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of traces, from 1 to 100; defaults to 20")),
     responses(
         (status = 200, description = "the traces", body = TraceList),
         (status = 400, description = "a parameter is invalid", body = ErrorBody),
