@@ -96,8 +96,8 @@ impl<S: SessionSource> Episode<S> {
     /// Checks a question against its policy and encodes its prompt.
     ///
     /// # Errors
-    /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
-    /// [`AgentError::NoIndex`] when the requested searches are impossible, [`AgentError::Speakers`] when the template
+    /// [`AgentError::TooLong`] and [`AgentError::TooManyBytes`] when the prompt leaves no room for an answer,
+    /// [`AgentError::Mode`] and [`AgentError::NoIndex`] when the requested searches are impossible, [`AgentError::Speakers`] when the template
     /// cannot show evidence as messages, [`AgentError::Option`] and [`AgentError::NoGuide`] for invalid options and
     /// limits, [`AgentError::AnswerFormat`] and [`AgentError::Tool`] for an unsupported schema, [`AgentError::Text`] when
     /// template or tokenizer fail.
@@ -118,7 +118,13 @@ impl<S: SessionSource> Episode<S> {
         let guided = guided(policy, options.guided)?;
         let mut prompt = match options.prompt {
             Some(ids) => ids,
-            None => runtime.encode_with_tools(&policy.protocol.prompt(&question, guided), question.tools())?,
+            None => {
+                // The training variant shortens a long prompt instead of refusing it.
+                if policy.variant.is_serving() {
+                    runtime.check_bytes(question.bytes())?;
+                }
+                runtime.encode_with_tools(&policy.protocol.prompt(&question, guided), question.tools())?
+            }
         };
         let context = budget.context_tokens.min(runtime.engine.limit());
         let reserved = reserved_tokens(runtime, policy, guided, question.question(), &budget, context);

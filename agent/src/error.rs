@@ -21,6 +21,14 @@ pub enum AgentError {
         /// Maximum length of a sequence.
         limit: usize,
     },
+    /// The text of the prompt has more bytes than any prompt that fits.
+    #[error("the prompt of {bytes} bytes is too long: the context holds texts of at most {limit} bytes")]
+    TooManyBytes {
+        /// Size of the texts of the prompt, in bytes.
+        bytes: usize,
+        /// Maximum length of a sequence times the length of the longest token, in bytes.
+        limit: usize,
+    },
     /// The index does not offer the requested mode.
     #[error("the index does not offer {mode} search: use one of {}", names(.offered))]
     Mode {
@@ -127,7 +135,9 @@ impl AgentError {
     pub fn code(&self) -> &'static str {
         match self {
             AgentError::Conversation(_) => "invalid_messages",
-            AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
+            AgentError::TooLong { .. }
+            | AgentError::TooManyBytes { .. }
+            | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
             AgentError::Mode { .. } | AgentError::TriplesNotShown { .. } => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
             AgentError::NoGuide(_)

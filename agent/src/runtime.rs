@@ -73,6 +73,17 @@ impl<S: SessionSource> Runtime<S> {
         known.entry(protocol.name()).or_insert_with(find).clone()
     }
 
+    /// Checks that a text of `bytes` bytes can fit into a sequence: as many tokens as a sequence holds stand for at most
+    /// that many times the bytes of the longest token. Encoding takes hundreds of bytes of memory per byte of text, so
+    /// this check comes first.
+    ///
+    /// # Errors
+    /// [`AgentError::TooManyBytes`] when the text is longer.
+    pub fn check_bytes(&self, bytes: usize) -> Result<(), AgentError> {
+        let limit = self.engine.limit().saturating_mul(self.tokenizer.longest());
+        if bytes <= limit { Ok(()) } else { Err(AgentError::TooManyBytes { bytes, limit }) }
+    }
+
     /// Encodes text without control tokens.
     pub fn literal(&self, text: &str) -> Result<Vec<u32>, AgentError> {
         Ok(self.tokenizer.encode(text, Specials::Literal)?)

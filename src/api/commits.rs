@@ -17,9 +17,9 @@ use super::episodes;
 use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use super::library::{ChangeProgress, ChangeTicket};
 use super::state::{AppState, now};
-use crate::keys::KeyId;
+use crate::keys::KeyOwner;
 
-/// Number of changes whose status is kept; the oldest are evicted.
+/// Number of changes whose status is kept; the oldest of the key with the most are evicted.
 const MAX_CHANGES: usize = 256;
 
 /// Change that runs in the background.
@@ -27,7 +27,7 @@ const MAX_CHANGES: usize = 256;
 pub(crate) struct BackgroundChange {
     id: String,
     /// Key that owns the change; no other key may see it.
-    owner: Option<KeyId>,
+    owner: Option<KeyOwner>,
     created: u64,
     ticket: ChangeTicket,
 }
@@ -76,10 +76,10 @@ pub(super) fn archive() -> Archive<BackgroundChange> {
 /// Same as [`Library::submit`](super::Library).
 pub(super) fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
     let ticket = state.library()?.submit(changes, caller, &state.metrics.index, &state.drain)?;
-    let kept = BackgroundChange { id: episodes::id("commit"), owner: caller.key.clone(), created: now(), ticket };
+    let kept = BackgroundChange { id: episodes::id("commit"), owner: caller.owner, created: now(), ticket };
     let answer = (StatusCode::ACCEPTED, axum::Json(kept.status())).into_response();
     // Size 0: each change is small, so only their number is limited.
-    state.commits.insert(kept.id.clone(), Arc::new(kept), 0);
+    state.commits.insert(kept.id.clone(), caller.owner, Arc::new(kept), 0);
     Ok(answer)
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn get(
     let unknown = |message: String| ApiError::new(Code::CommitNotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| unknown(error.body_text()))?;
     // A change of another key is reported as unknown, so that its existence is not revealed.
-    let kept = state.commits.get(&id).filter(|kept| kept.owner == caller.key);
+    let kept = state.commits.get(&id).filter(|kept| kept.owner == caller.owner);
     let kept = kept.ok_or_else(|| unknown(format!("no change `{id}` is known")))?;
     Ok(axum::Json(kept.status()))
 }

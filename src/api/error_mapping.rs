@@ -18,7 +18,9 @@ impl From<AgentError> for ApiError {
         let message = error.to_string();
         match error {
             AgentError::Conversation(_) => Self::invalid("messages", message),
-            AgentError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
+            AgentError::TooLong { .. } | AgentError::TooManyBytes { .. } => {
+                Self::new(Code::ContextLengthExceeded, message).with_param("messages")
+            }
             AgentError::Mode { .. } | AgentError::TriplesNotShown { .. } => {
                 Self::new(Code::UnsupportedParameter, message).with_param("rag.mode")
             }
@@ -49,6 +51,8 @@ impl From<EngineError> for ApiError {
             EngineError::QueueFull { .. } => Self::new(Code::QueueFull, message),
             EngineError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
             EngineError::Request(_) => Self::new(Code::InvalidValue, message),
+            // The rule is the client's: its schema, or the parameters of its tools.
+            EngineError::Constraint(_) => Self::invalid("response_format", message),
             EngineError::Backend(_) | EngineError::Sample(_) => Self::new(Code::Internal, message),
             EngineError::Adapter(_) | EngineError::Weights(_) | EngineError::Dead(_) => {
                 Self::new(Code::EngineUnavailable, message)

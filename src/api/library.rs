@@ -17,8 +17,8 @@ use super::auth::Caller;
 use super::documents::CommitResponse;
 use super::drain::{self, Drain};
 use super::error::{ApiError, Code};
+use super::fair_slots::{FairSlot, FairSlots};
 use super::metrics::IndexMetrics;
-use crate::keys::KeyId;
 
 /// Maximum number of changes waiting for the running commit; further ones are refused.
 const MAX_WAITING: usize = 64;
@@ -36,7 +36,7 @@ pub struct Library {
     /// Held by the running commit.
     turn: Arc<tokio::sync::Mutex<()>>,
     queue: ChangeQueue,
-    slots: ChangeSlots,
+    slots: FairSlots,
 }
 
 /// Progress of a change.
@@ -62,18 +62,7 @@ struct QueuedChange {
     /// Span of the request that made the change.
     span: Span,
     progress: watch::Sender<ChangeProgress>,
-    slot: ChangeSlot,
-}
-
-/// Owners of all unfinished changes, one entry per change; clones share them.
-#[derive(Debug, Clone, Default)]
-struct ChangeSlots(Arc<Mutex<Vec<Option<KeyId>>>>);
-
-/// Guard that counts a change among those of its owner until dropped.
-#[derive(Debug)]
-struct ChangeSlot {
-    slots: ChangeSlots,
-    owner: Option<KeyId>,
+    slot: FairSlot,
 }
 
 /// Changes in the order of arrival; clones share them.
@@ -95,7 +84,8 @@ impl Library {
             options: Some(options),
             turn: Arc::default(),
             queue: ChangeQueue::default(),
-            slots: ChangeSlots::default(),
+            // One change beyond the waiting ones is being committed.
+            slots: FairSlots::new(1 + MAX_WAITING, "unfinished changes of documents"),
         }
     }
 
@@ -184,38 +174,6 @@ impl ChangeTicket {
             }
             drop(running);
         });
-    }
-}
-
-impl ChangeSlots {
-    /// Reserves a slot for one more change of `caller`.
-    ///
-    /// # Errors
-    /// 429 if the caller has its maximum number of changes, 503 if all slots are taken.
-    fn take(&self, caller: &Caller) -> Result<ChangeSlot, ApiError> {
-        let mut owners = self.lock();
-        let own = owners.iter().filter(|owner| **owner == caller.key).count();
-        caller.may_have_another(own, "changes of documents under way")?;
-        // One change beyond the waiting ones is being committed.
-        if owners.len() > MAX_WAITING {
-            return Err(ApiError::new(Code::QueueFull, "too many commits are waiting"));
-        }
-        owners.push(caller.key.clone());
-        Ok(ChangeSlot { slots: self.clone(), owner: caller.key.clone() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<KeyId>>> {
-        // A poisoned lock is safe to use: no code in here can panic halfway through a change.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for ChangeSlot {
-    fn drop(&mut self) {
-        let mut owners = self.slots.lock();
-        if let Some(own) = owners.iter().position(|owner| *owner == self.owner) {
-            owners.swap_remove(own);
-        }
     }
 }
 

@@ -17,9 +17,13 @@
 //! | `trainers` | retrieval interfaces of the reference systems' trainers |
 //! | `sampling_params`, `rag` | options of requests for sampling and for searching |
 //! | `episodes`, `usage` | starting episodes, and counting their tokens |
+//! | `head` | checks of the heads of all requests: `Host`, and repeated headers |
 //! | `cors`, `lifetime` | allowed origins, and deadlines of connections |
 //! | `search_results` | passages in the format of OpenAI's interface |
+//! | `answer_bytes` | bound of the size of answers |
 //! | `blocking` | work off the async threads |
+//! | `fair_slots` | bounded numbers of places that keys share |
+//! | `encoding` | bounds of texts before they are encoded, and the memory for encoding them |
 //! | `body` | parsing of request bodies |
 //! | `error`, `error_mapping` | the table of errors, and the mapping of other layers' errors to it |
 //! | `chunks` | streaming of both kinds of completions |
@@ -30,6 +34,7 @@
 //! | `state` | state shared by all handlers |
 
 pub mod agent;
+pub mod answer_bytes;
 mod archive;
 pub mod auth;
 mod blocking;
@@ -43,11 +48,14 @@ pub mod debug;
 pub mod documents;
 pub mod drain;
 pub mod embeddings;
+mod encoding;
 mod episodes;
 pub mod error;
 mod error_mapping;
+mod fair_slots;
 mod follow;
 mod guard;
+pub(crate) mod head;
 pub mod health;
 mod library;
 pub mod lifetime;
@@ -160,7 +168,9 @@ pub fn router(state: AppState) -> Router {
         .layer(from_fn(error_mapping::contain))
         .layer(DefaultBodyLimit::max(state.config.body_limit));
     // Outside of the gate, because preflight requests carry no key.
+    let hosts = head::HostRule::new(&state.config.allowed_hosts, state.keys.required());
     cors::allow(router, &state.config.cors_origins)
+        .layer(from_fn_with_state(hosts, head::check))
         .layer(from_fn_with_state(state.clone(), observe::observe))
         .with_state(state)
 }

@@ -10,13 +10,18 @@ use waymark_index::{
     Evidence, GraphTrace, Hit, KagTrace, Mode, Query, SearchField, SearchFields, SearchScope, TripleHit, WithSearch,
 };
 
+use super::answer_bytes::{AnswerCut, AnswerRoom};
 use super::body::{JsonBody, WireRequest};
+use super::encoding::check_embedded;
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::state::AppState;
 
 /// Search request: a query with search options. Options that the mode does not use are refused. The default is the mode
 /// `passage`, with 5 passages.
 pub type SearchRequest = WithSearch<SearchQueryField>;
+
+/// Maximum length of a query in bytes. Embedders read no more than a fraction of it, and a query is encoded as a whole.
+const MAX_QUERY_BYTES: usize = 64 << 10;
 
 /// Fields of a search request beside its options.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -56,6 +61,9 @@ pub struct SearchResponse {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Option<Vec<TripleHit>>)]
     pub triples: Vec<TripleHit>,
+    /// Last passages and triples, if they were left out because of the size of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
     /// Details of the graph search, if there was one and `explain` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub walk: Option<GraphTrace>,
@@ -87,10 +95,11 @@ pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<Sea
     if request.search.explain != Some(true) {
         (evidence.walk, evidence.association) = (None, None);
     }
+    let cut = AnswerRoom::new(state.config.answer_bytes).cut(&mut evidence.hits, &mut evidence.triples);
     let Evidence { snapshot, mode, hits, triples, walk, association } = evidence;
     let query = request.rest.query;
     let object = "search";
-    Ok(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, walk, association })
+    Ok(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, cut, walk, association })
 }
 
 impl AppState {
@@ -99,6 +108,7 @@ impl AppState {
     /// # Errors
     /// 400 if the server has no index or the index does not support the mode; 500, 503 or 504 if the search failed.
     pub(super) async fn search(&self, query: Query) -> Result<Evidence, ApiError> {
+        check_embedded("query", query.text.len(), MAX_QUERY_BYTES)?;
         let searcher = self.searcher()?;
         let begun = Instant::now();
         let found = searcher.search(query.into()).await.map_err(ApiError::from);

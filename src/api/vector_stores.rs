@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use waymark_index::fusion::{RRF_K, RankedList, depth_of_rankings, reciprocal_rank};
 use waymark_index::{Condition, Hit, SearchOptions};
 
+use super::answer_bytes::{AnswerCut, AnswerRoom};
 use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::responses::tool::{MAX_RESULTS, RankingOptions};
@@ -61,11 +62,14 @@ pub struct VectorStoreSearchPage {
     pub search_query: Vec<String>,
     /// Passages, best first.
     pub data: Vec<VectorStoreSearchResult>,
-    /// Always `false`.
+    /// `true` only if passages were left out because of the size of the answer.
     pub has_more: bool,
     /// Always null.
     #[schema(required)]
     pub next_page: Option<String>,
+    /// Last passages, if they were left out because of the size of the answer. Not in OpenAI's interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
 }
 
 /// Retrieved passage.
@@ -126,8 +130,11 @@ pub(crate) async fn search(
         lists.push(state.search(search.query(text.as_str())).await?.hits);
     }
     let object = "vector_store.search_results.page";
-    let data = results(&joined(lists, k));
-    Ok(axum::Json(VectorStoreSearchPage { object, search_query: texts, data, has_more: false, next_page: None }))
+    let mut hits = joined(lists, k);
+    let cut = AnswerRoom::new(state.config.answer_bytes).cut(&mut hits, &mut Vec::new());
+    let data = results(&hits);
+    let has_more = cut.is_some();
+    Ok(axum::Json(VectorStoreSearchPage { object, search_query: texts, data, has_more, next_page: None, cut }))
 }
 
 fn absent(message: String) -> ApiError {

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `connection_pool` | accepting connections, up to a limit |
 //! | `connection`, `timeouts` | one connection, and its timeouts |
+//! | `head_scan` | heads that state the length of the body twice |
 //! | `tls` | certificates |
 //! | `signal` | signals of the operating system |
 
 mod connection;
 mod connection_pool;
+mod head_scan;
 mod signal;
 mod timeouts;
 mod tls;

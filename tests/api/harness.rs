@@ -164,7 +164,8 @@ impl TestServer {
     /// Same without a body, whatever the headers announce.
     pub async fn raw_head(&self, path: &str, headers: &str) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
-        let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n{headers}\r\n\r\n");
+        let head =
+            format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}\r\n\r\n");
         socket.write_all(head.as_bytes()).await.unwrap();
         socket
     }

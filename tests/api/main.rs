@@ -8,6 +8,7 @@
     missing_debug_implementations
 )]
 
+mod answers;
 mod auth;
 mod bytes;
 mod citations;
@@ -22,9 +23,11 @@ mod debug;
 mod disconnects;
 mod documents;
 mod drain;
+mod encoding;
 mod evo_rag;
 mod golden;
 mod harness;
+mod hosts;
 mod load;
 mod mcp;
 mod metrics;
@@ -43,6 +46,7 @@ mod sdk;
 mod slow_clients;
 mod small_index;
 mod structured;
+mod tenants;
 mod tokenize;
 mod tools;
 mod traces;

@@ -87,7 +87,7 @@ async fn a_connection_that_is_kept_for_nothing() {
     let server = test_server(|plan| plan.http.connection.idle = SOON).await;
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     for _ in 0..3 {
-        socket.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        socket.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         read_until(&mut socket, "\"ok\"").await;
         tokio::time::sleep(SOON / 3).await;
     }
@@ -117,7 +117,8 @@ pub async fn ask(server: &TestServer) -> TcpStream {
     socket.set_recv_buffer_size(4096).unwrap();
     let mut socket = socket.connect(server.address).await.unwrap();
     let body = body().to_string();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: ";
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ";
     socket.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
     socket
 }
@@ -184,7 +185,7 @@ async fn connections_beyond_the_bound_are_told() {
     ];
     eventually("both are in", || server.state.drain.running() == 2).await;
     let mut third = TcpStream::connect(server.address).await.unwrap();
-    third.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    third.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let (_, answer) = to_the_end(&mut third).await;
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"too_many_connections\""), "{answer}");
     assert!(answer.contains("retry-after: 1") && answer.contains("x-request-id: req_"), "{answer}");

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, SearchFields, SearchOptions, SearchScope, TripleHit, WithSearch};
 
 use super::{json_schema, message};
+use crate::api::answer_bytes::AnswerCut;
 use crate::api::error::ApiError;
 use crate::api::search::{self, SearchQueryField, SearchRequest, SearchResponse};
 use crate::api::state::AppState;
@@ -62,6 +63,9 @@ pub(super) struct SearchOutput {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Option<Vec<TripleHit>>)]
     triples: Vec<TripleHit>,
+    /// Last passages and triples, if they were left out because of the size of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<AnswerCut>,
 }
 
 /// Returns the input schema, with the modes that the index supports, and the output schema.
@@ -102,14 +106,14 @@ pub(super) async fn call(state: &AppState, arguments: Option<Value>) -> Result<(
     // With `explain`, each passage comes with the path that led to it.
     let search = SearchOptions { explain: Some(true), ..search };
     let request = SearchRequest { search, rest: SearchQueryField { query: rest.query } };
-    let SearchResponse { query, mode, snapshot, hits, triples, .. } = search::find(state, request).await?;
-    let found = SearchOutput { query, mode, snapshot, hits, triples };
+    let SearchResponse { query, mode, snapshot, hits, triples, cut, .. } = search::find(state, request).await?;
+    let found = SearchOutput { query, mode, snapshot, hits, triples, cut };
     Ok((text(&found), found))
 }
 
 /// Formats the passages, numbered, and the facts.
 fn text(found: &SearchOutput) -> String {
-    if found.hits.is_empty() && found.triples.is_empty() {
+    if found.hits.is_empty() && found.triples.is_empty() && found.cut.is_none() {
         return "Nothing was found.".to_owned();
     }
     let passages = found.hits.iter().enumerate().map(|(index, hit)| {
@@ -126,7 +130,9 @@ fn text(found: &SearchOutput) -> String {
         format!("- {subject}, {relation}, {object} ({})", passages.join(", "))
     });
     let facts = triples.collect::<Vec<_>>().join("\n");
-    passages.chain((!facts.is_empty()).then_some(facts)).collect::<Vec<_>>().join("\n\n")
+    let cut =
+        found.cut.as_ref().map(|cut| format!("{} more results were left out: ask for fewer (`k`).", cut.left_out));
+    passages.chain((!facts.is_empty()).then_some(facts)).chain(cut).collect::<Vec<_>>().join("\n\n")
 }
 
 /// Formats the title and the ID of a passage.
@@ -160,9 +166,13 @@ mod tests {
         let mode = Mode::Triples;
         let snapshot = 3;
         let hits = vec![hit(1, "Faust", &["goethe", "faust"]), hit(2, "", &[])];
-        let found = SearchOutput { query, mode, snapshot, hits, triples: vec![triple] };
+        let found = SearchOutput { query, mode, snapshot, hits, triples: vec![triple], cut: None };
         let first = "[1] Faust (p1)\nby way of: goethe → faust\nA text.";
         assert_eq!(text(&found), format!("{first}\n\n[2] p2\nA text.\n\n- goethe, wrote, faust (p1, p2)"));
+        let cut = Some(AnswerCut { left_out: 2, limit: 1 });
+        let nothing = SearchOutput { hits: Vec::new(), triples: Vec::new(), cut, ..found };
+        assert_eq!(text(&nothing), "2 more results were left out: ask for fewer (`k`).");
+        let found = SearchOutput { cut: None, ..nothing };
         assert_eq!(text(&SearchOutput { hits: Vec::new(), triples: Vec::new(), ..found }), "Nothing was found.");
     }
 }

@@ -15,7 +15,7 @@ use crate::api::auth::Caller;
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::{AppState, now};
-use crate::keys::KeyId;
+use crate::keys::KeyOwner;
 
 /// Trace of a finished episode: the request and everything that was recorded.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct TraceRequest {
     /// Creation time, in seconds since 1970.
     pub(super) created: u64,
     /// Key that owns the trace; no other key may see it.
-    owner: Option<KeyId>,
+    pub(super) owner: Option<KeyOwner>,
     /// Policy that answered. A weak reference, so that a trace does not keep its adapter loaded.
     policy: Weak<Policy>,
     pub(super) model: String,
@@ -60,7 +60,7 @@ pub(super) enum TraceEnd {
 impl TraceRequest {
     pub(crate) fn new(
         state: &AppState,
-        owner: Option<KeyId>,
+        owner: Option<KeyOwner>,
         policy: &Arc<Policy>,
         conversation: Conversation,
         options: EpisodeOptions,
@@ -118,7 +118,7 @@ impl StoredTrace {
 
     /// Returns `true` if `caller` may see the trace.
     pub(super) fn belongs_to(&self, caller: &Caller) -> bool {
-        self.asked.owner == caller.key
+        self.asked.owner == caller.owner
     }
 
     /// Returns `true` if the request was refused before any token was generated.

@@ -1,11 +1,15 @@
 //! `POST /query`: the retrieval interface of GraphRAG-R1 (`server/server.py`).
 
 use axum::extract::State;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{Evidence, GraphOverrides, GraphVariant, Mode, SearchOptions, TripleHit};
+use waymark_index::{Evidence, GraphOverrides, GraphVariant, Mode, Query, SearchOptions, TripleHit};
 
-use super::{batch, contents};
+use super::batch::{self, BatchResult};
+use super::batch_answer::BatchAnswer;
+use super::contents;
+use crate::api::answer_bytes::AnswerCut;
 use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
@@ -32,9 +36,13 @@ impl WireRequest for GraphR1Request {}
 
 /// Results, in the order of the queries.
 #[derive(Debug, Serialize, ToSchema)]
+#[expect(dead_code, reason = "only its schema is used: `BatchAnswer` writes it piece by piece")]
 pub struct GraphR1Response {
     /// One entry per query.
     pub result: Vec<DocsAndFacts>,
+    /// Queries left out because of the size of the answer, if there are any; their results are empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
 }
 
 /// Results of one query.
@@ -57,7 +65,7 @@ pub struct DocsAndFacts {
 pub(crate) async fn query(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<GraphR1Request>,
-) -> Result<axum::Json<GraphR1Response>, ApiError> {
+) -> Result<Response, ApiError> {
     state.searcher()?;
     if request.query.is_empty() {
         return Err(ApiError::invalid("query", "`query` is empty"));
@@ -73,9 +81,12 @@ pub(crate) async fn query(
         graph: Some(graph),
         ..SearchOptions::default()
     };
-    let queries = request.query.iter().map(|text| search.query(text.trim())).collect();
-    let found = batch::search(&state, "query", queries).await?;
-    Ok(axum::Json(GraphR1Response { result: found.into_iter().map(|found| found.evidence.into()).collect() }))
+    let queries: Vec<Query> = request.query.iter().map(|text| search.query(text.trim())).collect();
+    let limit = state.config.answer_bytes;
+    let empty = r#"{"docs":[],"facts":[]}"#;
+    let item = |found: BatchResult| DocsAndFacts::from(found.evidence);
+    let answer = BatchAnswer { item, empty, queries: queries.len(), times: None, limit };
+    answer.respond(batch::search(&state, "query", queries)).await
 }
 
 impl From<Evidence> for DocsAndFacts {
