@@ -365,3 +365,21 @@ async fn a_server_that_goes_down_makes_what_it_took_in() {
     eventually("all is made", || drain.running() == 0).await;
     assert_eq!(scene.live.current().manifest().passages, 6 + 3);
 }
+
+#[tokio::test]
+async fn a_running_change_tells_its_step() {
+    let scene = Scene::idle(ApiKeys::default()).await;
+    scene.held.held.store(true, SeqCst);
+    let running = scene.begin(edition(&["first"], 2)).await;
+    eventually("the commit embeds", || scene.held.entered.load(SeqCst)).await;
+    let waiting = scene.begin(edition(&["second"], 2)).await;
+    let told = scene.status(&running).await;
+    assert_eq!(told["status"], "running");
+    assert_eq!(told["progress"], json!({"phase": "embedding", "done": 0, "total": 1}), "{told}");
+    let told = scene.status(&waiting).await;
+    assert_eq!((&told["status"], told.get("progress")), (&json!("queued"), None));
+    scene.let_go();
+    let told = scene.end(&running).await;
+    assert_eq!((&told["status"], told.get("progress")), (&json!("done"), None));
+    scene.made(&waiting).await;
+}
