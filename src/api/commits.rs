@@ -130,11 +130,8 @@ impl BackgroundChange {
             ChangeProgress::Finished(Err(error)) => (CommitStage::Failed, None, Some(error.body().error)),
         };
         let step = self.ticket.step().filter(|_| status == CommitStage::Running);
-        let progress = step.map(|step| CommitPhaseProgress {
-            phase: step.phase.to_string(),
-            done: step.done,
-            total: step.total,
-        });
+        let progress =
+            step.map(|step| CommitPhaseProgress { phase: step.phase.to_string(), done: step.done, total: step.total });
         let id = self.id.clone();
         let created = self.created;
         CommitStatus { id, object: "documents.commit.status", created, status, progress, commit, error }

@@ -103,11 +103,7 @@ pub(crate) async fn load(State(state): State<AppState>) -> axum::Json<DebugLoad>
         },
         blocks: blocks(counters),
         totals: totals(&state, counters),
-        index: index.map(|index| LoadIndex {
-            snapshot: index.snapshot,
-            passages: index.passages,
-            stale: index.stale,
-        }),
+        index: index.map(|index| LoadIndex { snapshot: index.snapshot, passages: index.passages, stale: index.stale }),
     })
 }
 

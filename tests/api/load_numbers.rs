@@ -19,7 +19,10 @@ async fn the_load_follows_the_work() {
     let backend = says(&"word ".repeat(300)).with_time(Duration::from_millis(3), Duration::ZERO);
     let server = ServerPlan { backend, ..plan }.build().await;
     let before = load(&server).await;
-    assert_eq!((&before["object"], &before["phase"], &before["requests"]), (&json!("debug.load"), &json!("serving"), &json!(0)));
+    assert_eq!(
+        (&before["object"], &before["phase"], &before["requests"]),
+        (&json!("debug.load"), &json!("serving"), &json!(0))
+    );
     assert_eq!(before["sessions"], json!({"running": 0, "waiting": 0, "parked": 0, "stalled": 0}));
     assert_eq!(before["index"], json!({"snapshot": 1, "passages": 6, "stale": false}));
     let blocks = &before["blocks"];

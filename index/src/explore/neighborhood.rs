@@ -78,8 +78,7 @@ impl Graph {
     pub fn neighborhood(&self, node: GraphNode, kind: Option<NodeKind>, limit: usize) -> Neighborhood {
         let (targets, weights) = self.row(node);
         let wanted = |&(target, _): &(u32, f32)| kind.is_none_or(|kind| self.node(target).kind == kind);
-        let mut edges: Vec<(u32, f32)> =
-            targets.iter().copied().zip(weights.iter().copied()).filter(wanted).collect();
+        let mut edges: Vec<(u32, f32)> = targets.iter().copied().zip(weights.iter().copied()).filter(wanted).collect();
         let total = edges.len();
         let heavier = |a: &(u32, f32), b: &(u32, f32)| -> Ordering { b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)) };
         // Only the part that is returned has to be sorted: a hub may have a million edges.

@@ -15,8 +15,7 @@ const PRONOUNS: [&str; 18] = [
 ];
 
 /// Beginnings of a relation that do not change its meaning.
-const AUXILIARIES: [&str; 8] =
-    ["has been ", "have been ", "had been ", "is ", "was ", "are ", "were ", "been "];
+const AUXILIARIES: [&str; 8] = ["has been ", "have been ", "had been ", "is ", "was ", "are ", "were ", "been "];
 
 /// Relation between a work and its maker.
 #[derive(Debug, PartialEq, Eq)]
@@ -180,9 +179,7 @@ mod tests {
 
     fn asked(subject: &str, relation: &str, object: &str) -> Option<String> {
         let triple = Triple::new(subject, relation, object);
-        Made::of(&triple)
-            .map(Made::question)
-            .or_else(|| form(&triple).map(|form| filled(form, subject)))
+        Made::of(&triple).map(Made::question).or_else(|| form(&triple).map(|form| filled(form, subject)))
     }
 
     #[test]

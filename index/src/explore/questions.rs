@@ -100,7 +100,12 @@ impl Index {
     }
 
     /// Asks for something known about the maker of a work, without naming the maker.
-    fn about_maker(&self, graph: &Graph, made: Made<'_>, first: &QuestionFact) -> Result<Option<Candidate>, IndexError> {
+    fn about_maker(
+        &self,
+        graph: &Graph,
+        made: Made<'_>,
+        first: &QuestionFact,
+    ) -> Result<Option<Candidate>, IndexError> {
         let maker = normalize(made.maker);
         let work = normalize(made.work);
         let Some(phrase) = graph.phrase_id(&maker) else { return Ok(None) };

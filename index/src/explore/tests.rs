@@ -13,7 +13,11 @@ const DIMS: usize = 8;
 
 /// Passages: ID, title, triples.
 const PASSAGES: [(&str, &str, &[[&str; 3]]); 6] = [
-    ("giovanni", "Don Giovanni", &[["Don Giovanni", "was composed by", "Mozart"], ["Don Giovanni", "opened in", "Prague"]]),
+    (
+        "giovanni",
+        "Don Giovanni",
+        &[["Don Giovanni", "was composed by", "Mozart"], ["Don Giovanni", "opened in", "Prague"]],
+    ),
     ("mozart", "Mozart", &[["Mozart", "was born in", "Salzburg"], ["Mozart", "admired", "Haydn"]]),
     ("salzburg", "Salzburg", &[["Salzburg", "lies on", "Salzach"], ["Mozart", "was born in", "Salzburg"]]),
     ("haydn#1", "Haydn", &[["Haydn", "taught", "Mozart"], ["Mozart", "admired", "Haydn"]]),
@@ -26,8 +30,7 @@ fn built(dir: &Path, with_triples: bool) -> Index {
         id: id.to_owned(),
         title: title.to_owned(),
         text: format!("Text of {id}."),
-        triples: with_triples
-            .then(|| triples.iter().map(|triple| Triple::from(triple.map(str::to_owned))).collect()),
+        triples: with_triples.then(|| triples.iter().map(|triple| Triple::from(triple.map(str::to_owned))).collect()),
         metadata: None,
     };
     let corpus = Corpus::from_documents("test", PASSAGES.iter().map(document).collect());

@@ -222,7 +222,10 @@ impl NeighborQuery {
             (None, Some(id)) => NamedNode::Passage(id),
             (None, None) => return Err(ApiError::missing("phrase")),
             (Some(_), Some(_)) => {
-                return Err(ApiError::invalid("passage", "`passage` cannot be combined with `phrase`: send one of them"));
+                return Err(ApiError::invalid(
+                    "passage",
+                    "`passage` cannot be combined with `phrase`: send one of them",
+                ));
             }
         };
         Ok(NeighborQuery { node, kind, limit })

@@ -101,8 +101,7 @@ pub(crate) async fn find(
     let index = library.live.current();
     run_blocking(move || {
         let found = index.graph().map(|graph| graph.find_phrases(&text, limit));
-        let PhraseLookup { matches, complete } =
-            found.unwrap_or(PhraseLookup { matches: Vec::new(), complete: true });
+        let PhraseLookup { matches, complete } = found.unwrap_or(PhraseLookup { matches: Vec::new(), complete: true });
         let mut room = RESPONSE_BYTES;
         let mut phrases = Vec::with_capacity(matches.len());
         for found in matches {

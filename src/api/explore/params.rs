@@ -12,7 +12,10 @@ use crate::api::error::ApiError;
 ///
 /// # Errors
 /// The first error of `visit`.
-pub(super) fn each(query: Option<&str>, mut visit: impl FnMut(&str, &str) -> Result<(), ApiError>) -> Result<(), ApiError> {
+pub(super) fn each(
+    query: Option<&str>,
+    mut visit: impl FnMut(&str, &str) -> Result<(), ApiError>,
+) -> Result<(), ApiError> {
     parse(query.unwrap_or_default().as_bytes()).try_for_each(|(name, value)| visit(&name, &value))
 }
 

@@ -15,6 +15,9 @@ use crate::api::error::{ApiError, ErrorBody};
 use crate::api::page::{PAGE, limit};
 use crate::api::state::AppState;
 
+/// Maximum number of triples to skip.
+const MAX_OFFSET: u32 = 1_000_000_000;
+
 /// Passage with a page of its triples.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct IndexPassage {
@@ -86,7 +89,7 @@ struct TripleQuery {
     params(
         ("id" = String, Path, description = "ID of the passage"),
         ("limit" = Option<usize>, Query, description = "maximum number of triples, from 1 to 100; defaults to 20", minimum = 1, maximum = 100),
-        ("offset" = Option<usize>, Query, description = "number of triples to skip; defaults to 0", minimum = 0, maximum = 4294967295),
+        ("offset" = Option<usize>, Query, description = "number of triples to skip; at most 1,000,000,000; defaults to 0", minimum = 0, maximum = 1_000_000_000),
     ),
     responses(
         (status = 200, description = "the passage", body = IndexPassage),
@@ -168,7 +171,7 @@ impl TripleQuery {
         params::each(query, |name, value| {
             match name {
                 "limit" => parsed.limit = limit(value)?,
-                "offset" => parsed.offset = params::number(name, value, 0..=u32::MAX)? as usize,
+                "offset" => parsed.offset = params::number(name, value, 0..=MAX_OFFSET)? as usize,
                 name => return Err(ApiError::unknown(name)),
             }
             Ok(())
