@@ -19,6 +19,7 @@ mod embedding_cache;
 mod embedding_journal;
 mod error;
 mod evidence;
+mod explore;
 mod extract;
 mod filter;
 mod folder;
@@ -63,6 +64,10 @@ pub use error::{ExtractError, IndexError};
 pub use evidence::{
     Evidence, GraphRank, GraphTrace, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase,
     Passage, PathEdge, SeedFact, SeedPhrase, TripleHit,
+};
+pub use explore::{
+    ChunkSiblings, EdgeKind, ExampleQuestion, GraphNode, Neighborhood, NodeEdge, NodeKind, PassageName, PhraseLookup,
+    PhraseMatch, PhraseMatchKind, QuestionFact, TripleSource,
 };
 pub use extract::{Extract, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};

@@ -57,12 +57,28 @@ pub struct CommitStatus {
     pub created: u64,
     /// Progress of the change.
     pub status: CommitStage,
+    /// Step of the commit, while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<CommitPhaseProgress>,
     /// Result of the change, if it is done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<CommitResponse>,
     /// Reason the change failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,
+}
+
+/// Step of a running commit. A commit passes the phases `reading`, `embedding`, `linking`, `extracting`, `phrases`,
+/// `facts`, `synonyms`, `sealing` and `publishing`, without those that it does not need.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct CommitPhaseProgress {
+    /// Name of the phase.
+    pub phase: String,
+    /// Number of units done: passages, vectors, files.
+    pub done: u64,
+    /// Number of all units in the phase. Null while unknown.
+    #[schema(required)]
+    pub total: Option<u64>,
 }
 
 /// Creates the store of background changes. Each takes a few KB at most.
@@ -113,8 +129,11 @@ impl BackgroundChange {
             ChangeProgress::Finished(Ok(made)) => (CommitStage::Done, Some(made), None),
             ChangeProgress::Finished(Err(error)) => (CommitStage::Failed, None, Some(error.body().error)),
         };
+        let step = self.ticket.step().filter(|_| status == CommitStage::Running);
+        let progress =
+            step.map(|step| CommitPhaseProgress { phase: step.phase.to_string(), done: step.done, total: step.total });
         let id = self.id.clone();
         let created = self.created;
-        CommitStatus { id, object: "documents.commit.status", created, status, commit, error }
+        CommitStatus { id, object: "documents.commit.status", created, status, progress, commit, error }
     }
 }

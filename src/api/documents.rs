@@ -286,12 +286,12 @@ impl AppState {
 }
 
 /// Extracts the document ID from the path. An ID that is not UTF-8 cannot belong to any document.
-fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+pub(super) fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let Path(id) = id.map_err(|error| ApiError::new(Code::DocumentNotFound, error.body_text()).with_param("id"))?;
     Ok(id)
 }
 
-fn absent(id: &str) -> ApiError {
+pub(super) fn absent(id: &str) -> ApiError {
     ApiError::new(Code::DocumentNotFound, format!("the document `{id}` does not exist")).with_param("id")
 }
 

@@ -84,6 +84,8 @@ error_table! {
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
     /// There is no document with this ID.
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
+    /// The graph of the index has no such node.
+    NodeNotFound: NOT_FOUND, "invalid_request_error", "node_not_found", retry: false;
     /// There is no change with this ID.
     CommitNotFound: NOT_FOUND, "invalid_request_error", "commit_not_found", retry: false;
     /// There is no stored response with this ID.

@@ -11,6 +11,7 @@
 //! | `search`, `vector_stores`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | page size of lists |
 //! | `documents`, `library`, `commits` | documents of the index, the queue of changes, and background changes |
+//! | `explore` | `/v1/index`, views of the index for people who look around in it |
 //! | `playground` | `/`, a web page to try the server |
 //! | `policies`, `policy_registry` | the served policies, and loading and unloading them |
 //! | `traces`, `archive` | traces of episodes, and replaying them |
@@ -30,7 +31,7 @@
 //! | `follow`, `sse`, `resume` | event streams of episodes, their encoding, and streams that survive a lost connection
 //! |
 //! | `observe`, `traceparent`, `guard`, `metrics`, `drain` | logging, metrics and shutdown around every request |
-//! | `debug` | current state of the server, for its operator |
+//! | `debug`, `load` | current state of the server and its load in numbers, for its operator |
 //! | `state` | state shared by all handlers |
 
 pub mod agent;
@@ -52,6 +53,7 @@ mod encoding;
 mod episodes;
 pub mod error;
 mod error_mapping;
+pub mod explore;
 mod fair_slots;
 mod follow;
 mod guard;
@@ -59,6 +61,7 @@ pub(crate) mod head;
 pub mod health;
 mod library;
 pub mod lifetime;
+pub mod load;
 mod mcp;
 mod metrics;
 pub mod models;
@@ -117,6 +120,7 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(tokenize::detokenize))
         .infer(routes!(search::search))
         .infer(routes!(vector_stores::search))
+        .infer(routes!(explore::nodes::find))
         .infer(routes!(embeddings::create))
         .index(routes!(documents::upsert, documents::list))
         .index(routes!(documents::get, documents::delete))
@@ -134,6 +138,10 @@ fn information() -> ProtectedRoutes {
         .infer(routes!(responses::retrieve::retrieve, responses::delete::delete))
         .infer(routes!(responses::cancel::cancel))
         .index(routes!(commits::get))
+        .infer(routes!(explore::summary::get))
+        .infer(routes!(explore::questions::list))
+        .infer(routes!(explore::neighbors::list))
+        .infer(routes!(explore::passages::get))
         .infer(routes!(models::list))
         .infer(routes!(models::get))
         .infer(routes!(agent::resume::get))
@@ -143,6 +151,7 @@ fn information() -> ProtectedRoutes {
         .open(routes!(health::ready))
         .admin(routes!(health::metrics))
         .admin(routes!(debug::state))
+        .admin(routes!(load::load))
         .open(routes!(playground::front))
         .open(routes!(openapi::yaml))
         .open(routes!(openapi::json))

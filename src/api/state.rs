@@ -1,7 +1,7 @@
 //! State shared by all handlers.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Semaphore;
 use waymark_agent::{LoadedBase, Policy, Runtime, Search};
@@ -65,6 +65,8 @@ pub struct AppState {
     pub metrics: ServerMetrics,
     /// Shutdown state.
     pub drain: Drain,
+    /// Creation time of the state, from which uptimes are counted.
+    pub(crate) started: Instant,
 }
 
 impl AppState {
@@ -92,6 +94,7 @@ impl AppState {
             keys: ApiKeys::default(),
             config,
             drain: Drain::default(),
+            started: Instant::now(),
         }
     }
 

@@ -365,3 +365,23 @@ async fn a_server_that_goes_down_makes_what_it_took_in() {
     eventually("all is made", || drain.running() == 0).await;
     assert_eq!(scene.live.current().manifest().passages, 6 + 3);
 }
+
+#[tokio::test]
+async fn a_running_change_tells_its_step() {
+    let scene = Scene::idle(ApiKeys::default()).await;
+    scene.held.held.store(true, SeqCst);
+    let running = scene.begin(edition(&["first"], 2)).await;
+    eventually("the commit embeds", || scene.held.entered.load(SeqCst)).await;
+    let waiting = scene.begin(edition(&["second"], 2)).await;
+    let during = scene.status(&running).await;
+    let queued = scene.status(&waiting).await;
+    // Released before anything is checked: the commit would wait for ever.
+    scene.let_go();
+    assert_eq!((&during["status"], &during["progress"]["phase"]), (&json!("running"), &json!("embedding")), "{during}");
+    assert_eq!(during["progress"]["total"], 7);
+    assert!(during["progress"]["done"].as_u64().unwrap() < 7, "{during}");
+    assert_eq!((&queued["status"], queued.get("progress")), (&json!("queued"), None));
+    let told = scene.end(&running).await;
+    assert_eq!((&told["status"], told.get("progress")), (&json!("done"), None));
+    scene.made(&waiting).await;
+}

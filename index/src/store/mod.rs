@@ -71,6 +71,12 @@ impl PassageStore {
         Ok(Passage { id: id.to_owned(), title: title.to_owned(), text: text.to_owned() })
     }
 
+    /// Reads ID and title of the passage with this number.
+    pub(crate) fn name(&self, number: u32) -> Result<(String, String), IndexError> {
+        let [id, title, ..] = self.fields(number)?;
+        Ok((id.to_owned(), title.to_owned()))
+    }
+
     /// Reads the searchable text of the passage with this number.
     pub(crate) fn content(&self, number: u32) -> Result<String, IndexError> {
         let [_, title, text, _] = self.fields(number)?;
