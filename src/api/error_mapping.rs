@@ -67,8 +67,12 @@ pub(crate) async fn no_route(request: Request) -> ApiError {
 }
 
 /// Responds to any request on a connection beyond the limit.
-pub(crate) async fn overloaded() -> Response {
-    let mut response = ApiError::new(Code::TooManyConnections, "too many connections are open").into_response();
+pub(crate) async fn overloaded() -> ApiError {
+    ApiError::new(Code::TooManyConnections, "too many connections are open")
+}
+
+/// Closes the connection after this response.
+pub(crate) async fn close_connection(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }

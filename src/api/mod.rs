@@ -88,7 +88,8 @@ pub mod vector_stores;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
+use axum::routing::get;
 use utoipa_axum::routes;
 
 use auth::{AuthGate, ProtectedRoutes};
@@ -157,9 +158,16 @@ fn information() -> ProtectedRoutes {
         .open(routes!(openapi::json))
 }
 
-/// Router for connections beyond the limit: it answers every request with the same error.
+/// Router for connections beyond the limit. It answers probes, since an orchestrator would otherwise restart a server
+/// whose clients hold all connections, and every other request with the same error.
 pub fn overloaded(state: AppState) -> Router {
-    Router::new().fallback(error_mapping::overloaded).layer(from_fn_with_state(state, observe::observe))
+    Router::new()
+        .route("/health", get(health::health))
+        .route("/ready", get(health::ready))
+        .fallback(error_mapping::overloaded)
+        .layer(map_response(error_mapping::close_connection))
+        .layer(from_fn_with_state(state.clone(), observe::observe))
+        .with_state(state)
 }
 
 /// Builds the router of the whole interface. A request passes the layers from the last one added to the first.

@@ -263,7 +263,13 @@ mod tests {
 
     fn times() -> ConnectionConfig {
         let seconds = Duration::from_secs;
-        ConnectionConfig { most: 1, header: seconds(1), body: seconds(1), send: seconds(20), idle: seconds(300) }
+        ConnectionConfig {
+            header: seconds(1),
+            body: seconds(1),
+            send: seconds(20),
+            idle: seconds(300),
+            ..ConnectionConfig::default()
+        }
     }
 
     /// Returns the seconds left in the current stage.

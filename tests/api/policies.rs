@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use waymark::api::PolicyStore;
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, TestServer, says, script};
+use crate::harness::{ServerPlan, TestServer, answer, says, script};
 
 /// Writes a policy `name` to the directory `dir`, with an adapter that the mock accepts.
 fn write(dir: &Path, name: &str) {
@@ -37,12 +37,12 @@ async fn test_server() -> (tempfile::TempDir, TestServer) {
 
 async fn load(server: &TestServer, directory: &str) -> (u16, Value) {
     let response = server.post("/v1/policies", &json!({"directory": directory})).await;
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 async fn unload(server: &TestServer, name: &str) -> (u16, Value) {
     let response = server.client.delete(server.url(&format!("/v1/policies/{name}"))).send().await.unwrap();
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 fn question(model: &str) -> Value {

@@ -4,13 +4,8 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::golden::ask as body;
 use crate::harness::{ServerPlan, TestServer, read_until, says};
-
-fn body(extra: Value) -> Value {
-    let mut body = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    body
-}
 
 /// Returns the status, code and param of an error, after checking its format.
 fn error(status: u16, value: &Value) -> (u16, String, Value) {

@@ -2,6 +2,8 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod connections;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -20,7 +22,12 @@ impl RunningServer {
     }
 
     fn start_as(setup: impl FnOnce(&mut Command) -> &mut Command) -> RunningServer {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_waymark"));
+        RunningServer::start_command(env!("CARGO_BIN_EXE_waymark"), setup)
+    }
+
+    /// Starts `program`, which is the server or becomes it.
+    fn start_command(program: &str, setup: impl FnOnce(&mut Command) -> &mut Command) -> RunningServer {
+        let mut command = Command::new(program);
         let mut child = setup(command.stdout(Stdio::piped()).stderr(Stdio::null())).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
