@@ -120,7 +120,7 @@ impl<S: SessionSource> Episode<S> {
             Some(ids) => ids,
             None => {
                 // The training variant shortens a long prompt instead of refusing it.
-                if policy.variant.is_serving() {
+                if !policy.variant.is_training() {
                     runtime.check_bytes(question.bytes())?;
                 }
                 runtime.encode_with_tools(&policy.protocol.prompt(&question, guided), question.tools())?

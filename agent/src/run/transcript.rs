@@ -51,6 +51,7 @@ impl Transcript {
     }
 
     /// Returns the number of tokens of the prompt.
+    #[cfg(test)]
     pub(super) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }

@@ -5,7 +5,6 @@ use std::time::Instant;
 use futures::{StreamExt, stream};
 use waymark_index::{Evidence, MAX_K, Query};
 
-
 use super::batch_answer::BatchResults;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;

@@ -36,7 +36,6 @@ impl WireRequest for GraphR1Request {}
 
 /// Results, in the order of the queries.
 #[derive(Debug, Serialize, ToSchema)]
-#[expect(dead_code, reason = "only its schema is used: `BatchAnswer` writes it piece by piece")]
 pub struct GraphR1Response {
     /// One entry per query.
     pub result: Vec<DocsAndFacts>,

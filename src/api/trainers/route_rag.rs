@@ -37,7 +37,6 @@ impl WireRequest for RouteRagRequest {}
 
 /// Results, one list per query.
 #[derive(Debug, Serialize, ToSchema)]
-#[expect(dead_code, reason = "only its schema is used: `BatchAnswer` writes it piece by piece")]
 pub struct RouteRagResponse {
     /// Documents, best first.
     pub result: Vec<Vec<FoundDocument>>,

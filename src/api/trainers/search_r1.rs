@@ -33,7 +33,6 @@ impl WireRequest for RetrieveRequest {}
 
 /// Results, one list per query.
 #[derive(Debug, Serialize, ToSchema)]
-#[expect(dead_code, reason = "only its schema is used: `BatchAnswer` writes it piece by piece")]
 pub struct RetrieveResponse {
     /// Documents, best first.
     pub result: Vec<Vec<RetrievedDocument>>,
