@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::loop_rules::{EvaluationRules, LoopRules, ServingRules, TrainingRules};
+use super::protocol::ReadingRule;
 
 /// Variant of the loop around a protocol. All three agree on well-formed turns; they differ as follows:
 ///
@@ -39,17 +39,23 @@ pub enum LoopVariant {
 }
 
 impl LoopVariant {
-    /// Returns the rules of the loop.
-    pub(super) fn rules(self) -> &'static dyn LoopRules {
+    /// Returns the rule for reading actions.
+    pub fn reading(self) -> ReadingRule {
         match self {
-            LoopVariant::Serving => &ServingRules,
-            LoopVariant::Evaluation => &EvaluationRules,
-            LoopVariant::Training => &TrainingRules,
+            LoopVariant::Serving => ReadingRule::Lenient,
+            LoopVariant::Training => ReadingRule::First,
+            LoopVariant::Evaluation => ReadingRule::SearchFirst,
         }
     }
 
     /// Returns `true` if each turn is sampled to its end, cut, and continued in a new session.
     pub fn is_training(self) -> bool {
         self == LoopVariant::Training
+    }
+
+    /// Returns `true` if answers are forced, unfinished answers count, passages are sanitized and searches are
+    /// remembered.
+    pub fn is_serving(self) -> bool {
+        self == LoopVariant::Serving
     }
 }

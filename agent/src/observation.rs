@@ -1,11 +1,11 @@
 //! Observations: encoding to token ids within a limit.
 
 use super::AgentError;
-use super::action::{ActionOutcome, FoundEvidence};
+use super::generator::SessionSource;
 use super::policy::Policy;
-use super::protocol::Injected;
+use super::protocol::{ActionOutcome, FoundEvidence, Injected};
 use super::retrieval::Format;
-use super::text_codec::TextCodec;
+use super::runtime::Runtime;
 
 /// Upper bound of the bytes of a token.
 const LONGEST: usize = 256;
@@ -33,8 +33,8 @@ pub(super) struct Observation {
 /// Encodes an observation into at most `limit` tokens. [`Format::Training`] cuts on the right, closing tag included, as
 /// the reference does. [`Format::Evaluation`], and every protocol with a change of speaker, shortens the retrieved text
 /// and keeps the frame, which must fit ([`frame`]).
-pub(super) fn observe(
-    codec: &TextCodec,
+pub(super) fn observe<S: SessionSource>(
+    runtime: &Runtime<S>,
     parts: Vec<Injected>,
     format: Format,
     limit: usize,
@@ -42,29 +42,29 @@ pub(super) fn observe(
     let mut parts = within(parts, limit);
     for part in &mut parts {
         if let Injected::Retrieved(text) = part {
-            drop_middle(codec, text, limit)?;
+            drop_middle(runtime, text, limit)?;
         }
     }
-    encode_within(codec, &parts, format, limit)
+    encode_within(runtime, &parts, format, limit)
 }
 
-fn encode_within(
-    codec: &TextCodec,
+fn encode_within<S: SessionSource>(
+    runtime: &Runtime<S>,
     parts: &[Injected],
     format: Format,
     limit: usize,
 ) -> Result<Observation, AgentError> {
-    let ids = codec.encode_parts(parts)?;
+    let ids = runtime.encode_parts(parts)?;
     if ids.len() <= limit {
-        return Ok(Observation { text: text(codec, parts, &ids), ids, truncated: false });
+        return Ok(Observation { text: text(runtime, parts, &ids), ids, truncated: false });
     }
     if (format == Format::Evaluation || speaks(parts))
-        && let Some((ids, text)) = shortened(codec, parts, ids.len(), limit)?
+        && let Some((ids, text)) = shortened(runtime, parts, ids.len(), limit)?
     {
         return Ok(Observation { ids, text, truncated: true });
     }
     let ids = ids[..limit].to_vec();
-    Ok(Observation { text: codec.tokenizer.decode(&ids), ids, truncated: true })
+    Ok(Observation { text: runtime.tokenizer.decode(&ids), ids, truncated: true })
 }
 
 /// Truncates retrieved texts that no tokens within the limit could represent. A passage may be megabytes long, and
@@ -81,7 +81,7 @@ pub(super) fn within(mut parts: Vec<Injected>, limit: usize) -> Vec<Injected> {
 
 /// Removes the middle of a long text that cannot influence an observation of `limit` tokens: keeps a beginning that
 /// exceeds the limit, and the end, which merges with the frame. Encoding the rest would take most of the time.
-fn drop_middle(codec: &TextCodec, text: &mut String, limit: usize) -> Result<(), AgentError> {
+fn drop_middle<S: SessionSource>(runtime: &Runtime<S>, text: &mut String, limit: usize) -> Result<(), AgentError> {
     // The last tokens of the head may differ from those of the whole text.
     let enough = limit.saturating_add(MARGIN);
     let tail = word_start(text, text.len().saturating_sub(TAIL));
@@ -91,7 +91,7 @@ fn drop_middle(codec: &TextCodec, text: &mut String, limit: usize) -> Result<(),
         if head >= tail {
             return Ok(());
         }
-        if codec.literal(&text[..head])?.len() > enough {
+        if runtime.literal(&text[..head])?.len() > enough {
             text.replace_range(head..tail, "");
             return Ok(());
         }
@@ -115,13 +115,17 @@ fn word_start(text: &str, at: usize) -> usize {
 ///
 /// # Errors
 /// [`AgentError::Speakers`] when the protocol changes speakers and the chat template cannot.
-pub(super) fn frame(codec: &TextCodec, policy: &Policy, format: Format) -> Result<usize, AgentError> {
+pub(super) fn frame<S: SessionSource>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    format: Format,
+) -> Result<usize, AgentError> {
     let nothing = ActionOutcome::Evidence(FoundEvidence::of(&[]));
     let mut parts = policy.protocol.observation(&nothing, format);
     if !speaks(&parts) {
         return Ok(0);
     }
-    if let Err(reason) = codec.speakers() {
+    if let Err(reason) = runtime.speakers() {
         return Err(AgentError::Speakers { policy: policy.name.clone(), reason: reason.to_owned() });
     }
     for part in &mut parts {
@@ -129,7 +133,7 @@ pub(super) fn frame(codec: &TextCodec, policy: &Policy, format: Format) -> Resul
             text.clear();
         }
     }
-    Ok(codec.encode_parts(&parts)?.len())
+    Ok(runtime.encode_parts(&parts)?.len())
 }
 
 /// Returns `true` if an observation contains a change of speaker.
@@ -138,31 +142,31 @@ fn speaks(parts: &[Injected]) -> bool {
 }
 
 /// Returns the text of an observation: its decoded ids without control tokens.
-fn text(codec: &TextCodec, parts: &[Injected], ids: &[u32]) -> String {
+fn text<S: SessionSource>(runtime: &Runtime<S>, parts: &[Injected], ids: &[u32]) -> String {
     if speaks(parts) {
-        return codec.tokenizer.decode(ids);
+        return runtime.tokenizer.decode(ids);
     }
     parts.iter().map(Injected::text).collect()
 }
 
 /// Encodes an observation with shortened retrieved text. `None` when the frame alone is too long.
-fn shortened(
-    codec: &TextCodec,
+fn shortened<S: SessionSource>(
+    runtime: &Runtime<S>,
     parts: &[Injected],
     length: usize,
     limit: usize,
 ) -> Result<Option<(Vec<u32>, String)>, AgentError> {
     let Some(at) = parts.iter().position(|part| matches!(part, Injected::Retrieved(_))) else { return Ok(None) };
-    let retrieved = codec.literal(parts[at].text())?;
+    let retrieved = runtime.literal(parts[at].text())?;
     let mut parts = parts.to_vec();
     // Tokens merge across the boundaries, so the first guess can be off by a few.
     let mut keep = retrieved.len().saturating_sub(length - limit);
     loop {
-        let kept = codec.tokenizer.decode(&retrieved[..keep]);
+        let kept = runtime.tokenizer.decode(&retrieved[..keep]);
         parts[at] = Injected::retrieved(kept.trim_end_matches(char::REPLACEMENT_CHARACTER));
-        let ids = codec.encode_parts(&parts)?;
+        let ids = runtime.encode_parts(&parts)?;
         if ids.len() <= limit {
-            let text = text(codec, &parts, &ids);
+            let text = text(runtime, &parts, &ids);
             return Ok(Some((ids, text)));
         }
         if keep == 0 {
@@ -181,6 +185,7 @@ mod tests {
     use waymark_models::tokenizer::Tokenizer;
 
     use super::*;
+    use waymark_engine::{Engine, EngineConfig, MockBackend};
 
     #[test]
     fn what_lies_far_behind_the_cut_is_not_encoded() {
@@ -236,8 +241,11 @@ mod tests {
         Tokenizer::from_file(&path).unwrap()
     }
 
-    fn codec(tokenizer: Tokenizer) -> TextCodec {
-        TextCodec { tokenizer: Arc::new(tokenizer), template: None, eos: Vec::new(), tables: Arc::default() }
+    fn runtime(tokenizer: Tokenizer) -> Runtime<Engine> {
+        let tokenizer = Arc::new(tokenizer);
+        let backend = Box::new(MockBackend::random(1, tokenizer.vocab()));
+        let engine = Engine::start(backend, EngineConfig::default(), tokenizer.table()).unwrap();
+        Runtime::new(engine, tokenizer, None, Vec::new(), None)
     }
 
     fn framed(text: &str) -> Vec<Injected> {
@@ -246,10 +254,10 @@ mod tests {
 
     #[test]
     fn of_a_long_text_little_is_encoded() {
-        let codec = codec(words());
+        let runtime = runtime(words());
         for (text, most) in [("capital of \u{e9} ".repeat(9000), 3000), ("\u{e9}".repeat(60_000), 3000)] {
             let mut left = text.clone();
-            drop_middle(&codec, &mut left, 50).unwrap();
+            drop_middle(&runtime, &mut left, 50).unwrap();
             assert!(left.len() < most, "{}", left.len());
             assert!(
                 text.starts_with(&left[..left.floor_char_boundary(800)]) && text.ends_with(&left[left.len() - 20..])
@@ -258,7 +266,7 @@ mod tests {
         // Where tokens stand for more bytes, more is looked at.
         let long = LONG.repeat(9000);
         let mut left = LONG.repeat(9000);
-        drop_middle(&codec, &mut left, 50).unwrap();
+        drop_middle(&runtime, &mut left, 50).unwrap();
         assert!(left.len() > LONG.len() * (50 + MARGIN) && left.len() < long.len() / 10, "{}", left.len());
     }
 
@@ -272,13 +280,13 @@ mod tests {
             limit in 0..90usize,
             training: bool,
         ) {
-            thread_local!(static CODECS: [TextCodec; 2] = [codec(words()), codec(Tokenizer::bytes())]);
+            thread_local!(static RUNTIMES: [Runtime<Engine>; 2] = [runtime(words()), runtime(Tokenizer::bytes())]);
             let format = if training { Format::Training } else { Format::Evaluation };
             let parts = framed(&parts.concat());
-            CODECS.with(|codecs| {
-                for codec in codecs {
-                    let plain = encode_within(codec, &within(parts.clone(), limit), format, limit).unwrap();
-                    prop_assert_eq!(observe(codec, parts.clone(), format, limit).unwrap(), plain);
+            RUNTIMES.with(|runtimes| {
+                for runtime in runtimes {
+                    let plain = encode_within(runtime, &within(parts.clone(), limit), format, limit).unwrap();
+                    prop_assert_eq!(observe(runtime, parts.clone(), format, limit).unwrap(), plain);
                 }
                 Ok(())
             })?;

@@ -4,12 +4,14 @@ use serde_json::{Value, json};
 use waymark_engine::mock::Lines;
 
 use crate::golden::{golden, steady, transcript};
-use crate::harness::{TestServer, chunks, says, script, with_fields};
+use crate::harness::{TestServer, chunks, says, script};
 
 const PATH: &str = "/v1/completions";
 
 fn ask(extra: Value) -> Value {
-    with_fields(json!({"model": "plain", "prompt": "Once", "max_tokens": 100}), extra)
+    let mut body = json!({"model": "plain", "prompt": "Once", "max_tokens": 100});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
 }
 
 async fn whole(server: &TestServer, extra: Value) -> Value {

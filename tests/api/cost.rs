@@ -3,10 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::golden::{ask, loops};
-use crate::harness::{TestServer, chunks, script, with_fields};
+use crate::harness::{TestServer, chunks, script};
 
 fn question(extra: Value) -> Value {
-    with_fields(json!({"question": "Who wrote Faust?", "model": "routerag"}), extra)
+    let mut body = json!({"question": "Who wrote Faust?", "model": "routerag"});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
 }
 
 async fn agent(server: &TestServer, extra: Value) -> Value {

@@ -8,7 +8,6 @@
     missing_debug_implementations
 )]
 
-mod answers;
 mod auth;
 mod bytes;
 mod citations;
@@ -23,14 +22,10 @@ mod debug;
 mod disconnects;
 mod documents;
 mod drain;
-mod encoding;
 mod evo_rag;
-mod explore;
 mod golden;
 mod harness;
-mod hosts;
 mod load;
-mod load_numbers;
 mod mcp;
 mod metrics;
 mod openapi;
@@ -48,7 +43,6 @@ mod sdk;
 mod slow_clients;
 mod small_index;
 mod structured;
-mod tenants;
 mod tokenize;
 mod tools;
 mod traces;

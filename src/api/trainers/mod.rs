@@ -8,10 +8,9 @@
 //! | `graph_r1` | `POST /query` | GraphRAG-R1 |
 //!
 //! Requests and responses have the formats of the originals; error responses are this server's own. `batch` runs the
-//! queries of one request concurrently, and `batch_answer` writes their results.
+//! queries of one request concurrently.
 
 mod batch;
-mod batch_answer;
 pub mod graph_r1;
 pub mod route_rag;
 pub mod search_r1;

@@ -15,23 +15,25 @@ use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Hit, HitPath, HitRank, Mode, Passage};
 
-use crate::harness::{TestServer, with_fields};
+use crate::harness::TestServer;
 
 /// Builds a request with a question and `extra`.
 pub fn ask(extra: Value) -> Value {
-    with_fields(json!({"model": "plain", "input": "hello"}), extra)
+    let mut body = json!({"model": "plain", "input": "hello"});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
 }
 
 /// Sends a request and returns its JSON response.
 pub async fn create(server: &TestServer, body: &Value) -> (u16, Value) {
     let response = server.post("/v1/responses", body).await;
-    crate::harness::answer(response).await
+    (response.status().as_u16(), response.json().await.unwrap())
 }
 
 /// Fetches the response with this ID.
 pub async fn fetch(server: &TestServer, id: &Value, query: &str) -> (u16, Value) {
     let response = server.get(&format!("/v1/responses/{}{query}", id.as_str().unwrap())).await;
-    crate::harness::answer(response).await
+    (response.status().as_u16(), response.json().await.unwrap())
 }
 
 /// Returns the events of a stream, after checking the rules that hold for all streams.
