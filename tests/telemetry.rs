@@ -80,8 +80,9 @@ impl TracedServer {
     /// Sends a request on a new connection.
     fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let mut socket = TcpStream::connect(&self.address).unwrap();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        );
         write!(socket, "{head}{headers}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
         socket
     }

@@ -127,7 +127,7 @@ async fn a_handshake_that_does_not_come_and_plain_words() {
     let mut http = HttpConfig::default();
     http.connection.header = Duration::from_millis(300);
     let server = start_server(dir.path(), http).await;
-    for words in ["", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n"] {
+    for words in ["", "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         socket.write_all(words.as_bytes()).await.unwrap();
         let mut answer = Vec::new();

@@ -9,7 +9,7 @@ use waymark_models::tokenizer::TokenBytes;
 
 use super::answer_closing::{AnswerClosing, ClosingTag};
 use super::answer_opening::{AnswerOpening, OpeningMarks};
-use super::protocol::{SegmentKind, Tags};
+use super::segment::{SegmentKind, Tags};
 
 /// Reason for refusing some schemas.
 const UNSUPPORTED_TEXT: &str =

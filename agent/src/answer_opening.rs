@@ -7,7 +7,7 @@ use waymark_engine::{Constraint, ConstraintState, LineLabel, StopString};
 use waymark_models::sampler::TokenMask;
 use waymark_models::tokenizer::TokenBytes;
 
-use super::protocol::{SegmentKind, Tag, Tags};
+use super::segment::{SegmentKind, Tag, Tags};
 
 /// Constraint of a tagged turn: any text up to the tag that opens an answer, then the answer's constraint. A query is
 /// never an answer, whatever it contains.

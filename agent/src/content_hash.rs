@@ -11,6 +11,31 @@ use super::error::AgentError;
 /// Files of an adapter.
 const ADAPTER: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
+/// Checks that a file is below `root` once all symbolic links are resolved.
+///
+/// # Errors
+/// [`AgentError::Policy`] when the file is elsewhere or cannot be found.
+pub(super) fn check_below(root: &Path, path: &Path) -> Result<(), AgentError> {
+    let refuse = |reason: String| AgentError::Policy { path: path.to_owned(), reason };
+    match path.canonicalize() {
+        Ok(resolved) if resolved.starts_with(root) => Ok(()),
+        // The place that a link leads to is not told.
+        Ok(_) => Err(refuse(format!("the file is not below {}: links must not lead out of it", root.display()))),
+        Err(error) => Err(refuse(error.to_string())),
+    }
+}
+
+/// Checks that an adapter's directory and files are below `root`. Missing files are skipped: loading the adapter reports
+/// them.
+///
+/// # Errors
+/// Same as [`check_below`].
+pub(super) fn check_adapter_below(root: &Path, adapter: &Path) -> Result<(), AgentError> {
+    check_below(root, adapter)?;
+    let files = ADAPTER.iter().map(|name| adapter.join(name));
+    files.filter(|file| file.symlink_metadata().is_ok()).try_for_each(|file| check_below(root, &file))
+}
+
 /// Returns the BLAKE3 hash over `text`, which is the content of `policy.toml`, and the adapter's files in the directory
 /// `adapter`. Missing files are skipped: loading the adapter reports them.
 ///

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use waymark_models::chat::{Tool, ToolCall};
 
 use super::AgentError;
@@ -121,6 +122,16 @@ impl Conversation {
         !self.tools.is_empty() || said(&self.last) || self.history.iter().any(said)
     }
 
+    /// Returns the size of all texts, in bytes: messages, calls, and descriptions of tools.
+    pub fn bytes(&self) -> usize {
+        let json = |value: &Value| value.to_string().len();
+        let call = |call: &ToolCall| call.name.len() + call.arguments.values().map(json).sum::<usize>();
+        let message =
+            |message: &ConversationMessage| message.content.len() + message.calls.iter().map(call).sum::<usize>();
+        let tools = self.tools.iter().map(|tool| serde_json::to_vec(tool).map_or(0, |json| json.len()));
+        self.history.iter().chain([&self.last]).map(message).sum::<usize>() + tools.sum::<usize>()
+    }
+
     /// Returns the whole chat, with `content` in place of the question.
     pub fn with_last(&self, content: String) -> Vec<ConversationMessage> {
         let mut messages = self.history.clone();
@@ -148,6 +159,7 @@ mod tests {
         let prompted = conversation.with_last("Q: When?".into());
         assert_eq!(prompted[..3], chat[..3]);
         assert_eq!(prompted[3].content, "Q: When?");
+        assert_eq!(conversation.bytes(), "Be short.Who wrote Faust?GoetheWhen?".len());
     }
 
     #[test]

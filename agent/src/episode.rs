@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 use waymark_engine::{Engine, RequestId, SessionOptions};
-use waymark_index::{Condition, Evidence, Mode, Query};
+use waymark_index::{Evidence, Mode, Query};
 use waymark_models::chat::Tool;
 use waymark_models::grammar::Json;
 
@@ -14,7 +14,7 @@ use super::AgentError;
 use super::answer_format::AnswerFormat;
 use super::budget::Budget;
 use super::conversation::Conversation;
-use super::event::Event;
+use super::episode_limits::{check_turns, reserved_tokens, truncate_prompt};
 use super::excluded_passages::ExcludedPassages;
 use super::generator::SessionSource;
 use super::guide::AllowedActions;
@@ -22,14 +22,12 @@ use super::loop_variant::LoopVariant;
 use super::observation::frame;
 use super::options::EpisodeOptions;
 use super::policy::Policy;
-use super::protocol::{SegmentKind, Tag, Tags};
 use super::retrieval::Retrieval;
-use super::run::EpisodeRun;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
-use super::sanitize::STAND_IN;
+use super::segment::{SegmentKind, Tag, Tags};
 use super::tool_constraint::ToolConstraint;
-use super::trajectory::{PartialTrajectory, Trajectory};
+use super::trajectory::PartialTrajectory;
 
 /// An episode that is ready to run: its options are checked and its prompt is encoded, but nothing was computed yet.
 #[derive(Debug)]
@@ -51,8 +49,6 @@ pub(super) struct EpisodeSettings {
     pub(super) retrieval: Retrieval,
     /// Passages excluded from its searches.
     pub(super) excluded: ExcludedPassages,
-    /// Filter on the metadata of retrieved documents.
-    pub(super) only: Option<Arc<Condition>>,
     /// Overrides the mode that the policy writes.
     pub(super) mode: Option<Mode>,
     pub(super) sampling: Sampling,
@@ -87,13 +83,12 @@ impl EpisodeSettings {
 
     /// Returns the query for `text`, about `entities`, in `mode`.
     pub(super) fn query(&self, text: &str, entities: &[String], mode: Mode) -> Query {
-        let wanted = self.retrieval.query(text, entities, mode);
-        self.excluded.widen(Query { only: self.only.clone(), ..wanted })
+        self.excluded.widen(self.retrieval.query(text, entities, mode))
     }
 
     /// Returns the part of a [search](Self::query)'s result that the episode may see.
     pub(super) fn permitted(&self, found: Evidence) -> Evidence {
-        self.excluded.narrow(found, &self.retrieval)
+        self.excluded.narrow(found, &self.retrieval.search)
     }
 }
 
@@ -101,8 +96,8 @@ impl<S: SessionSource> Episode<S> {
     /// Checks a question against its policy and encodes its prompt.
     ///
     /// # Errors
-    /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
-    /// [`AgentError::NoIndex`] when the requested searches are impossible, [`AgentError::Speakers`] when the template
+    /// [`AgentError::TooLong`] and [`AgentError::TooManyBytes`] when the prompt leaves no room for an answer,
+    /// [`AgentError::Mode`] and [`AgentError::NoIndex`] when the requested searches are impossible, [`AgentError::Speakers`] when the template
     /// cannot show evidence as messages, [`AgentError::Option`] and [`AgentError::NoGuide`] for invalid options and
     /// limits, [`AgentError::AnswerFormat`] and [`AgentError::Tool`] for an unsupported schema, [`AgentError::Text`] when
     /// template or tokenizer fail.
@@ -116,25 +111,35 @@ impl<S: SessionSource> Episode<S> {
         let budget = options.budget(policy)?;
         let retrieval = options.retrieval(policy)?;
         let excluded = ExcludedPassages::new(&options.without)?;
-        check_search(runtime, policy, &budget, retrieval.mode)?;
-        let frame = if budget.turns > 0 { frame(runtime, policy, retrieval.format)? } else { 0 };
+        check_search(runtime, policy, &budget, retrieval.search.mode())?;
+        let frame = if budget.turns > 0 { frame(&runtime.codec(), policy, retrieval.format)? } else { 0 };
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
         let guided = guided(policy, options.guided)?;
         let mut prompt = match options.prompt {
             Some(ids) => ids,
-            None => runtime.encode_with_tools(&policy.protocol.prompt(&question, guided), question.tools())?,
+            None => {
+                // The training variant shortens a long prompt instead of refusing it.
+                if !policy.variant.is_training() {
+                    runtime.check_bytes(question.bytes())?;
+                }
+                runtime.encode_with_tools(&policy.protocol.prompt(&question, guided), question.tools())?
+            }
         };
         let context = budget.context_tokens.min(runtime.engine.limit());
         let reserved = reserved_tokens(runtime, policy, guided, question.question(), &budget, context);
-        // The reference truncates long prompts from the left instead of refusing them.
-        if policy.variant == LoopVariant::Training {
-            check_turns(runtime, policy, &budget)?;
-            let most = policy.protocol.prompt_tokens().min(context.saturating_sub(1));
-            prompt.drain(..prompt.len().saturating_sub(most));
-        } else if prompt.len() + reserved >= context {
-            return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
-        }
+        let context = match policy.variant {
+            LoopVariant::Training => {
+                check_turns(runtime, policy, &budget)?;
+                truncate_prompt(policy, &mut prompt, context)?;
+                // Each turn sees only the end of the sequence, so its length is not limited.
+                usize::MAX
+            }
+            _ if prompt.len() + reserved >= context => {
+                return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
+            }
+            LoopVariant::Serving | LoopVariant::Evaluation => context,
+        };
         let shape = match &options.json {
             Some(json) => Some(shape(runtime, policy, json)?),
             None if options.calls.is_empty() => None,
@@ -149,8 +154,7 @@ impl<S: SessionSource> Episode<S> {
             budget,
             retrieval,
             excluded,
-            only: options.only,
-            mode: options.mode,
+            mode: options.search.mode,
             sampling,
             seed: options.seed,
             stop: options.stop,
@@ -208,21 +212,6 @@ impl<S: SessionSource> Episode<S> {
         self.partial = Some(sender);
         receiver
     }
-
-    /// Runs the episode and sends `events` while it runs. Dropping the future interrupts the episode and frees its
-    /// resources; a receiver that stops reading blocks the episode, and a dropped receiver ends it.
-    ///
-    /// # Errors
-    /// [`AgentError::Engine`] when the engine fails, after an [`Event::Failed`]; [`AgentError::Disconnected`] when the receiver
-    /// was dropped.
-    pub async fn run(self, events: mpsc::Sender<Event>) -> Result<Trajectory, AgentError> {
-        let result = EpisodeRun::new(self, events.clone()).play().await;
-        if let Err(error) = &result {
-            // A dropped receiver needs no event.
-            let _ = events.send(Event::Failed { message: error.to_string(), code: error.code().to_owned() }).await;
-        }
-        result
-    }
 }
 
 fn new_id() -> String {
@@ -261,50 +250,6 @@ fn guided(policy: &Policy, asked: Option<bool>) -> Result<bool, AgentError> {
         Some(true) if !can => Err(AgentError::NoGuide(policy.protocol.name())),
         asked => Ok(asked.unwrap_or(policy.guided) && can),
     }
-}
-
-/// Returns the number of context tokens reserved for the end of an episode: a forced answer with the text that opens
-/// it, and in guided generation the text between the free spans.
-fn reserved_tokens<S: SessionSource>(
-    runtime: &Runtime<S>,
-    policy: &Policy,
-    guided: bool,
-    question: &str,
-    budget: &Budget,
-    context: usize,
-) -> usize {
-    let length = |text: &str| runtime.literal(text).map_or(0, |ids| ids.len());
-    let opening = policy.protocol.force_answer(SegmentKind::Think).filter(|_| policy.variant.is_serving());
-    let forced = opening.map_or(0, |opening| budget.reserve(context) + length(&opening) + 1);
-    let frame = |(informed, turn)| {
-        let question = line(question);
-        let modes = vec![Mode::Hybrid];
-        let offer =
-            AllowedActions { question, informed, turn, search: true, answer: true, modes, ..AllowedActions::default() };
-        policy.protocol.guide(&offer).map_or(0, |guide| guide.frame(length))
-    };
-    let turns = [(false, 1), (false, 2), (true, 2)];
-    forced + if guided { turns.into_iter().map(frame).max().unwrap_or(0) } else { 0 }
-}
-
-/// Checks that a turn of the training variant can see some of the sequence: its session leaves room for a whole turn
-/// after the visible tokens.
-fn check_turns<S: SessionSource>(runtime: &Runtime<S>, policy: &Policy, budget: &Budget) -> Result<(), AgentError> {
-    if budget.turns == 0 || budget.turn_tokens < runtime.engine.limit() {
-        return Ok(());
-    }
-    Err(AgentError::NoVisibleContext {
-        policy: policy.name.clone(),
-        turn: budget.turn_tokens,
-        limit: runtime.engine.limit(),
-    })
-}
-
-/// Returns a question as one short line without tags.
-pub(super) fn line(question: &str) -> String {
-    const LONGEST: usize = 200;
-    let words = question.split_whitespace().collect::<Vec<_>>().join(" ");
-    words.chars().take(LONGEST).map(|c| if c == '<' { STAND_IN } else { c }).collect()
 }
 
 fn check_search<S: SessionSource>(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use waymark_engine::EngineError;
-use waymark_index::Mode;
+use waymark_index::{InvalidOption, Mode};
 use waymark_models::ModelError;
 use waymark_models::grammar::GrammarError;
 
@@ -19,6 +19,14 @@ pub enum AgentError {
         /// Length of the prompt, including the template and the protocol's instruction.
         tokens: usize,
         /// Maximum length of a sequence.
+        limit: usize,
+    },
+    /// The text of the prompt has more bytes than any prompt that fits.
+    #[error("the prompt of {bytes} bytes is too long: the context holds texts of at most {limit} bytes")]
+    TooManyBytes {
+        /// Size of the texts of the prompt, in bytes.
+        bytes: usize,
+        /// Maximum length of a sequence times the length of the longest token, in bytes.
         limit: usize,
     },
     /// The index does not offer the requested mode.
@@ -81,6 +89,14 @@ pub enum AgentError {
         /// Reason of the refusal.
         reason: &'static str,
     },
+    /// A search option has an invalid value, or no effect.
+    #[error("{field}: {reason}")]
+    SearchOption {
+        /// Path of the option, such as `rag.k` or `retrieval.k`.
+        field: String,
+        /// Reason of the refusal.
+        reason: String,
+    },
     /// The requested answer format is not supported.
     #[error(transparent)]
     AnswerFormat(#[from] GrammarError),
@@ -119,11 +135,14 @@ impl AgentError {
     pub fn code(&self) -> &'static str {
         match self {
             AgentError::Conversation(_) => "invalid_messages",
-            AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
+            AgentError::TooLong { .. }
+            | AgentError::TooManyBytes { .. }
+            | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
             AgentError::Mode { .. } | AgentError::TriplesNotShown { .. } => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
             AgentError::NoGuide(_)
             | AgentError::Option { .. }
+            | AgentError::SearchOption { .. }
             | AgentError::AnswerFormat(_)
             | AgentError::Tool { .. } => "invalid_option",
             AgentError::Policy { .. } | AgentError::Speakers { .. } | AgentError::NoVisibleContext { .. } => {
@@ -135,6 +154,13 @@ impl AgentError {
             AgentError::Panicked => "internal_error",
             AgentError::Disconnected => "client_gone",
         }
+    }
+}
+
+impl AgentError {
+    /// Refuses a search option. `table` is the path of the options.
+    pub(super) fn of_search(table: &str, invalid: &InvalidOption) -> AgentError {
+        AgentError::SearchOption { field: format!("{table}.{}", invalid.name), reason: invalid.reason() }
     }
 }
 

@@ -6,8 +6,6 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, TripleHit};
 
 use super::budget::BudgetLimit;
-#[cfg(feature = "openapi")]
-use crate::schema;
 
 /// An event of an episode. In JSON, `type` names its kind.
 ///
@@ -104,11 +102,10 @@ pub enum Event {
         #[cfg_attr(feature = "openapi", schema(value_type = String))]
         mode: Mode,
         /// Passages found, as they are stored.
-        #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema::HitSchema>))]
         hits: Vec<Hit>,
         /// Triples found, in the modes that return triples.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<schema::TripleHitSchema>>))]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<TripleHit>>))]
         triples: Vec<TripleHit>,
         /// Snapshot of the index that was searched. `null` if the search failed.
         #[cfg_attr(feature = "openapi", schema(required))]
@@ -181,6 +178,64 @@ pub enum Event {
         /// Machine-readable error code.
         code: String,
     },
+}
+
+impl Event {
+    /// Returns the event's `type` in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::Started { .. } => "started",
+            Event::TurnStarted { .. } => "turn_started",
+            Event::Think { .. } => "think",
+            Event::Query { .. } => "query",
+            Event::Answer { .. } => "answer",
+            Event::Refusal { .. } => "refusal",
+            Event::Text { .. } => "text",
+            Event::SearchStarted { .. } => "search_started",
+            Event::SearchFinished { .. } => "search_finished",
+            Event::Withdrawn { .. } => "withdrawn",
+            Event::Observation { .. } => "observation",
+            Event::Invalid { .. } => "invalid",
+            Event::Budget { .. } => "budget",
+            Event::Finished { .. } => "finished",
+            Event::Failed { .. } => "failed",
+        }
+    }
+
+    /// Returns `true` for the steps between the texts of the policy, which traces show: searches, replies of the
+    /// environment, and limits.
+    pub fn is_step(&self) -> bool {
+        match self {
+            Event::SearchStarted { .. }
+            | Event::SearchFinished { .. }
+            | Event::Withdrawn { .. }
+            | Event::Observation { .. }
+            | Event::Invalid { .. }
+            | Event::Budget { .. } => true,
+            Event::Started { .. }
+            | Event::TurnStarted { .. }
+            | Event::Think { .. }
+            | Event::Query { .. }
+            | Event::Answer { .. }
+            | Event::Refusal { .. }
+            | Event::Text { .. }
+            | Event::Finished { .. }
+            | Event::Failed { .. } => false,
+        }
+    }
+
+    /// Returns the remark with which a terminal shows the event: a label of one word and a text. `None` for texts of the
+    /// policy, results of searches and the beginning and end of an episode, which are shown in more than a line, or not
+    /// at all.
+    pub fn remark(&self) -> Option<(&'static str, String)> {
+        match self {
+            Event::Refusal { text } => Some(("refused", text.clone())),
+            Event::Withdrawn { query, .. } => Some(("back", format!("withdraws the search for {query}"))),
+            Event::Invalid { .. } => Some(("invalid", "the turn is not a valid action of the protocol".to_owned())),
+            Event::Budget { kind } => Some(("budget", format!("no {kind} left"))),
+            _ => None,
+        }
+    }
 }
 
 /// A passage that supports a segment of the answer, by the rule of `waymark::agent::citation`.

@@ -13,17 +13,18 @@
 //! * **A turn without an action** gets an error message and costs a step, as in Search-R1's loop.
 //! * **Three passages per search.** RAG-Gym, whose environment the paper uses, has 32: more than a small model reads.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Ranking, SearchOptions};
 
+use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{AllowedActions, Guide, GuideState};
-use super::protocol::{
-    Action, ActionOutcome, Injected, PolicySearch, Protocol, ProtocolPrompt, ReadingRule, SegmentKind, Tag, Tags,
-};
+use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
 use super::scanner::overlap;
+use super::segment::{SegmentKind, Tag, Tags};
 use super::tag;
+use super::training_protocol::TrainingProtocol;
 
 /// The prompt; the question follows.
 const INSTRUCTION: &str =
@@ -108,11 +109,6 @@ impl Protocol for EvoRag {
         }
     }
 
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        let ends = STOPS.iter().filter_map(|stop| turn.find(stop).map(|at| at + stop.len()));
-        &turn[..ends.min().unwrap_or(turn.len())]
-    }
-
     fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
         let told = match outcome {
             ActionOutcome::Invalid(_) => return vec![Injected::frame(INVALID)],
@@ -132,7 +128,7 @@ impl Protocol for EvoRag {
 
     /// Returns passage search with BM25 and vectors, fused.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Fused), ..Retrieval::default() }
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Fused), ..SearchOptions::default() })
     }
 
     fn force_answer(&self, writing: SegmentKind) -> Option<String> {
@@ -154,6 +150,17 @@ impl Protocol for EvoRag {
             guide = guide.with_branch(REFUSE.0, GuideState::Free { close, limit, pause: "\n", eos: true, next });
         }
         Some(guide)
+    }
+
+    fn training(&self) -> Option<&dyn TrainingProtocol> {
+        Some(self)
+    }
+}
+
+impl TrainingProtocol for EvoRag {
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        let ends = STOPS.iter().filter_map(|stop| turn.find(stop).map(|at| at + stop.len()));
+        &turn[..ends.min().unwrap_or(turn.len())]
     }
 }
 

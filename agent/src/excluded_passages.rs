@@ -15,10 +15,9 @@
 
 use std::collections::HashSet;
 
-use waymark_index::{Evidence, Mode, Query, TripleHit};
+use waymark_index::{Evidence, Mode, Query, SearchOptions, TripleHit};
 
 use super::AgentError;
-use super::retrieval::Retrieval;
 
 /// Maximum number of passages that an episode may exclude.
 pub const MAX_WITHOUT: usize = 64;
@@ -47,8 +46,8 @@ impl ExcludedPassages {
     }
 
     /// Removes the excluded passages from the result of a [widened](Self::widen) search, and truncates the rest to what
-    /// `retrieval` asks for. The search's explanation is dropped, because it mentions excluded passages too.
-    pub(super) fn narrow(&self, found: Evidence, retrieval: &Retrieval) -> Evidence {
+    /// `wanted` asks for. The search's explanation is dropped, because it mentions excluded passages too.
+    pub(super) fn narrow(&self, found: Evidence, wanted: &SearchOptions) -> Evidence {
         if self.0.is_empty() {
             return found;
         }
@@ -64,11 +63,11 @@ impl ExcludedPassages {
             hits.iter_mut().for_each(|hit| hit.rank = place(hit.rank));
             triples.iter_mut().for_each(|triple| triple.rank = place(triple.rank));
             // Ranks are consecutive over both lists, so this keeps the best `k` of them together.
-            hits.retain(|hit| hit.rank <= retrieval.k);
-            triples.retain(|triple| triple.rank <= retrieval.k);
+            hits.retain(|hit| hit.rank <= wanted.k());
+            triples.retain(|triple| triple.rank <= wanted.k());
         } else {
-            hits.truncate(retrieval.k);
-            triples.truncate(retrieval.triples);
+            hits.truncate(wanted.k());
+            triples.truncate(wanted.triples());
             hits.iter_mut().zip(1..).for_each(|(hit, rank)| hit.rank = rank);
             triples.iter_mut().zip(1..).for_each(|(triple, rank)| triple.rank = rank);
         }
@@ -111,8 +110,8 @@ mod tests {
         Evidence { triples: triples.iter().copied().map(triple).collect(), ..Evidence::of(1, mode, hits) }
     }
 
-    fn wants(k: usize, triples: usize) -> Retrieval {
-        Retrieval { k, triples, ..Retrieval::default() }
+    fn wants(k: usize, triples: usize) -> SearchOptions {
+        SearchOptions { k: Some(k), triples: Some(triples), ..SearchOptions::default() }
     }
 
     fn ranked(evidence: &Evidence) -> Vec<(&str, usize)> {

@@ -2,17 +2,17 @@
 //! evidence of triples and passages. Follows its evaluation (`eval/Evaluator.py`); its training program is not
 //! published.
 
-use waymark_index::{GraphVariant, Mode, TripleHit};
+use waymark_index::{GraphVariant, Mode, SearchOptions, TripleHit};
 
+use super::action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 use super::budget::Budget;
 use super::conversation::{Conversation, Role};
 use super::guide::{AllowedActions, Guide};
-use super::protocol::{
-    Action, ActionOutcome, FoundEvidence, Injected, PolicySearch, Protocol, ProtocolPrompt, ReadingRule, SegmentKind,
-    Tag, Tags,
-};
+use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
+use super::segment::{SegmentKind, Tag, Tags};
 use super::tag;
+use super::training_protocol::TrainingProtocol;
 
 /// The prompt for base models (`v0b` of `eval/qwen_base.py`), the one of the two that explains every tag. The history
 /// and the question follow.
@@ -97,18 +97,13 @@ impl Protocol for GraphragR1 {
         answer.map_or(Action::Invalid, |(_, text)| Action::Answer { text: text.trim().to_owned() })
     }
 
-    /// Cuts a turn after its first closing tag, where generation would have stopped.
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        tag::cut_at(turn, self.stops())
-    }
-
     /// Writes triples and passages between the tags of documents. An invalid turn gets no observation, which ends the
     /// episode.
     fn observation(&self, outcome: &ActionOutcome<'_>, _format: Format) -> Vec<Injected> {
         let body = match outcome {
-            ActionOutcome::Invalid(_) | ActionOutcome::Withdrawn(_) => return Vec::new(),
             ActionOutcome::Failed(reason) => format!("The search gave no result: {reason}."),
             ActionOutcome::Evidence(seen) => block(seen),
+            _ => return Vec::new(),
         };
         vec![
             Injected::frame(format!("{}\n", DOCUMENTS.0)),
@@ -134,7 +129,9 @@ impl Protocol for GraphragR1 {
     /// Returns three passages and five triples of the graph search, as `Evaluator.py` shows them (mode 0); the paper's
     /// Text3+Graph10 has ten triples, of which 1,024 characters hold few more.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Triples, k: 3, triples: 5, graph: GraphVariant::GraphR1, ..Retrieval::default() }
+        let graph = Some(GraphVariant::GraphR1.into());
+        let mode = Some(Mode::Triples);
+        Retrieval::with(SearchOptions { mode, k: Some(3), triples: Some(5), graph, ..SearchOptions::default() })
     }
 
     /// Includes modes without triples, where the block contains passages only, as in mode 1, which shows five of them
@@ -149,6 +146,17 @@ impl Protocol for GraphragR1 {
 
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
         Some(Guide::turn(offer, QUERY, &[], !offer.follows()))
+    }
+
+    fn training(&self) -> Option<&dyn TrainingProtocol> {
+        Some(self)
+    }
+}
+
+impl TrainingProtocol for GraphragR1 {
+    /// Cuts a turn after its first closing tag, where generation would have stopped.
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        tag::cut_at(turn, self.stops())
     }
 }
 

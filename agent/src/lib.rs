@@ -2,19 +2,20 @@
 //!
 //! | modules | content |
 //! |---|---|
-//! | `protocol`, `tag`, `json_query`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | protocols: the prompt, the actions of a turn, and the observations |
-//! | `policy`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant` | policies and the options of an episode |
-//! | `conversation`, `runtime`, `speaker`, `episode`, `run`, `turn`, `evidence_search`, `observation` | the loop |
-//! | `guide`, `guided` | the loop for policies that were never trained in it |
+//! | `protocol`, `training_protocol`, `action`, `segment`, `tag`, `json_query`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | protocols: the prompt, the actions of a turn, and the observations |
+//! | `policy`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
+//! | `conversation`, `runtime`, `text_codec`, `speaker`, `episode`, `episode_limits`, `run`, `observation` | the loop |
+//! | `guide`, `token_bans` | the loop for policies that were never trained in it |
 //! | `answer_format`, `answer_opening`, `answer_closing`, `tool_constraint` | answers that must be JSON, or a tool call |
 //! | `scanner`, `answer_filter`, `turn_reader`, `tool_call` | tokens to deltas; tool calls in a reply |
 //! | `event`, `trajectory`, `replay` | events, records, and replaying a record |
 //! | `citation` | passages that support an answer |
 //! | `sanitize` | tags in retrieved text made harmless |
-//! | `search`, `search_pool`, `query_field`, `excluded_passages` | search on threads of its own |
+//! | `search`, `search_pool`, `excluded_passages` | search on threads of its own |
 //! | `generator` | the interface to the engine |
 //! | `metric` | scores of answers and of retrieval |
 
+mod action;
 mod answer_closing;
 mod answer_filter;
 mod answer_format;
@@ -24,17 +25,17 @@ pub mod citation;
 mod content_hash;
 mod conversation;
 mod episode;
+mod episode_limits;
 mod error;
 mod event;
-mod evidence_search;
 mod evo_rag;
 mod excluded_passages;
 mod generator;
 mod graphrag_r1;
 mod guide;
-mod guided;
 mod json_query;
 mod loaded_base;
+mod loop_rules;
 mod loop_variant;
 pub mod metric;
 mod observation;
@@ -42,9 +43,9 @@ mod options;
 pub mod path_router;
 mod plain;
 mod policy;
+mod policy_loading;
 mod protocol;
 mod protocol_registry;
-mod query_field;
 mod replay;
 mod retrieval;
 pub mod routerag;
@@ -53,21 +54,23 @@ mod runtime;
 mod sampling;
 pub mod sanitize;
 mod scanner;
-#[cfg(feature = "openapi")]
-pub mod schema;
 mod search;
 mod search_pool;
 mod search_r1;
+mod segment;
 mod speaker;
 pub mod tag;
 mod tearag;
+mod text_codec;
+mod token_bans;
 pub mod tool_call;
 mod tool_constraint;
+mod training_protocol;
 mod trajectory;
-mod turn;
 mod turn_reader;
 mod verbatim;
 
+pub use action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 pub use budget::{Budget, BudgetLimit};
 pub use conversation::{Conversation, ConversationMessage, Role};
 pub use episode::Episode;
@@ -84,19 +87,17 @@ pub use options::EpisodeOptions;
 pub use path_router::PathRouter;
 pub use plain::Plain;
 pub use policy::Policy;
-pub use protocol::{
-    Action, ActionOutcome, FoundEvidence, Injected, PolicySearch, Protocol, ProtocolPrompt, ReadingRule, SegmentKind,
-    Tag, Tags, TurnSegment,
-};
-pub use query_field::QueryField;
+pub use protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 pub use replay::ReplayedEpisode;
 pub use retrieval::{Format, Retrieval};
 pub use routerag::RouteRag;
 pub use runtime::Runtime;
 pub use sampling::Sampling;
 pub use scanner::{Scanner, TextPiece};
-pub use search::{BlockingSearch, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
+pub use search::{BlockingSearch, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 pub use search_r1::SearchR1;
+pub use segment::{SegmentKind, Tag, Tags, TurnSegment};
 pub use tearag::TeaRag;
+pub use training_protocol::TrainingProtocol;
 pub use trajectory::{ActionRecord, PartialTrajectory, SearchRecord, Timings, Trajectory};
 pub use verbatim::Verbatim;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::protocol::ReadingRule;
+use super::loop_rules::{EvaluationRules, LoopRules, ServingRules, TrainingRules};
 
 /// Variant of the loop around a protocol. All three agree on well-formed turns; they differ as follows:
 ///
@@ -39,23 +39,17 @@ pub enum LoopVariant {
 }
 
 impl LoopVariant {
-    /// Returns the rule for reading actions.
-    pub fn reading(self) -> ReadingRule {
+    /// Returns the rules of the loop.
+    pub(super) fn rules(self) -> &'static dyn LoopRules {
         match self {
-            LoopVariant::Serving => ReadingRule::Lenient,
-            LoopVariant::Training => ReadingRule::First,
-            LoopVariant::Evaluation => ReadingRule::SearchFirst,
+            LoopVariant::Serving => &ServingRules,
+            LoopVariant::Evaluation => &EvaluationRules,
+            LoopVariant::Training => &TrainingRules,
         }
     }
 
     /// Returns `true` if each turn is sampled to its end, cut, and continued in a new session.
     pub fn is_training(self) -> bool {
         self == LoopVariant::Training
-    }
-
-    /// Returns `true` if answers are forced, unfinished answers count, passages are sanitized and searches are
-    /// remembered.
-    pub fn is_serving(self) -> bool {
-        self == LoopVariant::Serving
     }
 }

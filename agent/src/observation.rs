@@ -1,11 +1,11 @@
 //! Observations: encoding to token ids within a limit.
 
 use super::AgentError;
-use super::generator::SessionSource;
+use super::action::{ActionOutcome, FoundEvidence};
 use super::policy::Policy;
-use super::protocol::{ActionOutcome, FoundEvidence, Injected};
+use super::protocol::Injected;
 use super::retrieval::Format;
-use super::runtime::Runtime;
+use super::text_codec::TextCodec;
 
 /// Upper bound of the bytes of a token.
 const LONGEST: usize = 256;
@@ -33,8 +33,8 @@ pub(super) struct Observation {
 /// Encodes an observation into at most `limit` tokens. [`Format::Training`] cuts on the right, closing tag included, as
 /// the reference does. [`Format::Evaluation`], and every protocol with a change of speaker, shortens the retrieved text
 /// and keeps the frame, which must fit ([`frame`]).
-pub(super) fn observe<S: SessionSource>(
-    runtime: &Runtime<S>,
+pub(super) fn observe(
+    codec: &TextCodec,
     parts: Vec<Injected>,
     format: Format,
     limit: usize,
@@ -42,29 +42,29 @@ pub(super) fn observe<S: SessionSource>(
     let mut parts = within(parts, limit);
     for part in &mut parts {
         if let Injected::Retrieved(text) = part {
-            drop_middle(runtime, text, limit)?;
+            drop_middle(codec, text, limit)?;
         }
     }
-    encode_within(runtime, &parts, format, limit)
+    encode_within(codec, &parts, format, limit)
 }
 
-fn encode_within<S: SessionSource>(
-    runtime: &Runtime<S>,
+fn encode_within(
+    codec: &TextCodec,
     parts: &[Injected],
     format: Format,
     limit: usize,
 ) -> Result<Observation, AgentError> {
-    let ids = runtime.encode_parts(parts)?;
+    let ids = codec.encode_parts(parts)?;
     if ids.len() <= limit {
-        return Ok(Observation { text: text(runtime, parts, &ids), ids, truncated: false });
+        return Ok(Observation { text: text(codec, parts, &ids), ids, truncated: false });
     }
     if (format == Format::Evaluation || speaks(parts))
-        && let Some((ids, text)) = shortened(runtime, parts, ids.len(), limit)?
+        && let Some((ids, text)) = shortened(codec, parts, ids.len(), limit)?
     {
         return Ok(Observation { ids, text, truncated: true });
     }
     let ids = ids[..limit].to_vec();
-    Ok(Observation { text: runtime.tokenizer.decode(&ids), ids, truncated: true })
+    Ok(Observation { text: codec.tokenizer.decode(&ids), ids, truncated: true })
 }
 
 /// Truncates retrieved texts that no tokens within the limit could represent. A passage may be megabytes long, and
@@ -81,7 +81,7 @@ pub(super) fn within(mut parts: Vec<Injected>, limit: usize) -> Vec<Injected> {
 
 /// Removes the middle of a long text that cannot influence an observation of `limit` tokens: keeps a beginning that
 /// exceeds the limit, and the end, which merges with the frame. Encoding the rest would take most of the time.
-fn drop_middle<S: SessionSource>(runtime: &Runtime<S>, text: &mut String, limit: usize) -> Result<(), AgentError> {
+fn drop_middle(codec: &TextCodec, text: &mut String, limit: usize) -> Result<(), AgentError> {
     // The last tokens of the head may differ from those of the whole text.
     let enough = limit.saturating_add(MARGIN);
     let tail = word_start(text, text.len().saturating_sub(TAIL));
@@ -91,7 +91,7 @@ fn drop_middle<S: SessionSource>(runtime: &Runtime<S>, text: &mut String, limit:
         if head >= tail {
             return Ok(());
         }
-        if runtime.literal(&text[..head])?.len() > enough {
+        if codec.literal(&text[..head])?.len() > enough {
             text.replace_range(head..tail, "");
             return Ok(());
         }
@@ -115,17 +115,13 @@ fn word_start(text: &str, at: usize) -> usize {
 ///
 /// # Errors
 /// [`AgentError::Speakers`] when the protocol changes speakers and the chat template cannot.
-pub(super) fn frame<S: SessionSource>(
-    runtime: &Runtime<S>,
-    policy: &Policy,
-    format: Format,
-) -> Result<usize, AgentError> {
+pub(super) fn frame(codec: &TextCodec, policy: &Policy, format: Format) -> Result<usize, AgentError> {
     let nothing = ActionOutcome::Evidence(FoundEvidence::of(&[]));
     let mut parts = policy.protocol.observation(&nothing, format);
     if !speaks(&parts) {
         return Ok(0);
     }
-    if let Err(reason) = runtime.speakers() {
+    if let Err(reason) = codec.speakers() {
         return Err(AgentError::Speakers { policy: policy.name.clone(), reason: reason.to_owned() });
     }
     for part in &mut parts {
@@ -133,7 +129,7 @@ pub(super) fn frame<S: SessionSource>(
             text.clear();
         }
     }
-    Ok(runtime.encode_parts(&parts)?.len())
+    Ok(codec.encode_parts(&parts)?.len())
 }
 
 /// Returns `true` if an observation contains a change of speaker.
@@ -142,31 +138,31 @@ fn speaks(parts: &[Injected]) -> bool {
 }
 
 /// Returns the text of an observation: its decoded ids without control tokens.
-fn text<S: SessionSource>(runtime: &Runtime<S>, parts: &[Injected], ids: &[u32]) -> String {
+fn text(codec: &TextCodec, parts: &[Injected], ids: &[u32]) -> String {
     if speaks(parts) {
-        return runtime.tokenizer.decode(ids);
+        return codec.tokenizer.decode(ids);
     }
     parts.iter().map(Injected::text).collect()
 }
 
 /// Encodes an observation with shortened retrieved text. `None` when the frame alone is too long.
-fn shortened<S: SessionSource>(
-    runtime: &Runtime<S>,
+fn shortened(
+    codec: &TextCodec,
     parts: &[Injected],
     length: usize,
     limit: usize,
 ) -> Result<Option<(Vec<u32>, String)>, AgentError> {
     let Some(at) = parts.iter().position(|part| matches!(part, Injected::Retrieved(_))) else { return Ok(None) };
-    let retrieved = runtime.literal(parts[at].text())?;
+    let retrieved = codec.literal(parts[at].text())?;
     let mut parts = parts.to_vec();
     // Tokens merge across the boundaries, so the first guess can be off by a few.
     let mut keep = retrieved.len().saturating_sub(length - limit);
     loop {
-        let kept = runtime.tokenizer.decode(&retrieved[..keep]);
+        let kept = codec.tokenizer.decode(&retrieved[..keep]);
         parts[at] = Injected::retrieved(kept.trim_end_matches(char::REPLACEMENT_CHARACTER));
-        let ids = runtime.encode_parts(&parts)?;
+        let ids = codec.encode_parts(&parts)?;
         if ids.len() <= limit {
-            let text = text(runtime, &parts, &ids);
+            let text = text(codec, &parts, &ids);
             return Ok(Some((ids, text)));
         }
         if keep == 0 {
@@ -185,7 +181,6 @@ mod tests {
     use waymark_models::tokenizer::Tokenizer;
 
     use super::*;
-    use waymark_engine::{Engine, EngineConfig, MockBackend};
 
     #[test]
     fn what_lies_far_behind_the_cut_is_not_encoded() {
@@ -241,11 +236,8 @@ mod tests {
         Tokenizer::from_file(&path).unwrap()
     }
 
-    fn runtime(tokenizer: Tokenizer) -> Runtime<Engine> {
-        let tokenizer = Arc::new(tokenizer);
-        let backend = Box::new(MockBackend::random(1, tokenizer.vocab()));
-        let engine = Engine::start(backend, EngineConfig::default(), tokenizer.table()).unwrap();
-        Runtime::new(engine, tokenizer, None, Vec::new(), None)
+    fn codec(tokenizer: Tokenizer) -> TextCodec {
+        TextCodec { tokenizer: Arc::new(tokenizer), template: None, eos: Vec::new(), tables: Arc::default() }
     }
 
     fn framed(text: &str) -> Vec<Injected> {
@@ -254,10 +246,10 @@ mod tests {
 
     #[test]
     fn of_a_long_text_little_is_encoded() {
-        let runtime = runtime(words());
+        let codec = codec(words());
         for (text, most) in [("capital of \u{e9} ".repeat(9000), 3000), ("\u{e9}".repeat(60_000), 3000)] {
             let mut left = text.clone();
-            drop_middle(&runtime, &mut left, 50).unwrap();
+            drop_middle(&codec, &mut left, 50).unwrap();
             assert!(left.len() < most, "{}", left.len());
             assert!(
                 text.starts_with(&left[..left.floor_char_boundary(800)]) && text.ends_with(&left[left.len() - 20..])
@@ -266,7 +258,7 @@ mod tests {
         // Where tokens stand for more bytes, more is looked at.
         let long = LONG.repeat(9000);
         let mut left = LONG.repeat(9000);
-        drop_middle(&runtime, &mut left, 50).unwrap();
+        drop_middle(&codec, &mut left, 50).unwrap();
         assert!(left.len() > LONG.len() * (50 + MARGIN) && left.len() < long.len() / 10, "{}", left.len());
     }
 
@@ -280,13 +272,13 @@ mod tests {
             limit in 0..90usize,
             training: bool,
         ) {
-            thread_local!(static RUNTIMES: [Runtime<Engine>; 2] = [runtime(words()), runtime(Tokenizer::bytes())]);
+            thread_local!(static CODECS: [TextCodec; 2] = [codec(words()), codec(Tokenizer::bytes())]);
             let format = if training { Format::Training } else { Format::Evaluation };
             let parts = framed(&parts.concat());
-            RUNTIMES.with(|runtimes| {
-                for runtime in runtimes {
-                    let plain = encode_within(runtime, &within(parts.clone(), limit), format, limit).unwrap();
-                    prop_assert_eq!(observe(runtime, parts.clone(), format, limit).unwrap(), plain);
+            CODECS.with(|codecs| {
+                for codec in codecs {
+                    let plain = encode_within(codec, &within(parts.clone(), limit), format, limit).unwrap();
+                    prop_assert_eq!(observe(codec, parts.clone(), format, limit).unwrap(), plain);
                 }
                 Ok(())
             })?;

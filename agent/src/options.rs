@@ -1,18 +1,14 @@
 //! Options of an episode, set by a request.
 
-use std::sync::Arc;
-
 use waymark_engine::RequestId;
-use waymark_index::{Condition, GraphVariant, Mode, Ranking};
+use waymark_index::SearchOptions;
 use waymark_models::grammar::Json;
 
 use super::AgentError;
 use super::budget::Budget;
 use super::policy::{Policy, check_mode};
-use super::query_field::QueryField;
 use super::retrieval::Retrieval;
 use super::sampling::Sampling;
-use super::search::MAX_K;
 
 /// Settings of one episode that differ from its policy. Limits can be tightened, never widened.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -27,19 +23,11 @@ pub struct EpisodeOptions {
     pub max_tokens: Option<usize>,
     /// Strings that end the answer and are not shown.
     pub stop: Vec<String>,
-    /// Retrieval mode of every search, whatever the policy writes. `None` lets the policy choose.
-    pub mode: Option<Mode>,
-    /// Ranking of passages within passage search. `None` keeps the policy's.
-    pub ranking: Option<Ranking>,
-    /// Passages per search, at most [`MAX_K`]. `None` keeps the policy's number.
-    pub k: Option<usize>,
+    /// Options of every search, over those of the policy. A `mode` applies whatever the policy writes.
+    pub search: SearchOptions,
     /// IDs of excluded passages, at most [`MAX_WITHOUT`](super::MAX_WITHOUT): they are removed from search results
     /// before any other code sees them.
     pub without: Vec<String>,
-    /// Filter on the metadata of the documents to search. `None` searches all.
-    pub only: Option<Arc<Condition>>,
-    /// Variant of the graph search. `None` keeps the policy's.
-    pub graph: Option<GraphVariant>,
     /// Maximum number of rounds with the environment. `None` keeps the policy's limit.
     pub turns: Option<usize>,
     /// Maximum number of executed searches. `None` keeps the policy's limit.
@@ -93,58 +81,37 @@ impl EpisodeOptions {
 
     /// Returns the policy's retrieval settings, overridden by the options.
     pub(super) fn retrieval(&self, policy: &Policy) -> Result<Retrieval, AgentError> {
-        self.check_searches(policy)?;
-        if self.k.is_some_and(|k| !(1..=MAX_K).contains(&k)) {
-            return Err(AgentError::Option { field: "k", reason: "must be from 1 to 200" });
+        if let Some(field) = self.search.given().next().filter(|_| !policy.searches()) {
+            return Err(refusal(field.name, "this policy does not search"));
         }
-        let own = policy.retrieval;
-        let retrieval = Retrieval {
-            mode: self.mode.unwrap_or(own.mode),
-            ranking: self.ranking.or(own.ranking),
-            k: self.k.unwrap_or(own.k),
-            graph: self.graph.unwrap_or(own.graph),
-            ..own
-        };
-        check_mode(retrieval.mode, &*policy.protocol)?;
-        self.check_parts()?;
-        Ok(retrieval)
+        self.search.check().map_err(|invalid| AgentError::of_search("rag", &invalid))?;
+        let search = self.search.clone().or(&policy.retrieval.search);
+        check_mode(search.mode(), &*policy.protocol)?;
+        // If the policy chooses the mode, it may use every option.
+        let unused = self.search.mode.and_then(|mode| self.search.unused(mode));
+        match unused {
+            Some((field, _)) => Err(refusal(field.name, "is not used in the mode of `rag.mode`")),
+            None => Ok(Retrieval { search, ..policy.retrieval.clone() }),
+        }
     }
+}
 
-    /// Refuses search options if the policy does not search.
-    fn check_searches(&self, policy: &Policy) -> Result<(), AgentError> {
-        let given = [
-            ("rag.mode", self.mode.is_some()),
-            ("rag.k", self.k.is_some()),
-            ("rag.ranking", self.ranking.is_some()),
-            ("rag.graph", self.graph.is_some()),
-            ("rag.filters", self.only.is_some()),
-        ];
-        match given.into_iter().find(|&(_, given)| given && !policy.searches()) {
-            Some((field, _)) => Err(AgentError::Option { field, reason: "this policy does not search" }),
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses options that the chosen mode does not use. If the policy chooses the mode, every option may be used.
-    fn check_parts(&self) -> Result<(), AgentError> {
-        let given = [
-            ("rag.ranking", QueryField::Ranking, self.ranking.is_some()),
-            ("rag.graph", QueryField::Graph, self.graph.is_some()),
-        ];
-        let unused_reason = |&(_, part, given): &(&str, QueryField, bool)| {
-            given && self.mode.is_some_and(|mode| part.unused_reason(mode).is_some())
-        };
-        match given.into_iter().find(unused_reason) {
-            Some((field, ..)) => Err(AgentError::Option { field, reason: "is not used in the mode of `rag.mode`" }),
-            None => Ok(()),
-        }
-    }
+fn refusal(option: &str, reason: &str) -> AgentError {
+    AgentError::SearchOption { field: format!("rag.{option}"), reason: reason.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use waymark_index::{Condition, GraphVariant, MAX_K, Mode, Ranking};
+
     use super::*;
+
+    fn searching(search: SearchOptions) -> EpisodeOptions {
+        EpisodeOptions { search, ..EpisodeOptions::default() }
+    }
 
     #[test]
     fn bounds_are_tightened_never_widened() {
@@ -183,16 +150,17 @@ mod tests {
         let none = EpisodeOptions { max_tokens: Some(0), ..EpisodeOptions::default() };
         assert!(none.budget(&policy).unwrap_err().to_string().starts_with("max_tokens"));
         for k in [0, MAX_K + 1] {
-            let options = EpisodeOptions { k: Some(k), ..EpisodeOptions::default() };
-            assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with("k:"));
+            let options = searching(SearchOptions { k: Some(k), ..SearchOptions::default() });
+            let refused = options.retrieval(&policy).unwrap_err().to_string();
+            assert_eq!(refused, format!("rag.k: must be from 1 to 200, not {k}"));
         }
         let ranking = Some(Ranking::Bm25);
-        let graph = Some(GraphVariant::HippoRag);
+        let graph = Some(GraphVariant::HippoRag.into());
         for (mode, refused) in [(Mode::Graph, "rag.ranking"), (Mode::Passage, "rag.graph")] {
-            let options = EpisodeOptions { mode: Some(mode), ranking, graph, ..EpisodeOptions::default() };
+            let options = searching(SearchOptions { mode: Some(mode), ranking, graph, ..SearchOptions::default() });
             assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with(refused));
         }
-        let chosen = EpisodeOptions { ranking, graph, ..EpisodeOptions::default() };
+        let chosen = searching(SearchOptions { ranking, graph, ..SearchOptions::default() });
         assert!(chosen.retrieval(&policy).is_ok(), "the policy may search in any mode");
     }
 
@@ -203,18 +171,22 @@ mod tests {
         assert!(none.retrieval(&policy).is_ok());
         let mode = Some(Mode::Passage);
         let ranking = Some(Ranking::Bm25);
-        let only = Arc::new(Condition::Among { key: "a".into(), values: Vec::new(), within: true });
-        for (options, refused) in [
-            (EpisodeOptions { mode, ranking, ..EpisodeOptions::default() }, "rag.mode: "),
-            (EpisodeOptions { k: Some(2), ..EpisodeOptions::default() }, "rag.k: "),
-            (EpisodeOptions { ranking, ..EpisodeOptions::default() }, "rag.ranking: "),
-            (EpisodeOptions { graph: Some(GraphVariant::HippoRag), ..EpisodeOptions::default() }, "rag.graph: "),
-            (EpisodeOptions { only: Some(only), ..EpisodeOptions::default() }, "rag.filters: "),
+        let graph = Some(GraphVariant::HippoRag.into());
+        let filters = Some(Arc::new(Condition::Among { key: "a".into(), values: Vec::new(), within: true }));
+        let none = SearchOptions::default;
+        for (search, refused) in [
+            (SearchOptions { mode, ranking, ..none() }, "rag.mode: "),
+            (SearchOptions { k: Some(2), ..none() }, "rag.k: "),
+            (SearchOptions { ranking, ..none() }, "rag.ranking: "),
+            (SearchOptions { graph, ..none() }, "rag.graph: "),
+            (SearchOptions { filters, ..none() }, "rag.filters: "),
         ] {
+            let options = searching(search);
             assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with(refused), "{options:?}");
         }
         // A policy that searches may be kept from it by a single request, and told what another one reads.
-        let kept = EpisodeOptions { turns: Some(0), k: Some(2), ..EpisodeOptions::default() };
+        let two = SearchOptions { k: Some(2), ..SearchOptions::default() };
+        let kept = EpisodeOptions { turns: Some(0), ..searching(two) };
         assert!(kept.retrieval(&Policy::builtin("routerag").unwrap()).is_ok());
     }
 }

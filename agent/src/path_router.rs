@@ -10,15 +10,16 @@
 //! **Evidence.** Graph-R1 returns sentences of its hypergraph as JSON, PathRouter passages, in a format that it does
 //! not print: here they have the format of the other protocols.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Ranking, SearchOptions};
 
+use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
 use super::conversation::{Conversation, Role};
 use super::guide::{AllowedActions, Guide};
-use super::protocol::{
-    Action, ActionOutcome, Injected, PolicySearch, Protocol, ProtocolPrompt, ReadingRule, SegmentKind, Tag, Tags,
-};
+use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
+use super::segment::{SegmentKind, Tag, Tags};
+use super::training_protocol::TrainingProtocol;
 use super::{json_query, tag};
 
 /// The prompt of Graph-R1 (`script_process.py`); the question follows.
@@ -101,27 +102,17 @@ impl Protocol for PathRouter {
         }
     }
 
-    /// Cuts a turn after its first `</query>` if it contains a complete query. Graph-R1 appends the token that ends a
-    /// message there; here it is the first token of the observation.
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        match tag::between(turn, QUERY.0, QUERY.1) {
-            Some(_) => tag::cut_at(turn, &[QUERY.1]),
-            None => turn,
-        }
-    }
-
     /// Writes a user message, and the beginning of the next turn inside a thought (`tool_custom_response_template`). A
     /// turn without a complete query gets no observation, which ends the episode.
     fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
         let body = match outcome {
-            ActionOutcome::Invalid(turn) if tag::between(turn, QUERY.0, QUERY.1).is_none() => return Vec::new(),
-            ActionOutcome::Withdrawn(_) => return Vec::new(),
-            ActionOutcome::Invalid(_) => INVALID.to_owned(),
+            ActionOutcome::Invalid(turn) if tag::between(turn, QUERY.0, QUERY.1).is_some() => INVALID.to_owned(),
             ActionOutcome::Failed(reason) => format!("The search gave no result: {reason}."),
             ActionOutcome::Evidence(seen) => {
                 let text = tag::passages_to_string(seen.passages, format);
                 text.strip_suffix('\n').unwrap_or(&text).to_owned()
             }
+            _ => return Vec::new(),
         };
         vec![
             Injected::Speaker(Role::User),
@@ -146,20 +137,10 @@ impl Protocol for PathRouter {
         }
     }
 
-    /// Returns `data.max_start_length`.
-    fn prompt_tokens(&self) -> usize {
-        LENGTH
-    }
-
-    /// Returns `data.max_prompt_length`, which covers all turns together.
-    fn response_tokens(&self, context: usize) -> usize {
-        LENGTH.min(context)
-    }
-
     /// Returns dense search, because queries name no mode: the reference searches its graph, and every index offers
     /// dense search.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }
 
     /// Returns `false`: `run_llm_loop` of Graph-R1 ends with its last round.
@@ -173,6 +154,31 @@ impl Protocol for PathRouter {
 
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
         Some(Guide::turn(offer, QUERY, &[], offer.follows()))
+    }
+
+    fn training(&self) -> Option<&dyn TrainingProtocol> {
+        Some(self)
+    }
+}
+
+impl TrainingProtocol for PathRouter {
+    /// Cuts a turn after its first `</query>` if it contains a complete query. Graph-R1 appends the token that ends a
+    /// message there; here it is the first token of the observation.
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        match tag::between(turn, QUERY.0, QUERY.1) {
+            Some(_) => tag::cut_at(turn, &[QUERY.1]),
+            None => turn,
+        }
+    }
+
+    /// Returns `data.max_start_length`.
+    fn prompt_tokens(&self) -> usize {
+        LENGTH
+    }
+
+    /// Returns `data.max_prompt_length`, which covers all turns together.
+    fn response_tokens(&self, context: usize) -> usize {
+        LENGTH.min(context)
     }
 }
 
@@ -210,7 +216,7 @@ pub fn turns(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::protocol::FoundEvidence;
+    use super::super::action::FoundEvidence;
     use super::*;
 
     fn query(turn: &str, reading: ReadingRule) -> Option<String> {

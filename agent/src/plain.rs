@@ -1,12 +1,15 @@
 //! No protocol: the whole turn is the answer, as in any chat. Thoughts that a model writes between tags before its
 //! answer are reported separately.
 
+use super::action::{Action, ActionOutcome};
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{AllowedActions, Guide};
-use super::protocol::{Action, ActionOutcome, Injected, Protocol, ProtocolPrompt, ReadingRule, SegmentKind, Tag, Tags};
+use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::Format;
 use super::scanner;
+use super::segment::{SegmentKind, Tag, Tags};
+use super::training_protocol::TrainingProtocol;
 
 static TAGS: Tags = Tags {
     outside: SegmentKind::Answer,
@@ -45,10 +48,6 @@ impl Protocol for Plain {
         }
     }
 
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        turn
-    }
-
     /// Returns nothing, as no action asks for an observation.
     fn observation(&self, _outcome: &ActionOutcome<'_>, _format: Format) -> Vec<Injected> {
         Vec::new()
@@ -76,4 +75,10 @@ impl Protocol for Plain {
     fn guide(&self, _offer: &AllowedActions) -> Option<Guide> {
         None
     }
+
+    fn training(&self) -> Option<&dyn TrainingProtocol> {
+        Some(self)
+    }
 }
+
+impl TrainingProtocol for Plain {}

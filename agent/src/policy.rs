@@ -4,19 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use waymark_engine::{Engine, Lease, LoadedAdapter};
-use waymark_index::Mode;
+use waymark_engine::{Lease, LoadedAdapter};
+use waymark_index::{Mode, WithSearch};
 
 use super::AgentError;
 use super::budget::Budget;
-use super::content_hash::content_hash;
-use super::loaded_base::LoadedBase;
 use super::loop_variant::LoopVariant;
-use super::protocol::{Protocol, SegmentKind};
+use super::protocol::Protocol;
 use super::protocol_registry::{self, protocol};
-use super::retrieval::Retrieval;
+use super::retrieval::{Retrieval, RetrievalFields};
 use super::sampling::Sampling;
-use super::search::MAX_K;
 
 /// Name of the file in a policy's directory.
 pub(super) const FILE: &str = "policy.toml";
@@ -69,9 +66,8 @@ struct PolicyFile {
     variant: LoopVariant,
     #[serde(default)]
     guided: bool,
-    /// Parsed for its error messages, which contain the line. `searching` merges the fields that the file states.
     #[serde(default)]
-    retrieval: Retrieval,
+    retrieval: WithSearch<RetrievalFields>,
     budget: Option<toml::Table>,
     sampling: Option<Sampling>,
     training: Option<toml::Table>,
@@ -116,7 +112,7 @@ impl Policy {
     }
 
     /// Reads a policy directory and returns the text of its file as well; see [`open`](Self::open).
-    fn read(dir: &Path) -> Result<(Policy, String), AgentError> {
+    pub(super) fn read(dir: &Path) -> Result<(Policy, String), AgentError> {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path)
             .map_err(|error| AgentError::Policy { path: path.clone(), reason: error.to_string() })?;
@@ -131,46 +127,6 @@ impl Policy {
             }
             _ => Ok((policy, text)),
         }
-    }
-
-    /// Reads a policy directory and loads its adapter into `engine`, whose base model is `base`.
-    ///
-    /// # Errors
-    /// Same as [`open`](Self::open); [`AgentError::Policy`] when the policy belongs to another base model, and
-    /// [`AgentError::Engine`] when its adapter does not fit.
-    pub async fn load(dir: &Path, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
-        Policy::inspect(dir).await?.engage(engine, base).await
-    }
-
-    /// Reads a policy directory and hashes its files, without loading the adapter.
-    ///
-    /// # Errors
-    /// Same as [`open`](Self::open), and when the adapter's files cannot be read.
-    pub async fn inspect(dir: &Path) -> Result<Policy, AgentError> {
-        let dir = dir.to_owned();
-        // An adapter may be large, and its disk slow.
-        let read = tokio::task::spawn_blocking(move || -> Result<Policy, AgentError> {
-            let (policy, text) = Policy::read(&dir)?;
-            // Hashed before the engine reads the files: if they change in between, the next hash differs.
-            let hash = content_hash(&text, policy.adapter_dir.as_deref())?;
-            Ok(Policy { content_hash: Some(hash), ..policy })
-        });
-        read.await.map_err(|_| AgentError::Panicked)?
-    }
-
-    /// Loads the adapter of an inspected policy into `engine`.
-    ///
-    /// # Errors
-    /// Same as [`load`](Self::load), without those of reading.
-    pub async fn engage(mut self, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
-        if let Some(reason) = base.mismatch(&self) {
-            let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
-            return Err(AgentError::Policy { path, reason });
-        }
-        if let Some(adapter) = self.adapter_dir.clone() {
-            self.lease = Some(engine.lease_adapter(adapter).await?);
-        }
-        Ok(self)
     }
 
     /// Returns the directory of the policy's own model, if it has one.
@@ -198,8 +154,7 @@ impl Policy {
             Some(table) => overlay(protocol.budget(), &table).map_err(|error| refuse(format!("budget: {error}")))?,
             None => protocol.budget(),
         };
-        let retrieval = searching(&*protocol, file.variant, file.retrieval, text)
-            .map_err(|error| refuse(format!("retrieval: {error}")))?;
+        let retrieval = searching(&*protocol, file.variant, file.retrieval);
         let sampling = file.sampling.unwrap_or_default().or(&default_sampling(&*protocol));
         let policy = Policy {
             name: file.name,
@@ -227,23 +182,14 @@ impl Policy {
         self.budget.turns > 0
     }
 
-    /// Returns `true` if an episode that has exhausted its rounds is forced to answer.
-    pub fn forces(&self) -> bool {
-        self.variant.is_serving() && self.protocol.force_answer(SegmentKind::Text).is_some()
-    }
-
     fn check(&self) -> Result<(), AgentError> {
-        check_mode(self.retrieval.mode, &*self.protocol)?;
+        let search = &self.retrieval.search;
+        check_mode(search.mode(), &*self.protocol)?;
         let refuse = |field, reason| Err(AgentError::Option { field, reason });
         if self.name.is_empty() {
             return refuse("name", "must not be empty");
         }
-        if !(1..=MAX_K).contains(&self.retrieval.k) {
-            return refuse("retrieval.k", "must be from 1 to 200");
-        }
-        if let Err(reason) = self.retrieval.kag.check() {
-            return refuse("retrieval.kag", reason);
-        }
+        search.check().map_err(|invalid| AgentError::of_search("retrieval", &invalid))?;
         if self.budget.sampled_tokens == 0 || self.budget.turn_tokens == 0 {
             return refuse("budget", "turn_tokens and sampled_tokens must be at least 1");
         }
@@ -271,28 +217,16 @@ fn default_sampling(protocol: &dyn Protocol) -> Sampling {
 }
 
 /// Merges the `[retrieval]` table of a policy's file over the settings of its protocol in this loop.
-fn searching(
-    protocol: &dyn Protocol,
-    variant: LoopVariant,
-    written: Retrieval,
-    file: &str,
-) -> Result<Retrieval, toml::de::Error> {
-    let file: toml::Table = toml::from_str(file)?;
-    let stated = file.get("retrieval").and_then(toml::Value::as_table);
+fn searching(protocol: &dyn Protocol, variant: LoopVariant, written: WithSearch<RetrievalFields>) -> Retrieval {
+    let WithSearch { search, rest: RetrievalFields { format, least_searches } } = written;
     let own = protocol.retrieval();
-    let has = |field: &str| stated.is_some_and(|stated| stated.contains_key(field));
-    let Retrieval { mode, ranking, k, triples, graph, format, least_searches, kag } = written;
-    let own_format = if variant.is_training() { protocol.training_format() } else { own.format };
-    Ok(Retrieval {
-        mode: if has("mode") { mode } else { own.mode },
-        ranking: ranking.or(own.ranking),
-        k: if has("k") { k } else { own.k },
-        triples: if has("triples") { triples } else { own.triples },
-        graph: if has("graph") { graph } else { own.graph },
-        format: if has("format") { format } else { own_format },
-        least_searches: if has("least_searches") { least_searches } else { own.least_searches },
-        kag: if has("kag") { kag } else { own.kag },
-    })
+    let trained = protocol.training().filter(|_| variant.is_training());
+    let own_format = trained.and_then(|training| training.format()).unwrap_or(own.format);
+    Retrieval {
+        search: search.or(&own.search),
+        format: format.unwrap_or(own_format),
+        least_searches: least_searches.unwrap_or(own.least_searches),
+    }
 }
 
 /// Merges the fields that a file states over the protocol's budget.
@@ -316,7 +250,7 @@ fn overlay(budget: Budget, stated: &toml::Table) -> Result<Budget, toml::de::Err
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use waymark_index::{GraphVariant, KagOptions, Ranking};
+    use waymark_index::{GraphVariant, KagOptions, Ranking, SearchOptions, SearchScope};
 
     use super::super::graphrag_r1::GraphragR1;
     use super::super::plain::Plain;
@@ -336,7 +270,12 @@ mod tests {
         let policy = parse(file).unwrap();
         let fields = |part: &str| written[part].as_table().unwrap().keys().cloned().collect::<Vec<_>>();
         let all = |whole: toml::Table| whole.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(fields("retrieval"), all(toml::Table::try_from(policy.retrieval).unwrap()));
+        let mut options: Vec<_> = SearchScope::Policy.fields().map(|field| field.name).collect();
+        options.extend(["format", "least_searches"]);
+        options.sort_unstable();
+        let mut shown = fields("retrieval");
+        shown.sort_unstable();
+        assert_eq!(shown, options);
         assert_eq!(fields("budget"), all(toml::Table::try_from(policy.budget).unwrap()));
         assert_eq!(fields("sampling"), all(toml::Table::try_from(policy.sampling).unwrap()));
         for (part, fields) in ["retrieval", "budget", "sampling"].map(|part| (part, fields(part))) {
@@ -347,9 +286,9 @@ mod tests {
         for name in Policy::BUILTIN {
             let protocol = protocol(name).unwrap();
             let own = protocol.retrieval();
-            let trained = protocol.training_format();
+            let trained = protocol.training().unwrap().format().unwrap_or(own.format);
             assert_eq!(row("format").contains(name), trained != own.format, "{name}");
-            assert_eq!(row("ranking").contains(name), own.ranking.is_some(), "{name}");
+            assert_eq!(row("ranking").contains(name), own.search.ranking.is_some(), "{name}");
         }
     }
 
@@ -383,20 +322,21 @@ mod tests {
         .unwrap();
         assert_eq!((policy.name.as_str(), policy.protocol.name(), policy.guided), ("routerag-3b", "routerag", true));
         assert_eq!(policy.variant, LoopVariant::Evaluation);
-        let retrieval = Retrieval {
-            mode: Mode::Hybrid,
+        let kag = KagOptions { damping: 0.8, iterations: 30, ..KagOptions::default() };
+        let search = SearchOptions {
+            mode: Some(Mode::Hybrid),
             ranking: Some(Ranking::Dense),
-            k: 5,
-            triples: 8,
-            graph: GraphVariant::HippoRag,
-            format: Format::Training,
-            least_searches: 0,
-            kag: KagOptions { damping: 0.8, iterations: 30, ..KagOptions::default() },
+            k: Some(5),
+            triples: Some(8),
+            graph: Some(GraphVariant::HippoRag.into()),
+            kag: Some(kag),
+            ..SearchOptions::default()
         };
+        let retrieval = Retrieval { search, format: Format::Training, least_searches: 0 };
         assert_eq!(policy.retrieval, retrieval);
         let query = retrieval.query("x", &[], Mode::Graph);
         assert_eq!((query.mode, query.ranking, query.k, query.triples), (Mode::Graph, Ranking::Dense, 5, 8));
-        assert_eq!((query.graph, query.kag), (GraphVariant::HippoRag.into(), retrieval.kag));
+        assert_eq!((query.graph, query.kag), (GraphVariant::HippoRag.into(), kag));
         assert_eq!(policy.budget, Budget { turns: 2, seconds: 1.5, ..Budget::default() });
         assert_eq!(policy.sampling.temperature, Some(0.7));
         assert_eq!(policy.training.unwrap()["steps"].as_integer(), Some(40));
@@ -413,10 +353,12 @@ mod tests {
         assert_eq!(policy.unwrap().budget, Budget { searches, environment_tokens, ..RouteRag.budget() });
         let policy = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nk = 2").unwrap();
         let own = GraphragR1.retrieval();
-        assert_eq!((own.mode, own.triples, own.graph), (Mode::Triples, 5, GraphVariant::GraphR1));
-        assert_eq!(policy.retrieval, Retrieval { k: 2, ..own });
+        let query = own.query("x", &[], own.search.mode());
+        assert_eq!((query.mode, query.triples, query.graph), (Mode::Triples, 5, GraphVariant::GraphR1.into()));
+        let search = SearchOptions { k: Some(2), ..own.search.clone() };
+        assert_eq!(policy.retrieval, Retrieval { search, ..own });
         let plain = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nmode = \"passage\"").unwrap();
-        assert_eq!(plain.retrieval.mode, Mode::Passage);
+        assert_eq!(plain.retrieval.search.mode(), Mode::Passage);
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! The interface between the loop and a training recipe: the policy's actions and the environment's observations.
 
 use std::fmt;
-use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use waymark_index::{Mode, Passage, TripleHit};
+use waymark_index::Mode;
 
+use super::action::{Action, ActionOutcome};
 use super::budget::Budget;
 use super::conversation::{Conversation, ConversationMessage, Role};
 use super::guide::{AllowedActions, Guide};
 use super::retrieval::{Format, Retrieval};
 use super::scanner;
+use super::segment::{SegmentKind, Tags, TurnSegment};
+use super::training_protocol::TrainingProtocol;
 
 /// Modes that return passages only, which every protocol that searches can show.
 const PASSAGES: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid];
@@ -39,10 +41,6 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     /// Returns the action of a turn. Every text has one, possibly [`Action::Invalid`].
     fn parse(&self, turn: &str, reading: ReadingRule) -> Action;
 
-    /// Returns the part of a turn that the training loop keeps: that loop samples without stop strings and cuts
-    /// afterwards.
-    fn cut<'t>(&self, turn: &'t str) -> &'t str;
-
     /// Returns the observation after an action. Retrieved text arrives unmodified, must be put into
     /// [`Injected::Retrieved`] only, and is sanitized there. An empty observation after an invalid turn means that
     /// there is no second try: the episode ends.
@@ -60,24 +58,6 @@ pub trait Protocol: fmt::Debug + Send + Sync {
 
     /// Returns the limits published with the recipe.
     fn budget(&self) -> Budget;
-
-    /// Returns the number of prompt tokens that the training loop keeps, counted from the prompt's end. The default is
-    /// RouteRAG's.
-    fn prompt_tokens(&self) -> usize {
-        2048
-    }
-
-    /// Returns the number of tokens after the prompt that the training loop keeps, counted from their beginning, in
-    /// sequences of length `context`.
-    fn response_tokens(&self, context: usize) -> usize {
-        context
-    }
-
-    /// Returns the default format of evidence in the training variant. By default it is that of the other variants, as
-    /// most recipes publish only one.
-    fn training_format(&self) -> Format {
-        self.retrieval().format
-    }
 
     /// Returns the default retrieval settings of its policies.
     fn retrieval(&self) -> Retrieval {
@@ -105,6 +85,11 @@ pub trait Protocol: fmt::Debug + Send + Sync {
 
     /// Returns the protocol as a state machine, for guided generation. `None` if it cannot be guided.
     fn guide(&self, offer: &AllowedActions) -> Option<Guide>;
+
+    /// Returns the part of the protocol that only the training loop needs. `None` if its policies are not trained.
+    fn training(&self) -> Option<&dyn TrainingProtocol> {
+        None
+    }
 }
 
 /// Prompt of an episode.
@@ -114,59 +99,6 @@ pub enum ProtocolPrompt {
     Chat(Vec<ConversationMessage>),
     /// Plain text without a template.
     Raw(String),
-}
-
-/// Kind of a segment of a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SegmentKind {
-    /// Reasoning.
-    Think,
-    /// A search, as the policy writes it.
-    Query,
-    /// The answer.
-    Answer,
-    /// The policy's explanation that it gives no answer.
-    Refusal,
-    /// Text outside the known tags.
-    Text,
-}
-
-/// A pair of tags, or a label with its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tag {
-    /// Kind of the text between the two.
-    pub kind: SegmentKind,
-    /// Opening tag. If it ends with a colon it is a label, which counts at the beginning of a line only, after optional
-    /// blanks.
-    pub open: &'static str,
-    /// Closing tag. The end of a label closes nothing else; if it is empty, the label extends to the end of the turn.
-    pub close: &'static str,
-}
-
-impl Tag {
-    /// Returns `true` if it is opened by a label.
-    pub fn is_label(&self) -> bool {
-        self.open.ends_with(':')
-    }
-}
-
-/// The tags of a protocol.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Tags {
-    /// Kind of text outside every tag.
-    pub outside: SegmentKind,
-    /// Kind of text at the beginning of a turn; differs from `outside` if the prompt and observations end with an
-    /// opening tag.
-    pub begins: SegmentKind,
-    /// The pairs. Those of kind [`SegmentKind::Text`] belong to the environment: a policy that writes them writes plain text.
-    pub pairs: &'static [Tag],
-    /// Names whose tags are sanitized in retrieved text.
-    pub names: &'static [&'static str],
-    /// Labels that are sanitized in retrieved text, at the beginning of a line and before a colon.
-    pub labels: &'static [&'static str],
-    /// If `true`, white space around an answer is stripped.
-    pub trims: bool,
 }
 
 /// Rule by which an action is read from a turn.
@@ -189,88 +121,6 @@ impl ReadingRule {
     /// Returns `true` if it accepts malformed actions whose meaning is clear.
     pub fn lenient(self) -> bool {
         matches!(self, ReadingRule::Lenient | ReadingRule::Guided)
-    }
-}
-
-/// Action of a turn.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub enum Action {
-    /// A search for evidence.
-    Search(PolicySearch),
-    /// Withdrawal of the last search that was not withdrawn yet.
-    Backtrack,
-    /// An answer, which ends the episode.
-    Answer {
-        /// The answer, stripped.
-        text: String,
-    },
-    /// A refusal to answer, which ends the episode.
-    Refuse {
-        /// The stripped explanation; may be empty.
-        text: String,
-    },
-    /// No action that the protocol knows.
-    Invalid,
-}
-
-impl Action {
-    /// Returns `true` if the action ends the episode in every loop.
-    pub fn ends(&self) -> bool {
-        matches!(self, Action::Answer { .. } | Action::Refuse { .. })
-    }
-}
-
-/// A search that a policy asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicySearch {
-    /// The stripped text as written, possibly with the name of its mode.
-    pub written: String,
-    /// Text to search for.
-    pub query: String,
-    /// Mode named by the policy. `None` uses the policy's default mode.
-    pub mode: Option<Mode>,
-    /// Names of entities attached to the query, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub entities: Vec<String>,
-}
-
-impl PolicySearch {
-    /// Creates a search for the whole text, without a mode.
-    pub fn plain(written: impl Into<String>) -> PolicySearch {
-        let written = written.into();
-        PolicySearch { query: written.clone(), written, mode: None, entities: Vec::new() }
-    }
-}
-
-/// Result of an action that does not end the episode.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ActionOutcome<'a> {
-    /// The search found evidence, possibly none.
-    Evidence(FoundEvidence<'a>),
-    /// The search failed, for this reason.
-    Failed(&'a str),
-    /// A search was withdrawn by [`Action::Backtrack`]: its query. `None` if there was no search to withdraw.
-    Withdrawn(Option<&'a str>),
-    /// The turn was an [`Action::Invalid`]: its whole text.
-    Invalid(&'a str),
-}
-
-/// Evidence of a search, as it is stored.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FoundEvidence<'a> {
-    /// Retrieval mode.
-    pub mode: Mode,
-    /// Passages, best first; may be empty.
-    pub passages: &'a [Passage],
-    /// Triples, best first, in the modes that return any.
-    pub triples: &'a [TripleHit],
-}
-
-impl<'a> FoundEvidence<'a> {
-    /// Creates the evidence of a passage search.
-    pub fn of(passages: &'a [Passage]) -> FoundEvidence<'a> {
-        FoundEvidence { mode: Mode::Passage, passages, triples: &[] }
     }
 }
 
@@ -304,13 +154,4 @@ impl Injected {
             Injected::Speaker(_) => "",
         }
     }
-}
-
-/// A segment of a turn.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TurnSegment {
-    /// Kind of the segment.
-    pub kind: SegmentKind,
-    /// Byte range, without tags.
-    pub range: Range<usize>,
 }

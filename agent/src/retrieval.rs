@@ -1,61 +1,52 @@
 //! Retrieval settings of a policy or a protocol.
 
 use serde::{Deserialize, Serialize};
-use waymark_index::{ENTITIES, GraphVariant, KagOptions, Mode, Query, Ranking, TRIPLES};
-
-#[cfg(doc)]
-use super::search::MAX_K;
+use waymark_index::{ENTITIES, Mode, Query, SearchFields, SearchOptions, SearchScope};
 
 /// Retrieval settings of a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Retrieval {
-    /// Mode of queries that name none: `passage`, `graph` or `hybrid`, or `triples` or `kag` if the protocol shows
-    /// them.
-    pub mode: Mode,
-    /// Ranking of passages within passage search. `None` keeps the protocol's, or else the default of the query's mode.
-    pub ranking: Option<Ranking>,
-    /// Passages per search, at most [`MAX_K`]. In the mode `kag`, passages and triples together.
-    pub k: usize,
-    /// Triples per search, for protocols that show them.
-    pub triples: usize,
-    /// Variant of the graph search: `route_rag`, `hippo_rag` or `graph_r1`.
-    pub graph: GraphVariant,
+    /// Options of every search. `mode` is that of queries that name none; `ranking`, if set, applies in every mode.
+    pub search: SearchOptions,
     /// Format of evidence.
     pub format: Format,
     /// Minimum number of searches before a guided policy may answer, because an untrained one tends to answer without
     /// evidence.
     pub least_searches: usize,
-    /// Options of the joint ranking of passages and triples, in the mode `kag`. Missing fields have their defaults.
-    pub kag: KagOptions,
+}
+
+/// Fields of `[retrieval]` in a policy's file, next to its search options. `None` keeps the protocol's setting.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RetrievalFields {
+    pub(super) format: Option<Format>,
+    pub(super) least_searches: Option<usize>,
+}
+
+impl SearchFields for RetrievalFields {
+    const SCOPE: SearchScope = SearchScope::Policy;
 }
 
 impl Default for Retrieval {
     /// Returns three passages per search, as in RouteRAG and Search-R1.
     fn default() -> Self {
-        Retrieval {
-            mode: Mode::Passage,
-            ranking: None,
-            k: 3,
-            triples: TRIPLES,
-            graph: GraphVariant::default(),
-            format: Format::default(),
-            least_searches: 1,
-            kag: KagOptions::default(),
-        }
+        Retrieval::with(SearchOptions::default())
     }
 }
 
 impl Retrieval {
+    /// Returns the default settings with these search options.
+    pub fn with(search: SearchOptions) -> Retrieval {
+        let default = SearchOptions { k: Some(3), ..SearchOptions::default() };
+        Retrieval { search: search.or(&default), format: Format::default(), least_searches: 1 }
+    }
+
     /// Returns the query for `text` in `mode`, about the first of `entities` where the mode uses them. Queries ask for
     /// explanations, so that trajectories contain the path to every passage.
     pub(super) fn query(&self, text: impl Into<String>, entities: &[String], mode: Mode) -> Query {
-        let graph = self.graph.into();
-        let ranking = self.ranking.unwrap_or(mode.ranking());
-        let entities = entities.iter().take(ENTITIES).cloned().collect();
-        let triples = self.triples;
-        let kag = self.kag;
-        Query { ranking, triples, graph, entities, kag, explain: true, ..Query::new(text, mode, self.k) }
+        let entities = Some(entities.iter().take(ENTITIES).cloned().collect());
+        let of_query = SearchOptions { mode: Some(mode), entities, explain: Some(true), ..SearchOptions::default() };
+        of_query.or(&self.search).query(text)
     }
 }
 

@@ -1,15 +1,16 @@
 //! RouteRAG (arXiv 2512.09487): searches name their mode, `[passage]`, `[graph]` or both.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Mode, Ranking, SearchOptions};
 
+use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{AllowedActions, Guide};
-use super::protocol::{
-    Action, ActionOutcome, Injected, PolicySearch, Protocol, ProtocolPrompt, ReadingRule, SegmentKind, Tags,
-};
+use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
+use super::segment::{SegmentKind, Tags};
 use super::tag;
+use super::training_protocol::TrainingProtocol;
 
 /// The prompt of Table 6 of the paper, with the line breaks of the released training data; the question follows.
 const INSTRUCTION: &str = "Answer the given question. You must conduct reasoning inside <think> and </think> first \
@@ -65,10 +66,6 @@ impl Protocol for RouteRag {
         tag::parse(turn, reading, request)
     }
 
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        tag::cut(turn)
-    }
-
     fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
         tag::observation(outcome, format, " ")
     }
@@ -79,12 +76,7 @@ impl Protocol for RouteRag {
 
     /// Returns dense search for `[passage]` (§3.1.2) and for queries without a mode.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
-    }
-
-    /// Returns the training format: the reference's `generation.py` strips evidence and cuts a long block at its end.
-    fn training_format(&self) -> Format {
-        Format::Training
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }
 
     fn force_answer(&self, writing: SegmentKind) -> Option<String> {
@@ -94,6 +86,21 @@ impl Protocol for RouteRag {
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
         let modes: Vec<&str> = offer.modes.iter().filter_map(|&mode| marker(mode)).collect();
         Some(tag::guide(offer, &modes))
+    }
+
+    fn training(&self) -> Option<&dyn TrainingProtocol> {
+        Some(self)
+    }
+}
+
+impl TrainingProtocol for RouteRag {
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        tag::cut(turn)
+    }
+
+    /// Returns the training format: the reference's `generation.py` strips evidence and cuts a long block at its end.
+    fn format(&self) -> Option<Format> {
+        Some(Format::Training)
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use waymark_engine::Engine;
-use waymark_models::ModelError;
 use waymark_models::chat::{ChatTemplate, Message, TextSegment, Tool};
 use waymark_models::grammar::{GrammarError, Vocabulary};
 use waymark_models::tokenizer::{Specials, Tokenizer};
@@ -13,10 +12,9 @@ use super::AgentError;
 use super::answer_format::AnswerTags;
 use super::conversation::ConversationMessage;
 use super::generator::SessionSource;
-use super::guided::Bans;
-use super::protocol::{Injected, Protocol, ProtocolPrompt};
+use super::protocol::{Protocol, ProtocolPrompt};
 use super::search::Search;
-use super::speaker::Speakers;
+use super::text_codec::{CodecTables, TextCodec};
 
 /// A loaded model with its tokenizer, template and index. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -31,9 +29,8 @@ pub struct Runtime<S = Engine> {
     pub eos: Vec<u32>,
     /// Search over the index. `None` without an index.
     pub searcher: Option<Arc<dyn Search>>,
-    bans: Arc<OnceLock<Bans>>,
+    tables: Arc<CodecTables>,
     vocabulary: Arc<OnceLock<Result<Vocabulary, GrammarError>>>,
-    speakers: Arc<OnceLock<Result<Speakers, String>>>,
     /// Prepared answer tags by protocol name.
     around: Arc<Mutex<HashMap<&'static str, Option<AnswerTags>>>>,
 }
@@ -47,13 +44,20 @@ impl<S: SessionSource> Runtime<S> {
         eos: Vec<u32>,
         searcher: Option<Arc<dyn Search>>,
     ) -> Runtime<S> {
-        let (bans, vocabulary, speakers, around) = Default::default();
-        Runtime { engine, tokenizer, template, eos, searcher, bans, vocabulary, speakers, around }
+        let tables = Arc::default();
+        let vocabulary = Arc::default();
+        let around = Arc::default();
+        Runtime { engine, tokenizer, template, eos, searcher, tables, vocabulary, around }
     }
 
-    /// Returns the tokens banned in guided generation with this tokenizer. Computed once.
-    pub(super) fn bans(&self) -> &Bans {
-        self.bans.get_or_init(|| Bans::new(&self.tokenizer, &self.eos))
+    /// Returns the codec of an episode: everything textual, without the engine and the search.
+    pub(super) fn codec(&self) -> TextCodec {
+        TextCodec {
+            tokenizer: self.tokenizer.clone(),
+            template: self.template.clone(),
+            eos: self.eos.clone(),
+            tables: self.tables.clone(),
+        }
     }
 
     /// Returns the vocabulary prepared for grammars. Computed once.
@@ -69,31 +73,20 @@ impl<S: SessionSource> Runtime<S> {
         known.entry(protocol.name()).or_insert_with(find).clone()
     }
 
+    /// Checks that a text of `bytes` bytes can fit into a sequence: as many tokens as a sequence holds stand for at most
+    /// that many times the bytes of the longest token. Encoding takes hundreds of bytes of memory per byte of text, so
+    /// this check comes first.
+    ///
+    /// # Errors
+    /// [`AgentError::TooManyBytes`] when the text is longer.
+    pub fn check_bytes(&self, bytes: usize) -> Result<(), AgentError> {
+        let limit = self.engine.limit().saturating_mul(self.tokenizer.longest());
+        if bytes <= limit { Ok(()) } else { Err(AgentError::TooManyBytes { bytes, limit }) }
+    }
+
     /// Encodes text without control tokens.
     pub fn literal(&self, text: &str) -> Result<Vec<u32>, AgentError> {
         Ok(self.tokenizer.encode(text, Specials::Literal)?)
-    }
-
-    /// Encodes an observation. Control tokens come only from the template's text between speakers.
-    pub(super) fn encode_parts(&self, parts: &[Injected]) -> Result<Vec<u32>, AgentError> {
-        let segment = |part: &Injected| {
-            let Injected::Speaker(role) = part else {
-                return Ok(TextSegment { text: part.text().to_owned(), trusted: false });
-            };
-            let speakers = self.speakers().map_err(|reason| ModelError::Template(reason.to_owned()))?;
-            Ok(TextSegment { text: speakers.text(*role)?.to_owned(), trusted: true })
-        };
-        let segments = parts.iter().map(segment).collect::<Result<Vec<TextSegment>, AgentError>>()?;
-        Ok(self.tokenizer.encode_segments(&segments)?)
-    }
-
-    /// Returns the template's text for a change of speaker, or the reason why it has none. Computed once.
-    pub(super) fn speakers(&self) -> Result<&Speakers, &str> {
-        let find = || match &self.template {
-            Some(template) => Speakers::of(template, &self.tokenizer).map_err(|error| error.to_string()),
-            None => Ok(Speakers::bare()),
-        };
-        self.speakers.get_or_init(find).as_ref().map_err(String::as_str)
     }
 
     /// Returns `true` if the template shows tools and tool calls in the supported format.

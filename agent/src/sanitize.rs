@@ -1,6 +1,6 @@
 //! Sanitizing of retrieved text: no passage can close its frame or act for the policy.
 
-use super::protocol::Tags;
+use super::segment::Tags;
 
 /// Replacement for the `<` of a tag: looks alike and is part of no tag.
 pub const STAND_IN: char = '\u{2039}';

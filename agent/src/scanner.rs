@@ -7,7 +7,7 @@
 //! If text outside all tags is the answer, no tag counts once the answer has begun with a visible character: models
 //! think first, and an answer may quote tags, also in the arguments of a call.
 
-use super::protocol::{SegmentKind, Tags, TurnSegment};
+use super::segment::{SegmentKind, Tags, TurnSegment};
 
 /// A segment of a turn, without tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,7 +188,7 @@ pub(super) fn spans(tags: &'static Tags, turn: &str) -> Vec<TurnSegment> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::protocol::Tag;
+    use super::super::segment::Tag;
     use super::super::tag::TAGS;
     use super::*;
 

@@ -13,9 +13,6 @@ use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query};
 
 use super::search_pool::{JobTicket, SearchPool};
 
-/// Maximum number of passages of one search, for policies, requests and trainers.
-pub const MAX_K: usize = 200;
-
 /// A search of an episode or a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchQuery {

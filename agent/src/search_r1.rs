@@ -1,15 +1,16 @@
 //! Search-R1 (arXiv 2503.09516), on which RouteRAG builds: a single kind of search.
 
-use waymark_index::{Mode, Ranking};
+use waymark_index::{Ranking, SearchOptions};
 
+use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{AllowedActions, Guide};
-use super::protocol::{
-    Action, ActionOutcome, Injected, PolicySearch, Protocol, ProtocolPrompt, ReadingRule, SegmentKind, Tags,
-};
+use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
+use super::segment::{SegmentKind, Tags};
 use super::tag;
+use super::training_protocol::TrainingProtocol;
 
 /// The prompt of the released training data ("your want" is theirs); the question follows.
 const INSTRUCTION: &str = "Answer the given question. You must conduct reasoning inside <think> and </think> first \
@@ -54,10 +55,6 @@ impl Protocol for SearchR1 {
         tag::parse(turn, reading, |written| PolicySearch::plain(written))
     }
 
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        tag::cut(turn)
-    }
-
     fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
         tag::observation(outcome, format, "")
     }
@@ -68,12 +65,7 @@ impl Protocol for SearchR1 {
 
     /// Returns dense search, as its server does with the embedder it is published with.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
-    }
-
-    /// Returns the training format: the reference's `generation.py` strips evidence and cuts a long block at its end.
-    fn training_format(&self) -> Format {
-        Format::Training
+        Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }
 
     fn force_answer(&self, writing: SegmentKind) -> Option<String> {
@@ -82,6 +74,21 @@ impl Protocol for SearchR1 {
 
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
         Some(tag::guide(offer, &[]))
+    }
+
+    fn training(&self) -> Option<&dyn TrainingProtocol> {
+        Some(self)
+    }
+}
+
+impl TrainingProtocol for SearchR1 {
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        tag::cut(turn)
+    }
+
+    /// Returns the training format: the reference's `generation.py` strips evidence and cuts a long block at its end.
+    fn format(&self) -> Option<Format> {
+        Some(Format::Training)
     }
 }
 

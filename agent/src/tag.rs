@@ -3,9 +3,11 @@
 
 use waymark_index::Passage;
 
+use super::action::{Action, ActionOutcome, PolicySearch};
 use super::guide::{AllowedActions, Guide};
-use super::protocol::{Action, ActionOutcome, Injected, PolicySearch, ReadingRule, SegmentKind, Tag, Tags};
+use super::protocol::{Injected, ReadingRule};
 use super::retrieval::Format;
+use super::segment::{SegmentKind, Tag, Tags};
 
 /// Tags shared by both protocols.
 pub static TAGS: Tags = Tags {
@@ -90,9 +92,10 @@ pub fn passages_to_string(passages: &[Passage], format: Format) -> String {
 pub fn observation(outcome: &ActionOutcome<'_>, format: Format, space: &str) -> Vec<Injected> {
     let body = match outcome {
         ActionOutcome::Invalid(_) => return vec![Injected::frame(INVALID)],
-        ActionOutcome::Withdrawn(_) => return Vec::new(),
         ActionOutcome::Failed(reason) => format!("The search gave no result: {reason}.\n"),
         ActionOutcome::Evidence(seen) => passages_to_string(seen.passages, format),
+        // Its policies have no other action.
+        _ => return Vec::new(),
     };
     let (space, body) = match format {
         Format::Training => (space, body.trim()),

@@ -22,17 +22,17 @@
 //! `<Reference>` written by the policy; a final answer extends to the end of its turn; commas separate entities; at
 //! most five steps; and a turn without an action ends the episode, because the format reward is 0 then.
 
-use waymark_index::{Mode, Passage, TripleHit};
+use waymark_index::{Mode, Passage, SearchOptions, TripleHit};
 
+use super::action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{AllowedActions, Guide, GuideState};
-use super::protocol::{
-    Action, ActionOutcome, FoundEvidence, Injected, PolicySearch, Protocol, ProtocolPrompt, ReadingRule, SegmentKind,
-    Tag, Tags,
-};
+use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
 use super::scanner::is_blank;
+use super::segment::{SegmentKind, Tag, Tags};
+use super::training_protocol::TrainingProtocol;
 
 /// The prompt; the question follows.
 const INSTRUCTION: &str = "Answer the question step by step. Write each step in this form:
@@ -121,23 +121,12 @@ impl Protocol for TeaRag {
         }
     }
 
-    /// Cuts a turn where generation would have stopped.
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        let tag = turn.find(REFERENCE.0).map(|at| at + REFERENCE.0.len());
-        let mut at = 0;
-        let line = turn.split_inclusive('\n').find_map(|line| {
-            at += line.len();
-            (behind(line, SUBQUERY).is_some() && line.ends_with('\n')).then_some(at)
-        });
-        &turn[..tag.into_iter().chain(line).min().unwrap_or(turn.len())]
-    }
-
     /// Writes the evidence between the reference tags. An invalid turn gets no observation, which ends the episode.
     fn observation(&self, outcome: &ActionOutcome<'_>, _format: Format) -> Vec<Injected> {
         let body = match outcome {
-            ActionOutcome::Invalid(_) | ActionOutcome::Withdrawn(_) => return Vec::new(),
             ActionOutcome::Failed(reason) => format!("The search gave no result: {reason}."),
             ActionOutcome::Evidence(seen) => block(seen),
+            _ => return Vec::new(),
         };
         vec![
             Injected::frame(format!("{} ", REFERENCE.0)),
@@ -170,7 +159,7 @@ impl Protocol for TeaRag {
 
     /// Returns five items of the joint ranking, passages or triples (§5.4.1, Table 11).
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Kag, k: 5, ..Retrieval::default() }
+        Retrieval::with(SearchOptions { mode: Some(Mode::Kag), k: Some(5), ..SearchOptions::default() })
     }
 
     fn shows(&self) -> &'static [Mode] {
@@ -216,6 +205,23 @@ impl Protocol for TeaRag {
                 GuideState::End,
             ],
         })
+    }
+
+    fn training(&self) -> Option<&dyn TrainingProtocol> {
+        Some(self)
+    }
+}
+
+impl TrainingProtocol for TeaRag {
+    /// Cuts a turn where generation would have stopped.
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        let tag = turn.find(REFERENCE.0).map(|at| at + REFERENCE.0.len());
+        let mut at = 0;
+        let line = turn.split_inclusive('\n').find_map(|line| {
+            at += line.len();
+            (behind(line, SUBQUERY).is_some() && line.ends_with('\n')).then_some(at)
+        });
+        &turn[..tag.into_iter().chain(line).min().unwrap_or(turn.len())]
     }
 }
 

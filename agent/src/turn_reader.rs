@@ -9,8 +9,8 @@ use waymark_models::tokenizer::{Detokenizer, Tokenizer};
 
 use super::answer_filter::AnswerFilter;
 use super::event::{Event, TokenLogprob, TopLogprob};
-use super::protocol::{SegmentKind, Tags};
 use super::scanner::{Scanner, TextPiece};
+use super::segment::{SegmentKind, Tags};
 
 /// Reads one turn while it is written, and keeps its text.
 #[derive(Debug)]

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use super::action::{Action, ActionOutcome};
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{AllowedActions, Guide};
 use super::loop_variant::LoopVariant;
 use super::plain::Plain;
 use super::policy::Policy;
-use super::protocol::{Action, ActionOutcome, Injected, Protocol, ProtocolPrompt, ReadingRule, SegmentKind, Tags};
+use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::Format;
+use super::segment::{SegmentKind, Tags};
 
 static TAGS: Tags = Tags {
     outside: SegmentKind::Answer,
@@ -59,10 +61,6 @@ impl Protocol for Verbatim {
 
     fn parse(&self, turn: &str, _reading: ReadingRule) -> Action {
         Action::Answer { text: turn.to_owned() }
-    }
-
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        turn
     }
 
     /// Returns nothing, as no action asks for an observation.

@@ -26,6 +26,10 @@ pub enum EngineError {
     /// No token could be chosen for this session. Its tokens so far are kept.
     #[error("sampling failed: {0}")]
     Sample(String),
+    /// The turn cannot be held to its constraint: no text fulfills it from here on, or the rule takes too much work. The
+    /// session's tokens so far are kept.
+    #[error("the turn cannot follow its constraint: {0}")]
+    Constraint(String),
     /// An adapter could not be loaded, or is no longer loaded.
     #[error("adapter: {0}")]
     Adapter(String),

@@ -1,5 +1,6 @@
 //! Token masks for constrained turns, computed on separate threads while the engine thread computes logits.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -50,7 +51,7 @@ struct MaskSlot {
 enum MaskState {
     #[default]
     Working,
-    Done(Result<(Box<dyn ConstraintState>, Option<TokenMask>), String>),
+    Done(Result<(Box<dyn ConstraintState>, Option<TokenMask>), EngineError>),
     /// The engine thread has taken the mask; the rule waits for the token chosen with it.
     Used(Option<Box<dyn ConstraintState>>),
 }
@@ -110,7 +111,9 @@ fn run_next_job(queue: &Mutex<Receiver<MaskJob>>) -> bool {
     // The lock is held while waiting for a job, not while doing it.
     let Ok(MaskJob { work, slot }) = queue.lock().unwrap_or_else(PoisonError::into_inner).recv() else { return false };
     let done = catch_unwind(AssertUnwindSafe(|| work.done()));
-    let done = done.unwrap_or_else(|panic| Err(format!("panic: {}", panic_message(panic.as_ref()))));
+    let panicked =
+        |panic: Box<dyn Any + Send>| EngineError::Sample(format!("panic: {}", panic_message(panic.as_ref())));
+    let done = done.map_err(panicked).and_then(|made| made.map_err(EngineError::Constraint));
     *slot.lock() = MaskState::Done(done);
     slot.done.notify_one();
     true
@@ -144,13 +147,13 @@ pub(super) enum MaskWait {
     Mask(Option<TokenMask>),
     /// The mask is not ready yet.
     Late,
-    Failed(String),
+    Failed(EngineError),
 }
 
 impl Masking {
     fn send(&self, work: MaskWork) {
         if self.jobs.send(MaskJob { work, slot: Arc::clone(&self.slot) }).is_err() {
-            *self.slot.lock() = MaskState::Done(Err("the grammar threads have ended".into()));
+            *self.slot.lock() = MaskState::Done(Err(EngineError::Sample("the grammar threads have ended".into())));
         }
     }
 
@@ -170,10 +173,10 @@ impl Masking {
                 *state = MaskState::Used(Some(rule));
                 MaskWait::Mask(mask)
             }
-            MaskState::Done(Err(reason)) => MaskWait::Failed(reason),
+            MaskState::Done(Err(error)) => MaskWait::Failed(error),
             used @ MaskState::Used(_) => {
                 *state = used;
-                MaskWait::Failed("the mask of this step was already taken".into())
+                MaskWait::Failed(EngineError::Sample("the mask of this step was already taken".into()))
             }
         }
     }
@@ -236,7 +239,9 @@ mod tests {
         masking.advance(0);
         assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))));
         masking.advance(1);
-        assert!(matches!(masking.wait(long()), MaskWait::Failed(reason) if reason.contains("no further")));
+        assert!(
+            matches!(masking.wait(long()), MaskWait::Failed(EngineError::Sample(reason)) if reason.contains("no further"))
+        );
         let other = masks.begin(&rule).unwrap();
         assert!(matches!(other.wait(long()), MaskWait::Mask(Some(_))), "the thread lives on");
     }

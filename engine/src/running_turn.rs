@@ -91,7 +91,7 @@ impl RunningTurn {
             None => None,
             Some(MaskWait::Mask(mask)) => mask,
             Some(MaskWait::Late) => return Drawn::Late,
-            Some(MaskWait::Failed(reason)) => return Drawn::Failed(EngineError::Sample(reason)),
+            Some(MaskWait::Failed(error)) => return Drawn::Failed(error),
         };
         let history = &ids[self.begin..];
         let sampler = &mut self.sampler;

@@ -7,6 +7,7 @@ use crate::embed::EmbedError;
 use crate::filter::FilterError;
 use crate::location::Location;
 use crate::mode::Mode;
+use crate::search_options::InvalidOption;
 
 /// Error returned by an [`Extract`](crate::Extract).
 pub type ExtractError = Box<dyn std::error::Error + Send + Sync>;
@@ -204,13 +205,8 @@ pub enum IndexError {
         mode: Mode,
     },
     /// A field of a query has an invalid value.
-    #[error("`{field}` {message}")]
-    BadQuery {
-        /// Name of the field.
-        field: &'static str,
-        /// Reason.
-        message: &'static str,
-    },
+    #[error(transparent)]
+    BadQuery(InvalidOption),
     /// The deadline of a query passed.
     #[error("the deadline passed before {stage}")]
     Deadline {

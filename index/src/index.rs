@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde::Serialize;
 
@@ -11,6 +12,7 @@ use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::filter::FactFilter;
 use crate::graph::Graph;
+use crate::layout::MANIFEST;
 use crate::manifest::{GraphInfo, Manifest};
 use crate::mode::Mode;
 use crate::options::OpenOptions;
@@ -45,6 +47,7 @@ pub struct Index {
     pub(crate) embed: Arc<dyn Embed>,
     pub(crate) filter: Option<Arc<dyn FactFilter>>,
     dir: PathBuf,
+    published: Option<SystemTime>,
 }
 
 impl fmt::Debug for Index {
@@ -70,10 +73,11 @@ impl Index {
     pub fn open_with(dir: &Path, embed: Arc<dyn Embed>, options: &OpenOptions) -> Result<Index, IndexError> {
         // Checked before the files are read through, because a watcher retries again and again.
         check_embedder(dir, &Manifest::read(dir)?, embed.as_ref())?;
+        let published = std::fs::metadata(dir.join(MANIFEST)).and_then(|about| about.modified()).ok();
         let snapshot = Snapshot::open_newest(dir, options)?;
         // Again, since another build may have published between the two reads.
         check_embedder(dir, &snapshot.manifest, embed.as_ref())?;
-        Ok(Index { snapshot, embed, filter: None, dir: dir.to_owned() })
+        Ok(Index { snapshot, embed, filter: None, dir: dir.to_owned(), published })
     }
 
     /// Makes graph searches follow only those facts that `filter` keeps. Without a filter they follow the facts most
@@ -87,6 +91,11 @@ impl Index {
     /// Manifest of the open snapshot.
     pub fn manifest(&self) -> &Manifest {
         &self.snapshot.manifest
+    }
+
+    /// Time at which the open snapshot was published. `None` if the file system does not tell.
+    pub fn published(&self) -> Option<SystemTime> {
+        self.published
     }
 
     /// Search modes that the index supports.

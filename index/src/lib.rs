@@ -19,6 +19,7 @@ mod embedding_cache;
 mod embedding_journal;
 mod error;
 mod evidence;
+mod explore;
 mod extract;
 mod filter;
 mod folder;
@@ -37,6 +38,8 @@ mod location;
 mod manifest;
 mod mode;
 mod model_filter;
+#[cfg(feature = "openapi")]
+mod openapi;
 pub mod openie;
 mod options;
 pub mod pagerank;
@@ -45,6 +48,7 @@ mod python;
 mod query;
 mod scored;
 mod search;
+mod search_options;
 mod snapshot;
 mod store;
 mod triple;
@@ -61,6 +65,10 @@ pub use evidence::{
     Evidence, GraphRank, GraphTrace, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase,
     Passage, PathEdge, SeedFact, SeedPhrase, TripleHit,
 };
+pub use explore::{
+    ChunkSiblings, EdgeKind, ExampleQuestion, GraphNode, Neighborhood, NodeEdge, NodeKind, PassageName, PhraseLookup,
+    PhraseMatch, PhraseMatchKind, QuestionFact, TripleSource,
+};
 pub use extract::{Extract, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
 pub use index::{Index, IndexInfo};
@@ -73,4 +81,7 @@ pub use model_filter::ModelFilter;
 pub use options::{GraphOptions, KagOptions, OpenOptions, Relevance};
 pub use progress::{BuildPhase, BuildProgress};
 pub use query::{ENTITIES, Query, TRIPLES};
+pub use search_options::{
+    GraphOverrides, InvalidOption, MAX_K, SearchField, SearchFields, SearchOptions, SearchScope, WithSearch,
+};
 pub use triple::Triple;

@@ -122,6 +122,7 @@ impl FileChecksum {
         let mut file = File::open(path).map_err(IndexError::io("open", path))?;
         let mut hasher = crc32fast::Hasher::new();
         let mut bytes = 0;
+        // Read in pieces: files of a snapshot may be larger than the memory.
         let mut buffer = vec![0; 1 << 18];
         loop {
             match file.read(&mut buffer).map_err(IndexError::io("read", path))? {
@@ -167,6 +168,7 @@ impl Manifest {
                 Ok(opened) => return Ok(opened),
                 Err(error) => {
                     let now = Manifest::read(dir)?;
+                    // The same manifest again: nothing was replaced, so the error is about the index itself.
                     if now == manifest {
                         return Err(error);
                     }
@@ -217,6 +219,7 @@ impl Manifest {
                 }
                 other => other.map_err(IndexError::io("read", &path))?.len(),
             };
+            // The size costs no reading, and most damage is a file that was cut.
             if bytes != expected.bytes {
                 return Err(IndexError::corrupt(&path, format!("it has {bytes} bytes instead of {}", expected.bytes)));
             }
@@ -233,6 +236,7 @@ impl Manifest {
         let folder = format!("{}/", snapshot_name(self.snapshot));
         let mut names = Vec::with_capacity(self.files.len());
         for name in self.files.keys() {
+            // A manifest may come from elsewhere: `../` in a name must not reach other files.
             let within = name.strip_prefix(&folder).filter(|within| {
                 !within.is_empty() && Path::new(within).components().all(|part| matches!(part, Component::Normal(_)))
             });

@@ -91,6 +91,7 @@ fn messages(query: &str, candidates: &[[&str; 3]]) -> Vec<ModelMessage> {
         let reply = format!("[[ ## fact_after_filter ## ]]\n{}\n\n[[ ## completed ## ]]", json!({"fact": chosen}));
         [ModelMessage::new(ModelRole::User, ask(question, facts)), ModelMessage::new(ModelRole::Assistant, reply)]
     };
+    // The second example keeps nothing, so that a model sees that this is an answer too.
     let mut messages = vec![ModelMessage::new(ModelRole::System, TASK)];
     messages.extend(example("Where was the designer of the Forth Bridge born?", &bridge, &bridge[..2]));
     messages.extend(example("Who composed the opera that opened La Scala?", &museum, &[]));

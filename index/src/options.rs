@@ -1,11 +1,13 @@
 //! Options for opening and searching an index.
 
+use std::fmt::Display;
+use std::str::FromStr;
 use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::IndexError;
 use crate::mode::GraphVariant;
+use crate::search_options::InvalidOption;
 
 /// Options for [`Index::open_with`](crate::Index::open_with).
 #[derive(Debug, Clone)]
@@ -60,17 +62,17 @@ impl GraphOptions {
     /// Checks that every number is in range.
     ///
     /// # Errors
-    /// [`IndexError::BadQuery`] with the first field that is not.
-    pub fn check(&self) -> Result<(), IndexError> {
-        let refuse = |field, message| Err(IndexError::BadQuery { field, message });
-        if !(1..=Self::MOST_LINKED).contains(&self.linking_top_k) {
-            return refuse("linking_top_k", "must be from 1 to 100");
+    /// The first one that is not.
+    pub fn check(&self) -> Result<(), InvalidOption> {
+        let GraphOptions { linking_top_k, damping, passage_weight, .. } = *self;
+        if !(1..=Self::MOST_LINKED).contains(&linking_top_k) {
+            return Err(InvalidOption::new("graph.linking_top_k", linking_top_k, "must be from 1 to 100"));
         }
-        if !(0.0..=Self::MOST_DAMPING).contains(&self.damping) {
-            return refuse("damping", "must be from 0 to 0.95");
+        if !(0.0..=Self::MOST_DAMPING).contains(&damping) {
+            return Err(InvalidOption::new("graph.damping", damping, "must be from 0 to 0.95"));
         }
-        if !(0.0..=1.0).contains(&self.passage_weight) {
-            return refuse("passage_weight", "must be from 0 to 1");
+        if !(0.0..=1.0).contains(&passage_weight) {
+            return Err(InvalidOption::new("graph.passage_weight", passage_weight, "must be from 0 to 1"));
         }
         Ok(())
     }
@@ -169,23 +171,35 @@ impl KagOptions {
     /// Checks that every number is in range.
     ///
     /// # Errors
-    /// A description of the first invalid value, phrased to follow the name of the options.
-    pub fn check(&self) -> Result<(), &'static str> {
-        let finite = match self.relevance {
-            Relevance::Sigmoid { slope, centre } => slope.is_finite() && centre.is_finite(),
-            Relevance::Cosine {} => true,
-        };
-        let counts = [self.chunks, self.entities, self.triples, self.iterations as usize];
+    /// The first one that is not.
+    pub fn check(&self) -> Result<(), InvalidOption> {
+        let refuse = |value: &dyn Display, expected| Err(InvalidOption::new("kag", value, expected));
         if !(0.0..1.0).contains(&self.damping) {
-            Err("needs a `damping` from 0 to below 1")
-        } else if !(0.0..=1.0).contains(&self.threshold) {
-            Err("needs a `threshold` from 0 to 1")
-        } else if counts.iter().any(|count| !(1..=Self::MOST).contains(count)) {
-            Err("needs `chunks`, `entities`, `triples` and `iterations` from 1 to 1000")
-        } else if finite {
-            Ok(())
-        } else {
-            Err("needs a finite `slope` and `centre`")
+            return refuse(&self.damping, "needs a `damping` from 0 to below 1");
         }
+        if !(0.0..=1.0).contains(&self.threshold) {
+            return refuse(&self.threshold, "needs a `threshold` from 0 to 1");
+        }
+        let counts = [self.chunks, self.entities, self.triples, self.iterations as usize];
+        if let Some(count) = counts.iter().find(|count| !(1..=Self::MOST).contains(*count)) {
+            return refuse(count, "needs `chunks`, `entities`, `triples` and `iterations` from 1 to 1000");
+        }
+        match self.relevance {
+            // A slope from JSON is finite; one computed by a caller of the library may not be.
+            Relevance::Sigmoid { slope, centre } if !(slope.is_finite() && centre.is_finite()) => {
+                refuse(&format_args!("{slope} and {centre}"), "needs a finite `slope` and `centre`")
+            }
+            Relevance::Sigmoid { .. } | Relevance::Cosine {} => Ok(()),
+        }
+    }
+}
+
+/// Parses the options' JSON, and checks them.
+impl FromStr for KagOptions {
+    type Err = String;
+
+    fn from_str(json: &str) -> Result<KagOptions, String> {
+        let options: KagOptions = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        options.check().map(|()| options).map_err(|invalid| invalid.reason())
     }
 }

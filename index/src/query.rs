@@ -7,6 +7,7 @@ use crate::condition::Condition;
 use crate::error::IndexError;
 use crate::mode::{Mode, Ranking};
 use crate::options::{GraphOptions, KagOptions};
+use crate::search_options::InvalidOption;
 
 /// Query to an index.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,17 +71,17 @@ impl Query {
     /// Checks that every number is in range.
     ///
     /// # Errors
-    /// [`IndexError::BadQuery`] with the first field that is not.
-    pub fn check(&self) -> Result<(), IndexError> {
+    /// The first field that is not, by the name of its [search option](crate::SearchOptions).
+    pub fn check(&self) -> Result<(), InvalidOption> {
         if self.k == 0 {
-            return Err(IndexError::BadQuery { field: "k", message: "must be at least 1" });
+            return Err(InvalidOption::new("k", self.k, "must be at least 1"));
         }
         if self.entities.len() > ENTITIES {
-            return Err(IndexError::BadQuery { field: "entities", message: "must be 8 names at most" });
+            return Err(InvalidOption::new("entities", self.entities.len(), "must hold at most 8 names"));
         }
-        self.kag.check().map_err(|message| IndexError::BadQuery { field: "kag", message })?;
+        self.kag.check()?;
         if let Some(only) = &self.only {
-            only.check().map_err(|message| IndexError::BadQuery { field: "only", message })?;
+            only.check().map_err(|expected| InvalidOption::new("filters", "", expected))?;
         }
         self.graph.check()
     }
@@ -166,18 +167,14 @@ mod tests {
         }
         for (query, field) in [
             (query(0, 5, 0.5, 0.05), "k"),
-            (query(1, 0, 0.5, 0.05), "linking_top_k"),
-            (query(1, 101, 0.5, 0.05), "linking_top_k"),
-            (query(1, 5, 1.0, 0.05), "damping"),
-            (query(1, 5, f64::NAN, 0.05), "damping"),
-            (query(1, 5, 0.5, -0.1), "passage_weight"),
-            (query(1, 5, 0.5, f64::INFINITY), "passage_weight"),
+            (query(1, 0, 0.5, 0.05), "graph.linking_top_k"),
+            (query(1, 101, 0.5, 0.05), "graph.linking_top_k"),
+            (query(1, 5, 1.0, 0.05), "graph.damping"),
+            (query(1, 5, f64::NAN, 0.05), "graph.damping"),
+            (query(1, 5, 0.5, -0.1), "graph.passage_weight"),
+            (query(1, 5, 0.5, f64::INFINITY), "graph.passage_weight"),
         ] {
-            let refused = query.check().unwrap_err();
-            assert!(
-                matches!(refused, IndexError::BadQuery { field: named, .. } if named == field),
-                "{field}: {refused}"
-            );
+            assert_eq!(query.check().unwrap_err().name, field);
         }
         query(1, 100, 0.0, 1.0).check().unwrap();
     }

@@ -86,12 +86,14 @@ impl Snapshot {
     pub(crate) fn allowed(&self, query: &Query) -> Result<Option<Arc<AllowedPassages>>, IndexError> {
         let Some(only) = &query.only else { return Ok(None) };
         let allowed = self.selections.get(only, || self.select(only, query))?;
+        // A condition that excludes nothing would only slow the searches down.
         Ok((allowed.len() < self.store.len()).then_some(allowed))
     }
 
     /// Evaluates a condition on the metadata of every document.
     fn select(&self, only: &Condition, query: &Query) -> Result<AllowedPassages, IndexError> {
         let mut allowed = AllowedPassages::none(self.store.len());
+        // Most corpora have no metadata: the answer for a document without any is computed once.
         let silent = only.matches(&Map::new());
         for number in 0..self.store.count() {
             if number.is_multiple_of(BETWEEN_LOOKS) {

@@ -12,7 +12,8 @@ use corpora::{HashEmbed, document, numbered, write};
 use proptest::prelude::*;
 use serde_json::json;
 use waymark_index::{
-    BuildOptions, Condition, Document, Evidence, Index, IndexError, Mode, OpenOptions, Query, Ranking, Triple,
+    BuildOptions, Condition, Document, Evidence, Index, IndexError, InvalidOption, Mode, OpenOptions, Query, Ranking,
+    Triple,
 };
 
 fn condition(value: serde_json::Value) -> Condition {
@@ -184,7 +185,7 @@ fn what_cannot_be_asked_for_is_refused_and_a_deadline_holds() {
     let index = open(temp.path(), usize::MAX);
     let query = Query::new("number1", Mode::Passage, 3).ranking(Ranking::Bm25);
     let refused = index.search(&query.clone().only(Condition::All(Vec::new())));
-    assert!(matches!(refused, Err(IndexError::BadQuery { field: "only", .. })), "{refused:?}");
+    assert!(matches!(refused, Err(IndexError::BadQuery(InvalidOption { name: "filters", .. }))), "{refused:?}");
     let past = query.only(of_groups(&BTreeSet::from([1]))).deadline(Instant::now() - Duration::from_millis(1));
     assert!(matches!(index.search(&past), Err(IndexError::Deadline { stage: "the metadata was read" })));
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corpora::{Failing, HashEmbed, document, open, small_index, write};
-use waymark_index::{BuildOptions, Index, IndexError, Mode, OpenOptions, Query, Ranking};
+use waymark_index::{BuildOptions, Index, IndexError, InvalidOption, Mode, OpenOptions, Query, Ranking};
 
 fn query(text: &str, k: usize) -> Query {
     Query::new(text, Mode::Passage, k)
@@ -82,7 +82,7 @@ fn bm25_needs_no_embedder_to_work() {
 fn what_makes_no_sense_is_refused_by_name() {
     let (_temp, dir) = small_index(10);
     let index = open(&dir).unwrap();
-    assert!(matches!(index.search(&query("x", 0)), Err(IndexError::BadQuery { field: "k", .. })));
+    assert!(matches!(index.search(&query("x", 0)), Err(IndexError::BadQuery(InvalidOption { name: "k", .. }))));
     for (mode, name) in [(Mode::Graph, "`graph`"), (Mode::Hybrid, "`hybrid`")] {
         let error = index.search(&Query::new("x", mode, 3)).unwrap_err();
         assert!(matches!(error, IndexError::Unsupported { .. }) && error.to_string().contains(name), "{error}");

@@ -215,6 +215,7 @@ impl AdapterSource {
             Some(((layer.parse().ok()?, target), side))
         };
         match parse() {
+            // An adapter of a deeper model of the same family would otherwise load and quietly lose its last layers.
             Some(((layer, _), _)) if layer >= layers => {
                 Err(self.corrupt(format!("tensor {name}: the base model has {layers} layers")))
             }
@@ -263,6 +264,7 @@ impl AdapterSource {
             let what = format!("{name} of type {:?}", tensor.dtype());
             return Err(ModelError::Unsupported { path: self.path.clone(), what });
         };
+        // One NaN in an adapter spoils every row of its batch that uses it; the first is named while the file is known.
         match values.iter().position(|value| !value.is_finite()) {
             Some(at) => Err(self.corrupt(format!("{name}: value {at} is {}; train the adapter again", values[at]))),
             None => Ok(values),
@@ -288,6 +290,7 @@ impl AdapterSettings {
         let missing = |field: &str| ModelError::Corrupt { path: path.clone(), reason: format!("no positive {field}") };
         let rank = json["r"].as_u64().filter(|&rank| rank > 0).ok_or_else(|| missing("r"))? as usize;
         let alpha = json["lora_alpha"].as_f64().ok_or_else(|| missing("lora_alpha"))?;
+        // Divided in f64 and rounded once, as Python does before the factor becomes a tensor.
         let divisor = if json["use_rslora"] == Value::Bool(true) { (rank as f64).sqrt() } else { rank as f64 };
         Ok(Self { rank, scale: (alpha / divisor) as f32 })
     }
@@ -301,6 +304,7 @@ fn refusal(json: &Value) -> Option<String> {
     if !neutral(&json["bias"]) && json["bias"] != "none" {
         return Some(format!("bias {}; train with bias \"none\"", json["bias"]));
     }
+    // The field is `true` or a method's name, and some methods append a number (`pissa_niter_16`).
     let initialization = json["init_lora_weights"].as_str().unwrap_or_default();
     if REFUSED_INITIALIZATIONS.iter().any(|refused| initialization.starts_with(refused)) {
         return Some(format!("init_lora_weights \"{initialization}\"; save it converted to a plain adapter"));

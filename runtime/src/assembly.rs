@@ -83,6 +83,7 @@ pub fn runtime(
         max_waiting: config.max_waiting,
         ..EngineConfig::default()
     };
+    // The mock has a tokenizer of bytes, so that any text can be encoded without a vocabulary file.
     let Some(spec) = &config.weights else {
         let tokenizer = Arc::new(Tokenizer::bytes());
         // Enough blocks for a full batch of sequences of 1024 tokens.
@@ -111,6 +112,7 @@ fn base(spec: &str, checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<Load
     if !names.iter().any(|name| catalog.get(name).is_some()) {
         names.extend(recognize(path, &catalog)?.map(|entry| entry.name.clone()));
     }
+    // The path is canonical, because policies name their base by relative paths and links.
     Ok(LoadedBase { names, id: Some(checkpoint.weights.id()), path: path.canonicalize().ok() })
 }
 
@@ -129,6 +131,7 @@ pub async fn policies(dirs: &[PathBuf], engine: &Engine, base: &LoadedBase, mock
         );
         policies.push(policy);
     }
+    // A loaded policy keeps its name even if a built-in one has the same.
     for name in Policy::BUILTIN {
         if let Some(policy) = Policy::builtin(name)
             && !policies.iter().any(|other| other.name == policy.name)

@@ -10,6 +10,7 @@ pub fn folder(asked: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     if let Some(folder) = asked {
         return Ok(folder);
     }
+    // The XDG base directory specification says to ignore relative paths.
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))

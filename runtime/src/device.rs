@@ -24,6 +24,7 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
     match config.device.device {
         Device::Cpu => cpu_backend(config, checkpoint, team),
         Device::Cuda(ordinal) => gpu_backend(config, checkpoint, ordinal, team),
+        // Asking for f32 is asking for the reference numbers, which only the CPU computes.
         Device::Auto if config.device.arithmetic == Some(Arithmetic::F32) => {
             tracing::info!("--arithmetic f32 is not available on a GPU; computing on the CPU");
             cpu_backend(config, checkpoint, team)
@@ -31,6 +32,7 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
         Device::Auto => match gpu_backend(config, checkpoint, 0, Arc::clone(&team)) {
             Ok(backend) => Ok(backend),
             Err(error) => {
+                // A program built with CUDA was meant for a GPU; in other builds its absence is not worth a warning.
                 if cfg!(feature = "cuda") {
                     tracing::warn!("{error:#}; computing on the CPU (--device cpu silences this warning)");
                 } else {
@@ -61,6 +63,7 @@ enum Rounding {
 
 /// Identifies the weights together with their rounding, so that fingerprints of answers differ.
 fn generation(checkpoint: &Checkpoint, rounding: Rounding) -> u64 {
+    // Prefix caches and fingerprints must not mix keys and values of different rounding.
     checkpoint.weights.generation() ^ rounding as u64
 }
 
@@ -100,6 +103,7 @@ fn gpu_backend(
     let DeviceConfig { share, blocks, graphs, step_limit: limit, .. } = config.device;
     let options = CudaOptions { ordinal, limits, share, blocks, graphs, limit };
     let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(&checkpoint.weights), &options)?;
+    // The first launches load kernels and record graphs, which no request should wait for.
     decoder.warm_up()?;
     let gpu = decoder.gpu();
     let plan = decoder.plan();

@@ -12,7 +12,16 @@ pub trait TextEmbedder: Embed + fmt::Debug {
 
     /// Maximum number of tokens of a text that the embedder reads; the rest would be cut off.
     fn max_tokens(&self) -> usize;
+
+    /// Upper bound of the size of a text that the embedder reads, in bytes. A token stands for few bytes, but white space
+    /// between words counts for none, so the bound is generous.
+    fn max_bytes(&self) -> usize {
+        self.max_tokens().saturating_mul(MAX_TOKEN_BYTES)
+    }
 }
+
+/// Upper bound of the bytes of a text per token, white space included.
+const MAX_TOKEN_BYTES: usize = 256;
 
 /// An embedder for the index and the API.
 #[derive(Debug)]
@@ -80,6 +89,7 @@ fn hashed(text: &str) -> Vec<f32> {
     // Keeps the vector of a text without words from being zero.
     vector[0] = 0.1;
     for word in text.split_whitespace() {
+        // The standard library's hasher may change between releases, and stored indexes hold these vectors.
         let hash = blake3::hash(word.to_lowercase().as_bytes());
         vector[usize::from(hash.as_bytes()[0]) % DIMS] += 1.0;
     }

@@ -15,6 +15,7 @@ pub fn variable(name: &str) -> Option<String> {
 /// If the value is not valid Unicode or cannot be sent as a key.
 pub fn key_in(name: &str) -> anyhow::Result<Option<EndpointKey>> {
     match std::env::var(name) {
+        // Compose files set absent variables to an empty string.
         Ok(text) if text.trim().is_empty() => Ok(None),
         Ok(text) => EndpointKey::new(&text).map(Some).with_context(|| format!("environment variable {name}")),
         Err(std::env::VarError::NotPresent) => Ok(None),

@@ -15,6 +15,7 @@ use crate::remote::ChatEndpoint;
 /// If its key or URL is invalid.
 pub fn fact_filter(config: &FactFilterConfig) -> anyhow::Result<Arc<dyn FactFilter>> {
     let key = key_in(&config.key_env)?;
+    // No request is sent yet: the endpoint may start after the server.
     let complete = ChatEndpoint::new(&config.url, &config.model, key, config.timeout).context("--fact-filter-url")?;
     let filter = ModelFilter::new(Arc::new(complete));
     Ok(Arc::new(if config.fallback { filter.falling_back() } else { filter }))

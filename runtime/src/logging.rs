@@ -25,6 +25,7 @@ pub fn start(filter: Option<&str>, quiet: &str, format: LogFormat) -> anyhow::Re
 /// # Errors
 /// If a subscriber was installed before.
 pub fn install(layers: Vec<LogLayer>) -> anyhow::Result<()> {
+    // Before the hook: a panic while installing still reaches the default hook, which needs no subscriber.
     tracing_subscriber::registry().with(layers).try_init().context("cannot start the log")?;
     log_panics();
     Ok(())
@@ -48,6 +49,7 @@ pub fn log(filter: &str, format: LogFormat) -> anyhow::Result<LogLayer> {
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let reason = panic.payload_as_str().unwrap_or("no message");
+        // The default hook would print to standard error between two JSON lines, which no log collector can parse.
         let place = panic.location().map(ToString::to_string);
         let thread = std::thread::current().name().map(str::to_owned);
         tracing::error!(reason, place, thread, "panic");

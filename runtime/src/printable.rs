@@ -6,6 +6,7 @@ use std::io::{self, Write};
 pub fn printable(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\t' => c,
+        // A carriage return would let the rest of the line overwrite its beginning.
         '\r' => ' ',
         c if c.is_control() => char::REPLACEMENT_CHARACTER,
         c => c,

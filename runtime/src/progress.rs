@@ -18,6 +18,7 @@ pub fn things() -> ProgressBar {
 }
 
 fn bar(look: &str) -> ProgressBar {
+    // The templates are constants; the fallback only stands in for a panic.
     let style = ProgressStyle::with_template(look).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(0).with_style(style)
 }

@@ -14,7 +14,9 @@ use crate::progress;
 /// # Errors
 /// If the weights cannot be found, downloaded or verified.
 pub fn fetch(spec: &str, cache: &Path) -> anyhow::Result<PathBuf> {
+    // The variables of `huggingface_hub`, so that a mirror or token set up for Python tools works here too.
     let options = PullOptions { hub: variable("HF_ENDPOINT"), token: variable("HF_TOKEN"), ..PullOptions::default() };
+    // Downloads block for minutes; the other tasks of this thread move elsewhere meanwhile.
     Ok(tokio::task::block_in_place(|| pull::pull_with(spec, cache, &options, &Bar::default()))?)
 }
 
@@ -25,6 +27,7 @@ struct Bar(Mutex<Option<ProgressBar>>);
 impl Progress for Bar {
     fn update(&self, message: &str, done: u64, total: Option<u64>) {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Weights that are on disk already report no progress, and a bar would flash for them.
         let bar = shown.get_or_insert_with(progress::bytes);
         bar.set_message(message.to_owned());
         if let Some(total) = total {

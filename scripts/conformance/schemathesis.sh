@@ -4,6 +4,8 @@
 #
 #   scripts/conformance/schemathesis.sh URL [EXAMPLES]
 #
+# For a server with keys, WAYMARK_API_KEY holds one with all scopes.
+#
 # It installs itself into target/schemathesis on first use; where that is impossible it says so and succeeds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -29,10 +31,13 @@ fi
 # form is checked here, their content by the golden transcripts.
 cd "$ENVIRONMENT"
 bin/python - "$URL" >openapi.json <<'PYTHON'
-import json, sys, urllib.request
+import json, os, sys, urllib.request
+
+key = os.environ.get("WAYMARK_API_KEY")
+headers = {"Authorization": f"Bearer {key}"} if key else {}
 
 def get(path):
-    with urllib.request.urlopen(sys.argv[1] + path) as response:
+    with urllib.request.urlopen(urllib.request.Request(sys.argv[1] + path, headers=headers)) as response:
         return json.load(response)
 
 document, names = get("/openapi.json"), {"embedding": [], "other": []}
@@ -54,7 +59,11 @@ for path in document["paths"].values():
 json.dump(document, sys.stdout)
 PYTHON
 
-exec bin/st run openapi.json --url "$URL" \
+header=()
+if [[ -n ${WAYMARK_API_KEY:-} ]]; then
+    header=(--header "Authorization: Bearer $WAYMARK_API_KEY")
+fi
+exec bin/st run openapi.json --url "$URL" "${header[@]}" \
     --seed 6 --max-examples "$EXAMPLES" --phases examples,coverage,fuzzing --mode all \
     --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
     --generation-database none --request-timeout 30 --no-color --continue-on-failure

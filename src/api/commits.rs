@@ -17,9 +17,9 @@ use super::episodes;
 use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use super::library::{ChangeProgress, ChangeTicket};
 use super::state::{AppState, now};
-use crate::keys::KeyId;
+use crate::keys::KeyOwner;
 
-/// Number of changes whose status is kept; the oldest are evicted.
+/// Number of changes whose status is kept; the oldest of the key with the most are evicted.
 const MAX_CHANGES: usize = 256;
 
 /// Change that runs in the background.
@@ -27,7 +27,7 @@ const MAX_CHANGES: usize = 256;
 pub(crate) struct BackgroundChange {
     id: String,
     /// Key that owns the change; no other key may see it.
-    owner: Option<KeyId>,
+    owner: Option<KeyOwner>,
     created: u64,
     ticket: ChangeTicket,
 }
@@ -57,12 +57,28 @@ pub struct CommitStatus {
     pub created: u64,
     /// Progress of the change.
     pub status: CommitStage,
+    /// Step of the commit, while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<CommitPhaseProgress>,
     /// Result of the change, if it is done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<CommitResponse>,
     /// Reason the change failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,
+}
+
+/// Step of a running commit. A commit passes the phases `reading`, `embedding`, `linking`, `extracting`, `phrases`,
+/// `facts`, `synonyms`, `sealing` and `publishing`, without those that it does not need.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct CommitPhaseProgress {
+    /// Name of the phase.
+    pub phase: String,
+    /// Number of units done: passages, vectors, files.
+    pub done: u64,
+    /// Number of all units in the phase. Null while unknown.
+    #[schema(required)]
+    pub total: Option<u64>,
 }
 
 /// Creates the store of background changes. Each takes a few KB at most.
@@ -76,10 +92,10 @@ pub(super) fn archive() -> Archive<BackgroundChange> {
 /// Same as [`Library::submit`](super::Library).
 pub(super) fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
     let ticket = state.library()?.submit(changes, caller, &state.metrics.index, &state.drain)?;
-    let kept = BackgroundChange { id: episodes::id("commit"), owner: caller.key.clone(), created: now(), ticket };
+    let kept = BackgroundChange { id: episodes::id("commit"), owner: caller.owner, created: now(), ticket };
     let answer = (StatusCode::ACCEPTED, axum::Json(kept.status())).into_response();
     // Size 0: each change is small, so only their number is limited.
-    state.commits.insert(kept.id.clone(), Arc::new(kept), 0);
+    state.commits.insert(kept.id.clone(), caller.owner, Arc::new(kept), 0);
     Ok(answer)
 }
 
@@ -100,7 +116,7 @@ pub(crate) async fn get(
     let unknown = |message: String| ApiError::new(Code::CommitNotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| unknown(error.body_text()))?;
     // A change of another key is reported as unknown, so that its existence is not revealed.
-    let kept = state.commits.get(&id).filter(|kept| kept.owner == caller.key);
+    let kept = state.commits.get(&id).filter(|kept| kept.owner == caller.owner);
     let kept = kept.ok_or_else(|| unknown(format!("no change `{id}` is known")))?;
     Ok(axum::Json(kept.status()))
 }
@@ -113,8 +129,11 @@ impl BackgroundChange {
             ChangeProgress::Finished(Ok(made)) => (CommitStage::Done, Some(made), None),
             ChangeProgress::Finished(Err(error)) => (CommitStage::Failed, None, Some(error.body().error)),
         };
+        let step = self.ticket.step().filter(|_| status == CommitStage::Running);
+        let progress =
+            step.map(|step| CommitPhaseProgress { phase: step.phase.to_string(), done: step.done, total: step.total });
         let id = self.id.clone();
         let created = self.created;
-        CommitStatus { id, object: "documents.commit.status", created, status, commit, error }
+        CommitStatus { id, object: "documents.commit.status", created, status, progress, commit, error }
     }
 }

@@ -117,17 +117,22 @@ fn describe(state: &AppState, snapshot: &EngineSnapshot) -> DebugState {
     let waits = |session: &&SessionSnapshot| session.state == SessionState::Waiting;
     DebugState {
         object: "debug.state",
-        phase: match state.drain.phase() {
-            DrainPhase::Serving => "serving",
-            DrainPhase::Draining => "draining",
-            DrainPhase::Expired => "expired",
-        },
+        phase: phase(state),
         requests: state.drain.running(),
         steps: snapshot.steps,
         queue: snapshot.sessions.iter().filter(waits).map(|session| session.id).collect(),
         sessions: snapshot.sessions.iter().map(DebugSession::from).collect(),
         blocks: snapshot.blocks.into(),
         adapters: snapshot.adapters.iter().map(|adapter| describe_adapter(adapter, &names)).collect(),
+    }
+}
+
+/// Returns the name of the server's phase.
+pub(super) fn phase(state: &AppState) -> &'static str {
+    match state.drain.phase() {
+        DrainPhase::Serving => "serving",
+        DrainPhase::Draining => "draining",
+        DrainPhase::Expired => "expired",
     }
 }
 

@@ -195,7 +195,7 @@ pub(crate) async fn get(
 /// A page ends early if its documents exceed 8 MiB, so rely on `has_more` to detect the last page.
 #[utoipa::path(get, path = "/v1/documents", operation_id = "listDocuments", tag = "documents",
     params(
-        ("limit" = Option<usize>, Query, description = "maximum number of documents per page, from 1 to 100; defaults to 20"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of documents per page, from 1 to 100; defaults to 20"),
         ("after" = Option<String>, Query, description = "ID of the last document on the previous page"),
     ),
     responses(
@@ -286,12 +286,12 @@ impl AppState {
 }
 
 /// Extracts the document ID from the path. An ID that is not UTF-8 cannot belong to any document.
-fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+pub(super) fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let Path(id) = id.map_err(|error| ApiError::new(Code::DocumentNotFound, error.body_text()).with_param("id"))?;
     Ok(id)
 }
 
-fn absent(id: &str) -> ApiError {
+pub(super) fn absent(id: &str) -> ApiError {
     ApiError::new(Code::DocumentNotFound, format!("the document `{id}` does not exist")).with_param("id")
 }
 

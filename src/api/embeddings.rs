@@ -6,13 +6,16 @@ use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use utoipa::ToSchema;
 use waymark_runtime::embedding::TextEmbedder;
 
+use super::auth::Caller;
 use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
+use super::encoding::{check_embedded, holding};
 use super::error::{ApiError, Code, Refusals};
+use super::fair_slots::FairSlots;
 use super::sampling_params;
 use super::state::AppState;
 
@@ -21,6 +24,9 @@ const MAX_INPUTS: usize = 2048;
 
 /// Number of texts embedded at a time. If the client disconnects, the remaining chunks are skipped.
 const CHUNK: usize = 32;
+
+/// Upper bound of the size of a number in an answer, in bytes.
+const NUMBER_BYTES: usize = 14;
 
 /// Maximum number of requests waiting while another one is embedded; further ones are refused.
 const MAX_WAITING: usize = 64;
@@ -44,13 +50,13 @@ pub struct ServedEmbedder {
 pub(crate) struct EmbedQueue {
     /// Held while a chunk is embedded, and granted in the order of arrival.
     turn: Arc<Mutex<()>>,
-    admitted: Semaphore,
+    admitted: FairSlots,
 }
 
 impl Default for EmbedQueue {
     fn default() -> Self {
         // One request is embedded while the others wait.
-        Self { turn: Arc::default(), admitted: Semaphore::new(1 + MAX_WAITING) }
+        Self { turn: Arc::default(), admitted: FairSlots::new(1 + MAX_WAITING, "requests for embeddings") }
     }
 }
 
@@ -150,15 +156,16 @@ pub struct EmbeddingUsage {
 ))]
 pub(crate) async fn create(
     State(state): State<AppState>,
+    caller: Caller,
     JsonBody(request): JsonBody<EmbeddingRequest>,
 ) -> Result<axum::Json<EmbeddingList>, ApiError> {
-    let served = state.embedder.ok_or_else(|| {
+    let served = state.embedder.clone().ok_or_else(|| {
         ApiError::new(Code::NotConfigured, "this server has no embedder: start it with `--index`, or without `--mock`")
     })?;
     let format = request.encoding_format.unwrap_or_default();
     sampling_params::note_user(request.user.as_deref());
-    let texts = check(request, &served)?;
-    let (vectors, tokens) = embed(&served, texts).await?;
+    let texts = check(request, &served, state.config.answer_bytes)?;
+    let (vectors, tokens) = embed(&state, &caller, &served, texts).await?;
     let data = vectors
         .into_iter()
         .enumerate()
@@ -169,7 +176,7 @@ pub(crate) async fn create(
 }
 
 /// Validates the request and returns its texts.
-fn check(request: EmbeddingRequest, served: &ServedEmbedder) -> Result<Vec<String>, ApiError> {
+fn check(request: EmbeddingRequest, served: &ServedEmbedder, answer_bytes: usize) -> Result<Vec<String>, ApiError> {
     let embedder = &served.embedder;
     if request.model != served.name && request.model != embedder.id() {
         let message = format!("the model `{}` does not embed: use `{}`", request.model, served.name);
@@ -193,7 +200,19 @@ fn check(request: EmbeddingRequest, served: &ServedEmbedder) -> Result<Vec<Strin
             Err(ApiError::invalid("input", format!("`input` holds {} texts, {MAX_INPUTS} at most", texts.len())))
         }
         Some(index) => Err(ApiError::invalid(&format!("input[{index}]"), "a text to embed must not be empty")),
-        None => Ok(texts),
+        None => {
+            let bytes = texts.len().saturating_mul(embedder.dims()).saturating_mul(NUMBER_BYTES);
+            if bytes > answer_bytes {
+                let message = format!(
+                    "`input` holds too many texts: their vectors take up to {bytes} bytes, at most {answer_bytes} are sent"
+                );
+                return Err(ApiError::invalid("input", message));
+            }
+            for (index, text) in texts.iter().enumerate() {
+                check_embedded(&format!("input[{index}]"), text.len(), embedder.max_bytes())?;
+            }
+            Ok(texts)
+        }
     }
 }
 
@@ -208,10 +227,14 @@ fn check_length(index: usize, tokens: usize, most: usize) -> Result<usize, ApiEr
 }
 
 /// Embeds chunk by chunk on blocking threads. Between two chunks other requests have their turn.
-async fn embed(served: &ServedEmbedder, mut texts: Vec<String>) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
-    let too_many = |_| ApiError::new(Code::QueueFull, "too many requests are waiting for the embedder");
-    // Refused at once instead of queued, because the semaphore bounds the queue itself.
-    let _admitted = served.queue.admitted.try_acquire().map_err(too_many)?;
+async fn embed(
+    state: &AppState,
+    caller: &Caller,
+    served: &ServedEmbedder,
+    mut texts: Vec<String>,
+) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    // Refused at once instead of queued, because the places bound the queue itself.
+    let _admitted = served.queue.admitted.take(caller)?;
     let mut vectors = Vec::with_capacity(texts.len());
     let mut tokens = 0;
     while !texts.is_empty() {
@@ -220,6 +243,8 @@ async fn embed(served: &ServedEmbedder, mut texts: Vec<String>) -> Result<(Vec<V
         let first = vectors.len();
         // Taken anew for each chunk, so that searches and other requests get their turn in between.
         let turn = Arc::clone(&served.queue.turn).lock_owned().await;
+        let longest = chunk.iter().map(String::len).max().unwrap_or(0);
+        let share = state.admit_embedding("input", longest, embedder.max_bytes()).await?;
         let work = move || -> Result<_, ApiError> {
             // The blocking thread holds the lock, because it keeps working even if the request is dropped.
             let _held = turn;
@@ -231,7 +256,7 @@ async fn embed(served: &ServedEmbedder, mut texts: Vec<String>) -> Result<(Vec<V
             let failed = |error| ApiError::new(Code::Internal, format!("the embedder failed: {error}"));
             Ok((embedder.embed(&texts).map_err(failed)?, tokens))
         };
-        let (more, count) = run_blocking(work).await?;
+        let (more, count) = run_blocking(holding(share, work)).await?;
         vectors.extend(more);
         tokens += count;
     }

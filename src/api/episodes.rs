@@ -12,6 +12,7 @@ use waymark_agent::{Conversation, Episode, EpisodeOptions, Policy};
 
 use super::auth::Caller;
 use super::blocking::run_blocking;
+use super::encoding::holding;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
@@ -54,6 +55,7 @@ pub(super) async fn start_all(
     let records = records.collect::<Result<Vec<bool>, _>>()?;
     let calls = questions.iter().any(|(_, options)| !options.calls.is_empty());
     let schema = calls || questions.iter().any(|(_, options)| options.json.is_some());
+    let share = state.admit_text(questions.iter().map(prompt_bytes).max().unwrap_or(0)).await?;
     let owned = state.clone();
     let caller_owned = caller.clone();
     let policy_owned = policy.clone();
@@ -68,6 +70,7 @@ pub(super) async fn start_all(
         }
         Ok(episodes)
     };
+    let build = holding(share, build);
     // Compiling a schema may take seconds of CPU time, so it runs under a semaphore and a timeout.
     let episodes = match schema {
         true if calls => compile(state, build).await.map_err(|error| error.renamed("response_format", "tools"))?,
@@ -83,6 +86,11 @@ pub(super) async fn start_all(
     // From here on, dropped episodes count as canceled and leave a trace.
     admission.store(true, Relaxed);
     Ok(events)
+}
+
+/// Returns the size of the texts to encode for a question, in bytes.
+pub(super) fn prompt_bytes((conversation, options): &EpisodeQuestion) -> usize {
+    if options.prompt.is_some() { 0 } else { conversation.bytes() }
 }
 
 /// Builds the episodes of one question. `places` are their numbers among all episodes. The prompt is encoded once and
@@ -102,7 +110,7 @@ fn choices(
     let others: Vec<_> = all.map(|own| (first.again(own.id.clone(), own.seed), own)).collect();
     let recorded = |(mut episode, options): (Episode, EpisodeOptions)| {
         let recorder = admission.map(|admission| {
-            let asked = TraceRequest::new(state, caller.key.clone(), policy, conversation.clone(), options);
+            let asked = TraceRequest::new(state, caller.owner, policy, conversation.clone(), options);
             Recorder::new(state, asked, &mut episode, admission)
         });
         (episode, recorder)

@@ -72,6 +72,10 @@ error_table! {
     InsufficientScope: FORBIDDEN, "permission_error", "insufficient_scope", retry: false;
     /// The request comes from a web page of an origin that is not allowed.
     OriginNotAllowed: FORBIDDEN, "permission_error", "origin_not_allowed", retry: false;
+    /// The request is for a host that the server does not answer to.
+    HostNotAllowed: FORBIDDEN, "permission_error", "host_not_allowed", retry: false;
+    /// A header is missing, repeated, or contradicts another one.
+    InvalidHeader: BAD_REQUEST, "invalid_request_error", "invalid_header", retry: false;
     /// The key has exceeded its requests per minute.
     RateLimited: TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", retry: true;
     /// The key has its maximum number of requests running.
@@ -80,6 +84,8 @@ error_table! {
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
     /// There is no document with this ID.
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
+    /// The graph of the index has no such node.
+    NodeNotFound: NOT_FOUND, "invalid_request_error", "node_not_found", retry: false;
     /// There is no change with this ID.
     CommitNotFound: NOT_FOUND, "invalid_request_error", "commit_not_found", retry: false;
     /// There is no stored response with this ID.

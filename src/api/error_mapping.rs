@@ -18,7 +18,9 @@ impl From<AgentError> for ApiError {
         let message = error.to_string();
         match error {
             AgentError::Conversation(_) => Self::invalid("messages", message),
-            AgentError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
+            AgentError::TooLong { .. } | AgentError::TooManyBytes { .. } => {
+                Self::new(Code::ContextLengthExceeded, message).with_param("messages")
+            }
             AgentError::Mode { .. } | AgentError::TriplesNotShown { .. } => {
                 Self::new(Code::UnsupportedParameter, message).with_param("rag.mode")
             }
@@ -27,6 +29,7 @@ impl From<AgentError> for ApiError {
             }
             AgentError::NoGuide(_) => Self::new(Code::UnsupportedParameter, message).with_param("rag.guided"),
             AgentError::Option { field, reason } => Self::invalid(field, format!("`{field}`: {reason}")),
+            AgentError::SearchOption { field, reason } => Self::invalid(&field, format!("`{field}`: {reason}")),
             AgentError::AnswerFormat(_) => Self::invalid("response_format", format!("`response_format`: {message}")),
             AgentError::Tool { .. } => Self::invalid("tools", format!("`tools`: {message}")),
             // A template may refuse an order of roles, which is the client's choice.
@@ -48,6 +51,8 @@ impl From<EngineError> for ApiError {
             EngineError::QueueFull { .. } => Self::new(Code::QueueFull, message),
             EngineError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
             EngineError::Request(_) => Self::new(Code::InvalidValue, message),
+            // The rule is the client's: its schema, or the parameters of its tools.
+            EngineError::Constraint(_) => Self::invalid("response_format", message),
             EngineError::Backend(_) | EngineError::Sample(_) => Self::new(Code::Internal, message),
             EngineError::Adapter(_) | EngineError::Weights(_) | EngineError::Dead(_) => {
                 Self::new(Code::EngineUnavailable, message)
@@ -62,8 +67,12 @@ pub(crate) async fn no_route(request: Request) -> ApiError {
 }
 
 /// Responds to any request on a connection beyond the limit.
-pub(crate) async fn overloaded() -> Response {
-    let mut response = ApiError::new(Code::TooManyConnections, "too many connections are open").into_response();
+pub(crate) async fn overloaded() -> ApiError {
+    ApiError::new(Code::TooManyConnections, "too many connections are open")
+}
+
+/// Closes the connection after this response.
+pub(crate) async fn close_connection(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }

@@ -17,8 +17,8 @@ use super::auth::Caller;
 use super::documents::CommitResponse;
 use super::drain::{self, Drain};
 use super::error::{ApiError, Code};
+use super::fair_slots::{FairSlot, FairSlots};
 use super::metrics::IndexMetrics;
-use crate::keys::KeyId;
 
 /// Maximum number of changes waiting for the running commit; further ones are refused.
 const MAX_WAITING: usize = 64;
@@ -36,7 +36,8 @@ pub struct Library {
     /// Held by the running commit.
     turn: Arc<tokio::sync::Mutex<()>>,
     queue: ChangeQueue,
-    slots: ChangeSlots,
+    slots: FairSlots,
+    meter: CommitMeter,
 }
 
 /// Progress of a change.
@@ -50,9 +51,37 @@ pub(crate) enum ChangeProgress {
     Finished(Result<CommitResponse, ApiError>),
 }
 
+/// Progress of a commit within one of its phases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CommitStep {
+    pub(crate) phase: BuildPhase,
+    /// Number of units done: passages, vectors, files.
+    pub(crate) done: u64,
+    /// Number of all units. `None` if it is not known yet.
+    pub(crate) total: Option<u64>,
+}
+
+/// Step of the running commit, or of the last one; clones share it.
+#[derive(Debug, Clone, Default)]
+struct CommitMeter(Arc<Mutex<Option<CommitStep>>>);
+
+impl CommitMeter {
+    fn set(&self, step: Option<CommitStep>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = step;
+    }
+
+    fn get(&self) -> Option<CommitStep> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Handle to follow a change. The change is committed even if all its handles are dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct ChangeTicket(watch::Receiver<ChangeProgress>);
+pub(crate) struct ChangeTicket {
+    progress: watch::Receiver<ChangeProgress>,
+    /// Since one commit runs at a time, its step is that of every running change.
+    meter: CommitMeter,
+}
 
 /// Queued change.
 #[derive(Debug)]
@@ -62,18 +91,7 @@ struct QueuedChange {
     /// Span of the request that made the change.
     span: Span,
     progress: watch::Sender<ChangeProgress>,
-    slot: ChangeSlot,
-}
-
-/// Owners of all unfinished changes, one entry per change; clones share them.
-#[derive(Debug, Clone, Default)]
-struct ChangeSlots(Arc<Mutex<Vec<Option<KeyId>>>>);
-
-/// Guard that counts a change among those of its owner until dropped.
-#[derive(Debug)]
-struct ChangeSlot {
-    slots: ChangeSlots,
-    owner: Option<KeyId>,
+    slot: FairSlot,
 }
 
 /// Changes in the order of arrival; clones share them.
@@ -85,6 +103,7 @@ struct Committer {
     live: Arc<LiveIndex>,
     options: CommitOptions,
     metrics: IndexMetrics,
+    meter: CommitMeter,
 }
 
 impl Library {
@@ -95,13 +114,20 @@ impl Library {
             options: Some(options),
             turn: Arc::default(),
             queue: ChangeQueue::default(),
-            slots: ChangeSlots::default(),
+            // One change beyond the waiting ones is being committed.
+            slots: FairSlots::new(1 + MAX_WAITING, "unfinished changes of documents"),
+            meter: CommitMeter::default(),
         }
     }
 
     /// Creates a read-only library.
     pub fn read_only(live: Arc<LiveIndex>) -> Library {
         Library { options: None, ..Library::new(live, CommitOptions::default()) }
+    }
+
+    /// Returns `true` if documents can be changed.
+    pub(crate) fn writable(&self) -> bool {
+        self.options.is_some()
     }
 
     /// Queues `changes` on behalf of `caller`. They are committed after earlier changes of the same documents, counted
@@ -124,13 +150,14 @@ impl Library {
         changes.check().map_err(|error| refusal(&error))?;
         let slot = self.slots.take(caller)?;
         let (progress, ticket) = watch::channel(ChangeProgress::Queued);
-        let ticket = ChangeTicket(ticket);
+        let ticket = ChangeTicket { progress: ticket, meter: self.meter.clone() };
         // Held before the change is queued, so that a drain cannot miss it.
         ticket.hold(drain);
         let begun = Instant::now();
         let span = Span::current();
         self.queue.lock().push(QueuedChange { changes, begun, span, progress, slot });
-        let committer = Committer { live: Arc::clone(&self.live), options, metrics: metrics.clone() };
+        let live = Arc::clone(&self.live);
+        let committer = Committer { live, options, metrics: metrics.clone(), meter: self.meter.clone() };
         let turn = Arc::clone(&self.turn);
         let queue = self.queue.clone();
         // Each change spawns one task, and each task commits the oldest change together with others, so no change is
@@ -152,12 +179,17 @@ impl ChangeTicket {
     /// Returns the progress of the change.
     pub(crate) fn progress(&self) -> ChangeProgress {
         // Checked before reading: once the sender is dropped, the value no longer changes.
-        let left = self.0.has_changed().is_err();
-        let progress = self.0.borrow().clone();
+        let left = self.progress.has_changed().is_err();
+        let progress = self.progress.borrow().clone();
         match progress {
             ChangeProgress::Queued | ChangeProgress::Running if left => ChangeProgress::Finished(Err(bug())),
             progress => progress,
         }
+    }
+
+    /// Returns the step of the running commit. `None` before its first step.
+    pub(crate) fn step(&self) -> Option<CommitStep> {
+        self.meter.get()
     }
 
     /// Waits for the change and returns its result.
@@ -165,7 +197,7 @@ impl ChangeTicket {
     /// # Errors
     /// 400 for a change that is invalid for this index, 409 while another process writes, 500 if the commit failed.
     pub(crate) async fn finished(mut self) -> Result<CommitResponse, ApiError> {
-        let _ = self.0.wait_for(|progress| matches!(progress, ChangeProgress::Finished(_))).await;
+        let _ = self.progress.wait_for(|progress| matches!(progress, ChangeProgress::Finished(_))).await;
         match self.progress() {
             ChangeProgress::Finished(made) => made,
             ChangeProgress::Queued | ChangeProgress::Running => Err(bug()),
@@ -184,38 +216,6 @@ impl ChangeTicket {
             }
             drop(running);
         });
-    }
-}
-
-impl ChangeSlots {
-    /// Reserves a slot for one more change of `caller`.
-    ///
-    /// # Errors
-    /// 429 if the caller has its maximum number of changes, 503 if all slots are taken.
-    fn take(&self, caller: &Caller) -> Result<ChangeSlot, ApiError> {
-        let mut owners = self.lock();
-        let own = owners.iter().filter(|owner| **owner == caller.key).count();
-        caller.may_have_another(own, "changes of documents under way")?;
-        // One change beyond the waiting ones is being committed.
-        if owners.len() > MAX_WAITING {
-            return Err(ApiError::new(Code::QueueFull, "too many commits are waiting"));
-        }
-        owners.push(caller.key.clone());
-        Ok(ChangeSlot { slots: self.clone(), owner: caller.key.clone() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<KeyId>>> {
-        // A poisoned lock is safe to use: no code in here can panic halfway through a change.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for ChangeSlot {
-    fn drop(&mut self) {
-        let mut owners = self.slots.lock();
-        if let Some(own) = owners.iter().position(|owner| *owner == self.owner) {
-            owners.swap_remove(own);
-        }
     }
 }
 
@@ -250,6 +250,8 @@ fn apart(waiting: &[QueuedChange]) -> Vec<bool> {
 impl Committer {
     /// Commits changes of different documents, if there are any.
     fn make_next(&self, group: Vec<QueuedChange>) {
+        // Before the changes count as running, so that none shows the last step of the previous commit.
+        self.meter.set(None);
         for waiting in &group {
             waiting.progress.send_replace(ChangeProgress::Running);
         }
@@ -295,7 +297,8 @@ impl Committer {
     /// Publishes one snapshot with all `changes` and returns the result of each.
     fn commit(&self, changes: Vec<Changes>) -> Result<Vec<Result<CommitReport, ApiError>>, ApiError> {
         let begun = Instant::now();
-        let commit = || self.live.commit_together(changes, &self.options, &CommitLog(begun));
+        let log = CommitLog { begun, meter: &self.meter };
+        let commit = || self.live.commit_together(changes, &self.options, &log);
         // The panic hook has already printed the message and the location.
         let made = catch_unwind(AssertUnwindSafe(commit)).map_err(|_| bug())?.map_err(|error| refusal(&error))?;
         if made.iter().flatten().any(|report| report.published) {
@@ -327,13 +330,17 @@ impl Committer {
     }
 }
 
-/// Logs the beginning of each phase of a commit.
-struct CommitLog(Instant);
+/// Logs the beginning of each phase of a commit, and keeps its step for those who follow it.
+struct CommitLog<'a> {
+    begun: Instant,
+    meter: &'a CommitMeter,
+}
 
-impl BuildProgress for CommitLog {
+impl BuildProgress for CommitLog<'_> {
     fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>) {
+        self.meter.set(Some(CommitStep { phase, done, total }));
         if done == 0 {
-            tracing::debug!(%phase, total, seconds = self.0.elapsed().as_secs_f64(), "committing");
+            tracing::debug!(%phase, total, seconds = self.begun.elapsed().as_secs_f64(), "committing");
         }
     }
 }

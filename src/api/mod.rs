@@ -11,25 +11,31 @@
 //! | `search`, `vector_stores`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | page size of lists |
 //! | `documents`, `library`, `commits` | documents of the index, the queue of changes, and background changes |
+//! | `explore` | `/v1/index`, views of the index for people who look around in it |
 //! | `playground` | `/`, a web page to try the server |
 //! | `policies`, `policy_registry` | the served policies, and loading and unloading them |
 //! | `traces`, `archive` | traces of episodes, and replaying them |
 //! | `trainers` | retrieval interfaces of the reference systems' trainers |
 //! | `sampling_params`, `rag` | options of requests for sampling and for searching |
 //! | `episodes`, `usage` | starting episodes, and counting their tokens |
+//! | `head` | checks of the heads of all requests: `Host`, and repeated headers |
 //! | `cors`, `lifetime` | allowed origins, and deadlines of connections |
 //! | `search_results` | passages in the format of OpenAI's interface |
+//! | `answer_bytes` | bound of the size of answers |
 //! | `blocking` | work off the async threads |
+//! | `fair_slots` | bounded numbers of places that keys share |
+//! | `encoding` | bounds of texts before they are encoded, and the memory for encoding them |
 //! | `body` | parsing of request bodies |
 //! | `error`, `error_mapping` | the table of errors, and the mapping of other layers' errors to it |
 //! | `chunks` | streaming of both kinds of completions |
 //! | `follow`, `sse`, `resume` | event streams of episodes, their encoding, and streams that survive a lost connection
 //! |
 //! | `observe`, `traceparent`, `guard`, `metrics`, `drain` | logging, metrics and shutdown around every request |
-//! | `debug` | current state of the server, for its operator |
+//! | `debug`, `load` | current state of the server and its load in numbers, for its operator |
 //! | `state` | state shared by all handlers |
 
 pub mod agent;
+pub mod answer_bytes;
 mod archive;
 pub mod auth;
 mod blocking;
@@ -43,14 +49,19 @@ pub mod debug;
 pub mod documents;
 pub mod drain;
 pub mod embeddings;
+mod encoding;
 mod episodes;
 pub mod error;
 mod error_mapping;
+pub mod explore;
+mod fair_slots;
 mod follow;
 mod guard;
+pub(crate) mod head;
 pub mod health;
 mod library;
 pub mod lifetime;
+pub mod load;
 mod mcp;
 mod metrics;
 pub mod models;
@@ -77,9 +88,9 @@ pub mod vector_stores;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
+use axum::routing::get;
 use utoipa_axum::routes;
-use waymark_agent::schema;
 
 use auth::{AuthGate, ProtectedRoutes};
 
@@ -110,6 +121,7 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(tokenize::detokenize))
         .infer(routes!(search::search))
         .infer(routes!(vector_stores::search))
+        .infer(routes!(explore::nodes::find))
         .infer(routes!(embeddings::create))
         .index(routes!(documents::upsert, documents::list))
         .index(routes!(documents::get, documents::delete))
@@ -127,6 +139,10 @@ fn information() -> ProtectedRoutes {
         .infer(routes!(responses::retrieve::retrieve, responses::delete::delete))
         .infer(routes!(responses::cancel::cancel))
         .index(routes!(commits::get))
+        .infer(routes!(explore::summary::get))
+        .infer(routes!(explore::questions::list))
+        .infer(routes!(explore::neighbors::list))
+        .infer(routes!(explore::passages::get))
         .infer(routes!(models::list))
         .infer(routes!(models::get))
         .infer(routes!(agent::resume::get))
@@ -136,14 +152,22 @@ fn information() -> ProtectedRoutes {
         .open(routes!(health::ready))
         .admin(routes!(health::metrics))
         .admin(routes!(debug::state))
+        .admin(routes!(load::load))
         .open(routes!(playground::front))
         .open(routes!(openapi::yaml))
         .open(routes!(openapi::json))
 }
 
-/// Router for connections beyond the limit: it answers every request with the same error.
+/// Router for connections beyond the limit. It answers probes, since an orchestrator would otherwise restart a server
+/// whose clients hold all connections, and every other request with the same error.
 pub fn overloaded(state: AppState) -> Router {
-    Router::new().fallback(error_mapping::overloaded).layer(from_fn_with_state(state, observe::observe))
+    Router::new()
+        .route("/health", get(health::health))
+        .route("/ready", get(health::ready))
+        .fallback(error_mapping::overloaded)
+        .layer(map_response(error_mapping::close_connection))
+        .layer(from_fn_with_state(state.clone(), observe::observe))
+        .with_state(state)
 }
 
 /// Builds the router of the whole interface. A request passes the layers from the last one added to the first.
@@ -161,7 +185,9 @@ pub fn router(state: AppState) -> Router {
         .layer(from_fn(error_mapping::contain))
         .layer(DefaultBodyLimit::max(state.config.body_limit));
     // Outside of the gate, because preflight requests carry no key.
+    let hosts = head::HostRule::new(&state.config.allowed_hosts, state.keys.required());
     cors::allow(router, &state.config.cors_origins)
+        .layer(from_fn_with_state(hosts, head::check))
         .layer(from_fn_with_state(state.clone(), observe::observe))
         .with_state(state)
 }

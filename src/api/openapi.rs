@@ -24,6 +24,7 @@ use super::error::{ApiError, Code, ErrorBody};
         (name = "retrieval", description = "Evidence without a model"),
         (name = "trainers", description = "Retrieval interfaces of the reference systems, for their trainers"),
         (name = "documents", description = "Reading and changing the documents of the index"),
+        (name = "index", description = "Looking around in the index: its size, its graph, its passages"),
         (name = "traces", description = "Traces of episodes, and replaying them"),
         (name = "models", description = "The served models"),
         (name = "policies", description = "Loading and unloading policies"),

@@ -111,12 +111,15 @@ impl PolicyRegistry {
 
     /// Reloads all policies that were read from a directory, including their adapters. Running requests keep their
     /// policy. A policy is not touched if it cannot be read, or if its files have not changed, so that its cached
-    /// prefixes and the replays of its traces stay valid.
-    pub(super) async fn reload(&self, engine: &Engine, base: &LoadedBase) {
+    /// prefixes and the replays of its traces stay valid. The files of a policy that was loaded from `store` must still be
+    /// below its root.
+    pub(super) async fn reload(&self, engine: &Engine, base: &LoadedBase, store: Option<&PolicyStore>) {
         for old in self.all() {
             let Some(dir) = &old.policy.dir else { continue };
             let name = &old.policy.name;
-            match self.renew(&old, dir, engine, base).await {
+            // Policies given at startup may be anywhere.
+            let root = store.filter(|_| old.directory.is_some()).map(|store| store.root.as_path());
+            match self.renew(&old, dir, root, engine, base).await {
                 Ok(true) => tracing::info!(policy = name, "policy reloaded"),
                 Ok(false) => tracing::info!(policy = name, "policy has not changed"),
                 Err(error) => tracing::error!(policy = name, error, "policy reload failed: keeping the old one"),
@@ -124,7 +127,7 @@ impl PolicyRegistry {
         }
     }
 
-    /// Replaces `old` with the policy in `dir`, unless they are identical. Returns `true` if it did.
+    /// Replaces `old` with the policy in `dir`, whose files must be below `root`, unless they are identical. Returns `true` if it did.
     ///
     /// # Errors
     /// If the policy cannot be loaded.
@@ -132,10 +135,11 @@ impl PolicyRegistry {
         &self,
         old: &Arc<ServedPolicy>,
         dir: &Path,
+        root: Option<&Path>,
         engine: &Engine,
         base: &LoadedBase,
     ) -> Result<bool, String> {
-        let read = Policy::inspect(dir).await.map_err(|error| error.to_string())?;
+        let read = Policy::inspect(dir, root).await.map_err(|error| error.to_string())?;
         // Equal content hashes: replacing the policy would only invalidate its caches.
         if read.content_hash == old.policy.content_hash {
             return Ok(false);
@@ -180,7 +184,8 @@ impl PolicyStore {
         base: &LoadedBase,
     ) -> Result<(Arc<ServedPolicy>, bool), ApiError> {
         let _turn = self.turn.lock().await;
-        let policy = Policy::load(&self.folder(directory)?, engine, base).await.map_err(refusal)?;
+        let read = Policy::inspect(&self.folder(directory)?, Some(&self.root)).await.map_err(refusal)?;
+        let policy = read.engage(engine, base).await.map_err(refusal)?;
         let served = ServedPolicy::new(policy, Some(directory.to_owned()));
         let replaced = policies.put(Arc::clone(&served));
         tracing::info!(policy = served.policy.name, directory, replaced, "policy loaded");

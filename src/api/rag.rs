@@ -1,43 +1,31 @@
 //! The `rag` extension of requests: search options, the trace of an episode, and the passages that support an answer.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_agent::{Cited, EpisodeOptions, Event, MAX_K};
-use waymark_index::{Condition, GraphVariant, Mode, Ranking};
+use waymark_agent::{Cited, EpisodeOptions, Event};
+use waymark_index::{SearchFields, SearchScope, WithSearch};
 
-use super::body::within;
 use super::error::ApiError;
-use super::schema;
 
-/// Search options of an episode.
+/// Options of an episode: those of its searches, over the policy's own, and others. The modes `triples` and `kag` are for
+/// policies whose protocol can present their results.
+pub type RagOptions = WithSearch<EpisodeFields>;
+
+/// Options of an episode beside those of its searches.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[schema(
+    as = RagOptions,
+    description = "Options of an episode: those of all its searches, over the policy's own, and others. The modes `triples` and `kag` need a policy whose protocol can present their results."
+)]
 #[serde(deny_unknown_fields)]
-pub struct RagOptions {
+pub struct EpisodeFields {
     /// If `true`, searches and observations are returned under `rag`, next to the content.
     pub trace: Option<bool>,
     /// If `true`, a chat's answer ends with the passages that support it, under `rag`, next to its content. `/v1/agent`
     /// always returns them, and responses have them as annotations.
     pub citations: Option<bool>,
-    /// Kind of search, overriding the policy's choice: `passage`, `graph` or `hybrid`; also `triples` and `kag` if the
-    /// policy's protocol can present their results.
-    #[schema(value_type = Option<String>)]
-    pub mode: Option<Mode>,
-    /// Ranking of passages in passage search: `fused`, `dense` or `bm25`.
-    #[schema(value_type = Option<String>)]
-    pub ranking: Option<Ranking>,
-    /// Algorithm of graph search: `route_rag`, `hippo_rag` or `graph_r1`.
-    #[schema(value_type = Option<String>)]
-    pub graph: Option<GraphVariant>,
     /// Name of the index to search: `default`, or the name of its directory. A server has one index.
     pub index: Option<String>,
-    /// Number of passages per search.
-    #[schema(minimum = 1, maximum = 200)]
-    pub k: Option<usize>,
-    /// Condition on the metadata of documents; the policy's searches find only matching documents.
-    #[schema(value_type = Option<schema::ConditionSchema>)]
-    pub filters: Option<Condition>,
     /// Limits that are tighter than the policy's own.
     pub budget: Option<BudgetOptions>,
     /// If `false`, no trace of the episode is kept (`/v1/traces`). Defaults to `true` if the server keeps traces.
@@ -64,31 +52,34 @@ pub struct BudgetOptions {
     pub seconds: Option<f64>,
 }
 
-impl RagOptions {
-    /// Applies these options to those of an episode.
-    ///
-    /// # Errors
-    /// Names the field whose value is out of range.
-    pub(crate) fn apply(&self, options: &mut EpisodeOptions) -> Result<(), ApiError> {
-        let budget = self.budget.clone().unwrap_or_default();
-        if budget.seconds.is_some_and(|seconds| seconds <= 0.0) {
-            return Err(ApiError::invalid("rag.budget.seconds", "`rag.budget.seconds` must be above 0"));
-        }
-        options.mode = self.mode;
-        options.ranking = self.ranking;
-        options.graph = self.graph;
-        options.only = self.filters.clone().map(Arc::new);
-        options.k = within("rag.k", self.k, 1, MAX_K)?;
-        options.guided = self.guided;
-        options.store = self.store;
-        // Routes that always return citations have set this already.
-        options.cites |= self.citations == Some(true);
-        options.turns = budget.turns;
-        options.searches = budget.searches;
-        options.environment_tokens = budget.environment_tokens;
-        options.seconds = budget.seconds;
-        Ok(())
+impl SearchFields for EpisodeFields {
+    const SCOPE: SearchScope = SearchScope::Episode;
+}
+
+/// Applies the options of a request to those of an episode.
+///
+/// # Errors
+/// Names the field whose value is out of range.
+pub(crate) fn apply(rag: &RagOptions, options: &mut EpisodeOptions) -> Result<(), ApiError> {
+    let WithSearch { search, rest } = rag;
+    let budget = rest.budget.clone().unwrap_or_default();
+    if budget.seconds.is_some_and(|seconds| seconds <= 0.0) {
+        return Err(ApiError::invalid("rag.budget.seconds", "`rag.budget.seconds` must be above 0"));
     }
+    search.check().map_err(|invalid| {
+        let param = format!("rag.{}", invalid.name);
+        ApiError::invalid(&param, format!("`{param}` {}", invalid.reason()))
+    })?;
+    options.search = search.clone();
+    options.guided = rest.guided;
+    options.store = rest.store;
+    // Routes that always return citations have set this already.
+    options.cites |= rest.citations == Some(true);
+    options.turns = budget.turns;
+    options.searches = budget.searches;
+    options.environment_tokens = budget.environment_tokens;
+    options.seconds = budget.seconds;
+    Ok(())
 }
 
 /// Additional output next to the content of a chat's answer, as requested.

@@ -1,77 +1,42 @@
 //! `/v1/search`: searches the index without a model.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_agent::{MAX_K, QueryField, SearchError};
+use waymark_agent::SearchError;
 use waymark_index::{
-    Condition, ENTITIES, Evidence, GraphOptions, GraphTrace, GraphVariant, Hit, IndexError, KagOptions, KagTrace, Mode,
-    Query, Ranking, TRIPLES, TripleHit,
+    Evidence, GraphTrace, Hit, KagTrace, Mode, Query, SearchField, SearchFields, SearchScope, TripleHit, WithSearch,
 };
 
-use super::body::{JsonBody, WireRequest, within};
+use super::answer_bytes::{AnswerCut, AnswerRoom};
+use super::body::{JsonBody, WireRequest};
+use super::encoding::check_embedded;
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::schema;
 use super::state::AppState;
 
-/// Default number of passages.
-const DEFAULT_K: usize = 5;
+/// Search request: a query with search options. Options that the mode does not use are refused. The default is the mode
+/// `passage`, with 5 passages.
+pub type SearchRequest = WithSearch<SearchQueryField>;
 
-/// Search request. Fields that the mode does not use are refused.
+/// Maximum length of a query in bytes. Embedders read no more than a fraction of it, and a query is encoded as a whole.
+const MAX_QUERY_BYTES: usize = 64 << 10;
+
+/// Fields of a search request beside its options.
 #[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(
+    as = SearchRequest,
+    description = "Search request. Fields that the mode does not use are refused. By default it finds 5 passages in the mode `passage`."
+)]
 #[serde(deny_unknown_fields)]
-pub struct SearchRequest {
+pub struct SearchQueryField {
     /// Query, as plain text.
     pub query: String,
-    /// Kind of search: `passage` (the default), `graph`, `hybrid`, `triples` or `kag`. All but `passage` need an index
-    /// with a graph.
-    #[schema(value_type = Option<String>)]
-    pub mode: Option<Mode>,
-    /// Ranking of passages in the modes `passage` and `hybrid`: `fused`, `dense` or `bm25`.
-    #[schema(value_type = Option<String>)]
-    pub ranking: Option<Ranking>,
-    /// Number of passages to return; defaults to 5.
-    #[schema(minimum = 1, maximum = 200)]
-    pub k: Option<usize>,
-    /// Number of triples to return in the mode `triples`; defaults to 10.
-    #[schema(minimum = 0, maximum = 200)]
-    pub triples: Option<usize>,
-    /// Names of entities in the query, for the mode `kag`.
-    #[schema(max_items = 8)]
-    pub entities: Option<Vec<String>>,
-    /// Options of graph search, in the modes `graph`, `hybrid` and `triples`.
-    pub graph: Option<GraphRequest>,
-    /// Options of the joint ranking of passages and triples in the mode `kag`, where `k` counts both.
-    #[schema(value_type = Option<schema::KagOptionsSchema>)]
-    pub kag: Option<KagOptions>,
-    /// Condition on the metadata of documents; only matching documents are found. Graph search still walks the whole
-    /// graph and drops other passages at the end.
-    #[schema(value_type = Option<schema::ConditionSchema>)]
-    pub filters: Option<Condition>,
-    /// If `true`, returns details of the graph search (`walk`) and the path to each passage (`via`).
-    pub explain: Option<bool>,
 }
 
-/// Options of graph search.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct GraphRequest {
-    /// Algorithm: `route_rag` (the default), `hippo_rag` or `graph_r1`. Options below that are absent have the values
-    /// published with the algorithm.
-    #[schema(value_type = Option<String>)]
-    pub variant: Option<GraphVariant>,
-    /// Number of facts linked to the query, and of phrases the walk starts from.
-    #[schema(minimum = 1, maximum = 100)]
-    pub linking_top_k: Option<usize>,
-    /// Probability of following an edge instead of restarting.
-    #[schema(minimum = 0, maximum = 0.95)]
-    pub damping: Option<f64>,
-    /// Weight of the passages' own similarity in the restart distribution.
-    #[schema(minimum = 0, maximum = 1)]
-    pub passage_weight: Option<f64>,
+impl SearchFields for SearchQueryField {
+    const SCOPE: SearchScope = SearchScope::Search;
 }
 
 impl WireRequest for SearchRequest {}
@@ -91,19 +56,19 @@ pub struct SearchResponse {
     /// Duration of the search in milliseconds.
     pub milliseconds: f64,
     /// Passages, best first.
-    #[schema(value_type = Vec<schema::HitSchema>)]
     pub hits: Vec<Hit>,
     /// Triples, best first, in modes that return them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Option<Vec<schema::TripleHitSchema>>)]
+    #[schema(value_type = Option<Vec<TripleHit>>)]
     pub triples: Vec<TripleHit>,
+    /// Last passages and triples, if they were left out because of the size of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
     /// Details of the graph search, if there was one and `explain` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::WalkSchema>)]
     pub walk: Option<GraphTrace>,
     /// Details of the joint ranking in the mode `kag`, if `explain` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::AssociatedSchema>)]
     pub association: Option<KagTrace>,
 }
 
@@ -123,17 +88,18 @@ pub(crate) async fn search(
 /// Searches the index. Used by several routes.
 pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<SearchResponse, ApiError> {
     state.searcher()?;
-    let query = request.query()?;
+    let query = checked(&request)?;
     let begun = Instant::now();
     let mut evidence = state.search(query).await?;
     let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
-    if request.explain != Some(true) {
+    if request.search.explain != Some(true) {
         (evidence.walk, evidence.association) = (None, None);
     }
+    let cut = AnswerRoom::new(state.config.answer_bytes).cut(&mut evidence.hits, &mut evidence.triples);
     let Evidence { snapshot, mode, hits, triples, walk, association } = evidence;
-    let query = request.query;
+    let query = request.rest.query;
     let object = "search";
-    Ok(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, walk, association })
+    Ok(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, cut, walk, association })
 }
 
 impl AppState {
@@ -142,6 +108,7 @@ impl AppState {
     /// # Errors
     /// 400 if the server has no index or the index does not support the mode; 500, 503 or 504 if the search failed.
     pub(super) async fn search(&self, query: Query) -> Result<Evidence, ApiError> {
+        check_embedded("query", query.text.len(), MAX_QUERY_BYTES)?;
         let searcher = self.searcher()?;
         let begun = Instant::now();
         let found = searcher.search(query.into()).await.map_err(ApiError::from);
@@ -151,72 +118,16 @@ impl AppState {
     }
 }
 
-impl SearchRequest {
-    /// Validates the request and converts it to a query.
-    fn query(&self) -> Result<Query, ApiError> {
-        if self.query.trim().is_empty() {
-            return Err(ApiError::invalid("query", "`query` is empty"));
-        }
-        let mode = self.mode.unwrap_or_default();
-        let k = within("k", self.k, 1, MAX_K)?.unwrap_or(DEFAULT_K);
-        let triples = within("triples", self.triples, 0, MAX_K)?.unwrap_or(TRIPLES);
-        let entities = self.entities.clone().unwrap_or_default();
-        if entities.len() > ENTITIES {
-            let message = format!("`entities` holds {} names, {ENTITIES} at most", entities.len());
-            return Err(ApiError::invalid("entities", message));
-        }
-        let kag = self.kag.unwrap_or_default();
-        kag.check().map_err(|message| ApiError::invalid("kag", format!("`kag` {message}")))?;
-        let graph = self.graph.unwrap_or_default().options()?;
-        self.check_read(mode)?;
-        Ok(Query {
-            ranking: self.ranking.unwrap_or(mode.ranking()),
-            triples,
-            graph,
-            entities,
-            kag,
-            explain: self.explain == Some(true),
-            only: self.filters.clone().map(Arc::new),
-            ..Query::new(self.query.as_str(), mode, k)
-        })
+/// Validates a request and converts it to a query.
+fn checked(request: &SearchRequest) -> Result<Query, ApiError> {
+    let WithSearch { search, rest: SearchQueryField { query } } = request;
+    if query.trim().is_empty() {
+        return Err(ApiError::invalid("query", "`query` is empty"));
     }
-
-    /// Refuses fields that a search in `mode` would ignore.
-    fn check_read(&self, mode: Mode) -> Result<(), ApiError> {
-        let given = [
-            ("ranking", QueryField::Ranking, self.ranking.is_some()),
-            ("graph", QueryField::Graph, self.graph.is_some()),
-            ("triples", QueryField::Triples, self.triples.is_some()),
-            ("entities", QueryField::Entities, self.entities.is_some()),
-            ("kag", QueryField::Kag, self.kag.is_some()),
-        ];
-        for (name, part, _) in given.into_iter().filter(|(.., given)| *given) {
-            if let Some(reason) = part.unused_reason(mode) {
-                return Err(ApiError::invalid(name, format!("`{name}` {reason}")));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl GraphRequest {
-    /// Returns the variant's options, overridden by those of the request.
-    fn options(&self) -> Result<GraphOptions, ApiError> {
-        let own = GraphOptions::from(self.variant.unwrap_or_default());
-        let options = GraphOptions {
-            variant: own.variant,
-            linking_top_k: self.linking_top_k.unwrap_or(own.linking_top_k),
-            damping: self.damping.unwrap_or(own.damping),
-            passage_weight: self.passage_weight.unwrap_or(own.passage_weight),
-        };
-        options.check().map_err(|error| match error {
-            IndexError::BadQuery { field, message } => {
-                let param = format!("graph.{field}");
-                ApiError::invalid(&param, format!("`{param}` {message}"))
-            }
-            error => ApiError::invalid("graph", error.to_string()),
-        })?;
-        Ok(options)
+    search.check().map_err(|invalid| ApiError::invalid(invalid.name, invalid.to_string()))?;
+    match search.unused(search.mode()) {
+        Some((SearchField { name, .. }, reason)) => Err(ApiError::invalid(name, format!("`{name}` {reason}"))),
+        None => Ok(search.query(query.as_str())),
     }
 }
 

@@ -1,7 +1,7 @@
 //! State shared by all handlers.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Semaphore;
 use waymark_agent::{LoadedBase, Policy, Runtime, Search};
@@ -11,6 +11,7 @@ use super::archive::Archive;
 use super::commits::{self, BackgroundChange};
 use super::drain::Drain;
 use super::embeddings::{EmbedQueue, ServedEmbedder};
+use super::encoding::EncodingBudget;
 use super::error::ApiError;
 use super::library::Library;
 use super::metrics::{ServerMetrics, StoreCollector};
@@ -42,6 +43,8 @@ pub struct AppState {
     pub index: Option<String>,
     /// Slots for compiling schemas.
     pub(crate) compiling: Arc<Semaphore>,
+    /// Memory for encoding texts.
+    pub(crate) encoding: EncodingBudget,
     /// Base model.
     pub(crate) base: Arc<LoadedBase>,
     /// Directory from which policies are loaded at run time. `None` if the policies are fixed.
@@ -62,6 +65,8 @@ pub struct AppState {
     pub metrics: ServerMetrics,
     /// Shutdown state.
     pub drain: Drain,
+    /// Creation time of the state, from which uptimes are counted.
+    pub(crate) started: Instant,
 }
 
 impl AppState {
@@ -79,6 +84,7 @@ impl AppState {
             library: None,
             index: None,
             compiling: Arc::new(Semaphore::new(COMPILING)),
+            encoding: EncodingBudget::new(config.encoding_bytes),
             base: Arc::default(),
             store: None,
             responses,
@@ -88,6 +94,7 @@ impl AppState {
             keys: ApiKeys::default(),
             config,
             drain: Drain::default(),
+            started: Instant::now(),
         }
     }
 
@@ -147,7 +154,7 @@ impl AppState {
     /// Reloads all policies that were read from a directory. A policy that cannot be read is kept, and the error is
     /// logged.
     pub async fn reload_policies(&self) {
-        self.policies.reload(&self.runtime.engine, &self.base).await;
+        self.policies.reload(&self.runtime.engine, &self.base, self.store.as_deref()).await;
     }
 
     /// Sets the directory from which policies are loaded at run time.

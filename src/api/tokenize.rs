@@ -3,6 +3,7 @@
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use waymark_agent::Conversation;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::blocking::run_blocking;
@@ -22,6 +23,7 @@ pub struct TokenizeRequest {
     /// Text, in which control tokens have no special meaning. Give either this or `messages`.
     pub prompt: Option<String>,
     /// Conversation. The result is exactly the token IDs of its prompt, including the policy's instruction.
+    #[schema(min_items = 1)]
     pub messages: Option<Vec<ChatMessage>>,
     /// If `true`, the text of each token is returned as well.
     pub return_token_strs: Option<bool>,
@@ -90,6 +92,8 @@ pub(super) async fn tokenize(
             return Err(ApiError::new(Code::MissingParameter, message).with_param("prompt"));
         }
     };
+    let bytes = chat.as_ref().map_or(0, Conversation::bytes) + request.prompt.as_ref().map_or(0, String::len);
+    let param = if chat.is_some() { "messages" } else { "prompt" };
     let runtime = state.runtime.clone();
     let text = request.prompt.unwrap_or_default();
     let named = request.return_token_strs.unwrap_or(false);
@@ -102,7 +106,8 @@ pub(super) async fn tokenize(
         let token_strs = named.then(|| tokens.iter().map(name).collect());
         Ok(TokenList { count: tokens.len(), max_model_len: runtime.engine.limit(), tokens, token_strs })
     };
-    run_blocking(work).await.map(axum::Json)
+    let made = state.encode(bytes, work).await;
+    made.map(axum::Json).map_err(|error| error.renamed("messages", param))
 }
 
 /// Returns the text of token IDs.
@@ -120,6 +125,12 @@ pub(super) async fn detokenize(
     if let Some(at) = request.tokens.iter().position(|id| *id as usize >= vocab) {
         let message = format!("{} is not a token ID below {vocab}", request.tokens[at]);
         return Err(ApiError::invalid(&format!("tokens[{at}]"), message));
+    }
+    let bytes: usize = request.tokens.iter().map(|id| spelled(&tokenizer, *id).len()).sum();
+    if bytes > state.config.answer_bytes {
+        let limit = state.config.answer_bytes;
+        let message = format!("`tokens` stand for {bytes} bytes, at most {limit} are sent: ask for fewer");
+        return Err(ApiError::invalid("tokens", message));
     }
     let work = move || {
         let bytes: Vec<u8> = request.tokens.iter().flat_map(|id| spelled(&tokenizer, *id)).collect();

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use waymark_index::fusion::{RRF_K, RankedList, depth_of_rankings, reciprocal_rank};
-use waymark_index::{Condition, Hit, Mode, Query};
+use waymark_index::{Condition, Hit, SearchOptions};
 
+use super::answer_bytes::{AnswerCut, AnswerRoom};
 use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::responses::tool::{MAX_RESULTS, RankingOptions};
-use super::schema;
 use super::search_results::{self, MAX_ATTRIBUTES};
 use super::state::AppState;
 
@@ -34,7 +34,6 @@ pub struct VectorStoreSearchRequest {
     #[schema(minimum = 1, maximum = 50)]
     pub max_num_results: Option<usize>,
     /// Condition on the metadata of documents; only matching documents are found.
-    #[schema(value_type = Option<schema::ConditionSchema>)]
     pub filters: Option<Condition>,
     /// Ranking of the results.
     pub ranking_options: Option<RankingOptions>,
@@ -63,11 +62,14 @@ pub struct VectorStoreSearchPage {
     pub search_query: Vec<String>,
     /// Passages, best first.
     pub data: Vec<VectorStoreSearchResult>,
-    /// Always `false`.
+    /// `true` only if passages were left out because of the size of the answer.
     pub has_more: bool,
     /// Always null.
     #[schema(required)]
     pub next_page: Option<String>,
+    /// Last passages, if they were left out because of the size of the answer. Not in OpenAI's interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
 }
 
 /// Retrieved passage.
@@ -120,17 +122,19 @@ pub(crate) async fn search(
     if let Some(ranking) = ranking_options {
         ranking.check("ranking_options")?;
     }
-    let only = filters.map(Arc::new);
     // Fusion needs lists longer than its result: a passage low in every list may rank high overall.
     let deep = if texts.len() == 1 { k } else { depth_of_rankings(k) };
+    let search = SearchOptions { k: Some(deep), filters: filters.map(Arc::new), ..SearchOptions::default() };
     let mut lists = Vec::with_capacity(texts.len());
     for text in &texts {
-        let query = Query { only: only.clone(), ..Query::new(text.as_str(), Mode::Passage, deep) };
-        lists.push(state.search(query).await?.hits);
+        lists.push(state.search(search.query(text.as_str())).await?.hits);
     }
     let object = "vector_store.search_results.page";
-    let data = results(&joined(lists, k));
-    Ok(axum::Json(VectorStoreSearchPage { object, search_query: texts, data, has_more: false, next_page: None }))
+    let mut hits = joined(lists, k);
+    let cut = AnswerRoom::new(state.config.answer_bytes).cut(&mut hits, &mut Vec::new());
+    let data = results(&hits);
+    let has_more = cut.is_some();
+    Ok(axum::Json(VectorStoreSearchPage { object, search_query: texts, data, has_more, next_page: None, cut }))
 }
 
 fn absent(message: String) -> ApiError {

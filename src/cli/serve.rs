@@ -11,7 +11,7 @@ use waymark_runtime::embedding::Embedding;
 
 use super::{assembly, start, telemetry};
 use crate::config::{AccessConfig, ServeArgs, ServeConfig};
-use crate::server::{Hangups, Server, Tls, stop_signal};
+use crate::server::{Hangups, Server, Tls, fit_connections, stop_signal};
 
 /// Serves policies over HTTP until SIGTERM or Ctrl-C; a second signal exits at once.
 #[derive(Debug, clap::Args)]
@@ -47,7 +47,9 @@ impl Args {
 
 /// Assembles the server for `config` and listens. `loaded` is the embedder if the caller has loaded it already.
 pub(crate) async fn bind(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<Server> {
-    let state = assembly::assemble(config, loaded).await?;
+    let mut state = assembly::assemble(config, loaded).await?;
+    let connections = &mut state.config.connection.most;
+    *connections = fit_connections(*connections);
     let tls = config.tls.clone().map(Tls::open).transpose()?;
     let server = Server::bind(config.address, state).await;
     let server = server.with_context(|| format!("cannot listen on {}", config.address))?;

@@ -42,13 +42,9 @@ impl<W: Write> Printer<W> {
             Event::Text { text, .. } => self.delta("text", text, |text| text.dimmed().to_string())?,
             Event::Query { text, .. } => self.delta("search", text, |text| text.cyan().to_string())?,
             Event::Answer { text, .. } => self.delta("answer", text, |text| text.bold().to_string())?,
-            Event::Refusal { text } => self.note("refused", text)?,
-            Event::Withdrawn { query, .. } => self.note("back", &format!("withdraws the search for {query}"))?,
             Event::SearchFinished { hits, error, milliseconds, cached, neutralised, .. } => {
                 self.found(hits, error.as_deref(), *milliseconds, *cached, *neutralised)?;
             }
-            Event::Invalid { .. } => self.note("invalid", "the turn is not a valid action of the protocol")?,
-            Event::Budget { kind } => self.note("budget", &format!("no {kind} left"))?,
             Event::Finished { reason, usage, turns, searches, answer, citations } => {
                 self.cited(citations)?;
                 self.finished(*reason, *usage, *turns, *searches, answer.is_some())?;
@@ -57,7 +53,11 @@ impl<W: Write> Printer<W> {
                 self.head("failed")?;
                 writeln!(self.out, "{}", printable(message).red())?;
             }
-            Event::TurnStarted { .. } | Event::SearchStarted { .. } | Event::Observation { .. } => {}
+            event => {
+                if let Some((label, text)) = event.remark() {
+                    self.note(label, &text)?;
+                }
+            }
         }
         self.out.flush()
     }

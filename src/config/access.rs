@@ -1,4 +1,4 @@
-//! Flags for access: API keys, cache isolation, metrics and CORS origins.
+//! Flags for access: API keys, cache isolation, metrics, hosts and CORS origins.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use super::ServeConfigError;
 use crate::keys::{ApiKeys, KeyEntry, KeysError, Secret};
 
-/// Flags for access: API keys, cache isolation, metrics and CORS origins.
+/// Flags for access: API keys, cache isolation, metrics, hosts and CORS origins.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AccessArgs {
     /// File of API keys, as `waymark key new` prints them; read again on SIGHUP. Without keys every client may do
@@ -29,6 +29,12 @@ pub struct AccessArgs {
     /// Serve the metrics without a key. By default they need the scope `admin` if there are keys.
     #[arg(long, env = "WAYMARK_OPEN_METRICS")]
     pub open_metrics: bool,
+
+    /// Host name that the server answers to, besides IP addresses and `localhost`, such as `rag.example.org`, or `*` for
+    /// all; may be given several times. Without API keys other hosts get 403, as a protection against DNS rebinding; with
+    /// keys every host is allowed unless names are given.
+    #[arg(long = "allowed-host", env = "WAYMARK_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',')]
+    pub allowed_hosts: Vec<String>,
 
     /// Origin whose pages may call the server from a browser, such as `https://example.org`, or `*` for all; may be
     /// given several times. Without it no page may.
@@ -85,6 +91,15 @@ impl AccessArgs {
     /// Resolves the flags to sources of keys.
     pub(super) fn resolve(self) -> Result<AccessConfig, ServeConfigError> {
         Ok(AccessConfig { key: self.key()?, file: self.api_keys })
+    }
+
+    /// Validates the host names.
+    pub(super) fn hosts(&self) -> Result<Vec<String>, ServeConfigError> {
+        let is_name = |host: &&String| *host == "*" || (!host.is_empty() && !host.contains([':', '/', ' ', '*']));
+        match self.allowed_hosts.iter().find(|host| !is_name(host)) {
+            Some(host) => Err(ServeConfigError::Host(host.clone())),
+            None => Ok(self.allowed_hosts.clone()),
+        }
     }
 
     /// Validates the origins.

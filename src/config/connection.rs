@@ -10,9 +10,15 @@ use super::ServeConfigError;
 /// Flags for the limits of connections.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ConnectionArgs {
-    /// Maximum number of open connections. Of those beyond it, 64 at a time get 503 and the others are closed.
+    /// Maximum number of open connections. Lowered at start to what the limit of open files permits. Of those beyond it,
+    /// the newest 64 get responses to `/health` and `/ready` and 503 to everything else.
     #[arg(long, env = "WAYMARK_MAX_CONNECTIONS", default_value_t = 1024)]
     pub max_connections: usize,
+
+    /// Maximum number of open connections from one address, or from one /64 network of IPv6. By default 7/8 of
+    /// `--max-connections`; behind a proxy all connections come from one address.
+    #[arg(long, env = "WAYMARK_MAX_CONNECTIONS_PER_ADDRESS")]
+    pub max_connections_per_address: Option<usize>,
 
     /// Seconds within which the head of a request must arrive; for a connection's first request, the TLS handshake
     /// included.
@@ -37,6 +43,8 @@ pub struct ConnectionArgs {
 pub struct ConnectionConfig {
     /// Maximum number of open connections.
     pub most: usize,
+    /// Maximum number of open connections from one address. `None` stands for 7/8 of `most`.
+    pub most_per_address: Option<usize>,
     /// Timeout for the head of a request.
     pub header: Duration,
     /// Timeout for the body of a request.
@@ -50,7 +58,21 @@ pub struct ConnectionConfig {
 impl Default for ConnectionConfig {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { most: 1024, header: seconds(15), body: seconds(30), send: seconds(30), idle: seconds(75) }
+        Self {
+            most: 1024,
+            most_per_address: None,
+            header: seconds(15),
+            body: seconds(30),
+            send: seconds(30),
+            idle: seconds(75),
+        }
+    }
+}
+
+impl ConnectionConfig {
+    /// Returns the maximum number of open connections from one address. By default the last eighth is left to others.
+    pub fn per_address(&self) -> usize {
+        self.most_per_address.unwrap_or(self.most - self.most / 8)
     }
 }
 
@@ -58,13 +80,17 @@ impl ConnectionArgs {
     /// Resolves the flags.
     ///
     /// # Errors
-    /// If `--max-connections` is zero.
+    /// If a maximum number of connections is zero.
     pub fn resolve(self) -> Result<ConnectionConfig, ServeConfigError> {
-        at_least_one(&[("max-connections", self.max_connections)])?;
+        at_least_one(&[
+            ("max-connections", self.max_connections),
+            ("max-connections-per-address", self.max_connections_per_address.unwrap_or(1)),
+        ])?;
         // A timeout of zero would end every connection at once.
         let some = |seconds: f64| Duration::from_secs_f64(seconds.max(0.1));
         Ok(ConnectionConfig {
             most: self.max_connections,
+            most_per_address: self.max_connections_per_address,
             header: some(self.header_seconds),
             body: some(self.body_seconds),
             send: some(self.send_seconds),

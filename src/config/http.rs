@@ -16,6 +16,16 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_BODY_LIMIT", value_name = "SIZE", default_value = "2MiB")]
     pub body_limit: Size,
 
+    /// Memory for encoding texts into tokens, such as `512MiB`: half of it for texts of up to 16 KiB, half for longer ones.
+    /// Further requests wait for up to 30 seconds.
+    #[arg(long, env = "WAYMARK_ENCODING_BYTES", value_name = "SIZE", default_value = "512MiB")]
+    pub encoding_bytes: Size,
+
+    /// Maximum size of the answer to a search or a batch of searches, such as `64MiB`. What exceeds it is left out, and the
+    /// answer says so (`cut`).
+    #[arg(long, env = "WAYMARK_ANSWER_BYTES", value_name = "SIZE", default_value = "64MiB")]
+    pub answer_bytes: Size,
+
     /// Seconds that running requests get to finish after SIGTERM.
     #[arg(long, env = "WAYMARK_DRAIN_SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub drain_seconds: f64,
@@ -47,6 +57,10 @@ pub struct HttpArgs {
 pub struct HttpConfig {
     /// Maximum size of a request body, in bytes.
     pub body_limit: usize,
+    /// Maximum size of the answer to a search or a batch of searches, in bytes.
+    pub answer_bytes: usize,
+    /// Memory for encoding texts into tokens, in bytes.
+    pub encoding_bytes: usize,
     /// Silence after which a stream sends a comment.
     pub ping: Duration,
     /// Time for running requests to finish after SIGTERM.
@@ -61,6 +75,8 @@ pub struct HttpConfig {
     pub private_cache: bool,
     /// If `true`, the metrics need no key.
     pub open_metrics: bool,
+    /// Host names that the server answers to; `*` for all.
+    pub allowed_hosts: Vec<String>,
     /// Origins whose pages may call the server from a browser; `*` for all.
     pub cors_origins: Vec<String>,
     /// Limits of connections.
@@ -73,6 +89,8 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             body_limit: 2 << 20,
+            answer_bytes: 64 << 20,
+            encoding_bytes: 512 << 20,
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
             mirror_reasoning: false,
@@ -80,6 +98,7 @@ impl Default for HttpConfig {
             resume: ResumeConfig::default(),
             private_cache: false,
             open_metrics: false,
+            allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
             connection: ConnectionConfig::default(),
             responses: ResponseLimits::default(),
@@ -97,6 +116,8 @@ impl HttpArgs {
         let (traces, resume) = self.traces.resolve();
         Ok(HttpConfig {
             body_limit: self.body_limit.0,
+            answer_bytes: self.answer_bytes.0,
+            encoding_bytes: self.encoding_bytes.0,
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
             mirror_reasoning: self.mirror_reasoning,
@@ -104,6 +125,7 @@ impl HttpArgs {
             resume,
             private_cache: access.private_cache,
             open_metrics: access.open_metrics,
+            allowed_hosts: access.hosts()?,
             cors_origins: access.origins()?,
             connection: self.connection.resolve()?,
             responses: self.responses.resolve(),

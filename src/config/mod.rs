@@ -87,6 +87,9 @@ pub enum ServeConfigError {
     /// The API key is invalid.
     #[error("--api-key: {0}")]
     Key(SecretError),
+    /// The host name has a scheme, a port or a path.
+    #[error("--allowed-host {0}: give a name without a port, such as `rag.example.org`; or `*`")]
+    Host(String),
     /// The CORS origin is not a scheme and a host.
     #[error("--cors-origin {0}: give a scheme and a host, such as `https://example.org`, without a path; or `*`")]
     Origin(String),
@@ -213,6 +216,7 @@ mod tests {
         let filter = ["--fact-filter-url", "http://x", "--fact-filter-model", "m", "--fact-filter-timeout-ms", "0"];
         assert_eq!(error(&filter), "--fact-filter-timeout-ms must be at least 1");
         assert!(error(&["--cors-origin", "example.org/path"]).contains("--cors-origin example.org/path"));
+        assert!(error(&["--allowed-host", "example.org:80"]).contains("--allowed-host example.org:80"));
         assert_eq!(error(&["--max-connections", "0"]), "--max-connections must be at least 1");
         assert!(parse(&["--tls-cert", "a.pem"]).is_err());
         assert!(parse(&["--drain-seconds", "-1"]).is_err() && parse(&["--port", "70000"]).is_err());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Public name of an API key, used in logs and as the owner of stored objects. It is not secret.
+/// Public name of an API key, used in logs. It is not secret. Stored objects belong to a [`KeyOwner`](super::KeyOwner).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId(Arc<str>);
 

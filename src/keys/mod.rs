@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `key_id`, `scope` | names and scopes of keys |
+//! | `owner` | identity of a key as the owner of stored objects |
 //! | `secret` | a key in plain text, and its stored digest |
 //! | `store`, `file` | the known keys, and the file they are loaded from |
 //! | `meter` | rate and concurrency limits |
@@ -12,6 +13,7 @@
 mod file;
 mod key_id;
 mod meter;
+mod owner;
 mod scope;
 mod secret;
 mod store;
@@ -19,6 +21,7 @@ mod store;
 pub use file::FileError;
 pub use key_id::KeyId;
 pub use meter::KeyLimits;
+pub use owner::KeyOwner;
 pub use scope::Scope;
 pub use secret::{Digest, Secret, SecretError};
 pub use store::{ApiKeys, KeyEntry, KeysError, Reloaded};

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::owner::KeyOwner;
+
 /// Prefix of every generated key, so that secret scanners recognize a leaked one.
 const PREFIX: &str = "wm_";
 
@@ -94,6 +96,16 @@ impl Digest {
         first.copy_from_slice(&derived[..8]);
         // 0 stands for the shared cache.
         u64::from_le_bytes(first).max(1)
+    }
+}
+
+impl Digest {
+    /// Derives the identity of the key as an owner of stored objects.
+    pub fn owner(&self) -> KeyOwner {
+        let derived = blake3::derive_key("waymark 2026-11 owner of stored objects", self.0.as_bytes());
+        let mut first = [0; 16];
+        first.copy_from_slice(&derived[..16]);
+        KeyOwner::new(first)
     }
 }
 

@@ -102,6 +102,11 @@ impl ApiKeys {
         self.0.is_some()
     }
 
+    /// Returns `true` if there is more than one key.
+    pub(crate) fn several(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.current().len() > 1)
+    }
+
     /// Reloads the file. A key whose name was known before keeps its usage. If the reload fails, the old keys stay in
     /// place.
     ///

@@ -14,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tower_service::Service;
 
+use crate::api::head::ContradictoryLengths;
+
 use super::timeouts::{ConnectionTimer, TimedStream};
 
 /// Maximum size of a request's head, and size of the response buffer, in bytes.
@@ -44,8 +46,12 @@ pub(super) async fn serve<S>(
         let mut router = router.clone();
         let watch = asked.clone();
         async move {
+            let contradictory = watch.take_contradiction();
             let lifetime = watch.request_started();
             let mut request = request.map(Body::new);
+            if contradictory {
+                request.extensions_mut().insert(ContradictoryLengths);
+            }
             request.extensions_mut().insert(lifetime.clone());
             let answer = router.call(request).await?;
             Ok::<_, Infallible>(watch.response_started(answer, lifetime))

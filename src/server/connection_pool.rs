@@ -1,5 +1,6 @@
 //! Accepts connections, up to a limit.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,24 +10,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
+use super::address_limits::AddressLimits;
 use super::connection::{ShutdownStage, serve};
+use super::refused_connections::RefusedConnections;
 use super::timeouts::ConnectionTimer;
 use super::tls::Tls;
 use crate::config::ConnectionConfig;
 
-/// Maximum number of connections beyond the limit that get a 503 response; further ones are closed at once.
-const MAX_REFUSED: usize = 64;
-
-/// Timeout for all stages of a connection that gets a 503 response.
+/// Timeout for all stages of a connection beyond the limit.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Pause after a failed accept, which usually means that the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// Connection pool: a bounded number of served connections, and a few more that get a 503 response.
+/// Connection pool: a bounded number of served connections, and a few more on which only probes are served.
 pub(super) struct ConnectionPool {
     slots: Arc<Semaphore>,
-    refusals: Arc<Semaphore>,
+    addresses: AddressLimits,
+    refused: RefusedConnections,
     router: Router,
     /// Router for connections beyond the limit.
     overloaded: Router,
@@ -42,7 +43,8 @@ impl ConnectionPool {
         let most = times.most.min(u32::MAX as usize >> 1);
         Self {
             slots: Arc::new(Semaphore::new(most)),
-            refusals: Arc::new(Semaphore::new(MAX_REFUSED)),
+            addresses: AddressLimits::new(times.per_address()),
+            refused: RefusedConnections::default(),
             router,
             overloaded,
             times: ConnectionConfig { most, ..times },
@@ -52,10 +54,10 @@ impl ConnectionPool {
     }
 
     /// Accepts connections; never returns.
-    pub(super) async fn receive(&self, listener: &TcpListener) {
+    pub(super) async fn receive(&mut self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.admit(stream, Instant::now()),
+                Ok((stream, address)) => self.admit(stream, address.ip(), Instant::now()),
                 Err(error) if is_client_error(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "cannot accept a connection");
@@ -65,15 +67,17 @@ impl ConnectionPool {
         }
     }
 
-    fn admit(&self, stream: TcpStream, accepted: Instant) {
+    fn admit(&mut self, stream: TcpStream, address: IpAddr, accepted: Instant) {
         // Each token is a small write of its own. Nagle's algorithm would delay it until the previous one is
         // acknowledged.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
-        let (permit, router, times) = if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
-            (slot, self.router.clone(), self.times)
-        } else if let Ok(slot) = Arc::clone(&self.refusals).try_acquire_owned() {
+        let address_slot = self.addresses.admit(address);
+        let slot = address_slot.and_then(|from| Some((from, Arc::clone(&self.slots).try_acquire_owned().ok()?)));
+        if let Some(slot) = slot {
+            tokio::spawn(self.serve(stream, self.router.clone(), self.times, accepted, slot));
+        } else if let Some(slot) = self.refused.slot() {
             let times = ConnectionConfig {
                 header: REFUSAL_TIMEOUT,
                 body: REFUSAL_TIMEOUT,
@@ -81,14 +85,24 @@ impl ConnectionPool {
                 idle: REFUSAL_TIMEOUT,
                 ..self.times
             };
-            (slot, self.overloaded.clone(), times)
-        } else {
-            return;
-        };
+            let task = tokio::spawn(self.serve(stream, self.overloaded.clone(), times, accepted, slot));
+            self.refused.hold(task.abort_handle());
+        }
+    }
+
+    /// Serves one connection. Keeps `slot` until the connection ends.
+    fn serve<S: Send + 'static>(
+        &self,
+        stream: TcpStream,
+        router: Router,
+        times: ConnectionConfig,
+        accepted: Instant,
+        slot: S,
+    ) -> impl Future<Output = ()> + Send + 'static + use<S> {
         let tls = self.tls.clone();
         let closing = self.closing.subscribe();
-        tokio::spawn(async move {
-            let _permit = permit;
+        async move {
+            let _slot = slot;
             let watch = ConnectionTimer::new(times, accepted);
             match tls {
                 None => serve(stream, router, watch, closing).await,
@@ -99,7 +113,7 @@ impl ConnectionPool {
                     Err(_) => tracing::debug!("TLS handshake timed out"),
                 },
             }
-        });
+        }
     }
 
     /// Lets every connection finish its current response for up to `patience`, then closes the rest.

@@ -3,12 +3,19 @@
 //! | file | content |
 //! |---|---|
 //! | `connection_pool` | accepting connections, up to a limit |
+//! | `address_limits`, `refused_connections` | connections of one address, and those beyond a limit |
+//! | `file_limit` | the process's limit of open files |
 //! | `connection`, `timeouts` | one connection, and its timeouts |
+//! | `head_scan` | heads that state the length of the body twice |
 //! | `tls` | certificates |
 //! | `signal` | signals of the operating system |
 
+mod address_limits;
 mod connection;
 mod connection_pool;
+mod file_limit;
+mod head_scan;
+mod refused_connections;
 mod signal;
 mod timeouts;
 mod tls;
@@ -23,6 +30,7 @@ use crate::api::drain::{Drain, DrainPhase};
 use crate::api::{self, AppState};
 use connection_pool::ConnectionPool;
 
+pub use file_limit::fit_connections;
 pub use signal::{Hangups, stop_signal};
 pub use tls::{Tls, TlsError};
 
@@ -87,7 +95,7 @@ impl Server {
         let drain = state.drain.clone();
         let deadline = state.config.drain;
         let times = state.config.connection;
-        let connection_pool = ConnectionPool::new(api::router(state.clone()), api::overloaded(state), times, tls);
+        let mut connection_pool = ConnectionPool::new(api::router(state.clone()), api::overloaded(state), times, tls);
         // New connections are accepted during the drain, so that `/ready` can report it.
         let left = tokio::select! {
             () = connection_pool.receive(&listener) => Duration::ZERO,

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::head_scan::HeadScan;
 use crate::api::lifetime::Lifetime;
 use crate::config::ConnectionConfig;
 
@@ -31,6 +32,8 @@ pub(super) struct ConnectionTimer(Arc<TimeoutState>);
 #[derive(Debug)]
 struct TimeoutState {
     stage: Mutex<ConnectionStage>,
+    /// Head of the request that is arriving.
+    head: Mutex<HeadScan>,
     times: ConnectionConfig,
     changed: Arc<Notify>,
 }
@@ -54,12 +57,16 @@ impl ConnectionTimer {
     /// Starts the timeouts of a connection. `accepted` is the time since which the first header timeout runs.
     pub(super) fn new(times: ConnectionConfig, accepted: Instant) -> Self {
         let stage = Mutex::new(ConnectionStage::Head { until: accepted + times.header });
-        Self(Arc::new(TimeoutState { stage, times, changed: Arc::default() }))
+        Self(Arc::new(TimeoutState { stage, head: Mutex::default(), times, changed: Arc::default() }))
     }
 
     fn stage(&self) -> MutexGuard<'_, ConnectionStage> {
         // A poisoned lock is safe to use: no code in here can panic halfway through a change.
         self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn head(&self) -> MutexGuard<'_, HeadScan> {
+        self.0.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn enter(&self, stage: ConnectionStage) {
@@ -69,8 +76,12 @@ impl ConnectionTimer {
     }
 
     /// Handles received bytes: the first ones on an idle connection begin a request head.
-    fn received(&self) {
+    fn received(&self, bytes: &[u8]) {
         let mut stage = self.stage();
+        // A pipelined head, which arrives before its turn, is not looked at: hyper closes the connection after it.
+        if matches!(*stage, ConnectionStage::Idle { .. } | ConnectionStage::Head { .. }) {
+            self.head().feed(bytes);
+        }
         // Further bytes of a head must not extend its timeout.
         if matches!(*stage, ConnectionStage::Idle { .. }) {
             *stage = ConnectionStage::Head { until: Instant::now() + self.0.times.header };
@@ -100,6 +111,11 @@ impl ConnectionTimer {
         let lifetime = Lifetime::telling(Arc::clone(&self.0.changed));
         self.enter(ConnectionStage::Waiting { lifetime: lifetime.clone() });
         lifetime
+    }
+
+    /// Returns `true` if the head that has just arrived states the length of its body twice, and forgets it.
+    pub(super) fn take_contradiction(&self) -> bool {
+        std::mem::take(&mut *self.head()).is_contradictory()
     }
 
     /// Handles the response of the handler, which is sent until its body is dropped.
@@ -203,8 +219,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.watch.received();
+        if let Some(bytes) = buffer.filled().get(before..).filter(|bytes| !bytes.is_empty()) {
+            self.watch.received(bytes);
         }
         read
     }
@@ -247,7 +263,13 @@ mod tests {
 
     fn times() -> ConnectionConfig {
         let seconds = Duration::from_secs;
-        ConnectionConfig { most: 1, header: seconds(1), body: seconds(1), send: seconds(20), idle: seconds(300) }
+        ConnectionConfig {
+            header: seconds(1),
+            body: seconds(1),
+            send: seconds(20),
+            idle: seconds(300),
+            ..ConnectionConfig::default()
+        }
     }
 
     /// Returns the seconds left in the current stage.
@@ -276,7 +298,7 @@ mod tests {
         assert_eq!(left(&watch), Some(20), "an answer that lies in buffers");
         watch.flushed();
         assert_eq!(left(&watch), Some(300), "a connection that is kept");
-        watch.received();
+        watch.received(b"G");
         assert_eq!(left(&watch), Some(1), "a second head that does not come");
         let lifetime = watch.request_started();
         let _answer = watch.response_started(stream(), lifetime);
@@ -287,7 +309,7 @@ mod tests {
     fn bytes_of_a_head_do_not_make_its_time_longer() {
         let watch = ConnectionTimer::new(times(), Instant::now());
         let deadline = watch.deadline();
-        watch.received();
+        watch.received(b"G");
         assert_eq!(watch.deadline(), deadline);
     }
 

@@ -101,7 +101,7 @@ async fn no_tag_comes_about_where_texts_are_joined() {
 #[tokio::test]
 async fn only_who_shows_triples_searches_for_them() {
     let (runtime, _, _) = scripted(&[QUERY, REPLY], triples());
-    let options = EpisodeOptions { mode: Some(Mode::Triples), ..default() };
+    let options = searching(Mode::Triples);
     let refused = run(&runtime, &policy("routerag"), "?", options).await.unwrap_err();
     assert_eq!(
         refused.to_string(),
@@ -109,7 +109,7 @@ async fn only_who_shows_triples_searches_for_them() {
          graph, hybrid"
     );
     assert_eq!(refused.code(), "unsupported_mode");
-    let options = EpisodeOptions { mode: Some(Mode::Passage), ..default() };
+    let options = searching(Mode::Passage);
     let (trajectory, _) = run(&runtime, &policy("graphrag-r1"), "?", options).await.unwrap();
     assert!(trajectory.text.contains("<|begin_of_documents|>\nFrance\nParis is"), "{}", trajectory.text);
 }

@@ -105,7 +105,7 @@ async fn a_thought_that_the_template_has_opened_is_not_opened_again() {
         let (runtime, stub) = thinking(&[" ", "a\n", "x", "y\n", " ", "b\n", "P", "aris\n"], france());
         let mut policy = Policy { guided: true, ..policy(name) };
         policy.budget.turns = 1;
-        let options = EpisodeOptions { mode: Some(Mode::Passage), ..default() };
+        let options = searching(Mode::Passage);
         let (trajectory, events) = run(&runtime, &policy, "Why?", options).await.unwrap();
         assert!(trajectory.text.starts_with(SEARCHES), "{name}: {}", trajectory.text);
         assert!(stub.written()[0].ends_with("xy"), "{name}: {}", trajectory.text);

@@ -22,7 +22,7 @@ use waymark_agent::{
 };
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend, Origin};
-use waymark_index::Mode;
+use waymark_index::{Mode, SearchOptions};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -64,6 +64,11 @@ fn policy(name: &str) -> Policy {
 
 fn france() -> Stub {
     Stub::of(vec![passage("France\nParis is the capital of France."), passage("Lyon\nA city in France.")])
+}
+
+/// Options of an episode whose searches are all of this mode.
+fn searching(mode: Mode) -> EpisodeOptions {
+    EpisodeOptions { search: SearchOptions { mode: Some(mode), ..SearchOptions::default() }, ..default() }
 }
 
 fn default() -> EpisodeOptions {
@@ -398,7 +403,7 @@ async fn a_prompt_that_does_not_fit_is_refused_before_any_work() {
 #[tokio::test]
 async fn what_cannot_be_searched_is_refused_before_any_work() {
     let (runtime, _) = saying(&[ANSWER], france().with_modes(vec![Mode::Passage]));
-    let options = EpisodeOptions { mode: Some(Mode::Graph), ..default() };
+    let options = searching(Mode::Graph);
     let refused = run(&runtime, &policy("routerag"), "?", options).await.unwrap_err();
     assert_eq!(refused.to_string(), "the index does not offer graph search: use one of passage");
     let without = Runtime::new(runtime.engine, runtime.tokenizer, runtime.template, runtime.eos, None);

@@ -183,7 +183,7 @@ async fn an_index_without_a_graph_can_be_searched_for_passages() {
     let mut policy = policy("tearag");
     let refused = run(&runtime, &policy, "?", default()).await.unwrap_err();
     assert!(refused.to_string().contains("kag"), "{refused}");
-    policy.retrieval.mode = Mode::Passage;
+    policy.retrieval.search.mode = Some(Mode::Passage);
     let (trajectory, _) = run(&runtime, &policy, "?", default()).await.unwrap();
     assert_eq!((trajectory.answer.as_deref(), stub.written().len()), (Some("Paris"), 1));
 }

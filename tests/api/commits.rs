@@ -11,7 +11,7 @@ use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
 use waymark_index::{Embed, EmbedError, LiveIndex};
 
 use crate::documents::{edition, plan_with};
-use crate::harness::{ServerPlan, TestServer, eventually};
+use crate::harness::{ServerPlan, TestServer, answer, eventually};
 use crate::small_index::HashEmbed;
 
 /// Embedder that blocks while its lock is held. It fails on one word, with a long message, and panics on another.
@@ -127,10 +127,6 @@ impl Scene {
     }
 }
 
-async fn answer(response: reqwest::Response) -> (u16, Value) {
-    (response.status().as_u16(), response.json().await.unwrap())
-}
-
 /// Builds one document whose text contains `word`.
 fn saying(id: &str, word: &str) -> Value {
     let mut change = edition(&[id], 2);
@@ -171,7 +167,7 @@ async fn many_posts_share_a_snapshot_and_each_is_told_its_own() {
     assert!(snapshots.len() <= 8, "40 posts took {} snapshots", snapshots.len());
     assert_eq!(scene.live.current().manifest().snapshot, 2 + snapshots.len() as u64);
     assert_eq!(scene.live.current().manifest().passages, 6 + 1 + 40 - 1);
-    let metrics = scene.server.get("/metrics").await.text().await.unwrap();
+    let metrics = scene.server.metrics().await;
     let counted = format!("waymark_index_commits_total {}", 1 + snapshots.len());
     assert!(metrics.lines().any(|line| line == counted), "{counted}: {metrics}");
 }
@@ -192,7 +188,7 @@ async fn a_change_that_cannot_be_made_fails_alone() {
             assert_eq!(scene.made(id).await["added"], 1);
         }
         assert_eq!(scene.live.current().manifest().passages, 6 + 3);
-        let metrics = scene.server.get("/metrics").await.text().await.unwrap();
+        let metrics = scene.server.metrics().await;
         assert!(metrics.contains("waymark_index_commit_failures_total 1\n"), "{metrics}");
     }
 }
@@ -364,4 +360,24 @@ async fn a_server_that_goes_down_makes_what_it_took_in() {
     scene.let_go();
     eventually("all is made", || drain.running() == 0).await;
     assert_eq!(scene.live.current().manifest().passages, 6 + 3);
+}
+
+#[tokio::test]
+async fn a_running_change_tells_its_step() {
+    let scene = Scene::idle(ApiKeys::default()).await;
+    scene.held.held.store(true, SeqCst);
+    let running = scene.begin(edition(&["first"], 2)).await;
+    eventually("the commit embeds", || scene.held.entered.load(SeqCst)).await;
+    let waiting = scene.begin(edition(&["second"], 2)).await;
+    let during = scene.status(&running).await;
+    let queued = scene.status(&waiting).await;
+    // Released before anything is checked: the commit would wait for ever.
+    scene.let_go();
+    assert_eq!((&during["status"], &during["progress"]["phase"]), (&json!("running"), &json!("embedding")), "{during}");
+    assert_eq!(during["progress"]["total"], 7);
+    assert!(during["progress"]["done"].as_u64().unwrap() < 7, "{during}");
+    assert_eq!((&queued["status"], queued.get("progress")), (&json!("queued"), None));
+    let told = scene.end(&running).await;
+    assert_eq!((&told["status"], told.get("progress")), (&json!("done"), None));
+    scene.made(&waiting).await;
 }

@@ -4,14 +4,12 @@ use serde_json::{Value, json};
 use waymark_engine::mock::Lines;
 
 use crate::golden::{golden, steady, transcript};
-use crate::harness::{TestServer, chunks, says, script};
+use crate::harness::{TestServer, chunks, says, script, with_fields};
 
 const PATH: &str = "/v1/completions";
 
 fn ask(extra: Value) -> Value {
-    let mut body = json!({"model": "plain", "prompt": "Once", "max_tokens": 100});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    body
+    with_fields(json!({"model": "plain", "prompt": "Once", "max_tokens": 100}), extra)
 }
 
 async fn whole(server: &TestServer, extra: Value) -> Value {

@@ -1,15 +1,11 @@
 //! Remaining cases of the OpenAI conformance list, as transcripts; `golden` holds the others.
 
-use std::future::pending;
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark_agent::{Search, SearchError, SearchQuery};
-use waymark_index::{Evidence, Mode};
 
 use crate::golden::{ask, golden, loops, steady};
-use crate::harness::{Letters, ServerPlan, TestServer, chunks, read_until, says, script};
+use crate::harness::{Abyss, Letters, ServerPlan, TestServer, answer, chunks, read_until, says, script};
 
 /// Tools that are not supported are refused before anything is computed; `tools` tests supported ones.
 #[tokio::test]
@@ -32,23 +28,10 @@ async fn tools_are_refused() {
     golden("tools_refused", &format!("{:#}\n", json!(told)));
 }
 
-/// Searcher that finds nothing.
-#[derive(Debug)]
-struct Abyss;
-
-impl Search for Abyss {
-    fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
-        Box::pin(pending())
-    }
-
-    fn modes(&self) -> Vec<Mode> {
-        vec![Mode::Passage]
-    }
-}
-
 #[tokio::test]
 async fn a_client_that_goes_during_a_search() {
-    let server = ServerPlan { searcher: Some(Arc::new(Abyss)), ..ServerPlan::new(script(&loops())) }.build().await;
+    let server =
+        ServerPlan { searcher: Some(Arc::new(Abyss::default())), ..ServerPlan::new(script(&loops())) }.build().await;
     let body = ask(json!({"model": "routerag", "stream": true, "rag": {"trace": true}}));
     let mut socket = server.raw("/v1/chat/completions", &body).await;
     let mut seen = read_until(&mut socket, "search_started").await;
@@ -77,7 +60,7 @@ async fn a_text_longer_than_the_embedder_reads_is_refused() {
     let mut inputs = vec!["a".repeat(200); 40];
     let embed = async |inputs: &[String]| {
         let response = server.post("/v1/embeddings", &json!({"model": "letters", "input": inputs})).await;
-        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+        answer(response).await
     };
     let (status, answer) = embed(&inputs).await;
     assert_eq!((status, &answer["usage"]["prompt_tokens"]), (200, &json!(8000)));

@@ -15,7 +15,7 @@ use waymark_engine::mock::Lines;
 use waymark_index::{Embed, EmbedError, Evidence, Mode, Query};
 use waymark_runtime::embedding::TextEmbedder;
 
-use crate::harness::{Letters, ServerPlan, TestServer, chunks, eventually, evidence, joined, says, script};
+use crate::harness::{Letters, ServerPlan, TestServer, answer, chunks, eventually, evidence, joined, says, script};
 
 /// Byte that no other text here contains, and its token.
 const POISON: &str = "~";
@@ -146,10 +146,6 @@ impl Protocol for Broken {
     fn parse(&self, turn: &str, reading: ReadingRule) -> Action {
         self.reach("parse");
         self.1.parse(turn, reading)
-    }
-
-    fn cut<'t>(&self, turn: &'t str) -> &'t str {
-        self.1.cut(turn)
     }
 
     fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
@@ -306,7 +302,7 @@ async fn searched(server: &TestServer) -> Value {
 async fn direct(server: &TestServer, query: &str) -> (u16, Value) {
     let response = server.post("/v1/search", &json!({"query": query})).await;
     assert!(response.headers().contains_key("x-request-id"));
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 #[tokio::test]
@@ -324,7 +320,7 @@ async fn a_search_that_fails() {
     let server = moody("fail").await;
     assert_eq!(searched(&server).await["error"], "the disk is gone");
     assert_eq!(direct(&server, "fail").await.1["error"]["code"], "search_failed");
-    let metrics = server.get("/metrics").await.text().await.unwrap();
+    let metrics = server.metrics().await;
     for line in ["waymark_search_failures_total 1", "waymark_client_search_failures_total 1"] {
         assert!(metrics.lines().any(|found| found == line), "{line:?} is missing in\n{metrics}");
     }

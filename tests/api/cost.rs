@@ -3,12 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::golden::{ask, loops};
-use crate::harness::{TestServer, chunks, script};
+use crate::harness::{TestServer, chunks, script, with_fields};
 
 fn question(extra: Value) -> Value {
-    let mut body = json!({"question": "Who wrote Faust?", "model": "routerag"});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    body
+    with_fields(json!({"question": "Who wrote Faust?", "model": "routerag"}), extra)
 }
 
 async fn agent(server: &TestServer, extra: Value) -> Value {

@@ -9,7 +9,7 @@ use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Hit, HitPath, Mode, Passage};
 use waymark_models::chat::ChatTemplate;
 
-use crate::harness::{ServerPlan, TestServer, says, script};
+use crate::harness::{ServerPlan, TestServer, answer, says, script, with_fields};
 use crate::replay::check_equal;
 use crate::traces::trace;
 
@@ -67,13 +67,12 @@ async fn ask(server: &TestServer) -> Value {
 
 async fn post(server: &TestServer, id: &Value, body: &Value) -> (u16, Value) {
     let response = server.post(&format!("/v1/traces/{}/replay", id.as_str().unwrap()), body).await;
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 /// Runs a free replay with the given changes.
 async fn replay(server: &TestServer, id: &Value, otherwise: Value) -> Value {
-    let mut body = json!({"mode": "free"});
-    body.as_object_mut().unwrap().extend(otherwise.as_object().unwrap().clone());
+    let body = with_fields(json!({"mode": "free"}), otherwise.clone());
     let (status, replay) = post(server, id, &body).await;
     assert_eq!(status, 200, "{replay}");
     replay

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
-use waymark_index::{Evidence, Mode};
 
-use crate::harness::{ServerPlan, TestServer, chunks, eventually, joined, says, script};
+use crate::harness::{Abyss, ServerPlan, TestServer, chunks, eventually, joined, says, script};
 
 async fn state(server: &TestServer) -> Value {
     let response = server.get("/debug/state").await;
@@ -62,24 +59,11 @@ async fn a_running_and_a_waiting_request_are_told_apart() {
     server.quiet().await;
 }
 
-/// Searcher that finds nothing.
-#[derive(Debug)]
-struct Abyss;
-
-impl Search for Abyss {
-    fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn modes(&self) -> Vec<Mode> {
-        vec![Mode::Passage]
-    }
-}
-
 #[tokio::test]
 async fn a_session_that_waits_for_a_search_is_parked_with_its_blocks() {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
-    let server = ServerPlan { searcher: Some(Arc::new(Abyss)), ..ServerPlan::new(script(&lines)) }.build().await;
+    let server =
+        ServerPlan { searcher: Some(Arc::new(Abyss::default())), ..ServerPlan::new(script(&lines)) }.build().await;
     let mut request = body();
     request["model"] = json!("routerag");
     let searching = server.post("/v1/chat/completions", &request).await;

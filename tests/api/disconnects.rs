@@ -14,7 +14,7 @@ use waymark_engine::mock::Lines;
 use waymark_engine::{EngineConfig, MockBackend};
 use waymark_index::{Evidence, Mode};
 
-use crate::harness::{ServerPlan, Shelf, TestServer, eventually, read_until, says, script};
+use crate::harness::{Abyss, ServerPlan, Shelf, TestServer, eventually, read_until, says, script};
 use crate::slow_clients;
 
 /// Long enough to tell two from three.
@@ -132,33 +132,6 @@ async fn while_decoding() {
         // The answer would have at least 1000 tokens; 200 of them take three seconds.
         let sampled = counters.decode_tokens_total.get() - sampled;
         assert!(sampled < 200, "{path}, stream {stream}: it went on for {sampled} tokens");
-    }
-}
-
-/// Searcher that never returns, and counts the searches waiting for it.
-#[derive(Debug, Default)]
-struct Abyss(Arc<AtomicUsize>);
-
-struct Waiting(Arc<AtomicUsize>);
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
-}
-
-impl Search for Abyss {
-    fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
-        self.0.fetch_add(1, SeqCst);
-        let waiting = Waiting(self.0.clone());
-        Box::pin(async move {
-            let _waiting = waiting;
-            std::future::pending().await
-        })
-    }
-
-    fn modes(&self) -> Vec<Mode> {
-        vec![Mode::Passage]
     }
 }
 

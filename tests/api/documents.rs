@@ -12,7 +12,7 @@ use waymark_index::{
     BuildOptions, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, LiveIndex, OpenOptions, build, commit,
 };
 
-use crate::harness::{ServerPlan, TestServer, says};
+use crate::harness::{ServerPlan, TestServer, answer, says};
 use crate::small_index::HashEmbed;
 
 /// Builds a document whose text names its edition.
@@ -61,10 +61,6 @@ pub fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, A
 async fn test_server(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, TestServer) {
     let (dir, live, plan) = plan(writable);
     (dir, live, plan.build().await)
-}
-
-async fn answer(response: reqwest::Response) -> (u16, Value) {
-    (response.status().as_u16(), response.json().await.unwrap())
 }
 
 async fn delete(server: &TestServer, path: &str) -> (u16, Value) {

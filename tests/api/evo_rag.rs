@@ -105,7 +105,7 @@ async fn an_episode_says_that_it_refused() {
     let body = json!({"question": "Who?", "model": "evo-rag", "stream": true});
     let stream = server.post("/v1/agent", &body).await.text().await.unwrap();
     assert!(stream.contains("event: refusal\n"), "{stream}");
-    let metrics = server.get("/metrics").await.text().await.unwrap();
+    let metrics = server.metrics().await;
     assert!(metrics.contains("outcome=\"refused\""), "{metrics}");
     server.quiet().await;
 }

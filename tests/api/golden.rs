@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script};
+use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script, with_fields};
 
 /// Compares `text` with the golden file `name`.
 pub fn golden(name: &str, text: &str) {
@@ -66,9 +66,7 @@ pub fn transcript(stream: &str) -> String {
 }
 
 pub fn ask(extra: Value) -> Value {
-    let mut body = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    body
+    with_fields(json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]}), extra)
 }
 
 /// RouteRAG's loop: an invalid turn, a search, an answer.

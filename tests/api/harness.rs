@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -136,8 +137,12 @@ impl TestServer {
 
     /// Sends a chat request and returns its JSON response.
     pub async fn chat(&self, body: &Value) -> (u16, Value) {
-        let response = self.post("/v1/chat/completions", body).await;
-        (response.status().as_u16(), response.json().await.unwrap())
+        answer(self.post("/v1/chat/completions", body).await).await
+    }
+
+    /// Returns the metrics in the classic text format.
+    pub async fn metrics(&self) -> String {
+        self.get("/metrics").await.text().await.unwrap()
     }
 
     /// Sends a chat request and returns its whole stream.
@@ -164,7 +169,8 @@ impl TestServer {
     /// Same without a body, whatever the headers announce.
     pub async fn raw_head(&self, path: &str, headers: &str) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
-        let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n{headers}\r\n\r\n");
+        let head =
+            format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}\r\n\r\n");
         socket.write_all(head.as_bytes()).await.unwrap();
         socket
     }
@@ -185,6 +191,17 @@ impl TestServer {
         assert_eq!(counters.steps_total.get(), steps, "the engine still steps");
         assert_eq!(counters.invariant_violations_total.get(), 0);
     }
+}
+
+/// Returns the status of a response and its JSON.
+pub async fn answer(response: reqwest::Response) -> (u16, Value) {
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+/// Adds the fields of `extra` to a request, in place of its own of the same name.
+pub fn with_fields(mut request: Value, extra: Value) -> Value {
+    request.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    request
 }
 
 /// Waits for a condition, with a timeout.
@@ -251,6 +268,33 @@ pub fn evidence(text: &str) -> Evidence {
 impl Search for Shelf {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         Box::pin(async move { Ok(evidence(&format!("About {}: Goethe wrote Faust.", query.wanted.text))) })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
+    }
+}
+
+/// Searcher that never returns, and counts the searches that wait for it.
+#[derive(Debug, Default)]
+pub struct Abyss(pub Arc<AtomicUsize>);
+
+struct Waiting(Arc<AtomicUsize>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Search for Abyss {
+    fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        self.0.fetch_add(1, SeqCst);
+        let waiting = Waiting(self.0.clone());
+        Box::pin(async move {
+            let _waiting = waiting;
+            std::future::pending().await
+        })
     }
 
     fn modes(&self) -> Vec<Mode> {

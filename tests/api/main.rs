@@ -8,6 +8,7 @@
     missing_debug_implementations
 )]
 
+mod answers;
 mod auth;
 mod bytes;
 mod citations;
@@ -22,10 +23,14 @@ mod debug;
 mod disconnects;
 mod documents;
 mod drain;
+mod encoding;
 mod evo_rag;
+mod explore;
 mod golden;
 mod harness;
+mod hosts;
 mod load;
+mod load_numbers;
 mod mcp;
 mod metrics;
 mod openapi;
@@ -43,6 +48,7 @@ mod sdk;
 mod slow_clients;
 mod small_index;
 mod structured;
+mod tenants;
 mod tokenize;
 mod tools;
 mod traces;

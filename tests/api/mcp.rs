@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use futures::future::BoxFuture;
 use reqwest::Method;
 use serde_json::{Value, json};
-use waymark_agent::{MAX_K, Search, SearchError, SearchQuery};
-use waymark_index::{Evidence, Mode};
+use waymark_agent::{Search, SearchError, SearchQuery};
+use waymark_index::{Evidence, MAX_K, Mode};
 
 use crate::harness::{ServerPlan, TestServer, says, script};
 use crate::responses::{Plays, two_searches};

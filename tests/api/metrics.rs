@@ -127,10 +127,6 @@ async fn every_query_of_the_dashboard_finds_its_metric() {
     }
 }
 
-async fn metrics(server: &TestServer) -> String {
-    server.get("/metrics").await.text().await.unwrap()
-}
-
 /// Returns the value of a gauge or counter without labels.
 fn gauge(metrics: &str, name: &str) -> u64 {
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -149,7 +145,7 @@ async fn what_is_kept_is_counted_until_it_is_forgotten() {
     assert_eq!(streamed.status(), 200);
     let streamed = streamed.text().await.unwrap();
     // Read in one snapshot, because the grace period has begun.
-    let shown = metrics(&server).await;
+    let shown = server.metrics().await;
     for (name, count) in [("traces_kept", 2), ("responses_kept", 1), ("resumable_streams", 1)] {
         assert_eq!(gauge(&shown, &format!("waymark_{name}")), count, "{name}");
         assert!(gauge(&shown, &format!("waymark_{name}_bytes")) > 0, "{name}");
@@ -163,12 +159,12 @@ async fn what_is_kept_is_counted_until_it_is_forgotten() {
         assert_eq!(server.client.delete(server.url(&format!("/v1/{path}"))).send().await.unwrap().status(), 200);
     }
     let forgotten = async {
-        while gauge(&metrics(&server).await, "waymark_resumable_streams") > 0 {
+        while gauge(&server.metrics().await, "waymark_resumable_streams") > 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), forgotten).await.expect("the stream is never forgotten");
-    let shown = metrics(&server).await;
+    let shown = server.metrics().await;
     for name in ["traces_kept", "responses_kept", "resumable_streams"] {
         assert_eq!(gauge(&shown, &format!("waymark_{name}")), 0, "{name}");
         assert_eq!(gauge(&shown, &format!("waymark_{name}_bytes")), 0, "{name}");
@@ -178,7 +174,7 @@ async fn what_is_kept_is_counted_until_it_is_forgotten() {
 /// Returns the number of the snapshot in use, its passages, and whether a newer one cannot be opened.
 async fn index(server: &TestServer) -> [u64; 3] {
     let mut values = [0; 3];
-    let shown = metrics(server).await;
+    let shown = server.metrics().await;
     for (value, name) in values.iter_mut().zip(["snapshot", "passages", "stale"]) {
         *value = gauge(&shown, &format!("waymark_index_{name}"));
     }
@@ -220,7 +216,7 @@ async fn commits_and_their_failures_are_counted() {
     }
     std::fs::remove_file(dir.path().join("manifest.json")).unwrap();
     assert_eq!(server.post("/v1/documents", &edition(&["b"], 2)).await.status(), 500);
-    let shown = metrics(&server).await;
+    let shown = server.metrics().await;
     for (name, count) in [("commits_total", 1), ("commit_failures_total", 1), ("commit_seconds_count", 1)] {
         assert_eq!(gauge(&shown, &format!("waymark_index_{name}")), count, "{name}");
     }
@@ -242,7 +238,7 @@ async fn searches_of_clients_are_counted_apart_from_those_of_policies() {
         assert_eq!(server.post(path, &body).await.status(), 200, "{path}");
     }
     assert_eq!(server.post("/v1/search", &json!({"query": ""})).await.status(), 400);
-    let shown = metrics(&server).await;
+    let shown = server.metrics().await;
     for (name, count) in [
         ("client_searches_total", 6),
         ("client_search_seconds_count", 6),

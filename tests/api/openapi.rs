@@ -57,7 +57,7 @@ async fn the_server_shows_it() {
         ("RetrieveRequest", "topk"),
         ("RouteRagRequest", "topk"),
     ] {
-        assert_eq!(most(schema, field), waymark_agent::MAX_K, "{schema}.{field}");
+        assert_eq!(most(schema, field), waymark_index::MAX_K, "{schema}.{field}");
     }
     for schema in ["ChatRequest", "CompletionRequest"] {
         assert_eq!(most(schema, "repetition_penalty"), 10, "{schema}");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use waymark::api::PolicyStore;
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, TestServer, says, script};
+use crate::harness::{ServerPlan, TestServer, answer, says, script};
 
 /// Writes a policy `name` to the directory `dir`, with an adapter that the mock accepts.
 fn write(dir: &Path, name: &str) {
@@ -37,12 +37,12 @@ async fn test_server() -> (tempfile::TempDir, TestServer) {
 
 async fn load(server: &TestServer, directory: &str) -> (u16, Value) {
     let response = server.post("/v1/policies", &json!({"directory": directory})).await;
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 async fn unload(server: &TestServer, name: &str) -> (u16, Value) {
     let response = server.client.delete(server.url(&format!("/v1/policies/{name}"))).send().await.unwrap();
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 fn question(model: &str) -> Value {
@@ -266,4 +266,42 @@ async fn a_fingerprint_tells_adapters_apart_on_every_server() {
     assert_eq!(second[2], first[2], "of the base alone");
     let all: BTreeSet<_> = first.iter().chain(&second).collect();
     assert_eq!(all.len(), 5);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn files_that_link_out_of_the_root_are_refused_unread() {
+    use std::os::unix::fs::symlink;
+    let (root, server) = test_server().await;
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("secret"), "password = \"hunter2\"\n").unwrap();
+    write(outside.path(), "stranger");
+    teach(&outside.path().join(""), "weights");
+    let refused = async |directory: &str| {
+        let (status, answer) = load(&server, directory).await;
+        let text = answer.to_string();
+        assert_eq!((status, &answer["error"]["param"]), (400, &json!("directory")), "{text}");
+        assert!(text.contains("not below") && !text.contains("hunter2") && !text.contains("password"), "{text}");
+    };
+    fs::create_dir(root.path().join("linked")).unwrap();
+    symlink(outside.path().join("secret"), root.path().join("linked/policy.toml")).unwrap();
+    refused("linked").await;
+    let adapter = outside.path().join("adapter");
+    let text = |adapter: &str| format!("name = \"a\"\nprotocol = \"routerag\"\nadapter = {adapter:?}\n");
+    for (name, place) in [("absolute", adapter.to_str().unwrap()), ("link", "adapter")] {
+        fs::create_dir(root.path().join(name)).unwrap();
+        fs::write(root.path().join(name).join("policy.toml"), text(place)).unwrap();
+    }
+    symlink(&adapter, root.path().join("link/adapter")).unwrap();
+    write(&root.path().join("file"), "file");
+    symlink(adapter.join("adapter_model.safetensors"), root.path().join("file/adapter/adapter_model.safetensors"))
+        .unwrap();
+    for name in ["absolute", "link", "file"] {
+        refused(name).await;
+    }
+    // An absolute path below the root is as good as a relative one.
+    write(&root.path().join("whole"), "whole");
+    let own = root.path().canonicalize().unwrap().join("whole/adapter");
+    fs::write(root.path().join("whole/policy.toml"), text(own.to_str().unwrap())).unwrap();
+    assert_eq!(load(&server, "whole").await.0, 200);
 }

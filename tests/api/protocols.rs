@@ -9,7 +9,7 @@ use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Mode, TripleHit};
 use waymark_models::chat::ChatTemplate;
 
-use crate::harness::{ServerPlan, TestServer, evidence, script};
+use crate::harness::{ServerPlan, TestServer, answer, evidence, script};
 use crate::replay::check_equal;
 use crate::small_index;
 
@@ -201,7 +201,7 @@ async fn a_model_that_lets_nobody_else_speak_is_not_the_clients_fault() {
     let server = plan.build().await;
     let ask = async |model: &str, question: &str| {
         let response = server.post("/v1/agent", &json!({"question": question, "model": model})).await;
-        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+        answer(response).await
     };
     let (status, refused) = ask("path-router", "Who?").await;
     let error = &refused["error"];

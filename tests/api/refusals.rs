@@ -4,13 +4,8 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::golden::ask as body;
 use crate::harness::{ServerPlan, TestServer, read_until, says};
-
-fn body(extra: Value) -> Value {
-    let mut body = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    body
-}
 
 /// Returns the status, code and param of an error, after checking its format.
 fn error(status: u16, value: &Value) -> (u16, String, Value) {
@@ -192,13 +187,13 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
     plan.http.body_limit = 1000;
     let server = plan.build().await;
     let mut socket = TcpStream::connect(server.address).await.unwrap();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1001\r\n\r\n";
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1001\r\n\r\n";
     socket.write_all(head.as_bytes()).await.unwrap();
     let answer = read_until(&mut socket, "request_too_large").await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
     // Without a length header the size is noticed while reading.
     let mut socket = TcpStream::connect(server.address).await.unwrap();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     socket.write_all(format!("{head}7d0\r\n{}\r\n", "x".repeat(2000)).as_bytes()).await.unwrap();
     let answer = read_until(&mut socket, "request_too_large").await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");

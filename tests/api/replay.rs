@@ -9,7 +9,7 @@ use waymark_agent::{SearchLimits, Searcher};
 use waymark_engine::MockBackend;
 use waymark_index::{BuildOptions, CommitOptions, Corpus, Document, LiveIndex, OpenOptions, build};
 
-use crate::harness::{ServerPlan, TestServer, eventually, says, script, tokenizer};
+use crate::harness::{ServerPlan, TestServer, answer, eventually, says, script, tokenizer};
 use crate::small_index::HashEmbed;
 use crate::traces::{loops, trace};
 
@@ -21,7 +21,7 @@ async fn ask(server: &TestServer, body: &Value) -> String {
 
 async fn replay(server: &TestServer, id: &str, mode: &str) -> (u16, Value) {
     let response = server.post(&format!("/v1/traces/{id}/replay"), &json!({"mode": mode})).await;
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 /// Checks that both replays match the trace: equal IDs, and log-probabilities equal to the bit.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use waymark_engine::mock::Lines;
 use waymark_index::{GraphOptions, GraphVariant, Index, Mode, Query};
 
-use crate::harness::{Letters, ServerPlan, TestServer, says, script};
+use crate::harness::{Letters, ServerPlan, TestServer, answer, says, script, with_fields};
+use crate::traces::loops;
 
 #[tokio::test]
 async fn models_are_listed_and_found_by_name() {
@@ -33,7 +33,7 @@ async fn embeddings_as_numbers_and_as_base64() {
     let server = ServerPlan { embedder: Some(Arc::new(Letters)), ..ServerPlan::new(says("hi")) }.build().await;
     let embed = async |body: Value| -> (u16, Value) {
         let response = server.post("/v1/embeddings", &body).await;
-        (response.status().as_u16(), response.json().await.unwrap())
+        answer(response).await
     };
     let (status, answer) = embed(json!({"model": "letters", "input": ["abba", "c"], "encoding_format": "float"})).await;
     assert_eq!(status, 200, "{answer}");
@@ -71,8 +71,7 @@ async fn embeddings_as_numbers_and_as_base64() {
         (json!({"colour": 1}), 400, "colour"),
         (json!({"input": vec!["a"; 2049]}), 400, "input"),
     ] {
-        let mut body = json!({"model": "letters", "input": "a"});
-        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let body = with_fields(json!({"model": "letters", "input": "a"}), change.clone());
         let (got, answer) = embed(body).await;
         assert_eq!((got, &answer["error"]["param"]), (status, &json!(param)), "{change}: {answer}");
     }
@@ -140,8 +139,7 @@ async fn a_graph_search_is_explained_where_it_is_asked_for() {
     let again = Index::open(dir.path(), Arc::new(crate::small_index::HashEmbed::default())).unwrap();
     let text = "Where does the Mona Lisa hang?";
     let search = async |extra: Value| -> Value {
-        let mut body = json!({"query": text, "mode": "graph", "k": 3});
-        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let body = with_fields(json!({"query": text, "mode": "graph", "k": 3}), extra.clone());
         let response = server.post("/v1/search", &body).await;
         let status = response.status();
         let answer = response.json::<Value>().await.unwrap();
@@ -180,14 +178,6 @@ async fn a_graph_search_is_explained_where_it_is_asked_for() {
     assert_eq!(triples["triples"][0]["relation"], "hangs in");
     let hybrid = search(json!({"mode": "hybrid", "ranking": "dense"})).await;
     assert!(hybrid["hits"][0]["path"]["dense"].is_object() && hybrid["hits"][0]["path"]["graph"].is_object());
-}
-
-fn loops() -> Lines {
-    Lines::new([
-        "<think>I must look.</think>\n<search>[passage] Faust</search>",
-        "<think>Found.</think>\n<answer> Goethe </answer>",
-    ])
-    .terminator("</information>\n\n")
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
-//! Requests generated from `openapi.yaml`, sent to a server with all features; see `scripts/conformance`.
+//! Requests generated from `openapi.yaml`, sent to a server with all features and API keys; see `scripts/conformance`.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use waymark::api::PolicyStore;
+use waymark::keys::{ApiKeys, KeyEntry, Secret};
 use waymark_engine::mock::Lines;
 
 use crate::documents;
@@ -18,10 +19,14 @@ async fn no_request_finds_an_undocumented_answer() {
     let policies = tempfile::tempdir().unwrap();
     let store = PolicyStore::new(policies.path().canonicalize().unwrap());
     let backend = script(&lines);
-    let server = ServerPlan { backend, embedder: Some(Arc::new(Letters)), store: Some(store), ..plan }.build().await;
+    let secret = Secret::generate();
+    let keys = ApiKeys::open(None, vec![KeyEntry::of_environment(&secret)]).unwrap();
+    let embedder = Some(Arc::new(Letters) as _);
+    let server = ServerPlan { backend, embedder, store: Some(store), keys, ..plan }.build().await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/conformance/schemathesis.sh");
     let url = server.url("");
-    let run = move || Command::new(script).args([url.as_str(), "10"]).output().unwrap();
+    let key = secret.reveal().to_owned();
+    let run = move || Command::new(script).args([url.as_str(), "10"]).env("WAYMARK_API_KEY", key).output().unwrap();
     let output = tokio::task::spawn_blocking(run).await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

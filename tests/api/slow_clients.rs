@@ -87,7 +87,7 @@ async fn a_connection_that_is_kept_for_nothing() {
     let server = test_server(|plan| plan.http.connection.idle = SOON).await;
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     for _ in 0..3 {
-        socket.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        socket.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         read_until(&mut socket, "\"ok\"").await;
         tokio::time::sleep(SOON / 3).await;
     }
@@ -117,7 +117,8 @@ pub async fn ask(server: &TestServer) -> TcpStream {
     socket.set_recv_buffer_size(4096).unwrap();
     let mut socket = socket.connect(server.address).await.unwrap();
     let body = body().to_string();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: ";
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ";
     socket.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
     socket
 }
@@ -184,18 +185,47 @@ async fn connections_beyond_the_bound_are_told() {
     ];
     eventually("both are in", || server.state.drain.running() == 2).await;
     let mut third = TcpStream::connect(server.address).await.unwrap();
-    third.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    third.write_all(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let (_, answer) = to_the_end(&mut third).await;
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"too_many_connections\""), "{answer}");
     assert!(answer.contains("retry-after: 1") && answer.contains("x-request-id: req_"), "{answer}");
+    for path in ["/health", "/ready"] {
+        let mut probe = TcpStream::connect(server.address).await.unwrap();
+        probe.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+        let (_, answer) = to_the_end(&mut probe).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{path}: {answer}");
+    }
     drop(held);
     eventually("both are gone", || server.state.drain.running() == 0).await;
     // Connection slots are freed a moment after the work ends.
     for _ in 0..100 {
-        if server.client.get(server.url("/health")).send().await.is_ok_and(|answer| answer.status() == 200) {
+        if server.client.get(server.url("/v1/models")).send().await.is_ok_and(|answer| answer.status() == 200) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("nobody is let in any more");
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_all_connections() {
+    let server = test_server(|plan| {
+        plan.http.connection.most = 8;
+        plan.http.connection.most_per_address = Some(2);
+    })
+    .await;
+    let held = [
+        server.raw_head("/v1/search", "content-length: 5").await,
+        server.raw_head("/v1/search", "content-length: 5").await,
+    ];
+    eventually("both are in", || server.state.drain.running() == 2).await;
+    for (address, status) in [("127.0.0.1:0", "HTTP/1.1 503"), ("127.0.0.2:0", "HTTP/1.1 200")] {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(address.parse().unwrap()).unwrap();
+        let mut client = socket.connect(server.address).await.unwrap();
+        client.write_all(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let (_, answer) = to_the_end(&mut client).await;
+        assert!(answer.starts_with(status), "{address}: {answer}");
+    }
+    drop(held);
 }

@@ -7,7 +7,7 @@ use waymark_engine::mock::Lines;
 use waymark_index::Mode;
 
 use crate::golden::ask;
-use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script, tokenizer};
+use crate::harness::{ServerPlan, TestServer, answer, chunks, joined, says, script, tokenizer};
 use crate::traces::trace;
 
 /// Schema that a policy ignorant of it can satisfy in a few tokens.
@@ -67,7 +67,7 @@ async fn an_episode_with_its_trace_can_be_asked_for_it_too() {
     let ask = async |format: Value| {
         let body = json!({"question": "Who wrote Faust?", "model": "routerag", "response_format": format});
         let response = server.post("/v1/agent", &body).await;
-        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+        answer(response).await
     };
     let (status, whole) = ask(verdict()).await;
     assert_eq!((status, &whole["finish_reason"]), (200, &json!("stop")), "{whole}");
@@ -141,7 +141,7 @@ async fn an_answer_that_no_tag_closes_ends_with_its_json() {
     ] {
         let mut plan = ServerPlan::new(backend);
         let mut policy = Policy::builtin("tearag").unwrap();
-        policy.retrieval.mode = Mode::Passage;
+        policy.retrieval.search.mode = Some(Mode::Passage);
         plan.policies.push(policy);
         let server = plan.build().await;
         let body = ask(json!({"model": "tearag", "response_format": verdict(), "rag": {"guided": guided}, "seed": 1}));

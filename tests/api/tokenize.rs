@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{TestServer, says};
+use crate::harness::{TestServer, answer, says};
 
 async fn post(server: &TestServer, path: &str, body: Value) -> (u16, Value) {
     let response = server.post(path, &body).await;
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 #[tokio::test]

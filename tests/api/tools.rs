@@ -6,7 +6,7 @@ use waymark_engine::mock::Lines;
 use waymark_models::chat::ChatTemplate;
 
 use crate::golden::{ask, golden, transcript};
-use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script};
+use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script, with_fields};
 
 /// ChatML with tools, as in Qwen's template.
 pub const TEMPLATE: &str = "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}\
@@ -39,9 +39,7 @@ async fn test_server(backend: MockBackend) -> TestServer {
 
 /// Sends a question with the tool, and with other fields.
 fn with(extra: Value) -> Value {
-    let mut body = ask(json!({"tools": [look()]}));
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    body
+    with_fields(ask(json!({"tools": [look()]})), extra)
 }
 
 /// Returns the names and arguments of the calls in an answer, and its finish reason.

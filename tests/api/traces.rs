@@ -8,7 +8,8 @@ use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
 use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, TestServer, eventually, read_until, says, script, tokenizer};
+use crate::golden::ask;
+use crate::harness::{ServerPlan, TestServer, answer, eventually, read_until, says, script, tokenizer, with_fields};
 
 /// Script with one search, then an answer.
 pub fn loops() -> Lines {
@@ -20,20 +21,12 @@ pub fn loops() -> Lines {
 }
 
 fn question(extra: Value) -> Value {
-    let mut body = json!({"question": "Who wrote Faust?", "model": "routerag", "seed": -5});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    body
-}
-
-fn chat(extra: Value) -> Value {
-    let mut body = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    body
+    with_fields(json!({"question": "Who wrote Faust?", "model": "routerag", "seed": -5}), extra)
 }
 
 pub async fn trace(server: &TestServer, id: &str) -> (u16, Value) {
     let response = server.get(&format!("/v1/traces/{id}")).await;
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 async fn list(server: &TestServer, query: &str) -> Value {
@@ -105,7 +98,7 @@ async fn a_trace_holds_all_that_was_written_down() {
 #[tokio::test]
 async fn every_completion_has_a_trace_of_its_own() {
     let server = TestServer::new(says("hi")).await;
-    let (_, whole) = server.chat(&chat(json!({"n": 3, "seed": 7, "stop": ["x"], "temperature": 0.5}))).await;
+    let (_, whole) = server.chat(&ask(json!({"n": 3, "seed": 7, "stop": ["x"], "temperature": 0.5}))).await;
     let id = whole["id"].as_str().unwrap();
     for (index, name) in [id.to_owned(), format!("{id}-1"), format!("{id}-2")].iter().enumerate() {
         let (status, kept) = trace(&server, name).await;
@@ -188,7 +181,7 @@ async fn what_is_refused_leaves_none() {
     let engine = EngineConfig { max_batch_rows: 1, max_waiting: 1, ..EngineConfig::default() };
     let server = ServerPlan { engine, ..ServerPlan::new(backend) }.build().await;
     let many = json!({"model": "plain", "prompt": ["a", "b", "c", "d"], "n": 10, "stream": true});
-    for (path, body) in [("/v1/chat/completions", chat(json!({"n": 16}))), ("/v1/completions", many)] {
+    for (path, body) in [("/v1/chat/completions", ask(json!({"n": 16}))), ("/v1/completions", many)] {
         let refused = server.post(path, &body).await;
         assert_eq!(refused.status(), 503, "{path}");
         assert_eq!(refused.headers()["retry-after"], "1", "{path}");
@@ -200,13 +193,13 @@ async fn what_is_refused_leaves_none() {
 #[tokio::test]
 async fn whoever_wants_none_leaves_none() {
     let server = TestServer::new(says("hi")).await;
-    for body in [chat(json!({"store": false})), chat(json!({"rag": {"store": false}}))] {
+    for body in [ask(json!({"store": false})), ask(json!({"rag": {"store": false}}))] {
         assert_eq!(server.chat(&body).await.0, 200);
     }
     let body = json!({"question": "x", "rag": {"store": false}, "model": "plain"});
     assert_eq!(server.post("/v1/agent", &body).await.status(), 200);
     assert_eq!(ids(&list(&server, "").await), Vec::<&str>::new());
-    assert_eq!(server.chat(&chat(json!({"rag": {"store": true}}))).await.0, 200);
+    assert_eq!(server.chat(&ask(json!({"rag": {"store": true}}))).await.0, 200);
     assert_eq!(ids(&list(&server, "").await).len(), 1);
 }
 
@@ -214,8 +207,8 @@ async fn whoever_wants_none_leaves_none() {
 async fn a_server_that_keeps_none_refuses_to_keep_one() {
     for (count, bytes) in [(0, 1 << 20), (10, 0)] {
         let server = bounded(count, bytes).await;
-        assert_eq!(server.chat(&chat(json!({}))).await.0, 200);
-        let (status, refused) = server.chat(&chat(json!({"rag": {"store": true}}))).await;
+        assert_eq!(server.chat(&ask(json!({}))).await.0, 200);
+        let (status, refused) = server.chat(&ask(json!({"rag": {"store": true}}))).await;
         assert_eq!((status, &refused["error"]["param"]), (400, &json!("rag.store")));
         let response = server.post("/v1/completions", &json!({"model": "plain", "prompt": "x", "store": true})).await;
         assert_eq!(response.status(), 400);
@@ -229,7 +222,7 @@ async fn the_oldest_go_first_by_number_and_by_size() {
     let server = bounded(2, 1 << 20).await;
     let mut asked = Vec::new();
     for _ in 0..3 {
-        asked.push(server.chat(&chat(json!({}))).await.1["id"].as_str().unwrap().to_owned());
+        asked.push(server.chat(&ask(json!({}))).await.1["id"].as_str().unwrap().to_owned());
     }
     asked.remove(0);
     asked.reverse();
@@ -238,7 +231,7 @@ async fn the_oldest_go_first_by_number_and_by_size() {
     let size = listed["data"][0]["bytes"].as_u64().unwrap() as usize;
     let server = bounded(10, 3 * size + size / 2).await;
     for _ in 0..5 {
-        server.chat(&chat(json!({}))).await;
+        server.chat(&ask(json!({}))).await;
     }
     assert_eq!(ids(&list(&server, "").await).len(), 3);
 }
@@ -246,11 +239,11 @@ async fn the_oldest_go_first_by_number_and_by_size() {
 #[tokio::test]
 async fn a_trace_can_be_forgotten() {
     let server = TestServer::new(says("hi")).await;
-    let (_, whole) = server.chat(&chat(json!({}))).await;
+    let (_, whole) = server.chat(&ask(json!({}))).await;
     let id = whole["id"].as_str().unwrap();
     let forget = async || {
         let response = server.client.delete(server.url(&format!("/v1/traces/{id}"))).send().await.unwrap();
-        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+        answer(response).await
     };
     assert_eq!(forget().await, (200, json!({"id": id, "object": "trace.deleted", "deleted": true})));
     assert_eq!(forget().await.0, 404);
@@ -291,25 +284,25 @@ async fn what_one_key_did_no_other_key_sees() {
     let entries = ["a", "b"].into_iter().zip(&secrets).map(entry).collect();
     let server =
         ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(says("hi")) }.build().await;
-    let ask = async |secret: &Secret, method: &str, path: &str, body: Value| {
+    let send = async |secret: &Secret, method: &str, path: &str, body: Value| {
         let request = server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(secret.reveal());
         request.json(&body).send().await.unwrap()
     };
     let [owner, other] = &secrets;
     let body = json!({"question": "x", "model": "plain", "stream": true, "resumable": true});
-    let response = ask(owner, "POST", "/v1/agent", body).await;
+    let response = send(owner, "POST", "/v1/agent", body).await;
     let location = response.headers()["content-location"].to_str().unwrap().to_owned();
     assert!(response.text().await.unwrap().contains("event: finished"));
     let trace = location.replace("agent", "traces");
     let replay = format!("{trace}/replay");
     for (method, path) in [("GET", &location), ("GET", &trace), ("POST", &replay), ("DELETE", &trace)] {
         let mode = json!({"mode": "forced"});
-        assert_eq!(ask(other, method, path, mode.clone()).await.status(), 404, "{method} {path}");
-        assert_eq!(ask(owner, method, path, mode).await.status(), 200, "{method} {path}");
+        assert_eq!(send(other, method, path, mode.clone()).await.status(), 404, "{method} {path}");
+        assert_eq!(send(owner, method, path, mode).await.status(), 200, "{method} {path}");
     }
-    ask(owner, "POST", "/v1/chat/completions", chat(json!({}))).await;
+    send(owner, "POST", "/v1/chat/completions", ask(json!({}))).await;
     for (secret, count) in [(owner, 1), (other, 0)] {
-        let listed: Value = ask(secret, "GET", "/v1/traces", json!({})).await.json().await.unwrap();
+        let listed: Value = send(secret, "GET", "/v1/traces", json!({})).await.json().await.unwrap();
         assert_eq!(ids(&listed).len(), count);
     }
 }

@@ -8,7 +8,7 @@ use waymark_agent::{Search, SearchError, SearchLimits, SearchQuery, Searcher};
 use waymark_engine::mock::Lines;
 use waymark_index::{BuildOptions, Condition, Corpus, Document, Evidence, LiveIndex, Mode, OpenOptions, build};
 
-use crate::harness::{ServerPlan, TestServer, evidence, says, script};
+use crate::harness::{ServerPlan, TestServer, answer, evidence, says, script};
 use crate::small_index::HashEmbed;
 
 /// Builds a server over six passages about rivers, of the years 2000 to 2005.
@@ -30,7 +30,7 @@ async fn rivers() -> (tempfile::TempDir, TestServer) {
 
 async fn post(server: &TestServer, path: &str, body: &Value) -> (u16, Value) {
     let response = server.post(path, body).await;
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 const STORE: &str = "/v1/vector_stores/default/search";

@@ -9,6 +9,7 @@ use crate::hash::fnv1a;
 
 /// Derives the seed of choice number `at` of kind `kind`. Different kinds get independent seeds.
 pub fn seed(seed: u64, kind: &str, at: u64) -> u64 {
+    // FNV instead of the standard hasher, whose result may change between releases and would break resuming.
     fnv1a(seed.to_le_bytes().into_iter().chain(kind.bytes()).chain(at.to_le_bytes()))
 }
 
@@ -30,6 +31,7 @@ pub fn batch(count: usize, size: usize, step: u64, seed_of: impl Fn(u64) -> u64)
     let first = step * size as u64;
     let item = |at: u64| {
         let current = at / count as u64;
+        // A batch that crosses an epoch shuffles at most twice.
         if epoch != Some(current) {
             epoch = Some(current);
             order = shuffled(count, seed_of(current));

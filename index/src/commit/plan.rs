@@ -127,6 +127,7 @@ impl CommitPlan {
             DocumentFate::Gone => None,
         });
         let mut replaced: Vec<_> = replaced.filter(|(_, document)| document.triples.is_none()).collect();
+        // The map has no order, and the same change must fail with the same document.
         replaced.sort_unstable_by_key(|(number, _)| *number);
         for (number, document) in replaced {
             if !(extracted(number) && reads_the_same(base, number, document)?) {
@@ -179,6 +180,7 @@ fn is_left(id: &str, chunked: &HashMap<&str, u64>) -> bool {
     let whole = chunked.get(id).is_some_and(|&chunks| chunks > 0);
     whole
         || id.rsplit_once('#').is_some_and(|(name, number)| {
+            // `01` and `+1` are no chunk numbers: such IDs are the user's own.
             let behind = |&chunks: &u64| number.parse::<u64>().is_ok_and(|n| n > chunks && n.to_string() == number);
             chunked.get(name).is_some_and(behind)
         })

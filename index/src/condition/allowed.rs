@@ -19,6 +19,7 @@ impl AllowedPassages {
     pub(crate) fn insert(&mut self, number: u32) {
         let Some(word) = self.words.get_mut(number as usize / 64) else { return };
         let bit = 1_u64 << (number % 64);
+        // Counted on insertion, since every search asks for the number.
         self.len += usize::from(*word & bit == 0);
         *word |= bit;
     }

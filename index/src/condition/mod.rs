@@ -182,18 +182,30 @@ struct ConditionJson {
     filters: Option<Vec<Condition>>,
 }
 
+/// Kind of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum ConditionType {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ConditionKind))]
+pub(crate) enum ConditionType {
+    /// Equal.
     Eq,
+    /// Not equal.
     Ne,
+    /// Greater than, for numbers and strings.
     Gt,
+    /// Greater than or equal.
     Gte,
+    /// Less than.
     Lt,
+    /// Less than or equal.
     Lte,
+    /// Equal to one of several values.
     In,
+    /// Equal to none of several values.
     Nin,
+    /// All conditions match.
     And,
+    /// At least one condition matches.
     Or,
 }
 

@@ -26,6 +26,7 @@ impl Selections {
         }
         let allowed = Arc::new(select()?);
         let mut kept = self.lock();
+        // A concurrent caller may have inserted the same condition meanwhile.
         kept.retain(|(other, _)| other != condition);
         kept.insert(0, (Arc::clone(condition), Arc::clone(&allowed)));
         kept.truncate(MOST_KEPT);

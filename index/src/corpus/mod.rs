@@ -116,6 +116,7 @@ impl Corpus {
             Box::new(folder::read(path, options)?)
         } else {
             let file = std::fs::File::open(path).map_err(IndexError::io("open", path))?;
+            // The content decides, not the extension: JSONL is often named `.json`.
             let mut reader = BufReader::with_capacity(1 << 16, file);
             if begins_list(&mut reader).map_err(IndexError::io("read", path))? {
                 Box::new(chunks::cut(array::read(reader, path), options.chunk))

@@ -27,9 +27,13 @@ pub(crate) struct PreviousGraph<'a> {
     pub(crate) moved: &'a [Option<u32>],
 }
 
+/// Largest number of new vectors that one thread links alone. Threads race for the neighbors of their nodes, so that several
+/// build a different graph each time, now and then one with worse recall.
+const LINKED_ALONE: usize = 2048;
+
 /// Links `vectors` on `threads` threads and writes the graph to `files`. Calls `progress` with the number of vectors
-/// done. Extends an earlier graph, if there is one, unless too many of its nodes are obsolete. With one thread, the
-/// same vectors, or the same change to the same graph, give the same graph.
+/// done. Extends an earlier graph, if there is one, unless too many of its nodes are obsolete. With one thread, or at most
+/// [`LINKED_ALONE`] new vectors, the same vectors, or the same change to the same graph, give the same graph.
 pub(crate) fn link(
     vectors: &VectorFile,
     files: GraphFiles<'_>,
@@ -41,7 +45,7 @@ pub(crate) fn link(
     let grown = earlier.map(|earlier| grown(&mut index, vectors, earlier)).transpose()?.flatten();
     let (mut keys, new) = grown.unwrap_or_else(|| (NodePassages::identity(0), (0..).take(vectors.count()).collect()));
     measure_ourselves(&mut index);
-    let threads = threads.clamp(1, new.len().max(1));
+    let threads = if new.len() <= LINKED_ALONE { 1 } else { threads.max(1) };
     index.reserve_capacity_and_threads(keys.nodes() + new.len(), threads).map_err(failed("create"))?;
     add(&index, vectors, &new, keys.nodes(), threads, progress)?;
     new.iter().for_each(|&number| keys.push(number));

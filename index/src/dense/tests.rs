@@ -185,3 +185,11 @@ fn among_some_passages_as_many_are_found_as_there_are() {
     }
     assert!(same >= 490, "{same} of 500 are found over the graph");
 }
+
+#[test]
+fn a_small_graph_is_the_same_whoever_builds_it() {
+    let rows = random_rows(1500, "p");
+    let (_first, _, once) = write(&rows);
+    let (_second, _, again) = write(&rows);
+    assert!(std::fs::read(once).unwrap() == std::fs::read(again).unwrap(), "two builds differ");
+}

@@ -7,6 +7,7 @@ use crate::options::KagOptions;
 /// Chunks, triples and entities that a `kag` search ranked together, with every number needed to rebuild the graph and
 /// repeat the walk (TeaRAG §4.2).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Associated))]
 pub struct KagTrace {
     /// Options of the search.
     pub options: KagOptions,
@@ -20,6 +21,7 @@ pub struct KagTrace {
 
 /// Entity that a question is about. The walk starts from the question and from its key entities.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyEntity {
     /// Name in normal form.
     pub name: String,
@@ -34,6 +36,7 @@ pub struct KeyEntity {
 
 /// Phrase found for a key entity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = FoundPhrase))]
 pub struct LinkedPhrase {
     /// Text of the phrase.
     pub phrase: String,
@@ -43,6 +46,7 @@ pub struct LinkedPhrase {
 
 /// Chunk in the graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = AssociatedChunk))]
 pub struct KagChunk {
     /// ID of the passage.
     pub passage: String,
@@ -58,6 +62,7 @@ pub struct KagChunk {
 
 /// Triple in the graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = AssociatedTriple))]
 pub struct KagTriple {
     /// Subject of the triple.
     pub subject: String,
@@ -69,7 +74,7 @@ pub struct KagTriple {
     pub similarity: f32,
     /// Weight of the edge to the question (eq. 2). 0 means no edge, because the relevance is not above the threshold.
     pub relevance: f64,
-    /// Indices into [`KagTrace::chunks`] of the chunks that state the triple.
+    /// Indices into `chunks` of the chunks that state the triple.
     pub chunks: Vec<usize>,
     /// Mass after the walk.
     pub mass: f64,

@@ -38,6 +38,7 @@ impl Evidence {
 
 /// Passage found by a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hit {
     /// Rank from 1. In modes that rank triples together with passages, both share one sequence of ranks.
     pub rank: usize,
@@ -47,16 +48,18 @@ pub struct Hit {
     pub passage: Passage,
     /// Metadata of the document. `None` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<Map<String, Value>>,
     /// Ranks of the passage in the lists that found it.
     pub path: HitPath,
 }
 
-/// Triple found by a search, in normalized words; in [`Mode::Kag`], in the words of the first passage that states the
+/// Triple found by a search, in normalized words; in the mode `kag`, in the words of the first passage that states the
 /// triple.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TripleHit {
-    /// Rank from 1, counted as [`Hit::rank`].
+    /// Rank from 1. In modes that rank triples together with passages, both share one sequence of ranks.
     pub rank: usize,
     /// Score that orders the list.
     pub score: f32,
@@ -72,6 +75,7 @@ pub struct TripleHit {
 
 /// Stored document without its metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Passage {
     /// ID from the corpus.
     pub id: String,
@@ -83,6 +87,7 @@ pub struct Passage {
 
 /// Rank of a passage in each list that contains it. A field is `None` if its list does not.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = EvidencePath))]
 pub struct HitPath {
     /// Rank in the BM25 list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,6 +102,7 @@ pub struct HitPath {
 
 /// Rank and score of a passage in one list.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Place))]
 pub struct HitRank {
     /// Rank from 1.
     pub rank: usize,
@@ -106,21 +112,24 @@ pub struct HitRank {
 
 /// Rank of a passage in the graph search, with its PageRank mass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Arrival))]
 pub struct GraphRank {
     /// Rank in the graph's list, from 1.
     pub rank: usize,
-    /// Personalized PageRank of the passage, with an error of up to [`GraphTrace::missing`].
+    /// Personalized PageRank of the passage, with an error of up to `missing` of the walk.
     pub mass: f64,
     /// Weight of the passage in the reset vector, before that vector is scaled to sum 1.
     pub reset: f64,
-    /// Likeliest path from a seed phrase to the passage, seed first. Empty if no path has at most three edges, or if
-    /// [`Query::explain`](crate::Query::explain) is `false`.
+    /// Likeliest path from a seed phrase to the passage, seed first. Absent if no path has at most three edges. Episodes
+    /// always ask for the path, other searches with `explain`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<PathEdge>>))]
     pub via: Vec<PathEdge>,
 }
 
 /// Edge of a path through the graph, from a phrase to the next phrase or to the passage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Step))]
 pub struct PathEdge {
     /// Phrase at the start of the edge.
     pub phrase: String,
@@ -128,11 +137,13 @@ pub struct PathEdge {
     pub weight: f32,
 }
 
-/// Record of a graph search: the facts linked to the query, the seed phrases, and the parameters of the walk. Each
-/// [`Hit`] carries its own rank in the walk.
+/// Record of a graph search: the facts linked to the query, the seed phrases, and the parameters of the walk. Each hit
+/// carries its own rank in the walk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Walk))]
 pub struct GraphTrace {
-    /// Variant of the graph search.
+    /// Variant of the graph search: `route_rag`, `hippo_rag` or `graph_r1`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub variant: GraphVariant,
     /// Probability of following an edge instead of restarting.
     pub damping: f64,
@@ -140,17 +151,18 @@ pub struct GraphTrace {
     pub passage_weight: f64,
     /// Facts most similar to the query, best first, including those that the filter dropped.
     pub facts: Vec<SeedFact>,
-    /// Indices into `facts` that the filter kept, in the filter's order and with its repetitions. Empty without a
+    /// Indices into `facts` that the filter kept, in the filter's order and with its repetitions. Absent without a
     /// filter; all facts are then followed in their own order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<usize>>))]
     pub kept: Vec<usize>,
     /// Phrases that the walk started from, by descending linking score.
     pub phrases: Vec<SeedPhrase>,
     /// If `true`, no fact was left to follow, so passages are ranked by their own similarity.
     pub fallback: bool,
-    /// If `true`, the index has more passages than [`OpenOptions::walk_below`](crate::OpenOptions) and the search was
-    /// approximate: the walk stayed near its start, at most 200 passages had a weight of their own, and similarities
-    /// were scaled by a sample of the passages.
+    /// If `true`, the index is too large for walks over the whole graph and the search was approximate: the walk stayed
+    /// near its start, at most 200 passages had a weight of their own, and similarities were scaled by a sample of the
+    /// passages.
     pub local: bool,
     /// Upper bound on the mass missing from the walk, summed over all nodes, apart from rounding in single precision. 0
     /// if there was no walk.
@@ -159,6 +171,7 @@ pub struct GraphTrace {
 
 /// Fact linked to a query, in normalized words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SeedFact {
     /// Subject of the fact.
     pub subject: String,
@@ -176,6 +189,7 @@ pub struct SeedFact {
 
 /// Phrase that a walk started from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SeedPhrase {
     /// Normalized text of the phrase.
     pub phrase: String,

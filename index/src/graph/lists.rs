@@ -18,6 +18,7 @@ impl Lists {
         if lists.offsets.len() != rows + 1 || !starts(&lists.offsets, lists.values.len()) {
             return Err(columns.corrupt(format!("it does not hold {rows} lists")));
         }
+        // Searches look numbers up by bisection, which would silently miss some in an unsorted list.
         let rising =
             |list: &[u32]| list.is_sorted_by(|a, b| a < b) && list.last().is_none_or(|&last| (last as usize) < below);
         if !(0..rows).all(|row| rising(lists.row(row))) {
@@ -70,6 +71,7 @@ impl ListRows {
     pub(crate) fn inverse(&self, count: usize) -> ListRows {
         let mut offsets = vec![0_u64; count + 1];
         self.values.iter().for_each(|&value| offsets[value as usize + 1] += 1);
+        // A counting sort: the rows of each value come out in order, in linear time.
         (0..count).for_each(|i| offsets[i + 1] += offsets[i]);
         let mut next = offsets.clone();
         let mut values = vec![0; self.values.len()];

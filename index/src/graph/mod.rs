@@ -122,6 +122,7 @@ impl Graph {
     /// Returns a fact.
     pub fn fact(&self, fact: u32) -> GraphFact<'_> {
         let [subject, relation, object] =
+            // No phrase or relation has the number `u32::MAX`, so an unknown fact has empty texts.
             [0, 1, 2].map(|part: usize| self.facts[part].get(fact as usize).copied().unwrap_or(u32::MAX));
         GraphFact { subject, relation: self.relations.get(relation), object }
     }

@@ -46,6 +46,7 @@ impl StatementTables {
         let count = phrases.numbers.len();
         let phrases = phrases.write(&dir.join(graph_file::PHRASES))?;
         let relations = relations.write(&dir.join(graph_file::RELATIONS))?;
+        // Numbers of first use become places in code point order, which do not depend on the order of the passages.
         for [subject, relation, object] in &mut stated {
             *subject = phrases[*subject as usize];
             *relation = relations[*relation as usize];
@@ -61,6 +62,7 @@ impl StatementTables {
         let mut facts = stated.clone();
         facts.sort_unstable();
         facts.dedup();
+        // Statements repeat, so that the facts are fewer, and they live as long as the graph is built.
         facts.shrink_to_fit();
         let mut facts_of = ListRows::new();
         let mut phrases_of = ListRows::new();

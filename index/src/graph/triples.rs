@@ -127,6 +127,7 @@ fn triple(mut record: &[u8]) -> Option<([&str; 3], &[u8])> {
 /// Decodes a number of seven bits per byte, the lowest first; the high bit is clear in the last byte.
 fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut number = 0_u64;
+    // Nine bytes hold 63 bits: a damaged file must not shift beyond the number.
     for (place, &byte) in bytes.iter().enumerate().take(9) {
         number |= u64::from(byte & 0x7f) << (7 * place);
         if byte < 0x80 {
@@ -156,6 +157,7 @@ pub(crate) struct TripleWriter {
 impl TripleWriter {
     pub(crate) fn create(path: &Path) -> Result<TripleWriter, IndexError> {
         let mut columns = ColumnFileWriter::create(path)?;
+        // Records go to the file as they come, since all of them may exceed the memory; only their bounds are kept.
         columns.begin::<u8>()?;
         let starts = Vec::new();
         let lengths = Vec::new();
@@ -212,6 +214,7 @@ impl TripleWriter {
 
     fn reach(&mut self, passages: usize) {
         let passages = passages.max(self.starts.len());
+        // Passages in between are empty until they are added, as extractors finish in any order.
         self.starts.resize(passages, 0);
         self.lengths.resize(passages, 0);
         self.origins.resize(passages, TripleOrigin::None as u8);

@@ -40,6 +40,8 @@ pub(crate) fn linked(question: &str, known: &dyn Fn(&str) -> bool) -> Vec<String
         let longest = ends.filter(|&end| words[at..=end].iter().any(|word| !word.filling)).find_map(|end| {
             let phrase = &normal[words[at].start..words[end].end];
             let plain = phrase.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+            // Phrases of the graph keep their runs of spaces, as HippoRAG's normal form does; questions may have
+            // others.
             let phrase = [phrase, &plain].into_iter().find(|phrase| known(phrase))?.to_owned();
             Some((end, phrase))
         });

@@ -55,6 +55,7 @@ impl LexicalIndex {
         if index.schema() != schema() {
             return Err(IndexError::corrupt(dir, "its schema is not the one written here"));
         }
+        // A snapshot never changes, so that tantivy need not watch its folder with a thread.
         let reader = index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into().map_err(opening())?;
         let searcher: Searcher = reader.searcher();
         let segments = searcher.segment_readers();
@@ -93,6 +94,7 @@ impl LexicalIndex {
     fn terms(&self, text: &str) -> Vec<(Term, f32)> {
         let mut terms: Vec<(Term, f32)> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
+        // Analyzers hold buffers, and searches run side by side.
         let mut analyzer = self.analyzer.clone();
         let mut tokens = analyzer.token_stream(text);
         while let Some(token) = tokens.next() {
@@ -118,6 +120,7 @@ fn clause(term: Term, times: f32) -> Box<dyn Query> {
 fn schema() -> Schema {
     let indexing = TextFieldIndexing::default()
         .set_tokenizer(analyzer::NAME)
+        // BM25 needs frequencies, and nothing here reads positions.
         .set_index_option(IndexRecordOption::WithFreqs)
         .set_fieldnorms(true);
     let mut schema = Schema::builder();

@@ -118,6 +118,7 @@ impl Imported {
     fn read(&self, file: &mut File, key: PassageKey, place: RecordSpan) -> Result<Vec<Triple>, IndexError> {
         let mut bytes = vec![0; place.length];
         let read = file.seek(SeekFrom::Start(place.offset)).and_then(|_| file.read_exact(&mut bytes));
+        // Another record at this place means that the file was written anew.
         let record = read.ok().and_then(|()| ParsedRecord::parse(&bytes).ok()).filter(|record| record.key == key);
         record.map(|record| record.triples).ok_or_else(|| {
             let message = "the file was changed while it was being imported: import it again";
@@ -162,6 +163,7 @@ impl Extract for Imported {
                 None => Vec::new(),
             };
             found |= place.is_some();
+            // Unlocked before the sink runs, which may write to a slow disk.
             {
                 let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
                 counts.report.passages += 1;

@@ -44,6 +44,7 @@ impl RecordReader {
             Some(b'[') => RecordLayout::List,
             Some(b'{') if scanner.enter_docs()? => RecordLayout::List,
             Some(b'{') => {
+                // The object was the first record of JSONL: it is read again, from its start.
                 scanner = RecordScanner::open(path)?;
                 RecordLayout::Lines
             }
@@ -84,6 +85,7 @@ impl Iterator for RecordReader {
             return None;
         }
         let next = self.advance().transpose();
+        // After an error the position in the file is unknown.
         self.ended = !matches!(next, Some(Ok(_)));
         next
     }
@@ -103,6 +105,7 @@ impl RecordScanner {
         let file = File::open(path).map_err(IndexError::io("open", path))?;
         let mut scanner =
             RecordScanner { reader: BufReader::with_capacity(1 << 16, file), path: path.into(), offset: 0, line: 1 };
+        // Some editors write a byte order mark, which is not JSON.
         if scanner.fill()?.starts_with(b"\xef\xbb\xbf") {
             scanner.reader.consume(3);
             scanner.offset = 3;
@@ -160,6 +163,7 @@ impl RecordScanner {
                 return Ok(false);
             }
             let first = self.past_white()?;
+            // `string` includes the closing quote.
             if key == b"docs\"" {
                 return if first == Some(b'[') { Ok(true) } else { Err(self.bad("field `docs` is not a list")) };
             }
@@ -190,6 +194,7 @@ impl RecordScanner {
 
     /// Reads everything after an opening brace or bracket, up to the closing one.
     fn nested(&mut self, out: &mut Vec<u8>) -> Result<(), IndexError> {
+        // Brackets are only counted here. The JSON parser, which gets the whole record, finds out whether they match.
         let mut depth = 1_u32;
         while depth > 0 {
             let byte = self.more(out)?;
@@ -207,6 +212,7 @@ impl RecordScanner {
     fn string(&mut self, out: &mut Vec<u8>) -> Result<(), IndexError> {
         loop {
             match self.more(out)? {
+                // The escaped byte may be a quote, which then ends nothing.
                 b'\\' => _ = self.more(out)?,
                 b'"' => return Ok(()),
                 _ => {}

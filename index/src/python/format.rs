@@ -71,6 +71,7 @@ fn repr_number(number: &Number) -> String {
             let plain = value.to_string();
             if plain.contains('.') { plain } else { plain + ".0" }
         }
+        // Python writes the sign and two digits at least: 1e-05, 1e+16.
         Ok(exponent) => format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs()),
         Err(_) => scientific,
     }

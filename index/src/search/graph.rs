@@ -120,6 +120,7 @@ impl SearchContext<'_> {
             return Ok(GraphSearchResult { walk, list, facts, shown: None });
         }
         self.check("the walk")?;
+        // The passages' own weights are small (0.05 in HippoRAG 2), but the only way to passages that no fact links.
         let own = similar.weights(scale, options.passage_weight);
         let RankedPassages { best, missing } = ranker.rank(graph, options, &seeds, &own, self.wanted(limit));
         let reached = |Scored { number, score }| RankedPassage { number, score, similarity: None };

@@ -54,7 +54,7 @@ impl Index {
     /// If a number is out of range ([`Query::check`]), the mode is not in [`Index::modes`], the deadline has passed
     /// before a stage, or the embedder, the fact filter or a file fails.
     pub fn search(&self, query: &Query) -> Result<Evidence, IndexError> {
-        query.check()?;
+        query.check().map_err(IndexError::BadQuery)?;
         let unsupported = IndexError::Unsupported { mode: query.mode };
         if !self.modes().contains(&query.mode) {
             return Err(unsupported);
@@ -65,6 +65,7 @@ impl Index {
         }
         let allowed = self.snapshot.allowed(query)?;
         let allowed = allowed.as_deref();
+        // Embedding the query and walking the graph would find nothing either.
         if allowed.is_some_and(|allowed| allowed.len() == 0) {
             return Ok(Evidence::of(self.manifest().snapshot, query.mode, Vec::new()));
         }

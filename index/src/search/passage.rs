@@ -38,6 +38,7 @@ impl SearchContext<'_> {
     pub(super) fn passages(&self, limit: usize) -> Result<PassageList, IndexError> {
         let ranking = self.query.ranking;
         let depth = if ranking == Ranking::Fused { depth_of_rankings(limit) } else { limit };
+        // usearch and tantivy reserve memory for the length asked for.
         let depth = depth.min(self.index.snapshot.store.len());
         let bm25 = if ranking.wants_bm25() { self.by_words(depth)? } else { Vec::new() };
         let dense = if ranking.wants_dense() { self.by_vector(depth)? } else { Vec::new() };
@@ -61,6 +62,7 @@ impl SearchContext<'_> {
         let vector = self.vector()?;
         self.check("the vector search")?;
         let mut found = dense.search(vector, limit, self.query.deadline, self.allowed)?;
+        // Fusion reads ranks alone, so that scaling its lists would be a scan of every vector for nothing.
         if self.query.scaled
             && (self.query.mode, self.query.ranking) == (Mode::Passage, Ranking::Dense)
             && let Some((low, high)) = dense.bounds(vector)

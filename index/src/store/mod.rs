@@ -71,6 +71,12 @@ impl PassageStore {
         Ok(Passage { id: id.to_owned(), title: title.to_owned(), text: text.to_owned() })
     }
 
+    /// Reads ID and title of the passage with this number.
+    pub(crate) fn name(&self, number: u32) -> Result<(String, String), IndexError> {
+        let [id, title, ..] = self.fields(number)?;
+        Ok((id.to_owned(), title.to_owned()))
+    }
+
     /// Reads the searchable text of the passage with this number.
     pub(crate) fn content(&self, number: u32) -> Result<String, IndexError> {
         let [_, title, text, _] = self.fields(number)?;
@@ -100,6 +106,7 @@ impl PassageStore {
         while low < high {
             let middle = low + (high - low) / 2;
             let at = self.order + 4 * middle;
+            // Read byte by byte, as the table need not lie at a multiple of four.
             let number = self.map[at..at + 4].iter().rev().fold(0, |n, &byte| n << 8 | u32::from(byte));
             match self.fields(number)?[0].cmp(id) {
                 Ordering::Equal => return Ok(Some(number)),

@@ -102,6 +102,7 @@ impl Decoder {
         if *weights.config() != self.config {
             return Err(ModelError::Input("the new weights have another shape than the loaded decoder".to_owned()));
         }
+        // Loading first and swapping afterwards keeps the old weights usable if a tensor is missing.
         let new = Self::load_with(weights, Arc::clone(&self.team), self.arithmetic)?;
         (self.embedding, self.layers, self.norm, self.head) = (new.embedding, new.layers, new.norm, new.head);
         Ok(())
@@ -170,6 +171,7 @@ impl Decoder {
     pub fn forward(&mut self, batch: &ForwardBatch, kv: &mut KvCache, logits: &mut Logits) -> Result<(), ModelError> {
         self.clock.start();
         self.check(batch, kv)?;
+        // Reset even for an empty batch: callers read the logits of this step, never those of the last one.
         logits.reset(self.config.vocab, batch.logit_rows());
         if batch.tokens().is_empty() {
             return Ok(());

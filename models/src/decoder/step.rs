@@ -42,6 +42,7 @@ impl Decoder {
         if let Some(token) = batch.tokens().iter().find(|&&token| token as usize >= self.config.vocab) {
             return Err(ModelError::Input(format!("token {token} is outside the vocabulary of {}", self.config.vocab)));
         }
+        // Every block that this step writes is claimed once, so that two rows cannot overwrite each other.
         kv.begin_step();
         for (index, row) in batch.rows().iter().enumerate() {
             self.check_row(row, batch.table(row), kv)
@@ -67,6 +68,7 @@ impl Decoder {
         if let Some(slot) = row.adapter.filter(|&slot| self.slots.get(slot).is_none()) {
             return Err(format!("no adapter in slot {}", slot.0));
         }
+        // Blocks before the first new token are only read and may be shared between rows.
         let mut written = table.iter().enumerate().skip(row.start / BLOCK);
         match written.find(|&(entry, &block)| !kv.claim(block as usize, row.table.start + entry)) {
             Some((_, block)) => Err(format!("block {block} is written twice in one step")),
@@ -84,6 +86,7 @@ impl Decoder {
             let places = (row.start..row.start + row.tokens.len())
                 .map(|position| TokenSlot { position, block: table[position / BLOCK] as usize });
             scratch.places.extend(places);
+            // The table must be complete before the threads of the step read it.
             self.rope.reserve(row.start + row.tokens.len());
         }
         scratch.groups.plan(batch);
@@ -114,6 +117,7 @@ impl Decoder {
         scratch.groups.add(team, slots, (index, Site::Qkv), &scratch.normed, &mut scratch.qkv, &|part| columns[part]);
         clock.lap(StepPhase::Adapters);
         match kv.layer_mut(index) {
+            // The precision is matched once per layer, so that the inner loops are compiled for one type.
             LayerMut::F32(cache) => self.attend_to_cache(index, batch, cache),
             LayerMut::F16(cache) => self.attend_to_cache(index, batch, cache),
         }
@@ -175,6 +179,7 @@ impl Decoder {
         let Self { config, team, scratch, clock, .. } = self;
         let rows = logits.rows();
         let wanted = batch.rows().iter().flat_map(|row| match row.want {
+            // An empty range keeps the order of rows: each logit row belongs to the next wanted position.
             LogitPositions::Nothing => row.tokens.end..row.tokens.end,
             LogitPositions::Last => row.tokens.end - 1..row.tokens.end,
             LogitPositions::All => row.tokens.clone(),
@@ -182,6 +187,7 @@ impl Decoder {
         for (token, to) in wanted.zip(scratch.normed.chunks_exact_mut(config.hidden)) {
             rms_norm(&scratch.stream[token * config.hidden..][..config.hidden], &self.norm, config.rms_eps, to);
         }
+        // A tied model stores one matrix, which was packed for lookups and multiplications alike.
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         matmul(team, &scratch.normed[..rows * config.hidden], rows, head, logits.as_mut_slice());
         clock.lap(StepPhase::Head);

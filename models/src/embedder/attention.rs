@@ -15,6 +15,7 @@ const QUERIES: usize = 24;
 pub(super) fn attend(team: &Team, heads: usize, head: usize, sequences: &[Vec<u32>], qkv: &[f32], out: &mut [f32]) {
     let width = heads * head;
     assert!(head.is_multiple_of(PANEL) && qkv.len() == 3 * out.len(), "attention shapes");
+    // Sequences have no padding between them, so that each one's first row is the sum of the lengths before it.
     let starts: Vec<usize> = sequences
         .iter()
         .scan(0, |next, sequence| {
@@ -68,6 +69,7 @@ impl AttentionHead<'_> {
                 spread(sums, &mut scores, panels * PANEL, panel * PANEL);
             }
             for scores in scores.chunks_exact_mut(panels * PANEL).take(rows) {
+                // Beyond `count` the scores of padded keys are zero and must stay out of the sum.
                 softmax(&mut scores[..count]);
             }
             for (panel, values) in values.chunks_exact(count * PANEL).enumerate() {

@@ -75,6 +75,7 @@ impl Bert {
         let types = source.floats(&format!("{embeddings}.token_type_embeddings.weight"), &[config.types, hidden])?;
         let mut positions =
             source.floats(&format!("{embeddings}.position_embeddings.weight"), &[config.positions, hidden])?;
+        // Sentence encoders see one segment only, so that its type embedding is a constant of each position.
         add_bias(&mut positions, &types[..hidden]);
         Ok(Self {
             config: config.clone(),

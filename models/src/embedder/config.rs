@@ -105,11 +105,13 @@ impl Config {
         if file.hidden_act != "gelu" {
             return Err(unsupported(format!("hidden_act {:?}", file.hidden_act)));
         }
+        // Relative positions change the attention scores, which this encoder does not compute.
         if let Some(other) = file.position_embedding_type.as_deref().filter(|kind| *kind != "absolute") {
             return Err(unsupported(format!("position_embedding_type {other:?}")));
         }
         file.check_sizes(&path)?;
         let heads = file.num_attention_heads;
+        // The attention kernel works on whole panels of a head's dimensions.
         if !heads.checked_mul(PANEL).is_some_and(|panels| file.hidden_size.is_multiple_of(panels)) {
             let size = file.hidden_size;
             return Err(unsupported(format!("{heads} heads for hidden_size {size}: width not a multiple of {PANEL}")));
@@ -131,6 +133,7 @@ impl Config {
             positions: file.max_position_embeddings,
             types: file.type_vocab_size,
             norm_eps: file.layer_norm_eps,
+            // A stated length beyond the position table would read past its end.
             max_pieces: length.max_seq_length.clamp(FEWEST_PIECES, file.max_position_embeddings),
             lower_case: length.do_lower_case == Some(true),
         })

@@ -102,7 +102,30 @@ impl Embedder {
     /// Number of word pieces in `text`, without the two end markers and without the length limit. 0 if the text
     /// cannot be split.
     pub fn count_tokens(&self, text: &str) -> usize {
-        self.pipeline.encode_fast(text, false).map_or(0, |encoding| encoding.len())
+        tokenizer::windows(text).map(|window| self.count_pieces(window)).sum()
+    }
+
+    fn count_pieces(&self, window: &str) -> usize {
+        self.pipeline.encode_fast(window, false).map_or(0, |encoding| encoding.len())
+    }
+
+    /// Returns the beginning of `text`, in whole windows, that determines its embedding. The tokenizer takes hundreds of
+    /// bytes per byte of its input, so it must not see the rest.
+    fn beginning<'a>(&self, text: &'a str) -> &'a str {
+        let mut pieces = 0;
+        let mut end = 0;
+        for window in tokenizer::windows(text) {
+            end += window.len();
+            // The first window suffices for nearly all texts and needs no count.
+            if end == text.len() {
+                break;
+            }
+            pieces += self.count_pieces(window);
+            if pieces >= self.config.max_pieces {
+                break;
+            }
+        }
+        &text[..end]
     }
 
     /// Maximum number of word pieces per text, including the two end markers.
@@ -128,8 +151,9 @@ impl Embedder {
     }
 
     fn pieces(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        let read = self.beginning(text);
         let encoding =
-            self.pipeline.encode_fast(text, true).map_err(|error| ModelError::Tokenizer(error.to_string()))?;
+            self.pipeline.encode_fast(read, true).map_err(|error| ModelError::Tokenizer(error.to_string()))?;
         let mut ids = encoding.get_ids().to_vec();
         if let Some(&last) = ids.last()
             && ids.len() > self.config.max_pieces

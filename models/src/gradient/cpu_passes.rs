@@ -43,6 +43,7 @@ impl CpuPasses {
         let config = weights.config().clone();
         config.check()?;
         let (mut network, table) = Loader::new(weights, tune, arithmetic)?.load()?;
+        // The initial values of an adapter are not in the checkpoint, so that its matrices are packed here first.
         network.repack(&team, &table.values);
         let passes = Self {
             rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),
@@ -131,6 +132,6 @@ impl Compute for CpuPasses {
 
 impl fmt::Debug for CpuPasses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Processor").field("team", &self.team).finish_non_exhaustive()
+        f.debug_struct("CpuPasses").field("team", &self.team).finish_non_exhaustive()
     }
 }

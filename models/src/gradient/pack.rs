@@ -73,6 +73,7 @@ impl Pack {
         let PackSegment { tokens, parent, .. } = &self.segments[segment];
         assert!(index < tokens.len(), "token {index} of segment {segment}, which has {}", tokens.len());
         let at = match (index, parent) {
+            // The parent's last token predicts the first token of each of its continuations.
             (0, Some(parent)) => self.segments[*parent].tokens.end - 1,
             (0, None) => panic!("segment {segment} begins a sequence: nothing predicts its first token"),
             _ => tokens.start + index - 1,

@@ -82,6 +82,7 @@ impl Learner {
             .iter()
             .map(|(name, kind, shape, bytes)| TensorView::new(*kind, shape.clone(), bytes).map(|view| (*name, view)))
             .collect();
+        // `transformers` refuses safetensors files whose metadata does not name a framework.
         let format = [("format".to_owned(), "pt".to_owned())].into();
         let tensors = views.and_then(|views| serialize(views, Some(format)));
         tensors.map_err(|error| ModelError::Input(format!("adapter: {error}")))
@@ -96,6 +97,7 @@ impl Learner {
         let (file, bytes) = AdapterSource::open(dir)?;
         let rank = file.settings.rank;
         let scale = file.settings.scale;
+        // Alpha may be written with another rounding; only a scale that changes results is refused.
         if rank != lora.rank || (scale - lora.scale()).abs() > 1e-6 * scale.abs() {
             let own_rank = lora.rank;
             let own_scale = lora.scale();
@@ -130,6 +132,7 @@ impl Learner {
 }
 
 fn config(lora: &Lora, base: &str) -> Value {
+    // PEFT writes a whole alpha as an integer.
     let whole = lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e9;
     json!({
         "peft_type": "LORA",

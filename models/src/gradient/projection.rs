@@ -98,6 +98,7 @@ impl ProjectionAdapter {
         let out = b.len() / rank;
         self.shrink = [Packed::from_f32(a, rank, inn), Packed::from_f32_transposed(a, inn, rank)];
         scaled.clear();
+        // Scaling B once per repack saves a pass over the outputs of every forward and backward step.
         scaled.extend(b.iter().map(|value| value * self.scale));
         self.expand = [Packed::from_f32(scaled, out, rank), Packed::from_f32_transposed(scaled, rank, out)];
     }
@@ -151,6 +152,7 @@ impl Projection {
     /// [`backward`](Self::backward).
     pub(super) fn forward(&self, rows: ActivationRows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
         let ActivationRows { team, count, adapted } = rows;
+        // A recomputing layer asks for `A x` alone where the outputs are still known.
         let Some(y) = into.product(team, &self.weight, x, count) else { return };
         self.shrink(rows, x, small);
         if let (TrainedPart::Adapter(delta), true) = (&self.trained, adapted) {
@@ -185,7 +187,10 @@ impl Projection {
             TrainedPart::Nothing => {}
             TrainedPart::Weight(range) => outer::add(team, count, dy, x, 1.0, &mut gradients[range.clone()]),
             TrainedPart::Adapter(delta) => {
+                // The buffer has room for the largest rank; modules may differ in theirs.
                 let dsmall = &mut dsmall[..count * delta.rank];
+                // `expand` holds s·B, so that this product is dh itself; dB uses the unscaled dy and needs the factor
+                // again.
                 matmul(team, dy, count, &delta.expand[1], dsmall);
                 outer::add(team, count, dy, small, delta.scale, &mut gradients[delta.b.clone()]);
                 outer::add(team, count, dsmall, x, 1.0, &mut gradients[delta.a.clone()]);

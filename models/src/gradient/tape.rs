@@ -93,6 +93,7 @@ impl TapeSize<'_> {
 
     /// Lengthens a buffer to `len` without over-allocating.
     fn grow(&self, buffer: &mut Vec<f32>, len: usize) {
+        // `resize` alone may round the capacity up, which the memory limit would not see.
         buffer.reserve_exact(len - buffer.len());
         buffer.resize(len, 0.0);
     }
@@ -117,6 +118,7 @@ impl Tape {
         let stream = size.tokens * size.config.hidden;
         self.inputs.resize_with(layers, Vec::new);
         self.inputs.iter_mut().for_each(|input| step(size, input, stream));
+        // One more than the kept layers: the current layer's activations, which recomputing layers share.
         self.kept.resize_with(layers.min(size.whole + 1), LayerActivations::default);
         self.kept.iter_mut().for_each(|kept| kept.fit(size, step));
     }
@@ -208,6 +210,7 @@ impl PassScratch {
         let kv = tokens * config.kv_width();
         let draw = if config.qk_norm { q } else { 0 };
         let small = tokens * size.ranks.into_iter().max().unwrap_or(0);
+        // The gradient needs a buffer of its own only while a stream is recomputed beside it.
         let dstream = if size.again() { tokens * hidden } else { 0 };
         [tokens * hidden, tokens * config.ffn, q, q, kv, kv, draw, small, dstream, targets * hidden, targets * hidden]
     }

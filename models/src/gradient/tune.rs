@@ -80,6 +80,7 @@ impl Lora {
             if self.targets[..index].contains(module) {
                 return refused(format!("an adapter's targets name {name} twice: name it once"));
             }
+            // A rank above the smaller side adds parameters but no further directions.
             if self.rank > most {
                 let rank = self.rank;
                 return refused(format!("an adapter of rank {rank} on {name}, whose shape allows {most} at most"));

@@ -50,7 +50,9 @@ impl Vocabulary {
     pub fn compile(&self, json: &Json) -> Result<Grammar, GrammarError> {
         let top = TopLevelGrammar::from_json_schema(json.schema()?);
         let parser = self.0.create_parser(top).map_err(|error| GrammarError::Schema(first_line(&error)))?;
-        Grammar::new(parser)
+        let trie = self.0.tok_env().tok_trie();
+        let is_blank = |id: u32| trie.token(id).trim_ascii().is_empty();
+        Grammar::new(parser, is_blank)
     }
 }
 

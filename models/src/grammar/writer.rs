@@ -8,6 +8,9 @@ use llguidance::{Matcher, TokenParser};
 use super::{GrammarError, first_line};
 use crate::sampler::TokenMask;
 
+/// Number of tokens written to try a grammar.
+const TRIED: usize = 12;
+
 /// A compiled grammar. Starting an output is cheap.
 pub struct Grammar(Mutex<Matcher>);
 
@@ -18,13 +21,19 @@ impl fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    pub(super) fn new(parser: TokenParser) -> Result<Grammar, GrammarError> {
+    /// Creates a grammar. `is_blank` returns `true` for tokens of white space only, and for end tokens.
+    ///
+    /// # Errors
+    /// [`GrammarError::Schema`] when the beginning of an output shows that the schema is unsatisfiable or exceeds the work
+    /// limits.
+    pub(super) fn new(parser: TokenParser, is_blank: impl Fn(u32) -> bool) -> Result<Grammar, GrammarError> {
         let mut matcher = Matcher::new(Ok(parser));
         // Computing the first mask reveals schemas that are unsatisfiable or exceed the work limits.
         let mask = matcher.compute_mask().map_err(|error| GrammarError::Schema(first_line(&error)))?;
         if mask.num_set() == 0 {
             return Err(GrammarError::Schema("no text fulfils the schema".into()));
         }
+        try_beginning(GrammarWriter(matcher.deep_clone()), is_blank)?;
         Ok(Grammar(Mutex::new(matcher)))
     }
 
@@ -34,6 +43,21 @@ impl Grammar {
         // value.
         GrammarWriter(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
     }
+}
+
+/// Writes the beginning of an output. A schema whose masks exceed the work limit seldom does so in the first one, which
+/// allows only an opening bracket or quote, and an error after the first token is too late for a clear refusal.
+fn try_beginning(mut writer: GrammarWriter, is_blank: impl Fn(u32) -> bool) -> Result<(), GrammarError> {
+    let of_schema = |error: GrammarError| match error {
+        GrammarError::Text(reason) => GrammarError::Schema(reason),
+        error => error,
+    };
+    for _ in 0..TRIED {
+        let mask = writer.allowed().map_err(of_schema)?;
+        let Some(next) = (0..mask.len() as u32).find(|&id| mask.allows(id) && !is_blank(id)) else { return Ok(()) };
+        writer.accept(next).map_err(of_schema)?;
+    }
+    Ok(())
 }
 
 /// State of one output that follows a grammar.

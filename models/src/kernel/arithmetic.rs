@@ -47,6 +47,7 @@ impl Arithmetic {
     /// Prepares a weight matrix and its transpose.
     pub(crate) fn pair(self, weight: Packed) -> [Matrix; 2] {
         let transposed = match self {
+            // Transposed in f32: a quantized block runs along the inputs and cannot be transposed without loss.
             Self::F32 => Matrix::Exact(weight.transposed()),
             Self::Bf16 => Matrix::Rounded(Brain::transposed(&weight)),
         };

@@ -91,6 +91,7 @@ impl Packed {
             GgmlKind::F32 => Some(Form::F32),
             GgmlKind::F16 => Some(Form::F16),
             GgmlKind::BF16 => Some(Form::Bf16),
+            // GGML's `_0` types are symmetric around zero; its `_1` types store a minimum per block.
             GgmlKind::Q4_0 => block(Bits::Four, false),
             GgmlKind::Q4_1 => block(Bits::Four, true),
             GgmlKind::Q5_0 => block(Bits::Five, false),
@@ -102,6 +103,7 @@ impl Packed {
 
     fn empty(out: usize, inn: usize, form: Form) -> Self {
         let bytes = out.div_ceil(PANEL) * form.panel_bytes(inn);
+        // Zeros in the padding of the last panel add nothing to any sum, so that kernels need no tail case.
         Self { out, inn, form, lines: vec![CacheLine([0; 64]); bytes.div_ceil(64)].into() }
     }
 
@@ -186,6 +188,7 @@ impl Packed {
         let data = bytemuck::cast_slice_mut::<CacheLine, f32>(&mut packed.lines);
         let mut row = vec![0.0; self.inn];
         for out in 0..self.out {
+            // Row by row: the whole matrix in f32 beside its transpose would double the peak memory of loading.
             self.row_f32(out, &mut row);
             for (panel, values) in data.chunks_exact_mut(panel_len).zip(row.chunks(PANEL)) {
                 panel[out * PANEL..][..values.len()].copy_from_slice(values);

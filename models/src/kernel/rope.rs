@@ -34,12 +34,15 @@ impl Rope {
                     .collect()
             }
             RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+                // Default of YaRN (Peng et al. 2023, §3.4): the temperature grows with the logarithm of the
+                // factor.
                 magnitude = attention_factor.unwrap_or(if *factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 });
                 let turns = |rotations: f32| {
                     dim as f32 * (*original_context as f32 / (rotations * 2.0 * PI)).ln() / (2.0 * base.ln())
                 };
                 let low = turns(*beta_fast).floor().max(0.0);
                 let high = turns(*beta_slow).ceil().min(dim as f32 - 1.0);
+                // `transformers` avoids the division by zero with the same constant, so that results agree to the bit.
                 let width = if high == low { 0.001 } else { high - low };
                 plain
                     .enumerate()
@@ -63,6 +66,7 @@ impl Rope {
         let until = positions.next_power_of_two().max(256);
         for position in have..until {
             let angle = |frequency: &f32| position as f32 * frequency;
+            // The factor is stored in the table: a rotation then needs no multiplication of its own for it.
             self.table.extend(self.frequencies.iter().map(|frequency| angle(frequency).cos() * self.magnitude));
             self.table.extend(self.frequencies.iter().map(|frequency| angle(frequency).sin() * self.magnitude));
         }
@@ -90,6 +94,7 @@ impl Rope {
         for (((left, right), cos), sin) in left.iter_mut().zip(right).zip(cos).zip(sin) {
             let x = *left;
             let y = *right;
+            // A rotation is orthogonal, so that its transpose is the rotation by the negative angle.
             let sin = if BACK { -*sin } else { *sin };
             *left = x * cos - y * sin;
             *right = y * cos + x * sin;

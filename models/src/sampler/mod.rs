@@ -104,6 +104,7 @@ impl Sampler {
     ) -> Result<Sampled, SampleError> {
         let summary = LogitSummary::of(logits)?;
         let id = if self.params.adjusts() || mask.is_some() {
+            // Taken out of `self`, since choosing borrows the sampler mutably; its capacity returns with it.
             let mut adjusted = std::mem::take(&mut self.adjusted);
             adjusted.clear();
             adjusted.extend_from_slice(logits);
@@ -115,6 +116,8 @@ impl Sampler {
         };
         let mut best = Vec::new();
         if self.params.top_logprobs > 0 {
+            // From the raw logits: clients compare alternatives with the model's distribution, not with the filtered
+            // one.
             best = top(logits, self.params.top_logprobs);
             best.iter_mut().for_each(|(_, logit)| *logit -= summary.log_sum);
         }
@@ -149,6 +152,8 @@ impl Sampler {
             };
             return best.ok_or(SampleError::NoCandidate);
         }
+        // Exactly one number per token, whatever the filters: a change of top-k does not shift later tokens'
+        // randomness.
         let draw = self.uniform();
         match allow {
             Some(ids) => self.shortlist.draw_among(&self.params, logits, ids, draw),
@@ -167,6 +172,7 @@ impl Sampler {
 fn best_of(logits: &[f32], ids: &[u32]) -> Option<u32> {
     let better = |best: Option<(u32, f32)>, (id, logit): (u32, f32)| match best {
         Some((id_best, logit_best)) if logit < logit_best || (logit == logit_best && id > id_best) => best,
+        // A token that is masked out must not win merely because it is the first of the list.
         _ if logit == f32::NEG_INFINITY => best,
         _ => Some((id, logit)),
     };

@@ -2,7 +2,8 @@
 
 use tokenizers::{AddedVocabulary, DecoderWrapper, Model as _, OffsetReferential, OffsetType, Tokenizer as Pipeline};
 
-use super::{Piece, Specials, TokenBytes};
+use super::window::is_word_break;
+use super::{Piece, Specials, TokenBytes, windows};
 use crate::ModelError;
 
 /// Limit of token IDs: a single huge ID would fill the memory with an empty table. The largest published
@@ -21,7 +22,17 @@ const CACHED_WORDS: usize = 128;
 pub(super) struct FastTokenizer {
     parse: Pipeline,
     literal: Pipeline,
+    /// If `true`, a text has the same IDs as its [`windows`] one after another.
+    windowed: bool,
 }
+
+/// Texts with word breaks of every kind, to find out if a pipeline treats the words on both sides separately.
+const PROBES: [&str; 4] = [
+    "The quick brown Fox doesn't jump over a lazy dog",
+    "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+    "in 1987 it was v2 of x86,but not \n\n the  last one; it's so  \tand so on",
+    "caf\u{e9} au lait et\u{301} th\u{e9} \u{4e2d}\u{6587} ab cd \u{4e2d} ef gh  (one two) the end",
+];
 
 impl FastTokenizer {
     pub(super) fn new(mut parse: Pipeline) -> Self {
@@ -34,18 +45,31 @@ impl FastTokenizer {
         parse.with_model(model);
         let mut literal = parse.clone();
         literal.with_added_vocabulary(AddedVocabulary::new());
-        Self { parse, literal }
+        let windowed = PROBES.iter().all(|probe| splits_at_words(&literal, probe));
+        Self { parse, literal, windowed }
     }
 
     pub(super) fn encode(&self, text: &str, specials: Specials, table: &TokenBytes) -> Result<Vec<u32>, ModelError> {
         if specials == Specials::Parse {
             return encode(&self.parse, text);
         }
-        let ids = encode(&self.literal, text)?;
+        let ids = self.encode_windows(text)?;
         if !ids.iter().any(|&id| table.is_control(id)) {
             return Ok(ids);
         }
         self.encode_by_char(text, table)
+    }
+
+    /// Encodes a text window by window, because a pipeline takes hundreds of bytes per byte of its input.
+    fn encode_windows(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        if !self.windowed {
+            return encode(&self.literal, text);
+        }
+        let mut ids = Vec::new();
+        for window in windows(text) {
+            ids.extend(encode(&self.literal, window)?);
+        }
+        Ok(ids)
     }
 
     /// Fallback for a vocabulary whose merges can build a control token out of ordinary text: encodes character by
@@ -104,6 +128,18 @@ impl FastTokenizer {
         }
         Ok(table)
     }
+}
+
+/// Returns `true` if a pipeline encodes the parts of `text` between any two words as it encodes the whole.
+fn splits_at_words(pipeline: &Pipeline, text: &str) -> bool {
+    let Ok(whole) = encode(pipeline, text) else { return false };
+    (0..text.len()).filter(|&at| is_word_break(text.as_bytes(), at)).all(|at| {
+        let (Ok(mut head), Ok(tail)) = (encode(pipeline, &text[..at]), encode(pipeline, &text[at..])) else {
+            return false;
+        };
+        head.extend(tail);
+        head == whole
+    })
 }
 
 fn encode(pipeline: &Pipeline, text: &str) -> Result<Vec<u32>, ModelError> {

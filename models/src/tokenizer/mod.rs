@@ -6,6 +6,7 @@ mod fast;
 mod gguf;
 mod merge;
 mod table;
+mod window;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,12 +16,14 @@ use tokenizers::pre_tokenizers::metaspace::PrependScheme;
 
 pub use detokenizer::Detokenizer;
 pub use table::TokenBytes;
+pub use window::encoding_memory;
 
 use crate::ModelError;
 use crate::chat::TextSegment;
 use crate::weights::Gguf;
 use byte::ByteTokenizer;
 use fast::FastTokenizer;
+pub(crate) use window::windows;
 
 /// Treatment of control tokens that are spelled out in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +175,11 @@ impl Tokenizer {
     /// Names of all control tokens.
     pub fn control_names(&self) -> Vec<String> {
         (0..self.vocab() as u32).filter(|&id| self.is_control(id)).filter_map(|id| self.name(id)).collect()
+    }
+
+    /// Length of the longest token in bytes; at least 1. `n` tokens stand for at most `n` times as many bytes.
+    pub fn longest(&self) -> usize {
+        self.table.longest().max(1)
     }
 
     /// Highest ID plus one.

@@ -8,6 +8,8 @@ pub struct TokenBytes {
     /// End of each token's bytes.
     ends: Vec<u32>,
     control: Vec<bool>,
+    /// Length of the longest token in bytes.
+    longest: usize,
 }
 
 impl TokenBytes {
@@ -20,6 +22,7 @@ impl TokenBytes {
     pub fn push(&mut self, bytes: &[u8], control: bool) {
         if !control {
             self.bytes.extend_from_slice(bytes);
+            self.longest = self.longest.max(bytes.len());
         }
         self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
         self.control.push(control);
@@ -36,6 +39,11 @@ impl TokenBytes {
     /// Returns `true` for control tokens, and `false` for IDs outside the vocabulary.
     pub fn is_control(&self, id: u32) -> bool {
         self.control.get(id as usize).copied().unwrap_or(false)
+    }
+
+    /// Length of the longest token in bytes; control tokens have none.
+    pub fn longest(&self) -> usize {
+        self.longest
     }
 
     /// Number of IDs.
@@ -64,6 +72,6 @@ mod tests {
         assert_eq!(table.get(2), b"c");
         assert_eq!(table.get(3), b"");
         assert!(table.is_control(1) && !table.is_control(2) && !table.is_control(99));
-        assert_eq!(table.len(), 3);
+        assert_eq!((table.len(), table.longest()), (3, 2));
     }
 }

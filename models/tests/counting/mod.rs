@@ -10,17 +10,25 @@ pub struct Counted {
     pub calls: usize,
     pub bytes: usize,
     pub live: usize,
+    /// Highest value of `live` since the last [`forget_peak`].
+    pub peak: usize,
 }
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 static FREED: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts so far, in the whole process.
 pub fn counted() -> Counted {
     // The freed bytes are read first, because other threads may allocate and free between the two reads.
     let [freed, bytes, calls] = [&FREED, &BYTES, &CALLS].map(|count| count.load(Ordering::Relaxed));
-    Counted { calls, bytes, live: bytes - freed }
+    Counted { calls, bytes, live: bytes - freed, peak: PEAK.load(Ordering::Relaxed) }
+}
+
+/// Starts to look for a new peak.
+pub fn forget_peak() {
+    PEAK.store(0, Ordering::Relaxed);
 }
 
 struct Counting;
@@ -29,7 +37,8 @@ struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Ordering::Relaxed);
-        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        let bytes = BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(bytes.saturating_sub(FREED.load(Ordering::Relaxed)), Ordering::Relaxed);
         // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }

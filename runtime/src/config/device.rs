@@ -145,6 +145,7 @@ impl fmt::Display for Device {
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
+        // A zero would declare every GPU lost at its first step.
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
         _ => Err("expected seconds from 0.1 to 86400, such as 30".to_owned()),
     }

@@ -36,6 +36,7 @@ pub enum ConfigError {
 
 /// Number of threads that this machine runs at once.
 pub fn cores() -> usize {
+    // Honors CPU affinity and cgroup quotas, unlike the number of processors.
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -15,6 +15,7 @@ pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
 /// Returns the base model to load: `named`, or the one that the policy in the directory `first` brings, or
 /// [`DEFAULT_MODEL`]. An invalid policy is reported later, when it is loaded.
 pub fn base_model(named: Option<String>, first: Option<&Path>) -> String {
+    // || Read before the engine starts, since the weights decide which policies fit; loading checks the file in full.
     let brought = || Some(Policy::open(first?).ok()?.model_dir()?.to_string_lossy().into_owned());
     named.or_else(brought).unwrap_or_else(|| DEFAULT_MODEL.to_owned())
 }
@@ -126,8 +127,10 @@ impl ModelArgs {
             ("step-tokens", self.step_tokens),
             ("max-waiting", self.max_waiting),
             ("kv-bytes", self.kv_bytes.0),
+            // Absent is not zero.
             ("context", self.context.unwrap_or(1)),
         ])?;
+        // Each running sequence decodes one token per step: a smaller step would never schedule the last ones.
         if self.step_tokens < self.max_batch {
             return Err(ConfigError::StepTooSmall { step_tokens: self.step_tokens, max_batch: self.max_batch });
         }

@@ -14,6 +14,7 @@ impl FromStr for Size {
         let (number, unit) = text.split_at(digits);
         let scale: usize = match unit.trim().to_ascii_lowercase().as_str() {
             "" | "b" => 1,
+            // Bare letters are powers of two, as in `docker` and the JVM.
             "k" | "kib" => 1 << 10,
             "m" | "mib" => 1 << 20,
             "g" | "gib" => 1 << 30,

@@ -93,6 +93,7 @@ pub async fn evaluate<S: SessionSource>(
 ) -> EvaluationOutcome {
     let began = Instant::now();
     let guided = plan.guided.unwrap_or(policy.guided);
+    // The time limit protects a server's clients; in a measurement it would favor idle machines.
     let policy = &Policy { budget: Budget { seconds: plan.seconds, ..policy.budget }, ..policy.clone() };
     let episodes = questions.iter().enumerate().map(|(place, question)| async move {
         let options = EpisodeOptions {
@@ -107,6 +108,7 @@ pub async fn evaluate<S: SessionSource>(
         };
         (place, row)
     });
+    // Unordered, so that one long episode does not hold back the start of others.
     let mut running = futures::stream::iter(episodes).buffer_unordered(plan.concurrency.max(1));
     let mut rows = Vec::with_capacity(questions.len());
     while let Some((place, row)) = running.next().await {
@@ -131,6 +133,7 @@ pub async fn play<S: SessionSource>(
     const WAITING: usize = 64;
     let episode = Episode::new(runtime, policy, Conversation::new(question), options)?;
     let (events, mut heard) = mpsc::channel(WAITING);
+    // Events must be received even if unused: a full channel would stop the episode.
     let drain = async { while heard.recv().await.is_some() {} };
     futures::future::join(episode.run(events), drain).await.0
 }

@@ -70,6 +70,7 @@ impl Question {
 
     fn parse(line: &str) -> Result<Question, String> {
         let question: Question = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        // Every score would be zero, which reads like a bad policy.
         if question.answers.is_empty() {
             return Err("the question has no answers".to_owned());
         }

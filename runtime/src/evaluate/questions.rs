@@ -61,10 +61,12 @@ impl Questions {
             let row = row?;
             let mut supporting: Vec<String> = Vec::new();
             for id in row.supporting.unwrap_or_default() {
+                // A duplicate would count twice in the denominator of recall, so that 1.0 could not be reached.
                 if !supporting.contains(&id) {
                     supporting.push(id);
                 }
             }
+            // An incomplete list cannot tell a miss from a passage that supports but was not listed.
             if supporting.is_empty() || row.supporting_complete == Some(false) {
                 questions.left_out += 1;
             } else {

@@ -3,39 +3,37 @@
 use std::fmt;
 use std::str::FromStr;
 
-use waymark_agent::QueryField;
-use waymark_index::{GraphVariant, Mode, Query, Ranking, UnknownName};
+use waymark_index::{GraphVariant, Mode, Query, Ranking, SearchOptions, UnknownName};
 
 /// A search method: a mode, with the ranking of passages or the variant of the graph search if one was named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SearchMethod {
-    /// The mode.
-    pub mode: Mode,
-    ranking: Option<Ranking>,
-    variant: Option<GraphVariant>,
-}
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchMethod(SearchOptions);
 
 impl SearchMethod {
     /// Methods measured by default: every ranking of passages, and the graph modes if there is a graph.
     pub fn defaults(modes: &[Mode]) -> Vec<SearchMethod> {
-        let passage = [Ranking::Bm25, Ranking::Dense, Ranking::Fused];
+        let method = |mode, ranking| SearchMethod(SearchOptions { mode: Some(mode), ranking, ..Default::default() });
         let passage =
-            passage.map(|ranking| SearchMethod { mode: Mode::Passage, ranking: Some(ranking), variant: None });
+            [Ranking::Bm25, Ranking::Dense, Ranking::Fused].map(|ranking| method(Mode::Passage, Some(ranking)));
         let others = modes.iter().filter(|&&mode| mode != Mode::Passage);
-        passage.into_iter().chain(others.map(|&mode| SearchMethod { mode, ranking: None, variant: None })).collect()
+        passage.into_iter().chain(others.map(|&mode| method(mode, None))).collect()
+    }
+
+    /// Mode of the searches.
+    pub fn mode(&self) -> Mode {
+        self.0.mode()
     }
 
     /// Returns `true` if the order of results depends on `k`, so that the first five of ten are not the results for
     /// five.
-    pub fn depends_on_k(self) -> bool {
-        matches!(self.mode, Mode::Hybrid | Mode::Kag)
+    pub fn depends_on_k(&self) -> bool {
+        // Both split k between two rankings before they merge them.
+        matches!(self.mode(), Mode::Hybrid | Mode::Kag)
     }
 
     /// Builds a query for `text` with this method.
-    pub fn query(self, text: &str, k: usize) -> Query {
-        let ranking = self.ranking.unwrap_or(self.mode.ranking());
-        let graph = self.variant.unwrap_or_default().into();
-        Query { ranking, graph, ..Query::new(text, self.mode, k) }
+    pub fn query(&self, text: &str, k: usize) -> Query {
+        Query { k, ..self.0.query(text) }
     }
 }
 
@@ -46,28 +44,25 @@ impl FromStr for SearchMethod {
         let (mode, how) = name.split_once(':').map_or((name, None), |(mode, how)| (mode, Some(how)));
         let said = |error: UnknownName| error.to_string();
         let mode = mode.parse::<Mode>().map_err(said)?;
-        let mut way = SearchMethod { mode, ranking: None, variant: None };
-        let Some(how) = how else { return Ok(way) };
-        let read = match how.parse::<Ranking>() {
-            Ok(ranking) => {
-                way.ranking = Some(ranking);
-                QueryField::Ranking
-            }
+        let mut options = SearchOptions { mode: Some(mode), ..SearchOptions::default() };
+        let Some(how) = how else { return Ok(SearchMethod(options)) };
+        match how.parse::<Ranking>() {
+            Ok(ranking) => options.ranking = Some(ranking),
             Err(unknown) if mode == Mode::Passage => return Err(said(unknown)),
-            Err(_) => {
-                way.variant = Some(how.parse::<GraphVariant>().map_err(said)?);
-                QueryField::Graph
-            }
-        };
+            Err(_) => options.graph = Some(how.parse::<GraphVariant>().map_err(said)?.into()),
+        }
         // A part that the mode ignores would give two names to one measurement.
-        read.unused_reason(mode).map_or(Ok(way), |reason| Err(format!("{how} {reason}")))
+        match options.unused(mode) {
+            Some((_, reason)) => Err(format!("{how} {reason}")),
+            None => Ok(SearchMethod(options)),
+        }
     }
 }
 
 impl fmt::Display for SearchMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.mode)?;
-        match (self.ranking, self.variant) {
+        write!(f, "{}", self.mode())?;
+        match (self.0.ranking, self.0.graph.and_then(|graph| graph.variant)) {
             (Some(ranking), _) => write!(f, ":{ranking}"),
             (None, Some(variant)) => write!(f, ":{variant}"),
             (None, None) => Ok(()),

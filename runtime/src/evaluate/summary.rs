@@ -121,6 +121,7 @@ impl Estimate {
         let count = values.len();
         let mean = values.iter().sum::<f64>() / count.max(1) as f64;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        // Standard error of the mean with Bessel's correction.
         let error = if count > 1 { (squares / (count - 1) as f64 / count as f64).sqrt() } else { 0.0 };
         Estimate { mean, error, count }
     }
@@ -170,6 +171,7 @@ impl PairedComparison {
     /// Compares rows of the same questions in the same order.
     pub fn of((policy, rows): (&str, &[EpisodeRow]), (with, others): (&str, &[EpisodeRow])) -> PairedComparison {
         let pairs = || rows.iter().zip(others);
+        // Paired by question: the variance between questions cancels, which makes small differences visible.
         let ahead = |by: fn(&EpisodeRow) -> f64| Estimate::of(pairs().map(|(row, other)| by(row) - by(other)));
         PairedComparison {
             policy: policy.to_owned(),

@@ -38,10 +38,12 @@ impl EndpointKey {
     /// # Errors
     /// If the text is blank or has characters that a header cannot hold.
     pub fn new(text: &str) -> Result<Self, EndpointKeyError> {
+        // Keys pasted into files and secrets usually end in a line break.
         let text = text.trim();
         if text.is_empty() {
             return Err(EndpointKeyError::Empty);
         }
+        // Checked here, where the variable or file can still be named; the HTTP client would only refuse the header.
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(EndpointKeyError::Characters);
         }
@@ -63,6 +65,7 @@ impl EndpointKey {
 
     /// Masks the key in `text`, because some endpoints quote the key in their errors.
     pub(super) fn hide(&self, text: &str) -> String {
+        // The whole key, not a prefix: providers quote it in full or mask it themselves.
         text.replace(&self.0, "…")
     }
 }

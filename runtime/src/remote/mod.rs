@@ -49,6 +49,7 @@ impl ChatEndpoint {
             return Err(wrong());
         }
         let base = url.trim_end_matches('/');
+        // Users copy either form from their provider's documentation.
         let base = base.strip_suffix("/chat/completions").unwrap_or(base);
         let agent = Agent::config_builder()
             .timeout_global(Some(timeout))
@@ -71,6 +72,7 @@ impl ChatEndpoint {
             .map(|message| json!({"role": message.role.to_string(), "content": message.content}))
             .collect();
         let limit = if renamed_limit { "max_completion_tokens" } else { "max_tokens" };
+        // Greedy: extractions and fact filters should not change from run to run.
         json!({"model": self.model, "messages": messages, "temperature": 0, "stream": false, limit: max_tokens})
     }
 
@@ -96,6 +98,7 @@ impl ChatEndpoint {
                 let message = format!("no reply from {url} within {} s", self.timeout.as_secs_f64());
                 CompleteError::Transient { message, after: None }
             }
+            // A retry cannot mend these: the address or certificate is wrong.
             BadUri(_) | Http(_) | HostNotFound | Rustls(_) => {
                 CompleteError::Refused(format!("cannot reach {url}: {error}"))
             }
@@ -119,6 +122,7 @@ impl ChatEndpoint {
         let Trouble { message, quota } = self.trouble(response);
         let message = format!("{} returned {status}: {message}", self.url);
         match status {
+            // OpenAI reports an exhausted quota with the status of rate limiting, but waiting does not help.
             StatusCode::TOO_MANY_REQUESTS if quota => CompleteError::Refused(message),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => {
                 CompleteError::Transient { message, after: retry_after(response) }
@@ -129,6 +133,7 @@ impl ChatEndpoint {
                 CompleteError::Refused(format!("{message} ({hint})"))
             }
             StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => CompleteError::Refused(message),
+            // The client follows no redirects, so that a redirect is the final answer.
             status if status.is_redirection() => CompleteError::Refused(message),
             _ => CompleteError::Rejected(message),
         }
@@ -164,6 +169,7 @@ impl Complete for ChatEndpoint {
 fn retry_after(response: &Response<String>) -> Option<Duration> {
     let value = response.headers().get("retry-after")?.to_str().ok()?;
     let seconds: f64 = value.trim().parse().ok()?;
+    // Negative numbers and NaN parse as `f64`, but are no duration.
     Duration::try_from_secs_f64(seconds).ok()
 }
 

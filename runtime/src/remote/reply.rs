@@ -30,6 +30,7 @@ struct ReplyMessage {
 pub(super) fn completion(body: &str) -> Result<ModelReply, String> {
     let reply: EndpointReply = serde_json::from_str(body).map_err(|error| error.to_string())?;
     let choice = reply.choices.into_iter().next().ok_or("the reply has no choices")?;
+    // A list that was cut at the token limit still holds whole triples before the cut.
     let cut = choice.finish_reason.as_deref() == Some("length");
     Ok(ModelReply { text: choice.message.content.unwrap_or_default(), cut })
 }
@@ -46,6 +47,7 @@ pub(super) struct Trouble {
 pub(super) fn trouble(body: &str, hide: impl Fn(&str) -> String) -> Trouble {
     let value: Value = serde_json::from_str(body).unwrap_or(Value::Null);
     let error = &value["error"];
+    // OpenAI, llama.cpp, FastAPI and plain proxies each put the message elsewhere.
     let message = [&error["message"], error, &value["message"], &value["detail"]].into_iter().find_map(Value::as_str);
     let message: String = hide(message.unwrap_or(body)).trim().chars().take(MAX_MESSAGE_CHARS).collect();
     let quota = [&error["code"], &error["type"]].into_iter().any(|name| name == "insufficient_quota");

@@ -18,7 +18,7 @@ use super::chat::request::ResponseFormat;
 use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::follow::Events;
-use super::rag::RagOptions;
+use super::rag::{self, RagOptions};
 use super::sampling_params::{self, RequestSampling};
 use super::state::AppState;
 
@@ -136,7 +136,7 @@ pub(super) async fn answer(
 /// Starts the requested episode and returns its ID and its events.
 async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Result<(String, Events), ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
-    state.check_index("rag.index", request.rag.as_ref().and_then(|rag| rag.index.as_deref()))?;
+    state.check_index("rag.index", request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref()))?;
     let options = options(&request)?;
     let resumable = request.resumable.unwrap_or(false);
     if resumable && !request.stream.unwrap_or(false) {
@@ -169,6 +169,6 @@ fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {
         json: ResponseFormat::shape(request.response_format.clone())?,
         ..EpisodeOptions::default()
     };
-    request.rag.clone().unwrap_or_default().apply(&mut options)?;
+    rag::apply(&request.rag.clone().unwrap_or_default(), &mut options)?;
     Ok(options)
 }

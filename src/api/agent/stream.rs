@@ -29,28 +29,7 @@ pub(super) fn respond(state: &AppState, events: Events) -> Response {
 /// Writes one event of the stream.
 pub(super) fn write(frame: &mut Frame, number: u64, event: &Result<Event, ApiError>) {
     match event {
-        Ok(event) => frame.numbered(number, name(event), event),
+        Ok(event) => frame.numbered(number, event.name(), event),
         Err(error) => frame.numbered(number, "error", &error.body()),
-    }
-}
-
-/// Returns the event's `type`, as serde writes it.
-fn name(event: &Event) -> &'static str {
-    match event {
-        Event::Started { .. } => "started",
-        Event::TurnStarted { .. } => "turn_started",
-        Event::Think { .. } => "think",
-        Event::Query { .. } => "query",
-        Event::Answer { .. } => "answer",
-        Event::Refusal { .. } => "refusal",
-        Event::Text { .. } => "text",
-        Event::SearchStarted { .. } => "search_started",
-        Event::SearchFinished { .. } => "search_finished",
-        Event::Withdrawn { .. } => "withdrawn",
-        Event::Observation { .. } => "observation",
-        Event::Invalid { .. } => "invalid",
-        Event::Budget { .. } => "budget",
-        Event::Finished { .. } => "finished",
-        Event::Failed { .. } => "failed",
     }
 }

@@ -8,18 +8,20 @@ use waymark_engine::RequestId;
 
 use crate::api::error::{ApiError, Code};
 use crate::api::lifetime::Lifetime;
-use crate::keys::KeyId;
+use crate::keys::KeyOwner;
 
 /// Sender of a request, with its limits and its deadline.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
-    /// API key of the request. `None` if the server requires no keys.
-    pub(crate) key: Option<KeyId>,
+    /// Owner of the objects that the request creates. `None` if the server requires no keys.
+    pub(crate) owner: Option<KeyOwner>,
     /// Salt of the prefix cache: callers with different salts share no cached prefixes. 0 for callers that share
     /// theirs.
     pub(crate) salt: u64,
     /// Maximum number of concurrent requests of the caller. `None` sets no limit.
     pub(crate) concurrent: Option<u32>,
+    /// If `true`, there are other keys, to which the caller must leave room.
+    pub(crate) shares: bool,
     /// Deadline after which the request may no longer hold its connection.
     pub(crate) lifetime: Lifetime,
     /// ID of the request.
@@ -41,6 +43,26 @@ impl Caller {
             _ => Ok(()),
         }
     }
+
+    /// Checks that the caller, who holds `own` of the `used` places for `what`, may take another one of `most`.
+    ///
+    /// A key may hold no more places than are free (the dynamic threshold of Choudhury and Hahne, "Dynamic queue length
+    /// thresholds for shared-memory packet switches", 1998): `n` greedy keys get `most / (n + 1)` places each, and as many
+    /// stay free for others.
+    ///
+    /// # Errors
+    /// 503 if all places are taken, 429 if the caller's key already holds its share.
+    pub(crate) fn may_take(&self, own: usize, used: usize, most: usize, what: &str) -> Result<(), ApiError> {
+        let free = most.saturating_sub(used);
+        if free == 0 {
+            return Err(ApiError::new(Code::QueueFull, format!("the server holds its maximum of {most} {what}")));
+        }
+        if self.shares && own >= free {
+            let message = format!("this key already holds its share of the server's {what}: {own} of {most}");
+            return Err(ApiError::new(Code::ConcurrencyLimited, message));
+        }
+        Ok(())
+    }
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {
@@ -50,18 +72,51 @@ impl<S: Sync> FromRequestParts<S> for Caller {
         let lifetime = parts.extensions.get::<Lifetime>().cloned().unwrap_or_default();
         let known = parts.extensions.get::<CallerKey>();
         Ok(Self {
-            key: parts.extensions.get::<KeyId>().cloned(),
+            owner: known.map(|known| known.owner),
             salt: known.map_or(0, |known| known.salt),
             concurrent: known.and_then(|known| known.concurrent),
+            shares: known.is_some_and(|known| known.shares),
             lifetime,
             request: parts.extensions.get::<RequestId>().copied(),
         })
     }
 }
 
-/// Facts about a key that the gate attaches to a request, besides its [`KeyId`].
+/// Facts about a key that the gate attaches to a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallerKey {
+    pub(super) owner: KeyOwner,
     pub(super) salt: u64,
     pub(super) concurrent: Option<u32>,
+    pub(super) shares: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greedy_keys_leave_room_for_others() {
+        for greedy in [1, 2, 5] {
+            let caller = Caller { shares: true, ..Caller::default() };
+            let mut held = vec![0usize; greedy];
+            loop {
+                let before = held.clone();
+                for at in 0..greedy {
+                    if caller.may_take(held[at], held.iter().sum(), 256, "streams").is_ok() {
+                        held[at] += 1;
+                    }
+                }
+                if held == before {
+                    break;
+                }
+            }
+            let used = held.iter().sum();
+            assert!(caller.may_take(0, used, 256, "streams").is_ok(), "{held:?}");
+            assert!(held.iter().all(|own| own.abs_diff(256 / (greedy + 1)) <= 1), "{held:?}");
+        }
+        // The only key of a server may take all places.
+        let alone = Caller::default();
+        assert!(alone.may_take(255, 255, 256, "streams").is_ok() && alone.may_take(256, 256, 256, "streams").is_err());
+    }
 }

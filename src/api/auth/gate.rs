@@ -93,8 +93,12 @@ impl AuthGate {
             .map_err(|refused| too_many(&known, refused))?;
         // 0 stands for the shared cache; the salt of a digest is never 0.
         let salt = if self.private_cache || known.entry.private_cache { known.entry.digest.salt() } else { 0 };
-        request.extensions_mut().insert(known.entry.id.clone());
-        request.extensions_mut().insert(caller::CallerKey { salt, concurrent: known.entry.limits.concurrent });
+        request.extensions_mut().insert(caller::CallerKey {
+            owner: known.entry.digest.owner(),
+            salt,
+            concurrent: known.entry.limits.concurrent,
+            shares: self.keys.several(),
+        });
         Ok(Some(admitted))
     }
 }

@@ -75,18 +75,9 @@ impl Translator {
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => None,
             Event::Answer { text, tokens } => Some(ChatPiece::Content(text, tokens.into_iter().map(logprob).collect())),
             Event::Refusal { text } => Some(ChatPiece::Refusal(text)),
-            Event::SearchStarted { .. }
-            | Event::SearchFinished { .. }
-            | Event::Withdrawn { .. }
-            | Event::Observation { .. }
-            | Event::Invalid { .. }
-            | Event::Budget { .. } => self.trace.then(|| self.step(event)),
+            event if event.is_step() => self.trace.then(|| self.step(event)),
             // A query is shown as a whole when its search starts, and a failure arrives as the episode's error.
-            Event::Started { .. }
-            | Event::TurnStarted { .. }
-            | Event::Query { .. }
-            | Event::Finished { .. }
-            | Event::Failed { .. } => None,
+            _ => None,
         }
     }
 

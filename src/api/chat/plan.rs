@@ -11,6 +11,7 @@ use super::tool::{self, ClientTools};
 use crate::api::chunks::CompletionHead;
 use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::ApiError;
+use crate::api::rag;
 use crate::api::sampling_params;
 use crate::api::state::AppState;
 
@@ -52,8 +53,8 @@ impl ChatPlan {
         options.stop = sampling_params::stops(request.stop)?;
         options.json = ResponseFormat::shape(request.response_format)?;
         let rag = request.rag.unwrap_or_default();
-        rag.apply(&mut options)?;
-        state.check_index("rag.index", rag.index.as_deref())?;
+        rag::apply(&rag, &mut options)?;
+        state.check_index("rag.index", rag.rest.index.as_deref())?;
         // Either switch, `store` or `rag.store`, suffices to keep no trace.
         if check::store(request.store)? == Some(false) {
             options.store = Some(false);
@@ -70,8 +71,8 @@ impl ChatPlan {
             stream,
             include_usage: request.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
             logprobs: logprobs.is_some(),
-            trace: rag.trace.unwrap_or(false),
-            cites: rag.citations.unwrap_or(false),
+            trace: rag.rest.trace.unwrap_or(false),
+            cites: rag.rest.citations.unwrap_or(false),
             mirror: state.config.mirror_reasoning,
             tools,
         };

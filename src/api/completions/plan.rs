@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use waymark_agent::{Conversation, EpisodeOptions, Policy, Usage};
+use waymark_agent::{AgentError, Conversation, EpisodeOptions, Policy, Usage};
 
 use super::logprobs::CompletionBuilder;
 use super::request::{CompletionRequest, PromptInput};
@@ -122,15 +122,23 @@ fn logprobs(request: &CompletionRequest) -> Result<Option<usize>, ApiError> {
 /// Prompt as text, and as token IDs if the client sent IDs.
 type CompletionPrompt = (String, Option<Vec<u32>>);
 
+/// Decodes a prompt of token IDs. One that cannot fit is refused first, because its text may be a hundred times as long.
+fn decoded(state: &AppState, ids: Vec<u32>) -> Result<CompletionPrompt, ApiError> {
+    let limit = state.runtime.engine.limit();
+    if ids.len() >= limit {
+        return Err(ApiError::from(AgentError::TooLong { tokens: ids.len(), limit }).with_param("prompt"));
+    }
+    Ok((state.runtime.tokenizer.decode(&ids), Some(ids)))
+}
+
 /// Returns the prompts, checked to be non-empty.
 fn prompts(state: &AppState, prompt: PromptInput, n: usize) -> Result<Vec<CompletionPrompt>, ApiError> {
     let vocab = state.runtime.engine.spec().vocab;
-    let decoded = |ids: Vec<u32>| (state.runtime.tokenizer.decode(&ids), Some(ids));
     let prompts: Vec<_> = match prompt {
         PromptInput::Text(text) => vec![(text, None)],
         PromptInput::Texts(texts) => texts.into_iter().map(|text| (text, None)).collect(),
-        PromptInput::Ids(ids) => vec![decoded(ids)],
-        PromptInput::IdLists(lists) => lists.into_iter().map(decoded).collect(),
+        PromptInput::Ids(ids) => vec![decoded(state, ids)?],
+        PromptInput::IdLists(lists) => lists.into_iter().map(|ids| decoded(state, ids)).collect::<Result<_, _>>()?,
     };
     if prompts.is_empty() {
         return Err(ApiError::invalid("prompt", "`prompt` is empty"));

@@ -88,7 +88,7 @@ pub struct ServerMetrics {
     pub(crate) searches_cached: Counter,
     pub(crate) search_failures: Counter,
     pub(crate) search_seconds: Histogram,
-    client_searches: Counter,
+    pub(crate) client_searches: Counter,
     client_search_failures: Counter,
     client_search_seconds: Histogram,
     pub(crate) index: IndexMetrics,

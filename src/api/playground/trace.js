@@ -111,5 +111,6 @@ function viewer() {
   return (event) => {
     const kind = event.error && event.type === undefined ? "error" : event.type;
     if (Object.hasOwn(show, kind)) show[kind](event);
+    else if (kind) note("", kind.replaceAll("_", " "));
   };
 }

@@ -13,14 +13,14 @@ use super::plan::ResponsePlan;
 use super::response_builder::ResponseBuilder;
 use super::show::Show;
 use crate::api::auth::Caller;
-use crate::keys::KeyId;
+use crate::keys::KeyOwner;
 
 /// Response in progress, or stored.
 #[derive(Debug)]
 pub(super) struct ResponseEntry {
     pub(super) id: String,
     /// Key that created the response; for other keys it does not exist.
-    pub(super) owner: Option<KeyId>,
+    pub(super) owner: Option<KeyOwner>,
     /// Deadline of the generation.
     pub(super) until: Option<Instant>,
     pub(super) builder: SharedBuilder,
@@ -48,7 +48,7 @@ impl ResponseEntry {
     pub(super) fn new(plan: &ResponsePlan, caller: &Caller) -> Arc<ResponseEntry> {
         Arc::new(ResponseEntry {
             id: plan.object.id.clone(),
-            owner: caller.key.clone(),
+            owner: caller.owner,
             until: caller.lifetime.end(),
             builder: Arc::new(Mutex::new(ResponseBuilder::new(plan.object.clone(), plan.show))),
             history: plan.history.clone(),

@@ -15,7 +15,7 @@ use super::show::Show;
 use super::tool::{self, SearchTools};
 use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::{ApiError, Code};
-use crate::api::rag::RagTrace;
+use crate::api::rag::{self, RagTrace};
 use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::{AppState, now};
 
@@ -67,8 +67,8 @@ impl ResponsePlan {
         };
         options.json = format(&request).shape()?;
         let rag = request.rag.clone().unwrap_or_default();
-        rag.apply(&mut options)?;
-        state.check_index("rag.index", rag.index.as_deref())?;
+        rag::apply(&rag, &mut options)?;
+        state.check_index("rag.index", rag.rest.index.as_deref())?;
         // A response that is not stored leaves no trace either, unless `rag.store` asks for one.
         options.store = options.store.or_else(|| (!store).then_some(false));
         restrict(&mut options, &request, &tools, searches)?;
@@ -100,20 +100,19 @@ fn restrict(
     tools: &SearchTools,
     searches: bool,
 ) -> Result<(), ApiError> {
-    if let (Some(k), Some(other)) = (tools.k, options.k)
+    if let (Some(k), Some(other)) = (tools.search.k, options.search.k)
         && k != other
     {
         let message = "`tools[0].max_num_results` and `rag.k` differ: give one of them";
         return Err(ApiError::invalid("tools[0].max_num_results", message));
     }
-    options.k = tools.k.or(options.k);
-    if let Some(only) = &tools.only {
-        if options.only.as_deref().is_some_and(|other| other != only) {
-            let message = "`tools[0].filters` and `rag.filters` differ: give one of them";
-            return Err(ApiError::invalid("tools[0].filters", message));
-        }
-        options.only = Some(Arc::new(only.clone()));
+    if let (Some(filters), Some(other)) = (&tools.search.filters, &options.search.filters)
+        && filters != other
+    {
+        let message = "`tools[0].filters` and `rag.filters` differ: give one of them";
+        return Err(ApiError::invalid("tools[0].filters", message));
     }
+    options.search = tools.search.clone().or(&options.search);
     // `tool_choice: none` allows no round with a search.
     let rounds = if searches { request.max_tool_calls } else { Some(0) };
     options.turns = [options.turns, rounds].into_iter().flatten().min();
@@ -157,7 +156,7 @@ fn object(
 ) -> ResponseObject {
     let sampling = options.sampling.or(&policy.sampling).params(0, 0);
     let background = request.background.unwrap_or(false);
-    let trace = request.rag.as_ref().and_then(|rag| rag.trace).unwrap_or(false);
+    let trace = request.rag.as_ref().and_then(|rag| rag.rest.trace).unwrap_or(false);
     ResponseObject {
         id,
         object: "response",

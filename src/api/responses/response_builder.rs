@@ -121,14 +121,7 @@ impl ResponseBuilder {
                 self.finish(reason, answer.is_some(), &usage, citations);
             }
             // A query is shown as a whole when its search starts.
-            Event::Started { .. }
-            | Event::TurnStarted { .. }
-            | Event::Query { .. }
-            | Event::Withdrawn { .. }
-            | Event::Observation { .. }
-            | Event::Invalid { .. }
-            | Event::Budget { .. }
-            | Event::Failed { .. } => {}
+            _ => {}
         }
     }
 
@@ -183,16 +176,7 @@ impl ResponseBuilder {
     /// Adds a step to the trace, if the trace was requested.
     fn step(&mut self, event: &Event) {
         let Some(rag) = &mut self.object.rag else { return };
-        let shown = matches!(
-            event,
-            Event::SearchStarted { .. }
-                | Event::SearchFinished { .. }
-                | Event::Withdrawn { .. }
-                | Event::Observation { .. }
-                | Event::Invalid { .. }
-                | Event::Budget { .. }
-        );
-        if shown {
+        if event.is_step() {
             let step = RagStep { index: rag.trace.len(), event: event.clone() };
             rag.trace.push(step.clone());
             self.emit(ResponseEventKind::RagStep { step });

@@ -37,7 +37,7 @@ impl Responses {
     /// Returns the response `id`, if it belongs to the caller.
     pub(super) fn get(&self, id: &str, caller: &Caller) -> Result<Arc<ResponseEntry>, ApiError> {
         let running = self.in_progress().get(id).cloned();
-        let own = |entry: &Arc<ResponseEntry>| entry.owner == caller.key;
+        let own = |entry: &Arc<ResponseEntry>| entry.owner == caller.owner;
         running.or_else(|| self.kept.get(id)).filter(own).ok_or_else(|| {
             ApiError::new(Code::ResponseNotFound, format!("there is no response `{id}`: it may have been evicted"))
         })
@@ -74,13 +74,9 @@ impl Responses {
     }
 
     fn check_capacity(&self, running: &HashMap<String, Arc<ResponseEntry>>, caller: &Caller) -> Result<(), ApiError> {
-        let own = running.values().filter(|entry| entry.owner == caller.key).count();
+        let own = running.values().filter(|entry| entry.owner == caller.owner).count();
         caller.may_have_another(own, "responses made in the background")?;
-        if running.len() >= self.limits.background {
-            let message = format!("{} background responses are in progress already", running.len());
-            return Err(ApiError::new(Code::QueueFull, message));
-        }
-        Ok(())
+        caller.may_take(own, running.len(), self.limits.background, "background responses")
     }
 
     /// Checks that the stream of a response so far leaves room to store it. The limit is an eighth of the store,
@@ -104,7 +100,7 @@ impl Responses {
     pub(super) fn keep(&self, entry: &Arc<ResponseEntry>) {
         let stored = lock(&entry.builder).object().store;
         if stored {
-            self.kept.insert(entry.id.clone(), Arc::clone(entry), entry.bytes());
+            self.kept.insert(entry.id.clone(), entry.owner, Arc::clone(entry), entry.bytes());
         }
     }
 

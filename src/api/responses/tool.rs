@@ -1,11 +1,12 @@
 //! The tool `file_search` and its supported options.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use waymark_agent::Policy;
-use waymark_agent::schema;
-use waymark_index::Condition;
+use waymark_index::{Condition, SearchOptions};
 
 use crate::api::body;
 use crate::api::error::{ApiError, Code};
@@ -27,7 +28,6 @@ pub struct FileSearchTool {
     #[schema(minimum = 1, maximum = 50)]
     pub max_num_results: Option<usize>,
     /// Condition on the metadata of documents, like `rag.filters`.
-    #[schema(value_type = Option<schema::ConditionSchema>)]
     pub filters: Option<Condition>,
     /// Ranking of the results.
     pub ranking_options: Option<RankingOptions>,
@@ -51,10 +51,8 @@ pub struct RankingOptions {
 pub(super) struct SearchTools {
     /// Tools as returned in the response.
     pub(super) listed: Vec<Value>,
-    /// Number of passages per search.
-    pub(super) k: Option<usize>,
-    /// Condition on the metadata of documents.
-    pub(super) only: Option<Condition>,
+    /// Options of the searches.
+    pub(super) search: SearchOptions,
 }
 
 impl SearchTools {
@@ -78,7 +76,7 @@ impl SearchTools {
                     &format!("the policy {} does not search: tools are", policy.name),
                 ));
             }
-            (known.k, known.only) = check(state, body::read(tool.clone(), &param)?, &param)?;
+            known.search = check(state, body::read(tool.clone(), &param)?, &param)?;
             // The response names the searched index even if the request did not.
             tool["vector_store_ids"] = json!([INDEX]);
             known.listed.push(tool);
@@ -87,8 +85,8 @@ impl SearchTools {
     }
 }
 
-/// Validates the tool. Returns its number of passages and its condition on documents.
-fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<(Option<usize>, Option<Condition>), ApiError> {
+/// Validates the tool. Returns its search options.
+fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<SearchOptions, ApiError> {
     for (index, store) in tool.vector_store_ids.unwrap_or_default().iter().enumerate() {
         if !state.is_index(store) {
             let param = format!("{at}.vector_store_ids[{index}]");
@@ -100,7 +98,7 @@ fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<(Option<usi
         ranking.check(&format!("{at}.ranking_options"))?;
     }
     let k = body::within(&format!("{at}.max_num_results"), tool.max_num_results, 1, MAX_RESULTS)?;
-    Ok((k, tool.filters))
+    Ok(SearchOptions { k, filters: tool.filters.map(Arc::new), ..SearchOptions::default() })
 }
 
 impl RankingOptions {

@@ -62,17 +62,15 @@ impl Streams {
                            `--resume-count` above 0";
             return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("resumable"));
         }
-        let own = open.values().filter(|stream| stream.owner == caller.key && !stream.is_done()).count();
-        caller.may_have_another(own, "resumable streams")?;
-        if open.len() >= count {
-            return Err(ApiError::new(Code::QueueFull, "too many resumable streams are open"));
-        }
-        Ok(())
+        let own = || open.values().filter(|stream| stream.owner == caller.owner);
+        caller.may_have_another(own().filter(|stream| !stream.is_done()).count(), "resumable streams")?;
+        // A stream that is done holds its place too, for a client that may have missed its end.
+        caller.may_take(own().count(), open.len(), count, "resumable streams")
     }
 
     /// Returns the caller's stream with this ID. A stream is known until some time after its end.
     pub(crate) fn get(&self, id: &str, caller: &Caller) -> Option<Arc<ResumableStream>> {
-        self.lock().get(id).filter(|stream| stream.owner == caller.key).cloned()
+        self.lock().get(id).filter(|stream| stream.owner == caller.owner).cloned()
     }
 
     /// Returns the number of streams and the total size of their buffered events.
@@ -110,14 +108,15 @@ mod tests {
     use futures::StreamExt;
 
     use super::*;
-    use crate::keys::KeyId;
+    use crate::keys::Secret;
 
     #[tokio::test]
     async fn a_key_has_as_many_as_it_may_have_at_once() {
         let streams = Streams::new(ResumeConfig::default());
-        let of = |name: &str| Caller { key: Some(KeyId::new(name)), concurrent: Some(1), ..Caller::default() };
-        let one = of("one");
-        let other = of("other");
+        let of =
+            || Caller { owner: Some(Secret::generate().digest().owner()), concurrent: Some(1), ..Caller::default() };
+        let one = of();
+        let other = of();
         let opened = streams.open("a", &one).unwrap();
         assert_eq!(streams.open("b", &one).unwrap_err().code, Code::ConcurrencyLimited);
         streams.check_room(&other).unwrap();

@@ -9,13 +9,13 @@ use tokio::time::{Instant, timeout_at};
 use super::log::EventBuffer;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
-use crate::keys::KeyId;
+use crate::keys::KeyOwner;
 
 /// Resumable stream: its events and its current reader.
 #[derive(Debug)]
 pub(crate) struct ResumableStream {
     /// Key that owns the stream; no other key may read it.
-    pub(super) owner: Option<KeyId>,
+    pub(super) owner: Option<KeyOwner>,
     /// Deadline of the episode.
     pub(crate) end: Option<Instant>,
     pub(super) state: watch::Sender<StreamState>,
@@ -46,7 +46,7 @@ impl ResumableStream {
             over: false,
             abandoned: false,
         };
-        ResumableStream { owner: caller.key.clone(), end: caller.lifetime.end(), state: watch::Sender::new(state) }
+        ResumableStream { owner: caller.owner, end: caller.lifetime.end(), state: watch::Sender::new(state) }
     }
 
     /// Appends the next event.

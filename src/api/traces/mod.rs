@@ -55,7 +55,7 @@ pub struct TraceDeleted {
 /// opts out with `store: false` or `rag.store: false`. With API keys, each key sees only the traces of its own
 /// requests.
 #[utoipa::path(get, path = "/v1/traces", operation_id = "listTraces", tag = "traces",
-    params(("limit" = Option<usize>, Query, description = "maximum number of traces, from 1 to 100; defaults to 20")),
+    params(("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of traces, from 1 to 100; defaults to 20")),
     responses(
         (status = 200, description = "the traces", body = TraceList),
         (status = 400, description = "a parameter is invalid", body = ErrorBody),
@@ -67,7 +67,7 @@ pub(super) async fn list(
 ) -> Result<axum::Json<TraceList>, ApiError> {
     let limit = limit(query.as_deref().unwrap_or_default())?;
     // One more than the limit is fetched, to find out whether there are more.
-    let found = state.traces.youngest(limit + 1, |kept| kept.belongs_to(&caller));
+    let found = state.traces.youngest(caller.owner, limit + 1);
     let has_more = found.len() > limit;
     let data = found.iter().take(limit).map(|kept| kept.summary()).collect();
     Ok(axum::Json(TraceList { object: "list", data, has_more }))

@@ -87,5 +87,5 @@ impl Drop for Recorder {
 /// Stores a trace under the ID of its episode.
 pub(super) fn keep(archive: &Archive<StoredTrace>, kept: StoredTrace) {
     let bytes = kept.bytes();
-    archive.insert(kept.id().to_owned(), Arc::new(kept), bytes);
+    archive.insert(kept.id().to_owned(), kept.asked.owner, Arc::new(kept), bytes);
 }

@@ -9,11 +9,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 use waymark_agent::{
-    AgentError, Cited, Episode, EpisodeEnd, EpisodeOptions, Event, MAX_K, MAX_WITHOUT, Policy, QueryField,
-    SearchRecord, Trajectory,
+    AgentError, Cited, Episode, EpisodeEnd, EpisodeOptions, Event, MAX_WITHOUT, Policy, SearchRecord, Trajectory,
 };
 use waymark_engine::{Origin, Token};
-use waymark_index::Mode;
+use waymark_index::{MAX_K, Mode, SearchOptions};
 
 use super::difference::{
     LogprobDifference, SearchDifference, SearchSide, TokenDivergence, divergence, logprobs, searches,
@@ -23,6 +22,7 @@ use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
 use crate::api::auth::Caller;
 use crate::api::blocking::run_blocking;
 use crate::api::body::{JsonBody, WireRequest, within};
+use crate::api::encoding::holding;
 use crate::api::episodes;
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
@@ -86,14 +86,14 @@ impl ReplayRequest {
             }
         }
         // Search options of the trace's request are dropped if the new mode does not use them.
-        let reads = |part: QueryField| self.search.is_none_or(|mode| part.unused_reason(mode).is_none());
+        let search = match self.search {
+            Some(mode) => own.search.used_in(mode),
+            None => own.search,
+        };
         EpisodeOptions {
             id: (self.store == Some(true)).then(|| episodes::id("replay")),
             cites: self.mode == ReplayMode::Free,
-            mode: self.search.or(own.mode),
-            k: self.k.or(own.k),
-            ranking: own.ranking.filter(|_| reads(QueryField::Ranking)),
-            graph: own.graph.filter(|_| reads(QueryField::Graph)),
+            search: SearchOptions { mode: self.search, k: self.k, ..SearchOptions::default() }.or(&search),
             without,
             ..own
         }
@@ -184,9 +184,8 @@ pub(in crate::api) async fn create(
     let policy = kept.asked.policy(&state)?;
     let options = request.options(&kept.asked.options);
     let asked = (request.store == Some(true)).then(|| {
-        let owner = caller.key.clone();
         let conversation = kept.asked.conversation.clone();
-        TraceRequest::new(&state, owner, &policy, conversation, options.clone())
+        TraceRequest::new(&state, caller.owner, &policy, conversation, options.clone())
     });
     let episode = again(&state, &kept, &policy, options).await.map_err(|error| request.named(error))?;
     caller.lifetime.end_by(Instant::now() + episode.time() + state.config.connection.send);
@@ -205,12 +204,15 @@ async fn again(
     options: EpisodeOptions,
 ) -> Result<Episode, ApiError> {
     let schema = options.json.is_some() || !options.calls.is_empty();
+    let bytes = if options.prompt.is_some() { 0 } else { kept.asked.conversation.bytes() };
+    let share = state.admit_text(bytes).await?;
     let runtime = state.runtime.clone();
     let kept = kept.clone();
     let policy = policy.clone();
     let build = move || -> Result<Episode, ApiError> {
         Ok(Episode::new(&runtime, &policy, kept.asked.conversation.clone(), options)?)
     };
+    let build = holding(share, build);
     // The schema is compiled again, which takes as long as the first time.
     if schema { episodes::compile(state, build).await } else { run_blocking(build).await }
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Weak};
 
 use serde_json::{Map, Value};
 use waymark_agent::{
-    Action, ActionRecord, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy, SearchRecord, Trajectory,
+    Action, ActionRecord, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy, PolicySearch,
+    SearchRecord, Trajectory,
 };
 use waymark_index::Condition;
 use waymark_models::chat::{Tool, ToolCall};
@@ -14,7 +15,7 @@ use crate::api::auth::Caller;
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::{AppState, now};
-use crate::keys::KeyId;
+use crate::keys::KeyOwner;
 
 /// Trace of a finished episode: the request and everything that was recorded.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(crate) struct TraceRequest {
     /// Creation time, in seconds since 1970.
     pub(super) created: u64,
     /// Key that owns the trace; no other key may see it.
-    owner: Option<KeyId>,
+    pub(super) owner: Option<KeyOwner>,
     /// Policy that answered. A weak reference, so that a trace does not keep its adapter loaded.
     policy: Weak<Policy>,
     pub(super) model: String,
@@ -59,7 +60,7 @@ pub(super) enum TraceEnd {
 impl TraceRequest {
     pub(crate) fn new(
         state: &AppState,
-        owner: Option<KeyId>,
+        owner: Option<KeyOwner>,
         policy: &Arc<Policy>,
         conversation: Conversation,
         options: EpisodeOptions,
@@ -117,7 +118,7 @@ impl StoredTrace {
 
     /// Returns `true` if `caller` may see the trace.
     pub(super) fn belongs_to(&self, caller: &Caller) -> bool {
-        self.asked.owner == caller.key
+        self.asked.owner == caller.owner
     }
 
     /// Returns `true` if the request was refused before any token was generated.
@@ -144,7 +145,7 @@ impl StoredTrace {
             + size_of_val(self.asked.options.prompt.as_deref().unwrap_or_default())
             + self.asked.options.stop.iter().map(String::len).sum::<usize>()
             + names_bytes(&self.asked.options.without)
-            + self.asked.options.only.as_deref().map_or(0, condition_bytes)
+            + self.asked.options.search.filters.as_deref().map_or(0, condition_bytes)
             + self.asked.options.json.as_ref().map_or(0, schema_bytes)
             + names_bytes(&self.asked.options.calls)
             + names_bytes(&self.asked.options.one_call)
@@ -208,11 +209,8 @@ fn action_bytes(acted: &ActionRecord) -> usize {
 }
 
 fn action_text_bytes(action: &Action) -> usize {
-    match action {
-        Action::Search(request) => request.written.len() + request.query.len() + names_bytes(&request.entities),
-        Action::Answer { text } | Action::Refuse { text } => text.len(),
-        Action::Backtrack | Action::Invalid => 0,
-    }
+    let search = |search: &PolicySearch| search.written.len() + search.query.len() + names_bytes(&search.entities);
+    action.search().map_or(0, search) + action.ending().map_or(0, str::len)
 }
 
 fn names_bytes(names: &[String]) -> usize {

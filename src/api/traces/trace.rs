@@ -5,11 +5,10 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
-use waymark_agent::schema;
 use waymark_agent::{
     Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, Role, Sampling, SearchRecord, Timings, Usage,
 };
-use waymark_index::{Condition, GraphVariant, Hit, Mode, Ranking, TripleHit};
+use waymark_index::{Hit, Mode, SearchFields, SearchScope, TripleHit, WithSearch};
 use waymark_models::chat::ToolCall;
 use waymark_models::grammar::Json;
 
@@ -102,8 +101,12 @@ pub struct TraceMessage<'a> {
 }
 
 /// Options of a request; null where the policy's own applied.
+pub type TraceOptions<'a> = WithSearch<TraceOptionFields<'a>>;
+
+/// Options of a request beside those of its searches.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct TraceOptions<'a> {
+#[schema(as = TraceOptions, description = "Options of a request; null where the policy's own applied.")]
+pub struct TraceOptionFields<'a> {
     /// Sampling parameters; null where the policy's own applied.
     #[schema(value_type = Object)]
     pub sampling: &'a Sampling,
@@ -112,23 +115,8 @@ pub struct TraceOptions<'a> {
     pub max_tokens: Option<usize>,
     /// Strings that end the answer.
     pub stop: &'a [String],
-    /// Kind of all searches.
-    #[schema(required, value_type = Option<String>)]
-    pub mode: Option<Mode>,
-    /// Ranking of passages.
-    #[schema(required, value_type = Option<String>)]
-    pub ranking: Option<Ranking>,
-    /// Number of passages per search.
-    #[schema(required)]
-    pub k: Option<usize>,
     /// IDs of passages excluded from search results, which only replays set.
     pub without: &'a [String],
-    /// Condition on the metadata of documents.
-    #[schema(required, value_type = Option<schema::ConditionSchema>)]
-    pub filters: Option<&'a Condition>,
-    /// Algorithm of graph search.
-    #[schema(required, value_type = Option<String>)]
-    pub graph: Option<GraphVariant>,
     /// Maximum number of rounds with the environment.
     #[schema(required)]
     pub turns: Option<usize>,
@@ -163,7 +151,7 @@ pub struct TraceAction<'a> {
     pub turn: usize,
     /// If `true`, the action was executed. `false` for a search after the last round.
     pub executed: bool,
-    /// Action: `{"type": "search" | "backtrack" | "answer" | "refuse" | "invalid", …}`.
+    /// Action with its fields; `type` is its name, for example `search`.
     #[schema(value_type = Object)]
     pub action: &'a Action,
     /// Summary of the preceding evidence, in protocols whose policies summarize.
@@ -187,10 +175,8 @@ pub struct TraceSearch<'a> {
     #[schema(required)]
     pub snapshot: Option<u64>,
     /// Passages, as they were stored at the time.
-    #[schema(value_type = Vec<schema::HitSchema>)]
     pub hits: &'a [Hit],
     /// Triples, in modes that return them.
-    #[schema(value_type = Vec<schema::TripleHitSchema>)]
     pub triples: &'a [TripleHit],
     /// If `true`, the results come from an earlier search of the episode.
     pub cached: bool,
@@ -294,7 +280,7 @@ impl StoredTrace {
             generation: asked.generation,
             system_fingerprint: &asked.fingerprint,
             messages,
-            options: (&asked.options).into(),
+            options: trace_options(&asked.options),
             seed: asked.options.seed.cast_signed(),
             answer,
             finish_reason,
@@ -315,32 +301,30 @@ impl<'a> From<&'a ConversationMessage> for TraceMessage<'a> {
     }
 }
 
-impl<'a> From<&'a EpisodeOptions> for TraceOptions<'a> {
-    fn from(options: &'a EpisodeOptions) -> TraceOptions<'a> {
-        TraceOptions {
-            sampling: &options.sampling,
-            max_tokens: options.max_tokens,
-            stop: &options.stop,
-            mode: options.mode,
-            ranking: options.ranking,
-            k: options.k,
-            without: &options.without,
-            filters: options.only.as_deref(),
-            graph: options.graph,
-            turns: options.turns,
-            searches: options.searches,
-            environment_tokens: options.environment_tokens,
-            seconds: options.seconds,
-            guided: options.guided,
-            logprobs: options.logprobs,
-            json: options.json.as_ref().map(|shape| match shape {
-                Json::Object => Cow::Owned(json!({"type": "object"})),
-                Json::Schema(schema) => Cow::Borrowed(schema),
-            }),
-            calls: &options.calls,
-            one_call: &options.one_call,
-        }
-    }
+impl SearchFields for TraceOptionFields<'_> {
+    const SCOPE: SearchScope = SearchScope::Recorded;
+}
+
+fn trace_options(options: &EpisodeOptions) -> TraceOptions<'_> {
+    let rest = TraceOptionFields {
+        sampling: &options.sampling,
+        max_tokens: options.max_tokens,
+        stop: &options.stop,
+        without: &options.without,
+        turns: options.turns,
+        searches: options.searches,
+        environment_tokens: options.environment_tokens,
+        seconds: options.seconds,
+        guided: options.guided,
+        logprobs: options.logprobs,
+        json: options.json.as_ref().map(|shape| match shape {
+            Json::Object => Cow::Owned(json!({"type": "object"})),
+            Json::Schema(schema) => Cow::Borrowed(schema),
+        }),
+        calls: &options.calls,
+        one_call: &options.one_call,
+    };
+    WithSearch { search: options.search.clone(), rest }
 }
 
 impl<'a> From<&'a ActionRecord> for TraceAction<'a> {

@@ -2,18 +2,17 @@
 
 use std::time::Instant;
 
-use futures::{StreamExt, TryStreamExt, stream};
-use waymark_agent::MAX_K;
-use waymark_index::{Evidence, Query};
+use futures::{StreamExt, stream};
+use waymark_index::{Evidence, MAX_K, Query};
 
+use super::batch_answer::BatchResults;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
 
 /// Maximum number of queries in a request: more than the largest published batch (512 questions with 5 rollouts each).
 const MAX_QUERIES: usize = 8192;
 
-/// Maximum number of passages in a response. All of them are in memory at once, and a second time while they are
-/// serialized. The largest published batch asks for 512,000 (2,560 queries, 200 passages each).
+/// Maximum number of passages in a response. Its size in bytes is bounded as well, by `--answer-bytes`. The largest published batch asks for 512,000 (2,560 queries, 200 passages each).
 const MAX_PASSAGES: usize = 1 << 19;
 
 /// Number of concurrent queries per request. The searcher bounds the total over all requests and refuses what exceeds
@@ -45,14 +44,18 @@ pub(super) fn passages(param: &str, wanted: Option<usize>, default: usize) -> Re
     Err(ApiError::invalid(param, format!("`{param}` must be at most {MAX_K}, not {k}")))
 }
 
-/// Runs `queries` concurrently and returns their results in order. The first failure ends all of them.
-pub(super) async fn search(state: &AppState, param: &str, queries: Vec<Query>) -> Result<Vec<BatchResult>, ApiError> {
-    let searches = queries.into_iter().enumerate().map(|(place, query)| async move {
-        let begun = Instant::now();
-        let found = state.search(query).await;
-        let evidence = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
-        Ok(BatchResult { evidence, seconds: begun.elapsed().as_secs_f64() })
+/// Runs `queries` concurrently and returns their results in order.
+pub(super) fn search(state: &AppState, param: &'static str, queries: Vec<Query>) -> BatchResults {
+    let state = state.clone();
+    let searches = queries.into_iter().enumerate().map(move |(place, query)| {
+        let state = state.clone();
+        async move {
+            let begun = Instant::now();
+            let found = state.search(query).await;
+            let evidence = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
+            Ok(BatchResult { evidence, seconds: begun.elapsed().as_secs_f64() })
+        }
     });
     // `buffered` keeps the order of the queries.
-    stream::iter(searches).buffered(IN_FLIGHT).try_collect().await
+    stream::iter(searches).buffered(IN_FLIGHT).boxed()
 }

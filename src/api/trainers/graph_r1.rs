@@ -1,11 +1,15 @@
 //! `POST /query`: the retrieval interface of GraphRAG-R1 (`server/server.py`).
 
 use axum::extract::State;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{Evidence, GraphOptions, GraphVariant, Mode, Query, Ranking, TripleHit};
+use waymark_index::{Evidence, GraphOverrides, GraphVariant, Mode, Query, SearchOptions, TripleHit};
 
-use super::{batch, contents};
+use super::batch::{self, BatchResult};
+use super::batch_answer::BatchAnswer;
+use super::contents;
+use crate::api::answer_bytes::AnswerCut;
 use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
@@ -35,6 +39,9 @@ impl WireRequest for GraphR1Request {}
 pub struct GraphR1Response {
     /// One entry per query.
     pub result: Vec<DocsAndFacts>,
+    /// Queries left out because of the size of the answer, if there are any; their results are empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
 }
 
 /// Results of one query.
@@ -57,22 +64,28 @@ pub struct DocsAndFacts {
 pub(crate) async fn query(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<GraphR1Request>,
-) -> Result<axum::Json<GraphR1Response>, ApiError> {
+) -> Result<Response, ApiError> {
     state.searcher()?;
     if request.query.is_empty() {
         return Err(ApiError::invalid("query", "`query` is empty"));
     }
     let k = within("retrieval_num", request.retrieval_num, 1, MAX_K)?.unwrap_or(DEFAULT_K);
     batch::check("query", request.query.len(), k)?;
-    let graph = GraphOptions::from(GraphVariant::GraphR1);
-    let query = |text: &String| Query {
-        ranking: Ranking::Dense,
-        triples: graph.linking_top_k,
-        graph,
-        ..Query::new(text.trim(), Mode::Triples, k)
+    let graph = GraphOverrides::from(GraphVariant::GraphR1);
+    let search = SearchOptions {
+        mode: Some(Mode::Triples),
+        k: Some(k),
+        // Its server returns every fact that the search started from.
+        triples: Some(graph.options().linking_top_k),
+        graph: Some(graph),
+        ..SearchOptions::default()
     };
-    let found = batch::search(&state, "query", request.query.iter().map(query).collect()).await?;
-    Ok(axum::Json(GraphR1Response { result: found.into_iter().map(|found| found.evidence.into()).collect() }))
+    let queries: Vec<Query> = request.query.iter().map(|text| search.query(text.trim())).collect();
+    let limit = state.config.answer_bytes;
+    let empty = r#"{"docs":[],"facts":[]}"#;
+    let item = |found: BatchResult| DocsAndFacts::from(found.evidence);
+    let answer = BatchAnswer { item, empty, queries: queries.len(), times: None, limit };
+    answer.respond(batch::search(&state, "query", queries)).await
 }
 
 impl From<Evidence> for DocsAndFacts {

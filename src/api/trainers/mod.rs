@@ -8,9 +8,10 @@
 //! | `graph_r1` | `POST /query` | GraphRAG-R1 |
 //!
 //! Requests and responses have the formats of the originals; error responses are this server's own. `batch` runs the
-//! queries of one request concurrently.
+//! queries of one request concurrently, and `batch_answer` writes their results.
 
 mod batch;
+mod batch_answer;
 pub mod graph_r1;
 pub mod route_rag;
 pub mod search_r1;

@@ -1,12 +1,16 @@
 //! `POST /search`: the retrieval interface of RouteRAG (`retrieval_api.py`).
 
 use axum::extract::State;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_agent::routerag;
-use waymark_index::{Hit, Mode, Query, Ranking};
+use waymark_index::{Hit, Query, Ranking, SearchOptions};
 
-use super::{batch, contents};
+use super::batch::{self, BatchResult};
+use super::batch_answer::BatchAnswer;
+use super::contents;
+use crate::api::answer_bytes::AnswerCut;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
@@ -38,6 +42,9 @@ pub struct RouteRagResponse {
     pub result: Vec<Vec<FoundDocument>>,
     /// Duration of each query in seconds. Empty unless `return_times` is set.
     pub time: Vec<f64>,
+    /// Queries left out because of the size of the answer, if there are any; their results are empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
 }
 
 /// Retrieved document.
@@ -69,28 +76,28 @@ pub enum FoundDocument {
 pub(crate) async fn search(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<RouteRagRequest>,
-) -> Result<axum::Json<RouteRagResponse>, ApiError> {
+) -> Result<Response, ApiError> {
     state.searcher()?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
     batch::check("queries", request.queries.len(), k)?;
-    let queries = request.queries.iter().map(|written| query(written, k)).collect();
-    let found = batch::search(&state, "queries", queries).await?;
-    let time = match request.return_times {
-        Some(true) => found.iter().map(|found| found.seconds).collect(),
-        _ => Vec::new(),
-    };
+    let queries: Vec<Query> = request.queries.iter().map(|written| query(written, k)).collect();
     let scored = request.return_scores.unwrap_or(false);
-    let list = |hits: Vec<Hit>| hits.iter().map(|hit| document(hit, scored)).collect();
-    let result = found.into_iter().map(|found| list(found.evidence.hits)).collect();
-    Ok(axum::Json(RouteRagResponse { result, time }))
+    let list = move |found: BatchResult| -> Vec<FoundDocument> {
+        found.evidence.hits.iter().map(|hit| document(hit, scored)).collect()
+    };
+    let times = Some(request.return_times.unwrap_or(false));
+    let limit = state.config.answer_bytes;
+    let answer = BatchAnswer { item: list, empty: "[]", queries: queries.len(), times, limit };
+    answer.respond(batch::search(&state, "queries", queries)).await
 }
 
 /// Parses a query with its mode tags.
 fn query(written: &str, k: usize) -> Query {
     let request = routerag::request(written);
-    let query = Query::new(request.query, request.mode.unwrap_or(Mode::Passage), k);
+    let ranking = Some(Ranking::Dense);
+    let search = SearchOptions { mode: request.mode, k: Some(k), ranking, ..SearchOptions::default() };
     // RouteRAG scales dense scores to [0, 1] over all passages.
-    Query { scaled: true, ..query.ranking(Ranking::Dense) }
+    Query { scaled: true, ..search.query(request.query) }
 }
 
 fn document(hit: &Hit, scored: bool) -> FoundDocument {

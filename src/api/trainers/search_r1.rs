@@ -1,11 +1,14 @@
 //! `POST /retrieve`: the retrieval interface of Search-R1 (`search_r1/search/retrieval_server.py`).
 
 use axum::extract::State;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{Hit, Mode, Passage, Query, Ranking};
+use waymark_index::{Hit, Passage, Query, Ranking, SearchOptions};
 
-use super::batch;
+use super::batch::{self, BatchResult};
+use super::batch_answer::BatchAnswer;
+use crate::api::answer_bytes::AnswerCut;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
@@ -33,6 +36,9 @@ impl WireRequest for RetrieveRequest {}
 pub struct RetrieveResponse {
     /// Documents, best first.
     pub result: Vec<Vec<RetrievedDocument>>,
+    /// Queries left out because of the size of the answer, if there are any; their results are empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
 }
 
 /// Retrieved document.
@@ -72,15 +78,19 @@ pub struct WikiDocument {
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<RetrieveRequest>,
-) -> Result<axum::Json<RetrieveResponse>, ApiError> {
+) -> Result<Response, ApiError> {
     state.searcher()?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
     batch::check("queries", request.queries.len(), k)?;
-    let query = |text: String| Query::new(text.trim(), Mode::Passage, k).ranking(Ranking::Dense);
-    let found = batch::search(&state, "queries", request.queries.into_iter().map(query).collect()).await?;
+    let search = SearchOptions { k: Some(k), ranking: Some(Ranking::Dense), ..SearchOptions::default() };
+    let queries: Vec<Query> = request.queries.iter().map(|text| search.query(text.trim())).collect();
     let scored = request.return_scores.unwrap_or(false);
-    let list = |hits: Vec<Hit>| hits.into_iter().map(|hit| retrieved(hit, scored)).collect();
-    Ok(axum::Json(RetrieveResponse { result: found.into_iter().map(|found| list(found.evidence.hits)).collect() }))
+    let list = move |found: BatchResult| -> Vec<RetrievedDocument> {
+        found.evidence.hits.into_iter().map(|hit| retrieved(hit, scored)).collect()
+    };
+    let limit = state.config.answer_bytes;
+    let answer = BatchAnswer { item: list, empty: "[]", queries: queries.len(), times: None, limit };
+    answer.respond(batch::search(&state, "queries", queries)).await
 }
 
 fn retrieved(hit: Hit, scored: bool) -> RetrievedDocument {

@@ -124,7 +124,7 @@ impl Args {
         let questions = Arc::new(Questions::texts(&self.questions)?);
         let (searcher, ways) = tokio::task::block_in_place(|| self.searcher())?;
         let mut rows = Vec::new();
-        for &way in &ways {
+        for way in &ways {
             for &clients in &self.clients {
                 rows.push(self.measure(&searcher, way, &questions, clients, 0).await?);
             }
@@ -151,7 +151,7 @@ impl Args {
     async fn measure(
         &self,
         searcher: &Searcher,
-        way: SearchMethod,
+        way: &SearchMethod,
         questions: &Arc<Vec<String>>,
         clients: usize,
         hanging: usize,
@@ -176,7 +176,8 @@ impl Args {
                 let questions = Arc::clone(questions);
                 let next = Arc::clone(&next);
                 let k = self.k;
-                tokio::spawn(async move { call(&searcher, way, &questions, &next, k, end).await })
+                let way = way.clone();
+                tokio::spawn(async move { call(&searcher, &way, &questions, &next, k, end).await })
             })
             .collect();
         let mut called = Vec::new();
@@ -213,7 +214,7 @@ impl Args {
 /// Searches one question after another until `end`. Returns the milliseconds and the outcome of each.
 async fn call(
     searcher: &Searcher,
-    way: SearchMethod,
+    way: &SearchMethod,
     questions: &[String],
     next: &AtomicUsize,
     k: usize,
@@ -230,7 +231,7 @@ async fn call(
 }
 
 fn row(
-    way: SearchMethod,
+    way: &SearchMethod,
     clients: usize,
     hanging: usize,
     seconds: f64,

@@ -54,7 +54,11 @@ mod tests {
         let policy = Policy::open(&dir).unwrap();
         assert_eq!(policy.base.as_deref(), Some(waymark_runtime::config::DEFAULT_MODEL));
         assert_eq!(policy.adapter_dir.as_deref(), Some(dir.as_path()));
-        assert_eq!(policy.retrieval.ranking, Some(waymark_index::Ranking::Fused), "it searches as it was taught to");
+        assert_eq!(
+            policy.retrieval.search.ranking,
+            Some(waymark_index::Ranking::Fused),
+            "it searches as it was taught to"
+        );
         let written = fs::metadata(dir.join("policy.toml")).unwrap().modified().unwrap();
         assert_eq!(unpack(&cache.path().join("new")).unwrap(), dir);
         assert_eq!(fs::metadata(dir.join("policy.toml")).unwrap().modified().unwrap(), written);

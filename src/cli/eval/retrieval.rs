@@ -7,9 +7,8 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
-use waymark_agent::MAX_K;
 use waymark_agent::metric::quantile;
-use waymark_index::{Index, IndexError, OpenOptions};
+use waymark_index::{Index, IndexError, MAX_K, OpenOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::config::cores;
 use waymark_runtime::evaluate::{Questions, ReportFile, RetrievalQuestion, SearchMethod};
@@ -96,9 +95,9 @@ impl Args {
         let mut rows = Vec::new();
         for way in ways {
             bar.set_message(way.to_string());
-            let (scores, milliseconds) = run(index, *way, questions, &self.k, threads, &bar)
+            let (scores, milliseconds) = run(index, way, questions, &self.k, threads, &bar)
                 .with_context(|| format!("{way} search of {}", self.index.display()))?;
-            rows.push(measured(*way, &MeanScore::of(&scores, self.k.len()), &self.k, milliseconds));
+            rows.push(measured(way, &MeanScore::of(&scores, self.k.len()), &self.k, milliseconds));
         }
         bar.finish_and_clear();
         let absent = |question: &RetrievalQuestion| -> Result<usize, IndexError> {
@@ -125,7 +124,7 @@ impl Args {
 /// of the searches in milliseconds.
 fn run(
     index: &Index,
-    way: SearchMethod,
+    way: &SearchMethod,
     questions: &Questions,
     cuts: &[usize],
     threads: usize,
@@ -169,7 +168,7 @@ fn take<'a, T>(next: &AtomicUsize, items: &'a [T]) -> Option<(usize, &'a T)> {
     items.get(place).map(|item| (place, item))
 }
 
-fn measured(way: SearchMethod, mean: &MeanScore, cuts: &[usize], mut milliseconds: Vec<f64>) -> MethodScores {
+fn measured(way: &SearchMethod, mean: &MeanScore, cuts: &[usize], mut milliseconds: Vec<f64>) -> MethodScores {
     let by_cut = |values: &[f64]| cuts.iter().copied().zip(values.iter().copied()).collect();
     let total: f64 = milliseconds.iter().sum();
     MethodScores {

@@ -15,25 +15,23 @@ use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Hit, HitPath, HitRank, Mode, Passage};
 
-use crate::harness::TestServer;
+use crate::harness::{TestServer, with_fields};
 
 /// Builds a request with a question and `extra`.
 pub fn ask(extra: Value) -> Value {
-    let mut body = json!({"model": "plain", "input": "hello"});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    body
+    with_fields(json!({"model": "plain", "input": "hello"}), extra)
 }
 
 /// Sends a request and returns its JSON response.
 pub async fn create(server: &TestServer, body: &Value) -> (u16, Value) {
     let response = server.post("/v1/responses", body).await;
-    (response.status().as_u16(), response.json().await.unwrap())
+    crate::harness::answer(response).await
 }
 
 /// Fetches the response with this ID.
 pub async fn fetch(server: &TestServer, id: &Value, query: &str) -> (u16, Value) {
     let response = server.get(&format!("/v1/responses/{}{query}", id.as_str().unwrap())).await;
-    (response.status().as_u16(), response.json().await.unwrap())
+    crate::harness::answer(response).await
 }
 
 /// Returns the events of a stream, after checking the rules that hold for all streams.

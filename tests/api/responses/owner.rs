@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
 
 use super::{Never, ask, two_searches};
-use crate::harness::{ServerPlan, TestServer, says, script};
+use crate::harness::{ServerPlan, TestServer, answer, says, script};
 
 async fn send(server: &TestServer, secret: &Secret, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let request = server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(secret.reveal());
     let response = if body.is_null() { request } else { request.json(body) }.send().await.unwrap();
-    (response.status().as_u16(), response.json().await.unwrap())
+    answer(response).await
 }
 
 fn known(secrets: &[Secret], limits: KeyLimits) -> ApiKeys {

@@ -7,7 +7,7 @@ use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_index::{Evidence, Mode};
 
 use super::{Plays, ask, create, fetch, two_searches};
-use crate::harness::{ServerPlan, script};
+use crate::harness::{ServerPlan, script, with_fields};
 
 fn items<'a>(response: &'a Value, kind: &str) -> Vec<&'a Value> {
     response["output"].as_array().unwrap().iter().filter(|item| item["type"] == kind).collect()
@@ -42,8 +42,7 @@ async fn searches_are_bounded_and_can_be_forbidden() {
         (json!({"rag": {"budget": {"environment_tokens": 10}}}), 1),
         (json!({"rag": {"budget": {"environment_tokens": 0}}}), 0),
     ] {
-        let mut body = ask(json!({"model": "routerag"}));
-        body.as_object_mut().unwrap().extend(bound.as_object().unwrap().clone());
+        let body = with_fields(ask(json!({"model": "routerag"})), bound.clone());
         let (status, response) = create(&server, &body).await;
         assert_eq!(status, 200, "{response}");
         assert_eq!(items(&response, "file_search_call").len(), searches, "{bound}");

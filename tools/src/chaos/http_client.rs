@@ -25,7 +25,7 @@ impl RawConnection {
     pub(crate) async fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<RawConnection> {
         let mut socket = TcpStream::connect(address).await?;
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: chaos\r\nconnection: close\r\ncontent-type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         );

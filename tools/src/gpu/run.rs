@@ -151,7 +151,7 @@ impl Args {
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(self.threads())))?;
         let options = waymark_index::OpenOptions { concurrency: self.threads(), ..Default::default() };
         let index = waymark_index::Index::open_with(index, Arc::new(embedder), &options)?;
-        let mode = *Mode::defaults(index.modes()).first().context("the index supports no search mode")?;
+        let mode = Mode::defaults(index.modes()).into_iter().next().context("the index supports no search mode")?;
         let limits = SearchLimits {
             threads: self.threads(),
             waiting: assembly::SEARCHES_WAITING,

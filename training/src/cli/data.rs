@@ -182,7 +182,7 @@ impl Args {
         let mut policy = Policy::builtin("routerag").context("the built-in policy \"routerag\" is missing")?;
         // The teacher probes searches with the default ranking of each mode, so the episodes must use it too (see
         // `routerag-smollm2.toml`).
-        policy.retrieval.ranking = None;
+        policy.retrieval.search.ranking = None;
         let player = LessonPlayer {
             context: policy.budget.context_tokens,
             policy,

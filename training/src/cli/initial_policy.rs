@@ -40,6 +40,7 @@ pub(super) fn open(flag: &str, dir: &Path, recipe: &Recipe) -> anyhow::Result<(P
     let policy = Policy::open(&own).with_context(named)?;
     let spoken = policy.protocol.name();
     let wanted = recipe.policy()?.protocol.name();
+    // Tags of another protocol would be plain text to this one, and every turn invalid.
     ensure!(spoken == wanted, "{}: the protocol of the policy is {spoken}, but the recipe has {wanted}", named());
     Ok((own, policy))
 }

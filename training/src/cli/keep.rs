@@ -61,6 +61,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        // Kept trajectories take hours of rollouts; they are never overwritten.
         ensure!(!self.out.exists(), "{} already exists: give another file", self.out.display());
         let mut samples = Vec::new();
         for file in &self.files {
@@ -68,6 +69,7 @@ impl Args {
         }
         self.check_datasets(&samples)?;
         samples.retain(|sample| self.dataset.is_empty() || self.dataset.contains(&sample.dataset));
+        // Copied before the range moves into the filter, for the error message.
         let least = *self.searches.start();
         let most = *self.searches.end();
         let sieve = SampleFilter {

@@ -45,6 +45,7 @@ impl ValidationArgs {
             None => file.with_last_set_aside(field, measured),
         });
         let split: Vec<QuestionFile> = split.collect::<anyhow::Result<_>>()?;
+        // Checked over all files at once: corpora overlap, and a question may stand in two of them.
         self.check(&split)?;
         Ok(split)
     }
@@ -112,6 +113,7 @@ impl QuestionFile {
              validation questions with --validation",
             self.path.display()
         );
+        // The last ones: a recipe that raises its number of questions still trains on the same first ones.
         self.validation = self.questions.split_off(all - measured);
         Ok(self)
     }
@@ -120,6 +122,7 @@ impl QuestionFile {
     fn with_validation_file(mut self, path: &Path, measured: usize) -> anyhow::Result<QuestionFile> {
         let mut validation = Question::read(path)?;
         ensure!(!validation.is_empty(), "{}: the file has no questions", path.display());
+        // The first ones, so that a smaller setting measures on a subset of a larger one.
         validation.truncate(measured);
         self.validation = validation;
         Ok(self)
@@ -128,6 +131,7 @@ impl QuestionFile {
 
 /// Text by which two files are compared for the same question.
 fn text(question: &Question) -> &str {
+    // Not by ID: exports of one data set number their questions anew.
     question.question.trim()
 }
 

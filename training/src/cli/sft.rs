@@ -67,6 +67,7 @@ impl Args {
         let gpu_plan = self.compute_args.plan(&base_checkpoint, &recipe, &memory_request, self.recipe_args.dry_run)?;
         if let Some(gpu_plan) = gpu_plan.as_ref().filter(|gpu_plan| self.recipe_args.dry_run && gpu_plan.is_unqueried())
         {
+            // Without a GPU to ask, the plan is an estimate from the configuration alone, and no weights are loaded.
             return dry_run::unqueried_gpu(&recipe, base_checkpoint.checkpoint.weights.config(), gpu_plan);
         }
         let (mut learner, base) = self.compute_args.learner(
@@ -100,6 +101,7 @@ impl Args {
         let held_out = read(&self.held_out)?;
         let question = |sample: &Sample| (sample.dataset.clone(), sample.question.clone());
         let learnt: HashSet<(String, String)> = samples.iter().map(question).collect();
+        // Compared by question text, because two files may give the same question different IDs.
         if let Some((_, both)) = held_out.iter().map(question).find(|question| learnt.contains(question)) {
             bail!("--held-out: the question {both:?} is in --data too: remove it from one of them");
         }

@@ -64,6 +64,7 @@ impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", LogFormat::Text)?;
         let tokenizer = assembly::checkpoint(&self.model, self.cache.clone())?.0.tokenizer;
+        // Token IDs of another vocabulary would decode to plausible nonsense.
         let vocabulary = hash::vocabulary(&tokenizer);
         let mut shown = 0;
         for sample in SampleReader::open(&self.file)? {
@@ -122,6 +123,7 @@ fn print(sample: &Sample, tokenizer: &Tokenizer, prompt: bool, out: &mut impl Wr
 
 /// Writes text of the policy, colored by its kind.
 fn turn(sample: &Sample, text: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    // Samples may come from a protocol that this build does not have; the text is still worth reading.
     let Some(policy) = Policy::builtin(&sample.protocol) else { return Ok(write!(out, "{text}")?) };
     let mut at = 0;
     for span in policy.protocol.spans(text) {
@@ -132,6 +134,7 @@ fn turn(sample: &Sample, text: &str, out: &mut impl Write) -> anyhow::Result<()>
             SegmentKind::Refusal => Style::new().red().bold(),
             SegmentKind::Text => Style::new().magenta(),
         };
+        // Spans exclude their tags, so that the gaps between spans are the tags and loose text.
         let tag = &text[at..span.range.start];
         let inside = &text[span.range.clone()];
         write!(out, "{}{}", tag.cyan(), inside.style(style))?;

@@ -62,6 +62,7 @@ impl LessonPlayer {
         let runtime = Runtime::new(generator, tokenizer, template, eos, Some(Arc::clone(&self.searcher)));
         let options = EpisodeOptions { id: Some(id), seed, ..EpisodeOptions::default() };
         let question = Conversation::new(lesson.question.as_str());
+        // Lessons take the way of a served request, so that their format is the server's by construction.
         let episode = Episode::new(&runtime, &self.policy, question, options)?;
         let (sender, mut events) = mpsc::channel(64);
         let (trajectory, ()) = tokio::join!(episode.run(sender), async { while events.recv().await.is_some() {} });
@@ -74,6 +75,7 @@ impl LessonPlayer {
             return Ok(Err(drop_reason));
         }
         let right = |answer: &String| lesson.golds.iter().any(|gold| normalized(gold) == normalized(answer));
+        // A lesson that the loop cut or refused would teach what the loop refuses.
         if trajectory.finish != EpisodeEnd::Stop || trajectory.valid_actions() != trajectory.turns() {
             return Ok(Err("the agent loop rejected a turn"));
         }
@@ -82,6 +84,7 @@ impl LessonPlayer {
         }
         trajectory.timings = Timings::default();
         trajectory.usage.search_ms = 0.0;
+        // A script has no distribution; the constant that it reports must not reach an importance ratio.
         trajectory.tokens.iter_mut().for_each(|token| token.logprob = None);
         trajectory.evidence.iter_mut().for_each(|found| found.seconds = 0.0);
         let sample = Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed));

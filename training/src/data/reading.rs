@@ -29,7 +29,9 @@ pub fn parse_passages(observation: &str) -> Vec<ShownPassage<'_>> {
     let mut all = Vec::new();
     let mut rest = observation;
     for number in 1.. {
+        // Numbers are counted along: a passage that quotes "Doc 1(Title: " does not start another one.
         let Some((_, after)) = rest.split_once(&format!("Doc {number}(Title: ")) else { break };
+        // The last passage ends with the block, whose closing tag is the last one in the observation.
         let end = after.find(&format!("\nDoc {}(Title: ", number + 1)).or(after.rfind("</information>"));
         let text = after[..end.unwrap_or(after.len())].trim_end();
         all.push(ShownPassage { number, text });
@@ -78,6 +80,7 @@ pub fn find_answer(hop: &Hop, passages: &[ShownPassage<'_>]) -> Option<HopFindin
                 let Some(span) = find_words(sentence, &hop.answer).filter(|_| cued(sentence, hop.cues)) else {
                     continue;
                 };
+                // A hundred exceeds any overlap of words, so that the title decides first.
                 let score = 100 * usize::from(titled) + overlap(sentence, wanted);
                 if best.as_ref().is_none_or(|(other, _)| score > *other) {
                     let answer = sentence[span.clone()].to_owned();

@@ -39,6 +39,7 @@ impl Round {
         for sample in own()? {
             let sample = sample?;
             for PreferenceRecord { to, turn, reference, .. } in &sample.preferred_to {
+                // Without a reference both likelihoods are zero, which removes them from the margin.
                 let (chosen, rejected) = reference.unwrap_or_default();
                 named.entry(to.clone()).or_default().push((round.pairs.len(), *turn, rejected));
                 let chosen = (MaskedSequence::from_turn(&sample, *turn), chosen);
@@ -60,6 +61,7 @@ impl Round {
     /// Pairs of an optimizer step of the round, counted from 0. Each epoch goes through all pairs in an order of its
     /// own, which `seed` determines.
     pub(super) fn batch(&self, update: u64, batch: usize, seed: impl Fn(u64) -> u64) -> Vec<PreferencePair<'_>> {
+        // The last batch of an epoch may be smaller; no pair is seen twice within an epoch.
         let each = self.pairs.len().div_ceil(batch).max(1) as u64;
         let epoch = update / each;
         let first = (update % each) as usize * batch;

@@ -77,6 +77,7 @@ impl DpoTraining<'_> {
         }
         batch.iter().try_for_each(|rollout| sample_writer.append(&rollout.sample))?;
         let sampled: usize = batch.iter().map(|rollout| rollout.row.tokens.sampled).sum();
+        // Written into the row, so that a resumed run knows the end of its round without reading the pairs again.
         let last = step + goal.updates(pairs.len(), self.settings.batch);
         let row = ledger.row(step, &goal.phase);
         let row = match &ranked {
@@ -97,6 +98,7 @@ impl DpoTraining<'_> {
             tracing::warn!(round, stage = goal.phase, "the round has no pair and trains nothing: check its samples");
         }
         if go_on.is_continue() {
+            // Samples must be on disk before the checkpoint that refers to them.
             sample_writer.sync()?;
             ledger.save(learner, &ledger.new_optimizer(learner))?;
             observer.saved(ledger, learner)?;
@@ -132,6 +134,7 @@ impl DpoTraining<'_> {
         learner: &mut Learner,
     ) -> Result<Vec<Option<(f64, f64)>>, TrainError> {
         let mut members: Vec<usize> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
+        // A trajectory may stand in several pairs; its likelihood is computed once.
         members.sort_unstable();
         members.dedup();
         let masked: Vec<MaskedSequence> =
@@ -172,6 +175,7 @@ impl DpoTraining<'_> {
             self.question_sets,
             &batch,
         );
+        // The initial policy is measured for comparison, but can never be the best checkpoint.
         if step > 0 {
             ledger.record_measurement(merit, before);
         }
@@ -188,6 +192,7 @@ fn unforced_exact_match(sample: &Sample) -> f64 {
 /// Groups of consecutive trajectories of a question, each with the number of trajectories before it.
 pub(super) fn groups(batch: &[Rollout]) -> impl Iterator<Item = (usize, Vec<&Sample>)> {
     let mut next = 0;
+    // Rollouts of a question are consecutive, in the order of the questions.
     batch.chunk_by(|one, other| one.group == other.group).map(move |group| {
         let first = next;
         next += group.len();

@@ -71,9 +71,11 @@ pub fn update(
 ) -> Result<GrpoUpdateStats, TrainError> {
     let mut updated = GrpoUpdateStats::default();
     for mini in trajectories.chunks(settings.mini_batch) {
+        // An optimizer step without gradients would still decay weights and advance the moments.
         if mini.iter().all(|trajectory| !trajectory.active) {
             continue;
         }
+        // Gradients accumulate over micro-batches and start anew with each optimizer step.
         learner.zero();
         let micros = mini.len().div_ceil(settings.micro_batch);
         let taught = mini.iter().filter(|trajectory| trajectory.active && trajectory.taught.is_some()).count();
@@ -104,6 +106,7 @@ fn backward(
     let sequences: Vec<TrainingSequence<'_>> = active.iter().map(|trajectory| trajectory.sequence).collect();
     for pass in passes(learner, &sequences, settings.pack_tokens) {
         let first = pass.start;
+        // Rollouts of a group share their prompt, which a pack computes once.
         let packed = pack(&sequences[pass]);
         let input = |place: &TargetPosition| {
             let trajectory = active[first + place.sequence];

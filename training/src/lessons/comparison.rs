@@ -12,7 +12,7 @@ pub struct ComparedItem<'a> {
     pub name: &'a str,
     /// Intermediate entity, if the value belongs to that, such as the director of a film.
     pub through: Option<&'a str>,
-    /// ComparisonForms value.
+    /// Value of the compared relation, such as a date.
     pub value: &'a str,
 }
 
@@ -39,9 +39,11 @@ pub fn because(question: &str, sides: [ComparedItem<'_>; 2], gold: &str) -> Opti
     }
     let a = partial_date(first.value)?;
     let b = partial_date(second.value)?;
+    // An older person was born earlier, so that "older" asks for the earlier date.
     let early = ["older", "first", "earlier"].iter().any(|word| question.contains(word));
     let late = ["younger", "later", "recent", "latter", "last"].iter().any(|word| question.contains(word));
     let order = order(a, b)?;
+    // Neither word, or both, as in "released first, later or earlier": the question does not tell the direction.
     if early == late {
         return None;
     }
@@ -76,6 +78,7 @@ fn partial_date(date: &str) -> Option<PartialDate> {
     let mut day = None;
     for word in normalized(date).split(' ') {
         match word.parse::<u32>() {
+            // Days end at 31, so that a larger number must be the year.
             Ok(number) if number > 31 => year = Some(number),
             Ok(number) => day = Some(number),
             Err(_) => month = MONTHS.iter().position(|name| word.starts_with(name)).or(month),

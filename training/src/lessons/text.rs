@@ -74,6 +74,7 @@ pub fn quote(sentence: &str, kept: Range<usize>) -> String {
     }
     let first = starts.iter().rposition(|&at| at <= kept.start).unwrap_or(0);
     let last = starts.iter().rposition(|&at| at < kept.end).unwrap_or(first);
+    // A quotation from the beginning of the sentence keeps its subject, which tells what the words are about.
     let from = if last < LONGEST { 0 } else { first.saturating_sub(BEFORE) };
     let word = |at: usize| sentence[starts[at]..starts.get(at + 1).copied().unwrap_or(sentence.len())].trim_end();
     let breaks = |at: &usize| word(*at).ends_with([',', ';', '.', ')']);
@@ -105,6 +106,7 @@ pub fn bare_title(title: &str) -> &str {
 /// Number of distinct words of `of` with at least four letters that occur in `text`.
 pub fn overlap(text: &str, of: &str) -> usize {
     let mut wanted = words(of);
+    // Shorter words are mostly articles and prepositions, which match everywhere.
     wanted.retain(|word| word.chars().count() > 3);
     wanted.sort_unstable();
     wanted.dedup();

@@ -331,7 +331,10 @@ mod tests {
             parse(&["sft.epochs=3", "base=else/where", "adapter.targets=[\"o_proj\"]", "policy.retrieval.k=5"])
                 .unwrap();
         assert_eq!((recipe.sft.as_ref().unwrap().epochs, recipe.base.as_str()), (3, "else/where"));
-        assert_eq!((recipe.adapter.as_ref().unwrap().targets.len(), recipe.policy().unwrap().retrieval.k), (1, 5));
+        assert_eq!(
+            (recipe.adapter.as_ref().unwrap().targets.len(), recipe.policy().unwrap().retrieval.search.k),
+            (1, Some(5))
+        );
     }
 
     #[test]

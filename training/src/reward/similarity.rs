@@ -20,6 +20,7 @@ impl TextSimilarity {
     /// If the embedder fails or does not return one vector per text.
     pub fn of(embedder: &dyn Embed, texts: impl IntoIterator<Item = String>) -> Result<Self, EmbedError> {
         let mut seen = HashSet::new();
+        // Rollouts of a group repeat queries, and embedding dominates the cost of this reward.
         let texts: Vec<String> = texts.into_iter().filter(|text| seen.insert(text.clone())).collect();
         let mut vectors = HashMap::with_capacity(texts.len());
         for batch in texts.chunks(BATCH) {

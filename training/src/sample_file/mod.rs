@@ -107,6 +107,7 @@ impl SampleFileLock {
     /// # Errors
     /// [`SampleFileError`] if the file is not a sample file or was produced with other facts.
     pub fn open(self, facts: &Table) -> Result<SampleFile, SampleFileError> {
+        // Before the first sample, so that a file never exists without the settings that made it.
         facts::check_or_store(&self.path, facts)?;
         Ok(SampleFile { writer: SampleWriter::open(&self.path)?, _lock: self.file })
     }

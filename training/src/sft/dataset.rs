@@ -52,10 +52,13 @@ impl SftDataset {
     /// If no training sequence remains.
     pub fn new(samples: &[Sample], settings: &Sft, seed: u64) -> Result<Self, TrainError> {
         let mut questions: Vec<&str> = samples.iter().map(|sample| sample.question_id.as_str()).collect();
+        // Sorted, so that the split does not depend on the order of lines in the file.
         questions.sort_unstable();
         questions.dedup();
         let count = (questions.len() as f64 * settings.held_out).round() as usize;
         let order = seeding::shuffled(questions.len(), seeding::seed(seed, "held out", 0));
+        // By question, not by sample: variants of one question on both sides would leak answers into the validation
+        // loss.
         let aside: HashSet<&str> = order.into_iter().take(count).map(|at| questions[at]).collect();
         let aside = |sample: &&Sample| aside.contains(sample.question_id.as_str());
         let (held_out, train): (Vec<&Sample>, Vec<&Sample>) = samples.iter().partition(aside);
@@ -71,6 +74,7 @@ impl SftDataset {
     }
 
     fn sorted(mut train: Vec<&Sample>, held_out: &[&Sample], settings: &Sft, seed: u64) -> Result<Self, TrainError> {
+        // Held-out samples are not limited: losses of runs with different limits stay comparable.
         if let Some(limit) = settings.limit {
             let order = seeding::shuffled(train.len(), seeding::seed(seed, "limit", 0));
             train = order.into_iter().take(limit).map(|at| train[at]).collect();

@@ -59,6 +59,7 @@ pub(crate) struct Codes {
 impl Codes {
     /// Writes the codes of `vectors` to `path`. The file is complete but not yet synced.
     pub(crate) fn write(vectors: &VectorFile, path: &Path) -> Result<(), IndexError> {
+        // Longer rows could overflow the 32-bit sums of the kernels without notice.
         if vectors.dims() > MOST_DIMS {
             let message = format!("vectors of {} numbers are longer than {MOST_DIMS}", vectors.dims());
             return Err(IndexError::Dense { action: "encode", message });

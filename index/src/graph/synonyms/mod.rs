@@ -97,6 +97,7 @@ impl Neighbors {
 /// Returns the phrases that can be synonyms, and those that can have synonyms.
 fn eligible(phrases: &StringTable) -> (Vec<u32>, Vec<u32>) {
     let all = 0..u32::try_from(phrases.len()).unwrap_or(u32::MAX);
+    // HippoRAG 2 asks for the synonyms of longer phrases only, but short ones are among the answers.
     let columns = all.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
     (columns, all.filter(|&number| has_synonyms(phrases.get(number))).collect())
 }
@@ -119,6 +120,7 @@ impl Synonyms {
         if !fits {
             return Err(columns.corrupt(format!("it does not hold the synonyms of {phrases} phrases")));
         }
+        // Every search walks these edges unchecked, so they are checked once, on opening.
         let sound = |phrase: usize| {
             let (numbers, scores) = stored.row(phrase);
             numbers.is_sorted_by(|a, b| a < b)

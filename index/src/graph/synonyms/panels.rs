@@ -55,6 +55,8 @@ impl Panels {
             for (lane, &column) in columns.iter().enumerate() {
                 let row = vectors.row(column).unwrap_or_default();
                 rests[lane] = cut.rest(row);
+                // Transposed, so that one load brings the same number of sixteen columns. The panel ends with the
+                // prefix.
                 numbers[lane..].iter_mut().step_by(WIDTH).zip(row).for_each(|(place, &x)| *place = x);
             }
         }
@@ -87,6 +89,7 @@ fn tile_avx2(queries: &[f32], panel: &[f32]) -> Tile {
 
 #[inline(always)]
 fn tile_by(queries: &[f32], panel: &[f32], multiply_add: impl Fn(f32, f32, f32) -> f32) -> Tile {
+    // 64 sums fill 8 of the 16 registers of AVX2, which leaves room for a column and the queries.
     let mut sums = [[0.0; WIDTH]; HEIGHT];
     let (columns, _) = panel.as_chunks::<WIDTH>();
     let (queries, _) = queries.as_chunks::<HEIGHT>();

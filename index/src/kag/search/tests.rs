@@ -16,6 +16,7 @@ use crate::embed::fake::HashEmbed;
 use crate::mode::Mode;
 use crate::options::{KagOptions, Relevance};
 use crate::query::ENTITIES;
+use crate::search_options::InvalidOption;
 use crate::triple::Triple;
 
 fn document(id: &str, title: &str, text: &str, triples: &[(&str, &str, &str)]) -> Document {
@@ -164,7 +165,7 @@ fn entities_are_given_or_found_in_the_question() {
     assert_eq!(names(&query("Who knows?", 3)), []);
     let many = |count| Query { entities: vec!["Paris".into(); count], ..query("Who?", 3) };
     many(ENTITIES).check().unwrap();
-    assert!(matches!(many(ENTITIES + 1).check(), Err(IndexError::BadQuery { field: "entities", .. })));
+    assert!(matches!(many(ENTITIES + 1).check(), Err(InvalidOption { name: "entities", .. })));
 }
 
 #[test]
@@ -269,7 +270,7 @@ fn numbers_out_of_range_are_refused() {
     let bad = |change: fn(&mut KagOptions)| {
         let mut query = query("x", 1);
         change(&mut query.kag);
-        matches!(query.check(), Err(IndexError::BadQuery { field: "kag", .. }))
+        matches!(query.check(), Err(InvalidOption { name: "kag", .. }))
     };
     assert!(!bad(|_| ()));
     assert!(bad(|kag| kag.damping = 1.0) && bad(|kag| kag.damping = f64::NAN) && bad(|kag| kag.threshold = -0.1));

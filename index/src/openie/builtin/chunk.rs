@@ -110,6 +110,7 @@ fn content(tokens: &[WordToken<'_>], at: usize, titles: &TitleIndex) -> (Option<
 
 /// Reads the verb at `at` with everything that belongs to it.
 fn verb(tokens: &[WordToken<'_>], at: usize) -> Option<Verb> {
+    // Nothing beyond the slice is seen, which bounds the work per token of a sentence without end.
     let tag = |at: usize| tokens.get(at).map(|token| token.tag);
     let mut verb = Verb { start: at, end: at, copula: false, finite: false };
     let mut next = at;
@@ -155,6 +156,7 @@ fn verb(tokens: &[WordToken<'_>], at: usize) -> Option<Verb> {
             break;
         }
     }
+    // `broke up`: the particle is part of the relation, not a preposition of the next phrase.
     while verb.end > at
         && matches!(tokens.get(verb.end).map(|token| token.text), Some("up" | "down" | "out" | "away" | "back"))
     {

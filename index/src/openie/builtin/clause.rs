@@ -238,6 +238,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
                 let subject = self.state.subjects[0].clone();
                 self.emit(&subject, "is", &text);
             }
+            // At most eight subjects: each of them gets every statement of the clause.
             (None, Link::And) if self.state.subjects.len() < 8 => self.state.subjects.push(text),
             (None, Link::Comma) if phrase.kind == PhraseKind::Name && self.state.subjects.len() < 8 => {
                 self.state.subjects.push(text);
@@ -304,6 +305,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         relation.clone_into(&mut self.state.relation);
         self.state.named = phrase.kind == PhraseKind::Name;
         self.state.dated = matches!(phrase.kind, PhraseKind::Date | PhraseKind::Number);
+        // `He won awards`: a bare noun states too little, but what follows may be about it.
         let vague =
             phrase.kind == PhraseKind::Thing && phrase.end - phrase.start == 1 && !self.state.copula && owner.is_none();
         if vague && text != self.referents.title() {
@@ -346,6 +348,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         let link = std::mem::replace(&mut self.state.link, Link::None);
         let mut words = self.verb_words(verb);
         // `written and directed by`.
+        // The verb before stands two chunks back, in front of the comma or `and`.
         let joined = link != Link::None
             && self.state.preposition.is_none()
             && matches!(self.chunks[at.saturating_sub(2)], SentenceChunk::Verb(_));
@@ -386,6 +389,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     /// Handles a further verb, which may have another subject.
     fn change_subject(&mut self, verb: Verb, link: Link) {
+        // After a comma or `and`, the verb belongs to the clause around the embedded one.
         if let Some(outer) = self.state.outer.take_if(|_| link != Link::None) {
             self.state.subjects = outer;
             return;

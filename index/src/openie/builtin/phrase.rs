@@ -178,6 +178,7 @@ impl Phrase {
                     | WordTag::Present
             )
         });
+        // `'s` before anything else is the verb: `Anna's back`.
         if self.end == self.start || !follows {
             return None;
         }
@@ -204,6 +205,7 @@ impl Phrase {
         }
         let named = |at: usize| tokens.get(at).is_some_and(|token| token.tag == WordTag::Name);
         match tokens[at].text {
+            // After a name only: in `king of Spain` the words around `of` are two phrases.
             "of" if named(at + 1) && tokens[at - 1].tag == WordTag::Name => Some(at + 2),
             "of" if tokens.get(at + 1).is_some_and(|next| next.text == "the") && named(at + 2) => Some(at + 3),
             "the" if named(at + 1) && tokens[at - 1].tag == WordTag::Name => Some(at + 2),
@@ -254,6 +256,7 @@ pub(super) fn is_plain_verb(tokens: &[WordToken<'_>], at: usize) -> bool {
     let word = tokens[at].text;
     let form = word.len() > 3
         && word.ends_with('s')
+        // `class`, `campus` and `analysis` are nouns.
         && !word.ends_with("ss")
         && !word.ends_with("us")
         && !word.ends_with("is");

@@ -147,9 +147,11 @@ impl Referents {
         let words: Vec<String> =
             base(title).split([' ', ',', '-']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
         let named = words.len() <= 6 && !words.iter().any(|word| THINGS.contains(&word.as_str()));
+        // A pronoun anywhere tells a person's page from one about a family name or a place.
         let spoken = tokens
             .iter()
             .any(|token| matches!(token.text, "He" | "She" | "he" | "she" | "his" | "her" | "His" | "Her"));
+        // `Lothair II` and `Henry, Duke of York` name people in spite of their `of` and their length.
         let royal = words.iter().any(|word| word != "I" && is_numeral(word)) || title.contains(", ");
         let person = !is_work(tokens) && (lived(tokens) || (spoken && (named || royal)));
         let classes = HashSet::new();
@@ -177,10 +179,12 @@ impl Referents {
 
     /// Remembers a name, its short forms, and possibly a class of the title.
     pub(super) fn see(&mut self, name: &str) {
+        // A single word has no shorter form.
         if !name.contains(' ') || name == self.title || !self.names.insert(name.to_owned()) {
             return;
         }
         self.latest = Some(name.to_owned());
+        // The first bearer keeps a short form: texts introduce a person by the full name.
         for short in short_forms(name) {
             self.short.entry(short.to_owned()).or_insert_with(|| name.to_owned());
         }
@@ -303,6 +307,7 @@ fn lived(tokens: &[WordToken<'_>]) -> bool {
         match token.text {
             "born" | "b." | "died" | "d." | "Born" | "née" => return true,
             "–" | "—" | "-" => span = true,
+            // `1900–1980` is one token that holds both ends of a life.
             year if is_year(year) => years += 1 + usize::from(year.contains('–')) * 2,
             _ => {}
         }
@@ -316,6 +321,7 @@ fn short_forms(full: &str) -> impl Iterator<Item = &str> {
     let descent = ["an", "ese", "ish", "ist", "ern", "ic", "th", "The", "New"].iter().any(|end| first.ends_with(end));
     let count = full.split(' ').count();
     let most = if count > 4 || full.contains(" of ") || (descent && count < 3) { 0 } else { 2 };
+    // `Lothair II` is called Lothair, not II.
     let core = full.trim_end_matches(['I', 'V', 'X', ' ']);
     let core = core.strip_suffix(" Jr.").unwrap_or(core);
     core.rmatch_indices(' ').take(most).map(|(at, _)| &core[at + 1..])

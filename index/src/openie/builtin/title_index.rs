@@ -43,6 +43,7 @@ impl TitleIndex {
                 entry.insert(Some(whole));
             }
             Entry::Occupied(mut entry) if *entry.get() != Some(whole) => {
+                // Two titles share the form, so neither may lose its qualifier.
                 entry.insert(None);
             }
             Entry::Occupied(_) => {}
@@ -83,6 +84,7 @@ impl TitleIndex {
 
     fn insert(&mut self, title: &str) {
         let tokens = tokens(title);
+        // Longer titles are never found, because `longest` stops there.
         if tokens.is_empty() || tokens.len() > LONGEST {
             return;
         }
@@ -112,6 +114,7 @@ struct TokenRunHash(u64);
 
 impl TokenRunHash {
     fn step(&mut self, token: &str) {
+        // The rotation makes the order of the tokens count.
         self.0 = self.0.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash(token.as_bytes());
     }
 }

@@ -148,6 +148,7 @@ impl Extract for Endpoint {
         let pause = StopSignal::default();
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
+            // Bounded, so that workers wait for a slow disk instead of filling the memory with answers.
             let (send, receive) = sync_channel(2 * self.options.concurrency.max(1));
             for _ in 0..self.options.concurrency.clamp(1, asked.len().max(1)) {
                 let send = send.clone();
@@ -156,6 +157,7 @@ impl Extract for Endpoint {
                 let next = &next;
                 scope.spawn(move || self.work(passages, asked, next, pause, &send));
             }
+            // The receiver ends when the last sender is gone, and the workers have their own.
             drop(send);
             let result = self.gather(&receive, journal.as_mut(), sink);
             // Workers that still wait before another attempt are no longer needed.

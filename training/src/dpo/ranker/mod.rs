@@ -96,6 +96,7 @@ impl DpoTraining<'_> {
         let (pairs, held_out) = self.split_pairs(batch, ranker);
         let mut learnt = ledger.ranker().cloned().unwrap_or_else(|| ledger.new_ranker(ranker.heads * hidden));
         let training = RankerTraining { ranker, states: &states, hidden };
+        // The ranker learns before it scores, so that its scores know this round's rewards.
         let loss = training.learn(&mut learnt, &pairs, seeding::seed(self.seed, "ranker", step));
         if !loss.is_finite() {
             return Err(TrainError::Diverged { section: "dpo.ranker", step, what: "ranker loss", value: loss });
@@ -103,6 +104,7 @@ impl DpoTraining<'_> {
         let heads = LinearHeads::new(&learnt.values, hidden);
         let measured = training.measure(heads, &held_out);
         let scores = states.iter().map(|(&branch, state)| (branch, heads.score(state))).collect();
+        // Set only after the loss was checked: a checkpoint never holds a diverged ranker.
         ledger.set_ranker(Some(learnt));
         Ok(Some(RankerScores { selects: ranker.selects, scores, learnt: (pairs.len(), loss), measured }))
     }
@@ -134,6 +136,7 @@ impl DpoTraining<'_> {
         let all: Vec<(&str, &str)> =
             own.map(|(question_set, question)| (question_set.name.as_str(), question.key())).collect();
         let count = (all.len() as f64 * share).round() as usize;
+        // The same questions in every round; a changing split would leak held-out pairs into training.
         let order = seeding::shuffled(all.len(), seeding::seed(self.seed, "held out", 0));
         order.into_iter().take(count).map(|at| all[at]).collect()
     }

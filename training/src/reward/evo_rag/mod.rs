@@ -79,7 +79,8 @@ impl EvoRag {
                 Action::Refuse { .. } => {
                     own.refusal = is_enough(sample, act.turn).map_or(0.0, |enough| if enough { -1.0 } else { 1.0 });
                 }
-                Action::Answer { .. } | Action::Invalid => {}
+                // Answers are rewarded below, and other actions cost their step only.
+                _ => {}
             }
             rewards.push(own);
         }

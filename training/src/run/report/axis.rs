@@ -31,9 +31,11 @@ impl Axis {
     /// Creates an axis for steps. It ends with the last step, and ticks are integers.
     pub(super) fn within(low: u64, high: u64, about: usize) -> Axis {
         let low_end = low as f64;
+        // A run of one step still needs an axis of positive length.
         let high_end = high.max(low + 1) as f64;
         let mut step = round_step((high_end - low_end) / about.max(1) as f64);
         if step.fract() != 0.0 {
+            // Steps are whole: a tick at 2.5 would name a step that does not exist.
             step = step.ceil();
         }
         let first = (low_end / step).ceil();

@@ -20,6 +20,7 @@ pub(super) fn page(name: &str, facts: &str, rows: &[MetricsRow]) -> String {
     let phases = phases(rows);
     let steps =
         (rows.iter().map(|row| row.step).min().unwrap_or(0), rows.iter().map(|row| row.step).max().unwrap_or(0));
+    // Each chart defines gradients and clips by ID, which must be unique on the page.
     let mut ids = 0..;
     let body: String = sections
         .iter()

@@ -2,6 +2,8 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod connections;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -20,7 +22,12 @@ impl RunningServer {
     }
 
     fn start_as(setup: impl FnOnce(&mut Command) -> &mut Command) -> RunningServer {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_waymark"));
+        RunningServer::start_command(env!("CARGO_BIN_EXE_waymark"), setup)
+    }
+
+    /// Starts `program`, which is the server or becomes it.
+    fn start_command(program: &str, setup: impl FnOnce(&mut Command) -> &mut Command) -> RunningServer {
+        let mut command = Command::new(program);
         let mut child = setup(command.stdout(Stdio::piped()).stderr(Stdio::null())).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -34,8 +41,9 @@ impl RunningServer {
 
     fn get_as(&self, path: &str, key: &str) -> String {
         let mut socket = TcpStream::connect(&self.address).unwrap();
-        let head =
-            format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n");
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n"
+        );
         socket.write_all(head.as_bytes()).unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();
@@ -45,7 +53,7 @@ impl RunningServer {
     /// Opens a request that stays open as long as its socket, because the body never arrives.
     fn occupy(&self) -> TcpStream {
         let mut socket = TcpStream::connect(&self.address).unwrap();
-        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
         write!(socket, "{head}content-length: 100\r\n\r\n{{").unwrap();
         socket
     }
@@ -194,7 +202,7 @@ fn a_hangup_has_it_read_its_policies_again() {
     write("before");
     let mut program = RunningServer::start(&["--policy-root", root.path().to_str().unwrap()]);
     let mut socket = TcpStream::connect(&program.address).unwrap();
-    let head = "POST /v1/policies HTTP/1.1\r\nhost: x\r\nconnection: close";
+    let head = "POST /v1/policies HTTP/1.1\r\nhost: localhost\r\nconnection: close";
     let body = "{\"directory\": \"one\"}";
     let length = body.len();
     write!(socket, "{head}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();

@@ -1,0 +1,61 @@
+//! Loading of policies into an engine.
+
+use std::path::Path;
+
+use waymark_engine::Engine;
+
+use super::AgentError;
+use super::content_hash::{check_adapter_below, check_below, content_hash};
+use super::loaded_base::LoadedBase;
+use super::policy::{FILE, Policy};
+
+impl Policy {
+    /// Reads a policy directory and loads its adapter into `engine`, whose base model is `base`.
+    ///
+    /// # Errors
+    /// Same as [`open`](Self::open); [`AgentError::Policy`] when the policy belongs to another base model, and
+    /// [`AgentError::Engine`] when its adapter does not fit.
+    pub async fn load(dir: &Path, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
+        Policy::inspect(dir, None).await?.engage(engine, base).await
+    }
+
+    /// Reads a policy directory and hashes its files, without loading the adapter. With a `root`, an absolute path without
+    /// symbolic links, every file must be below it.
+    ///
+    /// # Errors
+    /// Same as [`open`](Self::open), when the adapter's files cannot be read, and when a file is not below the root; such
+    /// a file is not read.
+    pub async fn inspect(dir: &Path, root: Option<&Path>) -> Result<Policy, AgentError> {
+        let dir = dir.to_owned();
+        let root = root.map(Path::to_owned);
+        // An adapter may be large, and its disk slow.
+        let read = tokio::task::spawn_blocking(move || -> Result<Policy, AgentError> {
+            if let Some(root) = &root {
+                check_below(root, &dir.join(FILE))?;
+            }
+            let (policy, text) = Policy::read(&dir)?;
+            if let (Some(root), Some(adapter)) = (&root, &policy.adapter_dir) {
+                check_adapter_below(root, adapter)?;
+            }
+            // Hashed before the engine reads the files: if they change in between, the next hash differs.
+            let hash = content_hash(&text, policy.adapter_dir.as_deref())?;
+            Ok(Policy { content_hash: Some(hash), ..policy })
+        });
+        read.await.map_err(|_| AgentError::Panicked)?
+    }
+
+    /// Loads the adapter of an inspected policy into `engine`.
+    ///
+    /// # Errors
+    /// Same as [`load`](Self::load), without those of reading.
+    pub async fn engage(mut self, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
+        if let Some(reason) = base.mismatch(&self) {
+            let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
+            return Err(AgentError::Policy { path, reason });
+        }
+        if let Some(adapter) = self.adapter_dir.clone() {
+            self.lease = Some(engine.lease_adapter(adapter).await?);
+        }
+        Ok(self)
+    }
+}

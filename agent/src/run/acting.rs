@@ -1,0 +1,158 @@
+//! Transitions after a turn: its action is executed, and the environment replies.
+
+use std::time::Duration;
+
+use waymark_engine::Origin;
+use waymark_index::Evidence;
+
+use crate::AgentError;
+use crate::action::{Action, ActionOutcome, PolicySearch};
+use crate::budget::BudgetLimit;
+use crate::event::{EpisodeEnd, Event};
+use crate::observation::observe;
+use crate::protocol::Injected;
+use crate::search::SearchError;
+
+use super::core::EpisodeCore;
+use super::search_result::PendingSearch;
+use super::state::State;
+use super::step::{SearchRequest, Step, TurnEnd};
+use super::turn::reply_text;
+
+/// Text of a refusal without an explanation.
+const DEFAULT_REFUSAL: &str = "The question cannot be answered.";
+
+/// Reads the action of a turn, and executes it or ends the episode. `limit` leaves no room for another turn.
+pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<BudgetLimit>) -> State {
+    let events = core.turn.reader.finish();
+    core.emit_all(events);
+    let action = core.turn.action(&core.setup);
+    let over = core.turn.is_over(&action, &core.setup);
+    let last = core.turn.last;
+    let goes_on = !last && limit.is_none() && ended != TurnEnd::Time && !action.ends() && !over;
+    // An exhausted limit on searches or observations ends the episode like exhausted rounds.
+    let spent = matches!(limit, Some(BudgetLimit::Searches | BudgetLimit::EnvironmentTokens));
+    let record = core.turn.record(&action, goes_on || action.ends(), last || spent, &core.setup);
+    core.transcript.record_action(record, core.turn.reader.answer_tokens());
+    let withheld = core.turn.reader.withheld();
+    if !matches!(action, Action::Refuse { .. }) && !withheld.is_empty() {
+        let text = withheld.to_owned();
+        core.emit(Event::Text { turn: core.turn.number, text, tokens: Vec::new() });
+    }
+    if goes_on {
+        return execute(core, action);
+    }
+    tell(core, &action);
+    if ended == TurnEnd::Time {
+        core.emit(Event::Budget { kind: BudgetLimit::Time });
+    }
+    let reason = match ended {
+        TurnEnd::Time => EpisodeEnd::Time,
+        TurnEnd::Length | TurnEnd::Context => EpisodeEnd::Length,
+        TurnEnd::Tag(_) | TurnEnd::Eos | TurnEnd::Stopped => EpisodeEnd::Stop,
+    };
+    match action {
+        Action::Answer { text } => core.end(reason, Some(text)),
+        Action::Refuse { .. } if reason == EpisodeEnd::Stop => core.end(EpisodeEnd::Refused, None),
+        Action::Refuse { .. } => core.end(reason, None),
+        _ if over || ended == TurnEnd::Time => core.end(reason, None),
+        _ if limit.is_some() && !spent => core.end(EpisodeEnd::Length, None),
+        _ => core.end(EpisodeEnd::Turns, None),
+    }
+}
+
+/// Emits the text of an action that ends the episode, unless it was shown while it was written.
+fn tell(core: &mut EpisodeCore, action: &Action) {
+    match action {
+        Action::Answer { text } if core.turn.reader.answer().is_none() && !text.is_empty() => {
+            core.emit(Event::Answer { text: text.clone(), tokens: Vec::new() });
+        }
+        Action::Refuse { text } => {
+            let text = if text.is_empty() { DEFAULT_REFUSAL } else { text };
+            core.emit(Event::Refusal { text: text.to_owned() });
+        }
+        _ => {}
+    }
+}
+
+/// Executes an action that does not end the episode.
+fn execute(core: &mut EpisodeCore, action: Action) -> State {
+    match action {
+        Action::Search(search) => begin_search(core, search),
+        Action::Backtrack => withdraw(core),
+        Action::Answer { .. } | Action::Refuse { .. } | Action::Invalid => reject(core),
+    }
+}
+
+fn begin_search(core: &mut EpisodeCore, search: PolicySearch) -> State {
+    let mode = core.setup.mode(&search);
+    let recalled = core.recall(&search);
+    let turn = core.turn.number;
+    let pending = PendingSearch { turn, search: search.clone(), mode, recalled: recalled.is_some() };
+    core.emit(pending.started(core.setup.settings.retrieval.search.k()));
+    core.ask(Step::Search(SearchRequest { search, mode, recalled }));
+    State::Searching(pending)
+}
+
+/// Records the result of a search and shows it to the policy.
+pub(super) fn end_search(
+    core: &mut EpisodeCore,
+    pending: PendingSearch,
+    result: Result<Evidence, SearchError>,
+    took: Duration,
+) -> State {
+    if !pending.recalled {
+        core.budget.spend_search();
+    }
+    let (room, _) = core.budget.observation_room(core.transcript.len());
+    let finished = pending.finish(result, took, room, &core.setup);
+    core.transcript.record_search(finished.record);
+    core.emit(finished.event);
+    State::Replying(core.setup.join(finished.parts, core.turn.kept()))
+}
+
+/// Withdraws the last search that was not withdrawn yet.
+fn withdraw(core: &mut EpisodeCore) -> State {
+    let turn = core.turn.number;
+    let taken = core.transcript.withdraw(turn);
+    if let Some((search, query)) = &taken {
+        core.emit(Event::Withdrawn { turn, search: *search, query: query.clone() });
+    }
+    let outcome = ActionOutcome::Withdrawn(taken.as_ref().map(|(_, query)| query.as_str()));
+    let mut parts = core.setup.protocol.observation(&outcome, core.setup.settings.retrieval.format);
+    core.setup.rules.sanitize(&mut parts, core.setup.protocol.tags());
+    State::Replying(core.setup.join(parts, core.turn.kept()))
+}
+
+/// Replies to an invalid turn.
+fn reject(core: &mut EpisodeCore) -> State {
+    let parts = core.turn.rejection(&core.setup);
+    core.emit(Event::Invalid { turn: core.turn.number, message: reply_text(&parts) });
+    State::Replying(parts)
+}
+
+/// Appends an observation to the sequence, as far as the budget allows.
+pub(super) fn reply(core: &mut EpisodeCore, parts: Vec<Injected>) -> Result<State, AgentError> {
+    let (room, kind) = core.budget.observation_room(core.transcript.len());
+    let observation = observe(&core.setup.codec, parts, core.setup.settings.retrieval.format, room)?;
+    let tokens = observation.ids.len();
+    let truncated = observation.truncated;
+    core.budget.spend_observation(tokens, truncated.then_some(kind));
+    core.extend(observation.ids, Origin::Environment, false);
+    if truncated {
+        core.emit(Event::Budget { kind });
+    }
+    core.emit(Event::Observation { turn: core.turn.number, text: observation.text, tokens, truncated });
+    Ok(State::RoundOver)
+}
+
+/// Begins the next round, unless the time is used.
+pub(super) fn end_round(core: &mut EpisodeCore, elapsed: Duration) -> State {
+    core.budget.spend_round();
+    // Searches do not end a turn, so their time is checked here.
+    if core.budget.is_late(elapsed) {
+        core.emit(Event::Budget { kind: BudgetLimit::Time });
+        return core.end(EpisodeEnd::Time, None);
+    }
+    State::TurnBegins
+}

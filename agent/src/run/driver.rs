@@ -1,0 +1,100 @@
+//! The driver of an episode: does what its state machine asks for.
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use waymark_engine::{Generate, Origin};
+
+use crate::AgentError;
+use crate::citation::cited;
+use crate::trajectory::{PartialTrajectory, Trajectory};
+
+use super::machine::EpisodeMachine;
+use super::step::{Step, TurnEnd};
+use super::world::World;
+
+/// The token sequence of an episode, in one session or in several.
+pub(super) trait EpisodeSequence: Send {
+    /// Appends given tokens.
+    fn extend(&mut self, ids: &[u32], origin: Origin, forced: bool);
+
+    /// Generates, and passes every token to the machine and its events on.
+    fn generate(
+        &mut self,
+        spec: Generate,
+        machine: &mut EpisodeMachine,
+        world: &World,
+    ) -> impl Future<Output = Result<TurnEnd, AgentError>> + Send;
+
+    /// Cuts the record of an episode that ends, if it keeps a part of it only.
+    fn cut_record(&self, _machine: &mut EpisodeMachine) {}
+
+    /// Frees the sequence. Returns the number of tokens of its prompt that came from the prefix cache.
+    fn close(&mut self) -> usize;
+}
+
+/// A running episode with its sequence.
+pub(super) struct EpisodeDriver<Q: EpisodeSequence> {
+    machine: EpisodeMachine,
+    sequence: Q,
+    world: World,
+    /// Receiver of the partial record if the episode is interrupted.
+    partial: Option<oneshot::Sender<PartialTrajectory>>,
+}
+
+impl<Q: EpisodeSequence> EpisodeDriver<Q> {
+    /// Creates a driver of an episode that has not begun.
+    pub(super) fn new(
+        machine: EpisodeMachine,
+        sequence: Q,
+        world: World,
+        partial: Option<oneshot::Sender<PartialTrajectory>>,
+    ) -> EpisodeDriver<Q> {
+        EpisodeDriver { machine, sequence, world, partial }
+    }
+
+    /// Takes the machine's steps until the episode is over.
+    pub(super) async fn run(mut self) -> Result<Trajectory, AgentError> {
+        loop {
+            match self.machine.poll(self.world.elapsed())? {
+                Step::Emit(event) => self.world.emit(event).await?,
+                Step::Extend { ids, origin, forced } => self.sequence.extend(&ids, origin, forced),
+                Step::Generate(spec) => {
+                    let began = Instant::now();
+                    let ended = self.sequence.generate(*spec, &mut self.machine, &self.world).await;
+                    self.machine.transcript_mut().add_generation(began.elapsed());
+                    self.machine.generated(ended?);
+                }
+                Step::Search(request) => {
+                    let began = Instant::now();
+                    let result = self.world.search(request).await;
+                    self.machine.found(result, began.elapsed());
+                }
+                Step::Close => {
+                    self.sequence.cut_record(&mut self.machine);
+                    self.close();
+                }
+                Step::Cite { answer, passages } => self.machine.cited(cited(answer, passages).await?),
+                Step::End => break,
+            }
+        }
+        // The episode has ended normally, so there is no partial record.
+        self.partial = None;
+        Ok(self.machine.take_trajectory())
+    }
+
+    fn close(&mut self) {
+        let cached = self.sequence.close();
+        self.machine.closed(cached, self.world.elapsed());
+    }
+}
+
+impl<Q: EpisodeSequence> Drop for EpisodeDriver<Q> {
+    fn drop(&mut self) {
+        // After a panic the record is not taken: a second panic in here would abort the process.
+        if let Some(partial) = self.partial.take().filter(|_| !std::thread::panicking()) {
+            self.close();
+            // The receiver may have been dropped.
+            let _ = partial.send(self.machine.take_partial());
+        }
+    }
+}

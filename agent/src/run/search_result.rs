@@ -1,0 +1,93 @@
+//! What a search becomes: an event, a record and an observation.
+
+use std::time::Duration;
+
+use waymark_index::{Evidence, Mode, Passage};
+
+use crate::action::{ActionOutcome, FoundEvidence, PolicySearch};
+use crate::event::Event;
+use crate::observation::within;
+use crate::protocol::Injected;
+use crate::search::SearchError;
+use crate::trajectory::SearchRecord;
+
+use super::setup::EpisodeSetup;
+
+/// A search that is being executed.
+#[derive(Debug)]
+pub(super) struct PendingSearch {
+    /// Number of the turn that asked for it.
+    pub(super) turn: usize,
+    pub(super) search: PolicySearch,
+    pub(super) mode: Mode,
+    /// If `true`, an earlier search of the episode answers it.
+    pub(super) recalled: bool,
+}
+
+/// A search that has ended.
+#[derive(Debug)]
+pub(super) struct FinishedSearch {
+    pub(super) event: Event,
+    pub(super) record: SearchRecord,
+    /// Parts of the observation.
+    pub(super) parts: Vec<Injected>,
+}
+
+impl PendingSearch {
+    /// Returns the event of its beginning.
+    pub(super) fn started(&self, k: usize) -> Event {
+        let query = self.search.query.clone();
+        let entities = self.search.entities.clone();
+        Event::SearchStarted { turn: self.turn, query, entities, mode: self.mode, k }
+    }
+
+    /// Builds the observation of at most `room` tokens. A search that failed is reported to the policy in place of its
+    /// evidence.
+    pub(super) fn finish(
+        self,
+        result: Result<Evidence, SearchError>,
+        took: Duration,
+        room: usize,
+        setup: &EpisodeSetup,
+    ) -> FinishedSearch {
+        let PendingSearch { turn, search: PolicySearch { query, entities, .. }, mode, recalled: cached } = self;
+        let error = result.as_ref().err().map(SearchError::to_string);
+        let (hits, triples, snapshot) = result.map_or((Vec::new(), Vec::new(), None), |evidence| {
+            (evidence.hits, evidence.triples, Some(evidence.snapshot))
+        });
+        let passages: Vec<Passage> = hits.iter().map(|hit| hit.passage.clone()).collect();
+        let seen = FoundEvidence { mode, passages: &passages, triples: &triples };
+        let outcome = error.as_deref().map_or(ActionOutcome::Evidence(seen), ActionOutcome::Failed);
+        // No more than the room can hold is built and sanitized: a passage may be megabytes long.
+        let format = setup.settings.retrieval.format;
+        let mut parts = within(setup.protocol.observation(&outcome, format), room);
+        let neutralised = setup.rules.sanitize(&mut parts, setup.protocol.tags());
+        let event = Event::SearchFinished {
+            turn,
+            query: query.clone(),
+            mode,
+            hits: hits.clone(),
+            triples: triples.clone(),
+            snapshot,
+            cached,
+            milliseconds: took.as_secs_f64() * 1e3,
+            neutralised,
+            error: error.clone(),
+        };
+        let record = SearchRecord {
+            turn,
+            query,
+            entities,
+            mode,
+            hits,
+            triples,
+            snapshot,
+            cached,
+            neutralised,
+            seconds: took.as_secs_f64(),
+            error,
+            withdrawn: None,
+        };
+        FinishedSearch { event, record, parts }
+    }
+}

@@ -1,0 +1,60 @@
+//! States of an episode.
+
+use std::time::Duration;
+
+use waymark_index::Evidence;
+
+use crate::budget::BudgetLimit;
+use crate::event::{Cited, Usage};
+use crate::protocol::Injected;
+use crate::search::SearchError;
+
+use super::guide_run::GuideRun;
+use super::search_result::PendingSearch;
+use super::step::TurnEnd;
+
+/// State of an episode, in which it goes on once the driver has taken all steps.
+#[derive(Debug)]
+pub(super) enum State {
+    /// A turn begins.
+    TurnBegins,
+    /// A guided turn goes on.
+    Guided(GuideRun, Option<TurnEnd>),
+    /// A generation is running.
+    Generating(Generation),
+    /// A generation has ended.
+    Generated(Generation, TurnEnd),
+    /// The turn is written, and may still lack an answer.
+    Written(TurnEnd),
+    /// The turn is over. The limit leaves no room for another one.
+    TurnOver(TurnEnd, Option<BudgetLimit>),
+    /// A search is running.
+    Searching(PendingSearch),
+    /// A search has ended.
+    Found(PendingSearch, Result<Evidence, SearchError>, Duration),
+    /// The environment replies.
+    Replying(Vec<Injected>),
+    /// The environment has replied.
+    RoundOver,
+    /// The sequence is being closed.
+    Closing,
+    /// The sequence is closed.
+    Closed(Usage),
+    /// Citations are being computed.
+    Citing(Usage),
+    /// The episode ends with these citations.
+    Ending(Usage, Vec<Cited>),
+    /// The episode is over.
+    Ended,
+}
+
+/// Purpose of a generation.
+#[derive(Debug)]
+pub(super) enum Generation {
+    /// A turn that is not guided.
+    Turn,
+    /// A part of a guided turn.
+    Guided(GuideRun),
+    /// A forced answer, needed because of this limit, or in the last turn.
+    Answer(Option<BudgetLimit>),
+}

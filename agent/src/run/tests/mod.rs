@@ -1,0 +1,246 @@
+//! Tests of the state machine, without an engine, an index or a runtime.
+#![allow(clippy::unwrap_used)]
+
+mod property;
+mod transitions;
+
+use std::collections::VecDeque;
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use waymark_engine::{EngineError, Generate, Matcher, Origin, SessionOptions, Token, TokenStep, TurnFinish};
+use waymark_index::{Evidence, Hit, HitPath, Mode, Passage};
+use waymark_models::tokenizer::{Specials, Tokenizer};
+
+use crate::conversation::Conversation;
+use crate::episode::Episode;
+use crate::event::Event;
+use crate::generator::{Generator, SessionSource, Steps};
+use crate::options::EpisodeOptions;
+use crate::policy::Policy;
+use crate::runtime::Runtime;
+use crate::search::{Search, SearchError, SearchQuery};
+use crate::{AgentError, Protocol};
+
+use super::machine::EpisodeMachine;
+use super::setup::EpisodeSetup;
+use super::step::{Step, TurnEnd};
+
+const MODES: [Mode; 5] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag];
+
+/// An engine that is asked for its limit only.
+#[derive(Debug, Clone)]
+struct NoEngine;
+
+impl SessionSource for NoEngine {
+    type Sequence = NoEngine;
+
+    fn open(&self, _options: SessionOptions) -> NoEngine {
+        NoEngine
+    }
+
+    fn limit(&self) -> usize {
+        1 << 20
+    }
+}
+
+impl Generator for NoEngine {
+    type Generation<'a> = NoEngine;
+
+    fn append(&mut self, _ids: &[u32], _origin: Origin, _forced: bool) {}
+
+    async fn generate(&mut self, _spec: Generate) -> Result<NoEngine, EngineError> {
+        Err(EngineError::QueueFull { limit: 0 })
+    }
+
+    fn tokens(&self) -> &[Token] {
+        &[]
+    }
+
+    fn cached_prompt_tokens(&self) -> usize {
+        0
+    }
+}
+
+impl Steps for NoEngine {
+    async fn next(&mut self) -> Option<Result<TokenStep, EngineError>> {
+        None
+    }
+
+    fn finish(&self) -> Option<TurnFinish> {
+        None
+    }
+}
+
+/// An index that is asked for its modes only.
+#[derive(Debug)]
+struct NoIndex;
+
+impl Search for NoIndex {
+    fn search(&self, _query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Box::pin(ready(Err(SearchError::Busy)))
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        MODES.to_vec()
+    }
+}
+
+/// Evidence of passages with these texts.
+fn evidence(mode: Mode, texts: &[&str]) -> Evidence {
+    let hit = |(at, text): (usize, &&str)| Hit {
+        rank: at + 1,
+        score: 1.0,
+        passage: Passage { id: at.to_string(), title: "T".to_owned(), text: (*text).to_owned() },
+        metadata: None,
+        path: HitPath::default(),
+    };
+    Evidence::of(7, mode, texts.iter().enumerate().map(hit).collect())
+}
+
+/// Plays an episode by hand: takes the steps of the machine, and answers them with scripted turns.
+struct Player {
+    machine: EpisodeMachine,
+    protocol: Arc<dyn Protocol>,
+    tokenizer: Tokenizer,
+    trains: bool,
+    /// Content of the session; in the training loop, of the record.
+    sequence: Vec<u32>,
+    events: Vec<Event>,
+    clock: Duration,
+    /// Time that passes with each step.
+    tick: Duration,
+}
+
+impl Player {
+    fn new(policy: &Policy, options: EpisodeOptions) -> Result<Player, AgentError> {
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
+        let runtime = Runtime::new(NoEngine, tokenizer, None, eos, Some(Arc::new(NoIndex)));
+        let episode = Episode::new(&runtime, policy, Conversation::new("Why?"), options)?;
+        let Episode { policy, settings, question, prompt, .. } = episode;
+        let protocol = Arc::clone(&policy.protocol);
+        let trains = policy.variant.is_training();
+        let setup = EpisodeSetup::new(runtime.codec(), &policy, Arc::new(settings), question, MODES.to_vec());
+        Ok(Player {
+            machine: EpisodeMachine::new(setup, prompt),
+            protocol,
+            tokenizer: Tokenizer::bytes(),
+            trains,
+            sequence: Vec::new(),
+            events: Vec::new(),
+            clock: Duration::ZERO,
+            tick: Duration::ZERO,
+        })
+    }
+
+    /// Creates a player of a built-in policy that a test has changed.
+    fn of(name: &str, change: impl FnOnce(&mut Policy)) -> Player {
+        let mut policy = Policy::builtin(name).unwrap();
+        change(&mut policy);
+        Player::new(&policy, EpisodeOptions::default()).unwrap()
+    }
+
+    /// Takes one step. Events and given tokens are noted.
+    fn step(&mut self) -> Step {
+        self.clock += self.tick;
+        let step = self.machine.poll(self.clock).unwrap();
+        match &step {
+            Step::Emit(event) => self.events.push(event.clone()),
+            Step::Extend { ids, .. } => self.sequence.extend(ids),
+            _ => {}
+        }
+        step
+    }
+
+    /// Takes steps up to the next one that needs an answer.
+    fn next(&mut self) -> Step {
+        loop {
+            match self.step() {
+                Step::Emit(_) | Step::Extend { .. } => {}
+                step => return step,
+            }
+        }
+    }
+
+    /// Answers the next step, which asks for a generation, with a text. Returns the parameters.
+    fn say(&mut self, text: &str) -> Generate {
+        let Step::Generate(spec) = self.next() else { panic!("no generation") };
+        let ended = self.write(&spec, text);
+        self.machine.generated(ended);
+        *spec
+    }
+
+    /// Samples a text as an engine would, within the parameters.
+    fn write(&mut self, spec: &Generate, text: &str) -> TurnEnd {
+        let ended = self.sample(spec, text);
+        if self.trains {
+            self.events.extend(self.machine.end_text());
+            let text = self.machine.turn().kept().to_owned();
+            let kept = self.protocol.training().unwrap().cut(&text);
+            let ids = self.tokenizer.encode(kept, Specials::Literal).unwrap();
+            self.machine.cut_turn(kept.len(), &ids);
+            self.sequence = self.machine.transcript().tokens().iter().map(|token| token.id).collect();
+        }
+        ended
+    }
+
+    fn sample(&mut self, spec: &Generate, text: &str) -> TurnEnd {
+        let banned = |id: u32| spec.sampling.logit_bias.iter().any(|&(other, bias)| other == id && bias < -1e8);
+        let mut ids: VecDeque<u32> = self.tokenizer.encode(text, Specials::Literal).unwrap().into();
+        ids.extend(spec.eos.first());
+        ids.retain(|&id| !banned(id));
+        let mut matcher = Matcher::default();
+        for made in 1.. {
+            let wanted = ids.pop_front().unwrap_or(u32::from(b'x'));
+            let id = match &spec.allow {
+                Some(allow) if !allow.contains(&wanted) => allow[wanted as usize % allow.len()],
+                _ => wanted,
+            };
+            self.sequence.push(id);
+            let events = self.machine.sampled(&TokenStep { id, logprob: -0.5, top: Vec::new() });
+            self.events.extend(events);
+            if self.machine.is_stopped() {
+                return TurnEnd::Stopped;
+            }
+            if let Some(which) = matcher.push(&spec.stops, self.tokenizer.bytes_of(id)) {
+                return TurnEnd::Tag(which);
+            }
+            if spec.eos.contains(&id) {
+                return TurnEnd::Eos;
+            }
+            if made == spec.max_tokens {
+                break;
+            }
+        }
+        TurnEnd::Length
+    }
+
+    /// Answers the next step, which asks for a search. Returns the query and the mode, or `None` if an earlier search
+    /// answers it.
+    fn find(&mut self, texts: &[&str]) -> Option<(String, Mode)> {
+        let Step::Search(request) = self.next() else { panic!("no search") };
+        let executed = request.recalled.is_none().then(|| (request.search.query.clone(), request.mode));
+        let found = request.recalled.unwrap_or_else(|| evidence(request.mode, texts));
+        self.machine.found(Ok(found), Duration::from_millis(20));
+        executed
+    }
+
+    /// Closes the sequence at the end.
+    fn close(&mut self) {
+        let step = self.next();
+        assert!(matches!(step, Step::Close), "{step:?}");
+        if self.trains {
+            let context = usize::MAX;
+            self.machine.truncate_response(self.protocol.training().unwrap().response_tokens(context));
+        }
+        self.machine.closed(5, self.clock);
+    }
+
+    /// Text of the sequence after the prompt.
+    fn text(&self) -> String {
+        self.tokenizer.decode(&self.sequence[self.machine.transcript().prompt_tokens()..])
+    }
+}

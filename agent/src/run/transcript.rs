@@ -1,0 +1,229 @@
+//! The record of an episode: its tokens with their origins, its actions and searches, its usage and durations.
+
+use std::time::Duration;
+
+use waymark_engine::{Origin, Token, TokenStep};
+use waymark_index::Passage;
+use waymark_models::tokenizer::Tokenizer;
+
+use crate::event::Usage;
+use crate::trajectory::{ActionRecord, PartialTrajectory, SearchRecord, Timings};
+
+/// Record of a running episode.
+#[derive(Debug)]
+pub(super) struct Transcript {
+    id: String,
+    tokens: Vec<Token>,
+    prompt_tokens: usize,
+    answer_tokens: usize,
+    actions: Vec<ActionRecord>,
+    evidence: Vec<SearchRecord>,
+    timings: Timings,
+    /// Final usage, once the sequence is closed.
+    usage: Option<Usage>,
+}
+
+impl Transcript {
+    /// Creates the record of an episode with this prompt.
+    pub(super) fn new(id: String, prompt: &[u32]) -> Transcript {
+        let mut transcript = Transcript {
+            id,
+            tokens: Vec::new(),
+            prompt_tokens: prompt.len(),
+            answer_tokens: 0,
+            actions: Vec::new(),
+            evidence: Vec::new(),
+            timings: Timings::default(),
+            usage: None,
+        };
+        transcript.append(prompt, Origin::Prompt, false);
+        transcript
+    }
+
+    /// Returns the number of tokens.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Returns all tokens.
+    pub(super) fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// Returns the number of tokens of the prompt.
+    #[cfg(test)]
+    pub(super) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// Returns the actions of all turns, in order.
+    pub(super) fn actions(&self) -> &[ActionRecord] {
+        &self.actions
+    }
+
+    /// Returns the results of all searches, in order.
+    pub(super) fn evidence(&self) -> &[SearchRecord] {
+        &self.evidence
+    }
+
+    /// Returns the passages found and not withdrawn, in the order of retrieval.
+    pub(super) fn passages(&self) -> Vec<Passage> {
+        let standing = self.evidence.iter().filter(|found| found.stands());
+        standing.flat_map(|found| &found.hits).map(|hit| hit.passage.clone()).collect()
+    }
+
+    /// Appends given tokens.
+    pub(super) fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
+        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+    }
+
+    /// Appends a sampled token.
+    pub(super) fn push(&mut self, step: &TokenStep) {
+        let logprob = Some(step.logprob);
+        self.tokens.push(Token { id: step.id, origin: Origin::Policy, logprob, forced: false });
+    }
+
+    /// Replaces the sampled tokens since `start` by `ids`, the encoding of the part of their text that training keeps.
+    /// Log-probabilities stay as far as the ids agree. Returns the number of tokens by which the record is shorter.
+    pub(super) fn recode(&mut self, start: usize, ids: &[u32]) -> usize {
+        let sampled = self.tokens.split_off(start);
+        let agree = ids.iter().zip(&sampled).take_while(|(id, token)| **id == token.id).count();
+        let logprob = |at: usize| sampled.get(at).filter(|_| at < agree).and_then(|token| token.logprob);
+        let recoded = ids.iter().enumerate();
+        self.tokens.extend(recoded.map(|(at, &id)| Token {
+            id,
+            origin: Origin::Policy,
+            logprob: logprob(at),
+            forced: false,
+        }));
+        sampled.len().saturating_sub(ids.len())
+    }
+
+    /// Keeps at most `most` tokens after the prompt. Returns `true` if some were cut.
+    pub(super) fn truncate_response(&mut self, most: usize) -> bool {
+        let most = self.prompt_tokens.saturating_add(most);
+        let longer = self.tokens.len() > most;
+        self.tokens.truncate(most);
+        longer
+    }
+
+    /// Records the action of a turn, of whose tokens `answer_tokens` belong to an answer.
+    pub(super) fn record_action(&mut self, action: ActionRecord, answer_tokens: usize) {
+        self.actions.push(action);
+        self.answer_tokens += answer_tokens;
+    }
+
+    /// Records a search.
+    pub(super) fn record_search(&mut self, search: SearchRecord) {
+        self.timings.search += search.seconds;
+        self.evidence.push(search);
+    }
+
+    /// Withdraws in `turn` the last search that was not withdrawn yet. Its evidence stays in the sequence, which only
+    /// grows. Returns the turn and the query of that search.
+    pub(super) fn withdraw(&mut self, turn: usize) -> Option<(usize, String)> {
+        let last = self.evidence.iter_mut().rfind(|found| found.stands())?;
+        last.withdrawn = Some(turn);
+        Some((last.turn, last.query.clone()))
+    }
+
+    /// Adds to the time of generation.
+    pub(super) fn add_generation(&mut self, took: Duration) {
+        self.timings.generation += took.as_secs_f64();
+    }
+
+    /// Records the time of the first token, unless it is known.
+    pub(super) fn mark_first_token(&mut self, elapsed: impl FnOnce() -> Duration) {
+        // The closure spares a look at the clock for every other token.
+        self.timings.first_token.get_or_insert_with(|| elapsed().as_secs_f64());
+    }
+
+    /// Ends the record, of whose prompt `cached` tokens came from the prefix cache. Returns the usage, which later calls
+    /// leave as it is.
+    pub(super) fn close(&mut self, cached: usize, elapsed: Duration) -> Usage {
+        if let Some(usage) = self.usage {
+            return usage;
+        }
+        let usage = self.count(cached);
+        self.timings.total = elapsed.as_secs_f64();
+        self.usage = Some(usage);
+        usage
+    }
+
+    fn count(&self, cached: usize) -> Usage {
+        let response = &self.tokens[self.prompt_tokens..];
+        let count = |origin| response.iter().filter(|token| token.origin == origin).count();
+        let completion_tokens = count(Origin::Policy);
+        Usage {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens,
+            reasoning_tokens: completion_tokens.saturating_sub(self.answer_tokens),
+            environment_tokens: count(Origin::Environment),
+            cached_tokens: cached.min(self.prompt_tokens),
+            searches: self.evidence.iter().filter(|found| !found.cached).count(),
+            search_ms: self.timings.search * 1e3,
+        }
+    }
+
+    /// Takes the whole record of a closed episode.
+    pub(super) fn take(&mut self, tokenizer: &Tokenizer) -> PartialTrajectory {
+        let ids: Vec<u32> = self.tokens[self.prompt_tokens..].iter().map(|token| token.id).collect();
+        PartialTrajectory {
+            id: std::mem::take(&mut self.id),
+            tokens: std::mem::take(&mut self.tokens),
+            prompt_tokens: std::mem::take(&mut self.prompt_tokens),
+            text: tokenizer.decode(&ids),
+            actions: std::mem::take(&mut self.actions),
+            evidence: std::mem::take(&mut self.evidence),
+            usage: self.usage.unwrap_or_default(),
+            timings: self.timings,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transcript() -> Transcript {
+        let mut transcript = Transcript::new("id".to_owned(), &[1, 2, 3]);
+        for id in [10, 11, 12, 13] {
+            transcript.push(&TokenStep { id, logprob: -0.5, top: Vec::new() });
+        }
+        transcript
+    }
+
+    #[test]
+    fn recoded_tokens_keep_the_log_probabilities_of_those_that_agree() {
+        let mut transcript = transcript();
+        assert_eq!(transcript.recode(3, &[10, 11, 99]), 1);
+        let kept: Vec<(u32, bool)> =
+            transcript.tokens()[3..].iter().map(|token| (token.id, token.logprob.is_some())).collect();
+        assert_eq!(kept, [(10, true), (11, true), (99, false)]);
+        assert_eq!(transcript.recode(6, &[]), 0, "nothing was sampled since");
+    }
+
+    #[test]
+    fn the_beginning_of_a_long_response_is_kept() {
+        let mut transcript = transcript();
+        assert!(!transcript.truncate_response(4) && transcript.truncate_response(3));
+        assert_eq!((transcript.len(), transcript.prompt_tokens()), (6, 3));
+        assert!(!transcript.truncate_response(usize::MAX));
+    }
+
+    #[test]
+    fn usage_counts_by_origin_and_is_counted_once() {
+        let mut transcript = transcript();
+        transcript.append(&[20, 21], Origin::Environment, false);
+        transcript.append(&[30], Origin::Policy, true);
+        transcript.mark_first_token(|| Duration::from_secs(1));
+        transcript.mark_first_token(|| Duration::from_secs(2));
+        let usage = transcript.close(7, Duration::from_secs(3));
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.environment_tokens), (3, 5, 2));
+        assert_eq!(usage.cached_tokens, 3, "no more than the prompt has");
+        transcript.append(&[40], Origin::Policy, false);
+        assert_eq!(transcript.close(0, Duration::ZERO), usage);
+        let taken = transcript.take(&Tokenizer::bytes());
+        assert_eq!((taken.timings.total, taken.timings.first_token), (3.0, Some(1.0)));
+    }
+}

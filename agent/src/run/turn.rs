@@ -1,0 +1,92 @@
+//! One turn of the policy: its text, and the action in it.
+
+use std::borrow::Cow;
+
+use crate::action::{Action, ActionOutcome};
+use crate::protocol::Injected;
+use crate::segment::SegmentKind;
+use crate::trajectory::ActionRecord;
+use crate::turn_reader::TurnReader;
+
+use super::setup::EpisodeSetup;
+
+/// A turn that is being written.
+#[derive(Debug)]
+pub(super) struct CurrentTurn {
+    /// Number of the turn, counted from 1.
+    pub(super) number: usize,
+    /// If `true`, no round with the environment can follow.
+    pub(super) last: bool,
+    pub(super) reader: TurnReader,
+    /// Position of its first token in the transcript.
+    pub(super) start: usize,
+    /// Length in bytes of the text that the training loop keeps. `None` keeps all of it.
+    kept: Option<usize>,
+}
+
+impl CurrentTurn {
+    /// Begins a turn at this position of the transcript.
+    pub(super) fn new(setup: &EpisodeSetup, number: usize, last: bool, start: usize) -> CurrentTurn {
+        let tags = setup.protocol.tags();
+        let filter = setup.rules.shows_answers().then(|| setup.filter());
+        let logprobs = setup.settings.logprobs.is_some();
+        let reader = TurnReader::new(number, setup.codec.tokenizer.clone(), tags, filter, logprobs);
+        let opened = setup.opened(number).is_some();
+        let reader = if opened { reader.inside(tags, SegmentKind::Think) } else { reader };
+        CurrentTurn { number, last, reader, start, kept: None }
+    }
+
+    /// Keeps the first `bytes` bytes of the text only.
+    pub(super) fn cut(&mut self, bytes: usize) {
+        self.kept = Some(bytes);
+    }
+
+    /// Returns the text that is kept.
+    pub(super) fn kept(&self) -> &str {
+        let text = self.reader.text();
+        self.kept.and_then(|bytes| text.get(..bytes)).unwrap_or(text)
+    }
+
+    /// Returns the action of the turn so far. An answer that the client has seen begin is the action.
+    pub(super) fn action(&self, setup: &EpisodeSetup) -> Action {
+        if let Some(text) = self.reader.answer() {
+            return Action::Answer { text: text.to_owned() };
+        }
+        // Protocols read a turn by itself, so the tag that the prompt has opened is prepended.
+        let opened = setup.opened(self.number);
+        let read = opened.map_or(Cow::Borrowed(self.kept()), |open| Cow::Owned(format!("{open}{}", self.kept())));
+        match setup.protocol.parse(&read, setup.reading()) {
+            Action::Answer { text } => {
+                // This answer was not shown yet, so the client's stop strings still have to be applied.
+                let mut filter = setup.filter();
+                filter.push(&text);
+                filter.finish();
+                Action::Answer { text: filter.shown().to_owned() }
+            }
+            action => action,
+        }
+    }
+
+    /// Returns the observation after an invalid turn. An empty one gives no second try.
+    pub(super) fn rejection(&self, setup: &EpisodeSetup) -> Vec<Injected> {
+        setup.protocol.observation(&ActionOutcome::Invalid(self.reader.text()), setup.settings.retrieval.format)
+    }
+
+    /// Returns `true` if the turn is invalid and the protocol gives no second try.
+    pub(super) fn is_over(&self, action: &Action, setup: &EpisodeSetup) -> bool {
+        *action == Action::Invalid && self.rejection(setup).is_empty()
+    }
+
+    /// Returns the record of its action.
+    pub(super) fn record(&self, action: &Action, executed: bool, late: bool, setup: &EpisodeSetup) -> ActionRecord {
+        let summary = setup.protocol.summary(self.reader.text());
+        ActionRecord { turn: self.number, action: action.clone(), executed, late, summary }
+    }
+}
+
+/// Returns the text of a reply to an invalid turn: what the protocol puts into its frame, or else the frame.
+pub(super) fn reply_text(parts: &[Injected]) -> String {
+    let framed = parts.iter().any(|part| matches!(part, Injected::Retrieved(_)));
+    let told = parts.iter().filter(|part| !framed || matches!(part, Injected::Retrieved(_)));
+    told.map(|part| part.text().trim()).collect()
+}

@@ -1,0 +1,118 @@
+//! Everything outside of an episode: the receiver of its events, the clock and the index.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument, Span, debug_span, field::Empty};
+use waymark_index::Evidence;
+
+use crate::AgentError;
+use crate::episode::EpisodeSettings;
+use crate::event::Event;
+use crate::generator::Steps;
+use crate::search::{Search, SearchError, SearchQuery};
+
+use super::machine::EpisodeMachine;
+use super::step::{SearchRequest, TurnEnd};
+
+/// The world of an episode; see the module documentation.
+#[derive(Debug)]
+pub(super) struct World {
+    events: mpsc::Sender<Event>,
+    searcher: Option<Arc<dyn Search>>,
+    settings: Arc<EpisodeSettings>,
+    began: Instant,
+    deadline: Instant,
+}
+
+impl World {
+    /// Creates the world of an episode that begins now.
+    pub(super) fn new(
+        events: mpsc::Sender<Event>,
+        searcher: Option<Arc<dyn Search>>,
+        settings: Arc<EpisodeSettings>,
+    ) -> World {
+        let began = Instant::now();
+        let deadline = began + settings.budget.time();
+        World { events, searcher, settings, began, deadline }
+    }
+
+    /// Returns the time since the beginning of the episode.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Sends an event.
+    pub(super) async fn emit(&self, event: Event) -> Result<(), AgentError> {
+        self.events.send(event).await.map_err(|_| AgentError::Disconnected)
+    }
+
+    /// Sends events, in order.
+    pub(super) async fn emit_all(&self, events: Vec<Event>) -> Result<(), AgentError> {
+        for event in events {
+            self.emit(event).await?;
+        }
+        Ok(())
+    }
+
+    /// Passes the tokens of a generation to the machine, until it ends or the time of the episode is used.
+    pub(super) async fn stream(
+        &self,
+        mut turn: impl Steps,
+        machine: &mut EpisodeMachine,
+    ) -> Result<TurnEnd, AgentError> {
+        loop {
+            let step = match timeout_at(self.deadline, turn.next()).await {
+                Err(_) => return Ok(TurnEnd::Time),
+                Ok(None) => return Ok(turn.finish().map_or(TurnEnd::Eos, TurnEnd::from)),
+                Ok(Some(step)) => step?,
+            };
+            machine.transcript_mut().mark_first_token(|| self.began.elapsed());
+            let events = machine.sampled(&step);
+            self.emit_all(events).await?;
+            if machine.is_stopped() {
+                return Ok(TurnEnd::Stopped);
+            }
+        }
+    }
+
+    /// Searches, unless an earlier search answers the request. A search that fails, times out or asks for an
+    /// unavailable mode is reported to the policy in place of its evidence.
+    pub(super) async fn search(&self, request: SearchRequest) -> Result<Evidence, SearchError> {
+        // A recalled search has a span too: a trace of the program shows everything that the policy searches for.
+        let cached = request.recalled.is_some();
+        let span = debug_span!("search", mode = %request.mode, cached, hits = Empty, error = Empty);
+        let result = match request.recalled {
+            Some(evidence) => Ok(evidence),
+            None => {
+                let SearchRequest { search, mode, .. } = request;
+                let wanted = self.settings.query(&search.query, &search.entities, mode);
+                let wanted = wanted.deadline(self.deadline.into_std());
+                self.execute(SearchQuery { wanted, written: search.written }).instrument(span.clone()).await
+            }
+        };
+        record_outcome(&span, &result);
+        result
+    }
+
+    async fn execute(&self, query: SearchQuery) -> Result<Evidence, SearchError> {
+        let Some(searcher) = &self.searcher else {
+            return Err(SearchError::Failed("no index is loaded".to_owned()));
+        };
+        let found = timeout_at(self.deadline, searcher.search(query)).await.unwrap_or(Err(SearchError::Timeout));
+        found.map(|evidence| self.settings.permitted(evidence))
+    }
+}
+
+/// Records the result of a search in its span and in the log.
+fn record_outcome(span: &Span, result: &Result<Evidence, SearchError>) {
+    match result {
+        Ok(evidence) => drop(span.record("hits", i64::try_from(evidence.hits.len()).unwrap_or(i64::MAX))),
+        Err(error) => {
+            span.record("error", tracing::field::display(error));
+            tracing::warn!(%error, "a search failed");
+        }
+    }
+}

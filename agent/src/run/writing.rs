@@ -1,0 +1,108 @@
+//! Transitions while a turn is written.
+
+use crate::AgentError;
+use crate::action::Action;
+use crate::budget::BudgetLimit;
+use crate::event::{EpisodeEnd, Event};
+
+use super::core::EpisodeCore;
+use super::guide_run::{GuideRun, GuideStep, GuideView};
+use super::offer::{OfferState, offer};
+use super::state::{Generation, State};
+use super::step::TurnEnd;
+use super::turn::CurrentTurn;
+
+/// Begins a turn, or ends the episode after its last round.
+pub(super) fn begin(core: &mut EpisodeCore) -> State {
+    let last = core.budget.is_last_turn();
+    if core.budget.has_used_rounds() {
+        core.emit(Event::Budget { kind: BudgetLimit::Turns });
+        if !core.setup.concludes() {
+            return core.end(EpisodeEnd::Turns, None);
+        }
+    }
+    let number = core.budget.turn();
+    core.emit(Event::TurnStarted { turn: number });
+    core.turn = CurrentTurn::new(&core.setup, number, last, core.transcript.len());
+    match core.budget.turn_room(core.transcript.len()) {
+        Ok(room) => write(core, room),
+        Err(_) => State::Written(TurnEnd::Length),
+    }
+}
+
+/// Lets the policy write a turn of at most `room` tokens, guided or free.
+fn write(core: &mut EpisodeCore, room: usize) -> State {
+    if core.setup.settings.guided {
+        let CurrentTurn { number: turn, last, .. } = core.turn;
+        let exhausted = core.budget.exhausted();
+        if let Some(kind) = exhausted.filter(|_| !last) {
+            core.emit(Event::Budget { kind });
+        }
+        let evidence = core.transcript.evidence();
+        let offer = offer(OfferState { turn, room, last, exhausted, evidence }, &core.setup);
+        if let Some(guide) = core.setup.protocol.guide(&offer) {
+            return State::Guided(GuideRun::new(guide), None);
+        }
+    }
+    core.generate(core.setup.free_turn(room), Generation::Turn)
+}
+
+/// Writes the next part of a guided turn, after a generation that has `ended`, if there was one.
+pub(super) fn follow(core: &mut EpisodeCore, mut run: GuideRun, ended: Option<TurnEnd>) -> Result<State, AgentError> {
+    let view = GuideView {
+        codec: &core.setup.codec,
+        shape: core.setup.settings.shape.as_ref(),
+        room: core.budget.turn_room(core.transcript.len()).unwrap_or(0),
+        written: core.turn.reader.text(),
+        last: core.transcript.tokens().last().map(|token| token.id),
+    };
+    Ok(match run.next(ended, view)? {
+        GuideStep::Force(ids) => {
+            core.force(ids);
+            State::Guided(run, None)
+        }
+        GuideStep::Sample(params) => core.generate(params, Generation::Guided(run)),
+        GuideStep::Done(ended) => State::Written(ended),
+    })
+}
+
+/// Forces an answer if the turn contains none and no other turn can follow.
+pub(super) fn complete(core: &mut EpisodeCore, ended: TurnEnd) -> Result<State, AgentError> {
+    let action = core.turn.action(&core.setup);
+    let over = core.turn.is_over(&action, &core.setup);
+    let limit = limit_after(core, &action, over);
+    if action.ends() {
+        return Ok(State::TurnOver(ended, limit));
+    }
+    if let Some(kind) = limit {
+        core.emit(Event::Budget { kind });
+    }
+    // The action is not or cannot be executed, so the turn ends as the last one does.
+    let closing = core.turn.last || limit.is_some() || over;
+    let opening = if closing && ended != TurnEnd::Time { answer_opening(core) } else { None };
+    let Some(opening) = opening else { return Ok(State::TurnOver(ended, limit)) };
+    let ids = core.setup.codec.literal(&opening)?;
+    let max = core.budget.answer_room(core.transcript.len(), ids.len());
+    if max == 0 {
+        return Ok(State::TurnOver(TurnEnd::Length, limit));
+    }
+    core.force(ids);
+    Ok(core.generate(core.setup.forced_answer(max), Generation::Answer(limit)))
+}
+
+fn answer_opening(core: &EpisodeCore) -> Option<String> {
+    core.setup.rules.answer_opening(&*core.setup.protocol, core.turn.reader.writing())
+}
+
+/// Returns the limit that leaves no room for another turn after `action`, if any.
+fn limit_after(core: &EpisodeCore, action: &Action, over: bool) -> Option<BudgetLimit> {
+    let length = core.transcript.len();
+    if let Err(limit) = core.budget.turn_room(length) {
+        return Some(limit);
+    }
+    if action.ends() || over || core.turn.last {
+        return None;
+    }
+    let searches = action.search().is_some_and(|search| core.recall(search).is_none());
+    core.budget.blocks(length, searches)
+}

@@ -1,0 +1,90 @@
+//! Lookup of phrases by a part of their text.
+
+use super::{GraphNode, NodeKind};
+use crate::graph::Graph;
+use crate::graph::phrase::normalize;
+
+/// Maximum number of phrases that one lookup reads.
+const PHRASES_READ: u32 = 250_000;
+
+/// Part of a phrase that a lookup matched, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PhraseMatchKind {
+    /// The whole phrase.
+    Exact,
+    /// The beginning of the phrase.
+    Prefix,
+    /// The beginning of a later word.
+    Inside,
+}
+
+/// Phrase found by a lookup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PhraseMatch {
+    /// Number of the phrase.
+    pub phrase: u32,
+    /// Matched part.
+    pub kind: PhraseMatchKind,
+    /// Number of edges of the phrase.
+    pub degree: usize,
+}
+
+/// Result of a lookup.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PhraseLookup {
+    /// Phrases, best first: by matched part, then by descending number of edges, then in order.
+    pub matches: Vec<PhraseMatch>,
+    /// If `true`, every phrase was read. `false` for a graph with more phrases than one lookup reads.
+    pub complete: bool,
+}
+
+impl Graph {
+    /// Finds at most `limit` phrases that contain `text`, after normalizing it, at the beginning of a word.
+    pub fn find_phrases(&self, text: &str, limit: usize) -> PhraseLookup {
+        let wanted = normalize(text);
+        if wanted.is_empty() {
+            return PhraseLookup { matches: Vec::new(), complete: true };
+        }
+        let inside = format!(" {wanted}");
+        let count = u32::try_from(self.phrases()).unwrap_or(u32::MAX);
+        let first = self.first_phrase_from(&wanted, count);
+        let mut matches = Vec::new();
+        // Phrases are sorted, so all that begin with the text follow each other; they are read before any other.
+        let prefixed = (first..count).take_while(|&phrase| self.phrase(phrase).starts_with(&wanted));
+        let prefixed = prefixed.take(PHRASES_READ as usize).inspect(|&phrase| {
+            let exact = self.phrase(phrase).len() == wanted.len();
+            let kind = if exact { PhraseMatchKind::Exact } else { PhraseMatchKind::Prefix };
+            matches.push(self.phrase_match(phrase, kind));
+        });
+        let last = prefixed.last().map_or(first, |last| last + 1);
+        let rest = (0..first).chain(last..count);
+        for phrase in rest.take((PHRASES_READ - (last - first)) as usize) {
+            if self.phrase(phrase).contains(&inside) {
+                matches.push(self.phrase_match(phrase, PhraseMatchKind::Inside));
+            }
+        }
+        matches.sort_unstable_by(|a, b| (a.kind, b.degree, a.phrase).cmp(&(b.kind, a.degree, b.phrase)));
+        matches.truncate(limit);
+        PhraseLookup { matches, complete: count <= PHRASES_READ }
+    }
+
+    /// Returns the number of the first phrase that is not before `text`.
+    fn first_phrase_from(&self, text: &str, count: u32) -> u32 {
+        let mut low = 0;
+        let mut high = count;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.phrase(middle) < text {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    fn phrase_match(&self, phrase: u32, kind: PhraseMatchKind) -> PhraseMatch {
+        let degree = self.degree(GraphNode { kind: NodeKind::Phrase, number: phrase });
+        PhraseMatch { phrase, kind, degree }
+    }
+}

@@ -1,0 +1,121 @@
+//! Size of answers: bounded on every route that returns passages, and what was left out is said.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use waymark_agent::{Search, SearchError, SearchQuery};
+use waymark_index::{Evidence, Hit, HitPath, Mode, Passage};
+
+use crate::harness::{ServerPlan, TestServer, says};
+
+/// Searcher that finds as many passages of 1,000 bytes as it is asked for, and fails on demand.
+#[derive(Debug)]
+struct Wordy;
+
+impl Search for Wordy {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Box::pin(async move {
+            if query.wanted.text == "broken" {
+                return Err(SearchError::Timeout);
+            }
+            let hit = |rank: usize| {
+                let passage = Passage { id: format!("p{rank}"), title: "T".into(), text: "x".repeat(1000) };
+                Hit { rank, score: 0.5, passage, metadata: None, path: HitPath::default() }
+            };
+            Ok(Evidence::of(1, query.wanted.mode, (1..=query.wanted.k).map(hit).collect()))
+        })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage, Mode::Triples]
+    }
+}
+
+async fn server(answer_bytes: usize) -> TestServer {
+    let mut plan = ServerPlan { searcher: Some(Arc::new(Wordy)), ..ServerPlan::new(says("hi")) };
+    plan.http.answer_bytes = answer_bytes;
+    plan.build().await
+}
+
+async fn post(server: &TestServer, path: &str, body: Value) -> Value {
+    let response = server.post(path, &body).await;
+    assert_eq!(response.status(), 200, "{path}");
+    response.json().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_single_search_leaves_out_its_last_passages_and_says_so() {
+    let server = server(100_000).await;
+    let answer = post(&server, "/v1/search", json!({"query": "x", "k": 200})).await;
+    let hits = answer["hits"].as_array().unwrap();
+    let left_out = answer["cut"]["left_out"].as_u64().unwrap() as usize;
+    assert!(hits.len() > 50 && hits.len() + left_out == 200 && answer.to_string().len() <= 100_000, "{left_out}");
+    assert_eq!(answer["cut"]["limit"], 100_000);
+    let small = post(&server, "/v1/search", json!({"query": "x", "k": 3})).await;
+    assert_eq!((small["hits"].as_array().unwrap().len(), &small["cut"]), (3, &Value::Null));
+
+    let params = json!({"name": "search", "arguments": {"query": "x", "k": 200}});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let answer = post(&server, "/mcp", call).await;
+    assert_eq!(answer["result"]["structuredContent"]["cut"]["left_out"], left_out);
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(text.ends_with(&format!("{left_out} more results were left out: ask for fewer (`k`).")), "{text}");
+
+    let few = server_page(30_000).await;
+    assert_eq!((&few["has_more"], &few["cut"]["limit"]), (&json!(true), &json!(30_000)));
+}
+
+async fn server_page(answer_bytes: usize) -> Value {
+    let server = server(answer_bytes).await;
+    post(&server, "/v1/vector_stores/default/search", json!({"query": "x", "max_num_results": 50})).await
+}
+
+#[tokio::test]
+async fn a_batch_answers_every_query_and_says_how_many_results_it_left_out() {
+    let server = server(1_000_000).await;
+    // A request of 12 kB that made 472 MB of answer.
+    let queries = vec!["x"; 2_600];
+    for (path, name, options) in [
+        ("/retrieve", "queries", json!({"topk": 200})),
+        ("/search", "queries", json!({"topk": 200, "return_scores": true, "return_times": true})),
+        ("/query", "query", json!({"retrieval_num": 20})),
+    ] {
+        let mut body = options;
+        body[name] = json!(queries);
+        let response = server.post(path, &body).await;
+        assert_eq!(response.headers()["content-type"], "application/json");
+        let text = response.text().await.unwrap();
+        assert!(text.len() < 1_100_000, "{path}: {}", text.len());
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let result = answer["result"].as_array().unwrap();
+        let left_out = answer["cut"]["left_out"].as_u64().unwrap() as usize;
+        assert_eq!(result.len(), 2_600);
+        let empty = if path == "/query" { json!({"docs": [], "facts": []}) } else { json!([]) };
+        assert_eq!(result.iter().filter(|found| **found == empty).count(), left_out, "{path}");
+        assert!(left_out > 2_000 && left_out < 2_600 && result[0] != empty, "{path}: {left_out}");
+        if path == "/search" {
+            assert_eq!(answer["time"].as_array().unwrap().len(), 2_600 - left_out);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_long_batch_is_streamed_and_broken_off_where_it_fails() {
+    let server = server(64 << 20).await;
+    let mut queries = vec!["x"; 100];
+    let whole = post(&server, "/retrieve", json!({"queries": queries, "topk": 50})).await;
+    assert_eq!(whole["result"].as_array().unwrap().len(), 100);
+    assert!(whole["cut"].is_null() && whole["result"][99].as_array().unwrap().len() == 50);
+    queries[90] = "broken";
+    let response = server.post("/retrieve", &json!({"queries": queries, "topk": 50})).await;
+    assert_eq!(response.status(), 200);
+    let chunks: Vec<_> = response.bytes_stream().collect().await;
+    assert!(chunks.last().unwrap().is_err(), "an incomplete answer must not look complete");
+    // A short answer has not been sent yet, so that its error has a status.
+    let response = server.post("/retrieve", &json!({"queries": ["x", "broken"], "topk": 1})).await;
+    assert_eq!(response.status(), 504);
+    let error: Value = response.json().await.unwrap();
+    assert_eq!(error["error"]["param"], "queries[1]");
+}
