@@ -230,7 +230,7 @@ fn check_events(trajectory: &Trajectory, events: &[Event]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn every_episode_keeps_its_limits_and_ends(plan in plan()) {

@@ -5,6 +5,7 @@ use waymark_index::Mode;
 use crate::budget::BudgetLimit;
 use crate::event::{Cited, EpisodeEnd};
 use crate::loop_variant::LoopVariant;
+use crate::retrieval::Format;
 
 use super::*;
 
@@ -134,8 +135,12 @@ fn after_the_rounds_an_answer_is_forced_when_serving() {
     assert_eq!(limits(&player.events), [BudgetLimit::Turns]);
     player.say("Paris</answer>");
     assert!(
-        player.text().ends_with("nothing<|im_end|>\n<answer>Paris</answer>")
-            || player.text().ends_with("\n<answer>Paris</answer>")
+        player.text().ends_with(
+            "
+<answer>Paris</answer>"
+        ),
+        "{}",
+        player.text()
     );
     let forced = player.machine.transcript().tokens().iter().filter(|token| token.forced).count();
     assert_eq!(forced, "\n<answer>".len());
@@ -250,14 +255,17 @@ fn a_client_sees_no_stop_string_and_nothing_after_it() {
 
 #[test]
 fn a_training_turn_is_sampled_to_its_end_and_cut() {
-    let mut player = Player::of("routerag", |policy| policy.variant = LoopVariant::Training);
+    let mut player = Player::of("routerag", |policy| {
+        policy.variant = LoopVariant::Training;
+        policy.retrieval.format = Format::Training;
+    });
     let spec = player.say(&format!("{SEARCH} and more"));
     assert_eq!(*spec.stops, waymark_engine::StopSet::default());
     player.find(&["one"]);
     player.say(&format!("{ANSWER} and more"));
     // Its format has blanks inside the tags, and no line break before the closing one.
     let block = "\n\n<information> Doc 1(Title: T) one </information>\n\n";
-    assert_eq!(player.text().replace("Document", "T"), format!("{SEARCH}{block}{ANSWER}"));
+    assert_eq!(player.text(), format!("{SEARCH}{block}{ANSWER}"));
     assert_eq!(finished(&mut player), paris());
 }
 
