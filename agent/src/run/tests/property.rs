@@ -71,7 +71,7 @@ fn budget() -> impl Strategy<Value = Budget> {
     let pick = |values: &'static [usize]| prop::sample::select(values);
     let maybe = |values: &'static [usize]| prop::option::of(prop::sample::select(values));
     (
-        (0..4usize, pick(&[1, 2, 5, 50, 300]), pick(&[1, 7, 30, 90, 250, 1000]), pick(&[0, 1, 20, 100, 2000])),
+        (0..4usize, pick(&[1, 2, 5, 50, 300]), pick(&[1, 7, 8, 9, 30, 90, 250, 1000]), pick(&[0, 1, 20, 100, 2000])),
         (pick(&[1500, 1750, 1900, 2200, 6000]), maybe(&[0, 1, 2]), maybe(&[0, 30, 300]), pick(&[1, 16, 64])),
     )
         .prop_map(|((turns, turn, sampled, observation), (context, searches, environment, answer))| Budget {

@@ -134,14 +134,7 @@ fn after_the_rounds_an_answer_is_forced_when_serving() {
     player.say(NONSENSE);
     assert_eq!(limits(&player.events), [BudgetLimit::Turns]);
     player.say("Paris</answer>");
-    assert!(
-        player.text().ends_with(
-            "
-<answer>Paris</answer>"
-        ),
-        "{}",
-        player.text()
-    );
+    assert!(player.text().ends_with("\n<answer>Paris</answer>"), "{}", player.text());
     let forced = player.machine.transcript().tokens().iter().filter(|token| token.forced).count();
     assert_eq!(forced, "\n<answer>".len());
     assert_eq!(finished(&mut player), paris());
