@@ -56,6 +56,7 @@ struct Plan {
     policy: usize,
     variant: LoopVariant,
     guided: bool,
+    least_searches: usize,
     budget: Budget,
     turns: Vec<String>,
     /// Number of passages found by each search; a search fails at 5.
@@ -92,22 +93,25 @@ fn plan() -> impl Strategy<Value = Plan> {
     let turn = prop_oneof![pieces, prop::sample::select(LINES).prop_map(str::to_owned)];
     let variants = vec![LoopVariant::Serving, LoopVariant::Evaluation, LoopVariant::Training];
     (
-        (0..Policy::BUILTIN.len(), prop::sample::select(variants), any::<bool>(), budget()),
+        (0..Policy::BUILTIN.len(), prop::sample::select(variants), any::<bool>(), 0..2usize, budget()),
         (prop::collection::vec(turn, 0..12), prop::collection::vec(0..6usize, 0..5), any::<bool>(), any::<bool>()),
         (0..40usize, prop::sample::select(vec![0, 0, 1, 100, 3000])),
     )
-        .prop_map(|((policy, variant, guided, budget), (turns, found, stops, cites), (late, tick))| Plan {
-            policy,
-            variant,
-            guided,
-            budget,
-            turns,
-            found,
-            stops,
-            cites,
-            late,
-            tick: Duration::from_millis(tick),
-        })
+        .prop_map(
+            |((policy, variant, guided, least_searches, budget), (turns, found, stops, cites), (late, tick))| Plan {
+                policy,
+                variant,
+                guided,
+                least_searches,
+                budget,
+                turns,
+                found,
+                stops,
+                cites,
+                late,
+                tick: Duration::from_millis(tick),
+            },
+        )
 }
 
 /// Plays an episode to its end, checking every step. `None` if its prompt does not fit.
@@ -115,6 +119,7 @@ fn play(plan: &Plan) -> Option<(Player, Trajectory)> {
     let mut policy = Policy::builtin(Policy::BUILTIN[plan.policy]).unwrap();
     policy.variant = plan.variant;
     policy.guided = plan.guided;
+    policy.retrieval.least_searches = plan.least_searches;
     policy.budget = plan.budget;
     let stop = if plan.stops { vec!["stop".to_owned()] } else { Vec::new() };
     let mut player =
@@ -251,6 +256,7 @@ fn episodes_of_every_kind_are_played() {
                 policy,
                 variant,
                 guided: false,
+                least_searches: 1,
                 budget,
                 turns: LINES.iter().map(|line| (*line).to_owned()).collect(),
                 found: vec![1, 5],

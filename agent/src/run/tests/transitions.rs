@@ -295,6 +295,25 @@ fn a_guided_turn_forces_and_chooses() {
 }
 
 #[test]
+fn the_parts_of_a_guided_turn_share_its_limit() {
+    let mut player = Player::of("routerag", |policy| {
+        policy.guided = true;
+        policy.variant = LoopVariant::Evaluation;
+        policy.retrieval.least_searches = 0;
+        policy.budget.sampled_tokens = 8;
+    });
+    // Half of the tokens are for the thought, a quarter for the query, and three choices do not fit beside them.
+    while let Step::Generate(spec) = player.next() {
+        let allowed = |letter: &&str| spec.allow.iter().flatten().any(|&id| id == u32::from(letter.as_bytes()[0]));
+        let text = ["s", "g", "["].into_iter().find(allowed).unwrap_or("xxxx");
+        let ended = player.write(&spec, text);
+        player.machine.generated(ended);
+    }
+    let sampled = player.machine.transcript().tokens().iter().filter(|token| token.logprob.is_some()).count();
+    assert_eq!(sampled, 8, "{}", player.text());
+}
+
+#[test]
 fn steps_that_nobody_answers_count_as_answered_with_nothing() {
     for name in Policy::BUILTIN {
         let mut player = Player::of(name, |_| ());
