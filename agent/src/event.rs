@@ -6,6 +6,8 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, TripleHit};
 
 use super::budget::BudgetLimit;
+use super::token_logprob::TokenLogprob;
+use super::usage::Usage;
 
 /// An event of an episode. In JSON, `type` names its kind.
 ///
@@ -272,61 +274,4 @@ pub enum EpisodeEnd {
     Time,
     /// The policy refused to answer, and its refusal is complete.
     Refused,
-}
-
-/// Token and search counts of an episode.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(as = EpisodeUsage))]
-pub struct Usage {
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Tokens sampled by the policy or forced in its name.
-    pub completion_tokens: usize,
-    /// Completion tokens outside the answer.
-    pub reasoning_tokens: usize,
-    /// Tokens injected by the environment.
-    pub environment_tokens: usize,
-    /// Prompt tokens found in the prefix cache.
-    pub cached_tokens: usize,
-    /// Executed searches, without those answered from the episode's memory. 0 in records written before searches were
-    /// counted.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required))]
-    pub searches: usize,
-    /// Total duration of the searches, in milliseconds.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required))]
-    pub search_ms: f64,
-}
-
-/// A token of a delta with its log-probability.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct TokenLogprob {
-    /// Token ID.
-    pub id: u32,
-    /// Text of the token; invalid UTF-8 appears as U+FFFD.
-    pub text: String,
-    /// Bytes of the token.
-    pub bytes: Vec<u8>,
-    /// Log-probability under the full distribution. `null` for a forced token.
-    #[cfg_attr(feature = "openapi", schema(required))]
-    pub logprob: Option<f32>,
-    /// Most probable tokens at this position, best first.
-    pub top: Vec<TopLogprob>,
-}
-
-/// An alternative token.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct TopLogprob {
-    /// Token ID.
-    pub id: u32,
-    /// Text of the token; invalid UTF-8 appears as U+FFFD.
-    pub text: String,
-    /// Bytes of the token.
-    pub bytes: Vec<u8>,
-    /// Log-probability under the full distribution.
-    pub logprob: f32,
 }

@@ -3,12 +3,12 @@
 //! | modules | content |
 //! |---|---|
 //! | `protocol`, `training_protocol`, `action`, `segment`, `tag`, `json_query`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | protocols: the prompt, the actions of a turn, and the observations |
-//! | `policy`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
+//! | `policy`, `policy_file`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
 //! | `conversation`, `runtime`, `text_codec`, `speaker`, `episode`, `episode_limits`, `run`, `observation` | the loop |
 //! | `guide`, `token_bans` | the loop for policies that were never trained in it |
 //! | `answer_format`, `answer_opening`, `answer_closing`, `tool_constraint` | answers that must be JSON, or a tool call |
 //! | `scanner`, `answer_filter`, `turn_reader`, `tool_call` | tokens to deltas; tool calls in a reply |
-//! | `event`, `trajectory`, `replay` | events, records, and replaying a record |
+//! | `event`, `token_logprob`, `usage`, `trajectory`, `replay` | events, records, and replaying a record |
 //! | `citation` | passages that support an answer |
 //! | `sanitize` | tags in retrieved text made harmless |
 //! | `search`, `search_pool`, `excluded_passages` | search on threads of its own |
@@ -43,6 +43,7 @@ mod options;
 pub mod path_router;
 mod plain;
 mod policy;
+mod policy_file;
 mod policy_loading;
 mod protocol;
 mod protocol_registry;
@@ -63,11 +64,13 @@ pub mod tag;
 mod tearag;
 mod text_codec;
 mod token_bans;
+mod token_logprob;
 pub mod tool_call;
 mod tool_constraint;
 mod training_protocol;
 mod trajectory;
 mod turn_reader;
+mod usage;
 mod verbatim;
 
 pub use action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
@@ -75,7 +78,7 @@ pub use budget::{Budget, BudgetLimit};
 pub use conversation::{Conversation, ConversationMessage, Role};
 pub use episode::Episode;
 pub use error::AgentError;
-pub use event::{Cited, EpisodeEnd, Event, TokenLogprob, TopLogprob, Usage};
+pub use event::{Cited, EpisodeEnd, Event};
 pub use evo_rag::EvoRag;
 pub use excluded_passages::MAX_WITHOUT;
 pub use generator::{Generator, SessionSource, Steps};
@@ -98,6 +101,8 @@ pub use search::{BlockingSearch, Search, SearchError, SearchLimits, SearchQuery,
 pub use search_r1::SearchR1;
 pub use segment::{SegmentKind, Tag, Tags, TurnSegment};
 pub use tearag::TeaRag;
+pub use token_logprob::{TokenLogprob, TopLogprob};
 pub use training_protocol::TrainingProtocol;
 pub use trajectory::{ActionRecord, PartialTrajectory, SearchRecord, Timings, Trajectory};
+pub use usage::Usage;
 pub use verbatim::Verbatim;

@@ -7,7 +7,8 @@ use waymark_engine::Engine;
 use super::AgentError;
 use super::content_hash::{check_adapter_below, check_below, content_hash};
 use super::loaded_base::LoadedBase;
-use super::policy::{FILE, Policy};
+use super::policy::Policy;
+use super::policy_file::FILE;
 
 impl Policy {
     /// Reads a policy directory and loads its adapter into `engine`, whose base model is `base`.

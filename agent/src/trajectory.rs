@@ -4,7 +4,8 @@ use waymark_engine::Token;
 use waymark_index::{Hit, Mode, TripleHit};
 
 use super::action::Action;
-use super::event::{EpisodeEnd, Usage};
+use super::event::EpisodeEnd;
+use super::usage::Usage;
 
 /// Record of one run of the loop for one question.
 #[derive(Debug, Clone, PartialEq)]

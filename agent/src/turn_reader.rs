@@ -8,9 +8,10 @@ use waymark_engine::TokenStep;
 use waymark_models::tokenizer::{Detokenizer, Tokenizer};
 
 use super::answer_filter::AnswerFilter;
-use super::event::{Event, TokenLogprob, TopLogprob};
+use super::event::Event;
 use super::scanner::{Scanner, TextPiece};
 use super::segment::{SegmentKind, Tags};
+use super::token_logprob::{TokenLogprob, TopLogprob};
 
 /// Reads one turn while it is written, and keeps its text.
 #[derive(Debug)]

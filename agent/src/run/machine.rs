@@ -10,9 +10,10 @@ use waymark_engine::TokenStep;
 use waymark_index::Evidence;
 
 use crate::AgentError;
-use crate::event::{Cited, Event, Usage};
+use crate::event::{Cited, Event};
 use crate::search::SearchError;
 use crate::trajectory::{PartialTrajectory, Trajectory};
+use crate::usage::Usage;
 
 use super::core::EpisodeCore;
 use super::setup::EpisodeSetup;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use waymark_index::Evidence;
 
 use crate::budget::BudgetLimit;
-use crate::event::{Cited, Usage};
+use crate::event::Cited;
 use crate::protocol::Injected;
 use crate::search::SearchError;
+use crate::usage::Usage;
 
 use super::guide_run::GuideRun;
 use super::search_result::PendingSearch;

@@ -6,8 +6,8 @@ use waymark_engine::{Origin, Token, TokenStep};
 use waymark_index::Passage;
 use waymark_models::tokenizer::Tokenizer;
 
-use crate::event::Usage;
 use crate::trajectory::{ActionRecord, PartialTrajectory, SearchRecord, Timings};
+use crate::usage::Usage;
 
 /// Record of a running episode.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Tests of the state machine, without an engine, an index or a runtime.
 #![allow(clippy::unwrap_used)]
 
+mod limits;
 mod property;
 mod transitions;
 
@@ -14,9 +15,10 @@ use waymark_engine::{EngineError, Generate, Matcher, Origin, SessionOptions, Tok
 use waymark_index::{Evidence, Hit, HitPath, Mode, Passage};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
+use crate::budget::BudgetLimit;
 use crate::conversation::Conversation;
 use crate::episode::Episode;
-use crate::event::Event;
+use crate::event::{EpisodeEnd, Event};
 use crate::generator::{Generator, SessionSource, Steps};
 use crate::options::EpisodeOptions;
 use crate::policy::Policy;
@@ -27,6 +29,10 @@ use crate::{AgentError, Protocol};
 use super::machine::EpisodeMachine;
 use super::setup::EpisodeSetup;
 use super::step::{Step, TurnEnd};
+
+const SEARCH: &str = "<think>a</think>\n<search> [graph] q </search>";
+const ANSWER: &str = "<think>b</think>\n<answer> Paris </answer>";
+const NONSENSE: &str = "nothing";
 
 const MODES: [Mode; 5] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag];
 
@@ -243,4 +249,23 @@ impl Player {
     fn text(&self) -> String {
         self.tokenizer.decode(&self.sequence[self.machine.transcript().prompt_tokens()..])
     }
+}
+
+fn limits(events: &[Event]) -> Vec<BudgetLimit> {
+    let limit = |event: &Event| match event {
+        Event::Budget { kind } => Some(*kind),
+        _ => None,
+    };
+    events.iter().filter_map(limit).collect()
+}
+
+fn finished(player: &mut Player) -> (EpisodeEnd, Option<String>) {
+    player.close();
+    assert!(matches!(player.next(), Step::End));
+    let trajectory = player.machine.take_trajectory();
+    (trajectory.finish, trajectory.answer)
+}
+
+fn paris() -> (EpisodeEnd, Option<String>) {
+    (EpisodeEnd::Stop, Some("Paris".to_owned()))
 }
