@@ -46,6 +46,7 @@ impl<'a> EmbeddingCache<'a> {
 
     /// Returns the vector of length 1 of the text with the hash `key`.
     pub(crate) fn get(&self, key: TextHash) -> Result<Option<Vec<f32>>, IndexError> {
+        // The snapshot first: its vectors lie in mapped memory, those of the journal must be read.
         match self.published.get(&key) {
             Some(row) => Ok(Some(row.to_vec())),
             None => self.journal().map_or(Ok(None), |mut journal| journal.get(key)),

@@ -52,6 +52,7 @@ impl BaseSnapshot<'_> {
             let origin = graph.origin(old);
             if let Some(number) = number.filter(|&number| unknown[number as usize])
                 && origin.is_extracted()
+                // The built-in extractor knows the titles of the whole corpus, so that its triples change with it.
                 && self.again != Some(origin)
             {
                 triples.add(number, &graph.triples(old)?, origin)?;

@@ -122,6 +122,7 @@ impl Condition {
     fn size(&self) -> (usize, usize) {
         match self {
             Condition::Compare { .. } => (0, 1),
+            // An empty list is still a comparison per document.
             Condition::Among { values, .. } => (0, values.len().max(1)),
             Condition::All(parts) | Condition::Any(parts) => parts
                 .iter()

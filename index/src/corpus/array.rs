@@ -79,6 +79,7 @@ impl<R: BufRead> Elements<R> {
         let mut in_string = false;
         let mut escaped = false;
         while let Some(byte) = self.byte()? {
+            // A missing brace would read the rest of the file into memory.
             if bytes.len() == self.longest {
                 let message = format!("the passage that begins here is longer than {} bytes", self.longest);
                 return Err(IndexError::BadCorpus { location: start, message });
@@ -86,6 +87,7 @@ impl<R: BufRead> Elements<R> {
             bytes.push(byte);
             match byte {
                 _ if escaped => escaped = false,
+                // Outside of strings a backslash is an error, which the parser reports.
                 b'\\' => escaped = in_string,
                 b'"' => in_string = !in_string,
                 b'{' if !in_string => depth += 1,

@@ -49,11 +49,13 @@ pub(super) fn read(
 fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
     let visible = |entry: &DirEntry| entry.depth() == 0 || !entry.file_name().to_string_lossy().starts_with('.');
     let mut files = Vec::new();
+    // The order of a directory differs between machines, and with it the numbers of the passages.
     for entry in WalkDir::new(root).sort_by_file_name().into_iter().filter_entry(visible) {
         let entry = entry.map_err(|error| {
             let path = error.path().unwrap_or(root).to_owned();
             IndexError::Io { action: "read", path, source: error.into() }
         })?;
+        // `is_file` follows links to files. The walk follows none, so that a circle of folders ends.
         if entry.path().is_file() && is_prose(entry.path()) {
             files.push(entry.into_path());
         }

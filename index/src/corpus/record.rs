@@ -53,10 +53,12 @@ fn broken(error: &serde_json::Error) -> String {
 }
 
 fn id(fields: &mut Map<String, Value>) -> Result<Option<String>, String> {
+    // `shift_remove` keeps the order of the other fields, which become metadata.
     match fields.shift_remove("id") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(id)) if id.is_empty() => Err("field `id` is empty".to_owned()),
         Some(Value::String(id)) => Ok(Some(id)),
+        // Corpora often number their passages.
         Some(Value::Number(id)) => Ok(Some(id.to_string())),
         Some(_) => Err("field `id` is neither a string nor a number".to_owned()),
     }
@@ -84,6 +86,7 @@ fn metadata(mut rest: Map<String, Value>) -> Result<Option<Map<String, Value>>, 
         Some(Value::Object(metadata)) => metadata,
         Some(_) => return Err("field `metadata` is not an object".to_owned()),
     };
+    // A field next to `metadata` replaces one of the same name in it.
     metadata.append(&mut rest);
     Ok((!metadata.is_empty()).then_some(metadata))
 }

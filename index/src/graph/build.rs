@@ -40,6 +40,7 @@ impl GraphDraft<'_> {
         extract: Option<&dyn Extract>,
         earlier: Option<&str>,
     ) -> Result<GraphInfo, IndexError> {
+        // An extractor whose triples are all gone is no source any more.
         let earlier =
             earlier.filter(|_| [TripleOrigin::Extracted, TripleOrigin::Builtin].iter().any(|&from| triples.has(from)));
         let asked = extract.map(|extract| self.extract(&mut triples, extract)).transpose()?;
@@ -84,6 +85,7 @@ impl GraphDraft<'_> {
                 let [subject, relation, object] = statements.facts[number as usize];
                 Ok(phrase::fact(phrases.get(subject), relations.get(relation), phrases.get(object)))
             })?;
+        // Each search scans all facts, and codes are a quarter of the vectors' bytes.
         Codes::write(&fact_vectors, &self.dir.join(graph_file::FACT_CODES))?;
         let synonyms = self.synonyms(&phrases, &phrase_vectors)?;
         synonyms.write(&self.dir.join(graph_file::SYNONYMS))?;
@@ -96,6 +98,7 @@ impl GraphDraft<'_> {
             triples: statements.stated.len() as u64,
             phrases: statements.phrases as u64,
             facts: statements.facts.len() as u64,
+            // Every edge stands in the rows of both its ends.
             edges: compiled.targets.len() as u64 / 2,
         })
     }

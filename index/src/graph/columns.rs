@@ -67,6 +67,7 @@ impl ColumnFile {
     /// Returns the next column, which must be of this type.
     pub(crate) fn take<T: Element>(&mut self) -> Result<Column<T>, IndexError> {
         match self.directory.next() {
+            // A length that is no whole number of elements would make `cast_slice` panic.
             Some((kind, range)) if kind == T::KIND && range.len() % size_of::<T>() == 0 => {
                 Ok(Column { map: Arc::clone(&self.map), range, of: PhantomData })
             }
@@ -83,6 +84,7 @@ impl ColumnFile {
 fn directory(bytes: &[u8]) -> Option<Vec<([u8; 8], Range<usize>)>> {
     let (rest, tail) = bytes.split_at_checked(bytes.len().checked_sub(TAIL)?)?;
     let (count, magic) = tail.split_first_chunk()?;
+    // A file that was cut lacks the magic at its end.
     if !bytes.starts_with(&MAGIC) || *magic != MAGIC {
         return None;
     }

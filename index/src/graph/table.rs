@@ -22,6 +22,7 @@ impl StringTable {
         }
         let text = std::str::from_utf8(&table.text).map_err(|_| columns.corrupt("its texts are not UTF-8"))?;
         let bounds = table.offsets.windows(2).map(|pair| (pair[0] as usize, pair[1] as usize));
+        // `get` also refuses a text that would begin within a character.
         let mut texts = bounds.map(|(start, end)| text.get(start..end));
         let mut last = None;
         if !texts.all(|text| text.is_some() && last.replace(text) < Some(text)) {
@@ -62,6 +63,7 @@ impl StringTable {
         columns.begin::<u64>()?;
         columns.push(&[0_u64])?;
         let mut end = 0;
+        // Two passes, so that the texts need not be held in memory.
         for text in texts.clone() {
             end += text.len() as u64;
             columns.push(&[end])?;

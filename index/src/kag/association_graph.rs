@@ -117,6 +117,7 @@ impl AssociationGraph {
                 }
             }
         }
+        // In the order of the nodes, so that sums are rounded the same way every time.
         let edges = builder.edges.into_iter().map(|((a, b), weight)| (a, b, weight)).collect();
         AssociationGraph { chunks: chunks.len(), triples: triples.len(), entities: builder.entities, keys, edges }
     }

@@ -137,6 +137,7 @@ fn find(
     query.enter_stage("the vector search")?;
     let question = &vectors[0];
     let dense = &index.snapshot.dense;
+    // At least `k`, as all results may be chunks.
     let chunks = dense.search(question, options.chunks.max(query.k), query.deadline, allowed)?;
     // Without a key entity, the question itself takes its place.
     let about = if keys.is_empty() { &vectors[..] } else { &vectors[1..] };
@@ -147,6 +148,7 @@ fn find(
     let phrases = phrases.collect::<Result<Vec<_>, IndexError>>()?;
     query.enter_stage("the facts were searched")?;
     let stated = |fact: &u32| passages_stating(graph, *fact, allowed).next().is_some();
+    // Filtered before the best are taken, so that a condition does not shorten the list.
     let facts = facts_of(graph, &phrases).into_iter().filter(stated);
     let facts = facts.map(|fact| Scored { number: fact, score: dot(question, graph.fact_vector(fact)) });
     let facts = best(facts.collect(), options.triples.max(query.k));

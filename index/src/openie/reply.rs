@@ -91,6 +91,7 @@ pub(crate) fn mend(text: &str) -> String {
     if is_json(text) {
         return text.to_owned();
     }
+    // Any comma counts, even one within a string: HippoRAG does not look either.
     let kept = text.rfind(',').map_or(text, |comma| &text[..comma]);
     let mut open = Vec::new();
     let mut in_string = false;

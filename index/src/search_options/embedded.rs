@@ -120,6 +120,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for RestFields<'_, A> {
                 Some(ObjectKey::Rest(key)) => return Ok(Some(key)),
                 Some(ObjectKey::Option(field, unused)) => {
                     let set = self.map.next_value_seed(OptionSeed { field, scope: self.scope })?;
+                    // Each option is read at most once, so nothing is overwritten.
                     *self.search = set.or(self.search);
                     seed = unused;
                 }

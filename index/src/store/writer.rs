@@ -60,6 +60,7 @@ impl StoreWriter {
         }
         let ids = std::mem::take(&mut self.ids);
         let mut order: Vec<u32> = (0..).take(ids.len()).collect();
+        // IDs are looked up by bisection: a hash table would be larger, and not readable in place.
         order.sort_unstable_by_key(|&number| &ids[number as usize]);
         for number in order {
             self.write(&number.to_le_bytes())?;

@@ -34,6 +34,7 @@ pub(super) fn nearest(
     let cut = PrefixSplit::of(vectors.dims());
     let all = columns.len() as u64;
     let pairs = AtomicU64::new(0);
+    // One chunk at a time, so that the panels' memory does not grow with the graph.
     for columns in columns.chunks(CHUNK) {
         let scan = Scan { vectors, columns, panels: Panels::of(vectors, columns, cut), cut };
         share(&mut found, BLOCK, threads, |block| {

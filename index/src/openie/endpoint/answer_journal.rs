@@ -102,6 +102,7 @@ impl AnswerJournal {
         let read = self.file.seek(SeekFrom::Start(start)).and_then(|_| self.file.read_exact(&mut bytes));
         read.map_err(IndexError::io("read", &self.path))?;
         let line = serde_json::from_slice::<JournalLine>(&bytes);
+        // Keys are half a hash, so the text itself is compared.
         Ok(line.ok().filter(|line| line.passage == passage).map(|line| line.extracted_triples))
     }
 
@@ -133,6 +134,7 @@ impl AnswerJournal {
     }
 
     fn key(&self, passage: &str) -> Key {
+        // The zero separates the parts: no model's name holds one.
         let hash = Sha256::new().chain_update(&self.model).chain_update([0]).chain_update(passage).finalize();
         let mut key = Key::default();
         key.copy_from_slice(&hash[..16]);

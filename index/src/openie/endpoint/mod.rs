@@ -210,6 +210,7 @@ impl Endpoint {
             match answer {
                 Ok(answer) => {
                     in_a_row = 0;
+                    // First into the journal: the answer is paid for, whatever the sink does with it.
                     if let Some(journal) = journal.as_mut() {
                         journal.add(&text, &answer)?;
                     }
@@ -232,6 +233,7 @@ impl Endpoint {
                     if kind == prompter::FailureScope::Refused || in_a_row >= hopeless {
                         return Err(IndexError::Extract { what: self.id(), source: message.into() });
                     }
+                    // An empty list marks the passage as asked, so that later commits do not ask again.
                     numbers.iter().try_for_each(|&number| sink(number, Vec::new()))?;
                 }
             }
