@@ -132,7 +132,7 @@ async fn a_key_is_refused_before_its_body_is_read() {
 #[tokio::test]
 async fn a_key_that_asks_too_often_waits() {
     let secret = Secret::generate();
-    let limits = KeyLimits { requests_per_minute: Some(3), concurrent: None };
+    let limits = KeyLimits { requests_per_minute: Some(3), ..KeyLimits::default() };
     let other = Secret::generate();
     let entries = vec![
         KeyEntry { limits, ..entry("often", &secret, &[Scope::Infer]) },
@@ -162,7 +162,7 @@ async fn a_key_that_asks_too_often_waits() {
 #[tokio::test]
 async fn a_key_has_so_much_running_until_it_is_sent_or_given_up() {
     let secret = Secret::generate();
-    let limits = KeyLimits { requests_per_minute: None, concurrent: Some(1) };
+    let limits = KeyLimits { concurrent: Some(1), ..KeyLimits::default() };
     let entries = vec![KeyEntry { limits, ..entry("a", &secret, &[Scope::Infer]) }];
     let backend = says(&"word ".repeat(1000)).with_time(Duration::from_millis(4), Duration::ZERO);
     let server = ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(backend) }.build().await;

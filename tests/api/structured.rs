@@ -244,7 +244,8 @@ async fn responses_are_held_to_a_schema_as_well() {
 #[tokio::test]
 async fn a_schema_that_takes_too_much_work_is_the_clients_fault() {
     let server = TestServer::new(says("no")).await;
-    let optional: Value = (0..1_500).map(|at| (format!("p{at}"), json!({"type": "string"}))).collect::<Map<_, _>>().into();
+    let optional: Value =
+        (0..1_500).map(|at| (format!("p{at}"), json!({"type": "string"}))).collect::<Map<_, _>>().into();
     for schema in [
         json!({"type": "string", "pattern": "[^\\x00-\\x10]{0,5000}x"}),
         json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "[^\\x00-\\x10]{0,5000}x"}}}),
@@ -252,14 +253,16 @@ async fn a_schema_that_takes_too_much_work_is_the_clients_fault() {
     ] {
         let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
         for stream in [false, true] {
-            let response = server
-                .post("/v1/chat/completions", &ask(json!({"response_format": format, "stream": stream})))
-                .await;
+            let response =
+                server.post("/v1/chat/completions", &ask(json!({"response_format": format, "stream": stream}))).await;
             let status = response.status().as_u16();
             let text = response.text().await.unwrap();
             // What the first tokens do not show is an error of the same kind later.
             let named = text.contains("\"code\":\"invalid_value\"") && text.contains("\"param\":\"response_format\"");
-            assert!(status == 400 && named || status == 200 && !text.contains("server_error"), "{stream} {status} {text}");
+            assert!(
+                status == 400 && named || status == 200 && !text.contains("server_error"),
+                "{stream} {status} {text}"
+            );
         }
     }
     server.quiet().await;

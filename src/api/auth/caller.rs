@@ -1,20 +1,25 @@
 //! Extractor for the identity, limits and deadline of a request's sender.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use tokio::time::Instant;
 use waymark_engine::RequestId;
 
+use super::gate::too_many;
 use crate::api::error::{ApiError, Code};
 use crate::api::lifetime::Lifetime;
-use crate::keys::KeyOwner;
+use crate::keys::{KeyOwner, KnownKey};
 
 /// Sender of a request, with its limits and its deadline.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     /// Owner of the objects that the request creates. `None` if the server requires no keys.
     pub(crate) owner: Option<KeyOwner>,
+    /// Key to whose limits the request counts. `None` if the server requires no keys.
+    pub(crate) account: Option<Arc<KnownKey>>,
     /// Salt of the prefix cache: callers with different salts share no cached prefixes. 0 for callers that share
     /// theirs.
     pub(crate) salt: u64,
@@ -42,6 +47,21 @@ impl Caller {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Counts `more` requests beyond the one that was admitted, such as the further prompts of a list.
+    ///
+    /// # Errors
+    /// 429 if the caller's key may not make as many.
+    pub(crate) fn count_requests(&self, more: usize) -> Result<(), ApiError> {
+        let Some(known) = self.account.as_ref().filter(|_| more > 0) else { return Ok(()) };
+        let now = Instant::now().into_std();
+        known.meter.count_requests(&known.entry.limits, more, now).map_err(|refused| too_many(known, refused))
+    }
+
+    /// Returns the count of the tokens of an episode.
+    pub(crate) fn tokens(&self) -> TokenCount {
+        TokenCount(self.account.clone())
     }
 
     /// Checks that the caller, who holds `own` of the `used` places for `what`, may take another one of `most`.
@@ -72,9 +92,10 @@ impl<S: Sync> FromRequestParts<S> for Caller {
         let lifetime = parts.extensions.get::<Lifetime>().cloned().unwrap_or_default();
         let known = parts.extensions.get::<CallerKey>();
         Ok(Self {
-            owner: known.map(|known| known.owner),
+            owner: known.map(|known| known.known.entry.digest.owner()),
+            account: known.map(|known| Arc::clone(&known.known)),
             salt: known.map_or(0, |known| known.salt),
-            concurrent: known.and_then(|known| known.concurrent),
+            concurrent: known.and_then(|known| known.known.entry.limits.concurrent),
             shares: known.is_some_and(|known| known.shares),
             lifetime,
             request: parts.extensions.get::<RequestId>().copied(),
@@ -82,12 +103,24 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
+/// Count of tokens towards the limit of a key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TokenCount(Option<Arc<KnownKey>>);
+
+impl TokenCount {
+    /// Counts `tokens` tokens.
+    pub(crate) fn add(&self, tokens: usize) {
+        if let Some(known) = &self.0 {
+            known.meter.count_tokens(&known.entry.limits, tokens, Instant::now().into_std());
+        }
+    }
+}
+
 /// Facts about a key that the gate attaches to a request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct CallerKey {
-    pub(super) owner: KeyOwner,
+    pub(super) known: Arc<KnownKey>,
     pub(super) salt: u64,
-    pub(super) concurrent: Option<u32>,
     pub(super) shares: bool,
 }
 

@@ -93,12 +93,8 @@ impl AuthGate {
             .map_err(|refused| too_many(&known, refused))?;
         // 0 stands for the shared cache; the salt of a digest is never 0.
         let salt = if self.private_cache || known.entry.private_cache { known.entry.digest.salt() } else { 0 };
-        request.extensions_mut().insert(caller::CallerKey {
-            owner: known.entry.digest.owner(),
-            salt,
-            concurrent: known.entry.limits.concurrent,
-            shares: self.keys.several(),
-        });
+        let shares = self.keys.several();
+        request.extensions_mut().insert(caller::CallerKey { known, salt, shares });
         Ok(Some(admitted))
     }
 }
@@ -116,11 +112,16 @@ fn unknown(message: &str) -> ApiError {
     ApiError::new(Code::InvalidApiKey, message)
 }
 
-fn too_many(known: &KnownKey, refused: Refused) -> ApiError {
+pub(super) fn too_many(known: &KnownKey, refused: Refused) -> ApiError {
     let limits = &known.entry.limits;
     match refused {
         Refused::Rate(wait) => {
             let message = format!("this key may ask {} times a minute", limits.requests_per_minute.unwrap_or_default());
+            ApiError { retry_after: Some(wait), ..ApiError::new(Code::RateLimited, message) }
+        }
+        Refused::Tokens(wait) => {
+            let most = limits.tokens_per_minute.unwrap_or_default();
+            let message = format!("this key may use {most} tokens a minute");
             ApiError { retry_after: Some(wait), ..ApiError::new(Code::RateLimited, message) }
         }
         Refused::Concurrency => {

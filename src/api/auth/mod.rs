@@ -14,6 +14,6 @@ mod caller;
 mod gate;
 mod routes;
 
-pub(crate) use caller::Caller;
+pub(crate) use caller::{Caller, TokenCount};
 pub(crate) use gate::{AuthGate, authorize};
 pub(crate) use routes::ProtectedRoutes;
