@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use waymark_agent::{AgentError, Episode, EpisodeEnd, Event, Policy};
 
-use super::auth::TokenCount;
+use super::auth::Accounts;
 use super::error::ApiError;
 use super::metrics::{EpisodeLabels, PolicyLabels, ServerMetrics};
 use super::traces::Recorder;
@@ -29,10 +29,10 @@ pub(crate) fn follow(
     episodes: Vec<(Episode, Option<Recorder>)>,
     policy: &Arc<Policy>,
     metrics: &ServerMetrics,
-    tokens: &TokenCount,
+    accounts: &Accounts,
 ) -> Events {
     let each = episodes.into_iter().enumerate().map(|(index, (episode, recorder))| {
-        let record = EpisodeRecord::new(metrics.clone(), policy.clone(), tokens.clone(), episode.prompt_tokens());
+        let record = EpisodeRecord::new(metrics.clone(), policy.clone(), accounts.clone(), episode.prompt_tokens());
         events(episode, record, recorder).map(move |event| (index, event)).boxed()
     });
     stream::select_all(each).boxed()
@@ -84,19 +84,19 @@ fn events(
 struct EpisodeRecord {
     metrics: ServerMetrics,
     policy: Arc<Policy>,
-    /// Limit of the key that pays for the episode.
-    tokens: TokenCount,
+    /// Limits that the tokens of the episode count towards.
+    accounts: Accounts,
     begun: Instant,
     spoke: bool,
     outcome: &'static str,
 }
 
 impl EpisodeRecord {
-    fn new(metrics: ServerMetrics, policy: Arc<Policy>, tokens: TokenCount, prompt: usize) -> Self {
+    fn new(metrics: ServerMetrics, policy: Arc<Policy>, accounts: Accounts, prompt: usize) -> Self {
         // The prompt counts at once, so that the next requests of the key wait for it.
-        tokens.add(prompt);
+        accounts.count_tokens(prompt);
         // An episode that is dropped before it sets an outcome was canceled.
-        Self { metrics, policy, tokens, begun: Instant::now(), spoke: false, outcome: "cancelled" }
+        Self { metrics, policy, accounts, begun: Instant::now(), spoke: false, outcome: "cancelled" }
     }
 
     fn labels(&self) -> PolicyLabels {
@@ -109,7 +109,7 @@ impl EpisodeRecord {
 
     /// Updates the metrics for an event. Returns `false` for an event to skip because the episode's error tells more.
     fn note(&mut self, event: &Event) -> bool {
-        self.tokens.add(event_tokens(event));
+        self.accounts.count_tokens(event_tokens(event));
         match event {
             Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } if !self.spoke => {
                 self.spoke = true;

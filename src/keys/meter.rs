@@ -81,6 +81,17 @@ impl Meter {
         }
     }
 
+    /// Returns `true` if nothing runs and every limit is unused, so that the meter is as good as a new one.
+    pub(crate) fn is_idle(&self, limits: &KeyLimits, now: Instant) -> bool {
+        let mut usage = self.usage();
+        let KeyUsage { requests, tokens, running } = &mut *usage;
+        let places = [(requests, limits.requests_per_minute), (tokens, limits.tokens_per_minute)];
+        let unused = |(place, rate): (&mut Option<Bucket>, Option<u32>)| {
+            rate.is_none_or(|rate| Bucket::of(place, rate, now).level >= f64::from(rate))
+        };
+        *running == 0 && places.into_iter().all(unused)
+    }
+
     fn usage(&self) -> MutexGuard<'_, KeyUsage> {
         // A poisoned lock is safe to use: no code in here can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -202,6 +213,7 @@ mod tests {
         meter.count_tokens(&limits, 900, now);
         let Err(Refused::Tokens(wait)) = meter.admit(&limits, now) else { panic!("it was let in") };
         assert!(wait > Duration::from_secs(30) && wait < Duration::from_secs(31), "{wait:?}");
+        assert!(!meter.is_idle(&limits, now + wait) && meter.is_idle(&limits, now + Duration::from_secs(120)));
         meter.admit(&limits, now + wait).unwrap();
     }
 

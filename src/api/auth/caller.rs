@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use tokio::time::Instant;
 use waymark_engine::RequestId;
 
-use super::gate::too_many;
+use super::account::Accounts;
 use crate::api::error::{ApiError, Code};
 use crate::api::lifetime::Lifetime;
 use crate::keys::{KeyOwner, KnownKey};
@@ -18,8 +17,8 @@ use crate::keys::{KeyOwner, KnownKey};
 pub(crate) struct Caller {
     /// Owner of the objects that the request creates. `None` if the server requires no keys.
     pub(crate) owner: Option<KeyOwner>,
-    /// Key to whose limits the request counts. `None` if the server requires no keys.
-    pub(crate) account: Option<Arc<KnownKey>>,
+    /// Limits that the request counts towards.
+    pub(crate) accounts: Accounts,
     /// Salt of the prefix cache: callers with different salts share no cached prefixes. 0 for callers that share
     /// theirs.
     pub(crate) salt: u64,
@@ -47,21 +46,6 @@ impl Caller {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Counts `more` requests beyond the one that was admitted, such as the further prompts of a list.
-    ///
-    /// # Errors
-    /// 429 if the caller's key may not make as many.
-    pub(crate) fn count_requests(&self, more: usize) -> Result<(), ApiError> {
-        let Some(known) = self.account.as_ref().filter(|_| more > 0) else { return Ok(()) };
-        let now = Instant::now().into_std();
-        known.meter.count_requests(&known.entry.limits, more, now).map_err(|refused| too_many(known, refused))
-    }
-
-    /// Returns the count of the tokens of an episode.
-    pub(crate) fn tokens(&self) -> TokenCount {
-        TokenCount(self.account.clone())
     }
 
     /// Checks that the caller, who holds `own` of the `used` places for `what`, may take another one of `most`.
@@ -93,26 +77,13 @@ impl<S: Sync> FromRequestParts<S> for Caller {
         let known = parts.extensions.get::<CallerKey>();
         Ok(Self {
             owner: known.map(|known| known.known.entry.digest.owner()),
-            account: known.map(|known| Arc::clone(&known.known)),
+            accounts: parts.extensions.get::<Accounts>().cloned().unwrap_or_default(),
             salt: known.map_or(0, |known| known.salt),
             concurrent: known.and_then(|known| known.known.entry.limits.concurrent),
             shares: known.is_some_and(|known| known.shares),
             lifetime,
             request: parts.extensions.get::<RequestId>().copied(),
         })
-    }
-}
-
-/// Count of tokens towards the limit of a key.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct TokenCount(Option<Arc<KnownKey>>);
-
-impl TokenCount {
-    /// Counts `tokens` tokens.
-    pub(crate) fn add(&self, tokens: usize) {
-        if let Some(known) = &self.0 {
-            known.meter.count_tokens(&known.entry.limits, tokens, Instant::now().into_std());
-        }
     }
 }
 
