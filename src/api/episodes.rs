@@ -82,7 +82,7 @@ pub(super) async fn start_all(
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
     }
     let count = episodes.len();
-    let events = admitted(follow(episodes, policy, &state.metrics), count).await?;
+    let events = admitted(follow(episodes, policy, &state.metrics, &caller.accounts), count).await?;
     // From here on, dropped episodes count as canceled and leave a trace.
     admission.store(true, Relaxed);
     Ok(events)

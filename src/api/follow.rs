@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use waymark_agent::{AgentError, Episode, EpisodeEnd, Event, Policy};
 
+use super::auth::Accounts;
 use super::error::ApiError;
 use super::metrics::{EpisodeLabels, PolicyLabels, ServerMetrics};
 use super::traces::Recorder;
@@ -28,9 +29,10 @@ pub(crate) fn follow(
     episodes: Vec<(Episode, Option<Recorder>)>,
     policy: &Arc<Policy>,
     metrics: &ServerMetrics,
+    accounts: &Accounts,
 ) -> Events {
     let each = episodes.into_iter().enumerate().map(|(index, (episode, recorder))| {
-        let record = EpisodeRecord::new(metrics.clone(), policy.clone());
+        let record = EpisodeRecord::new(metrics.clone(), policy.clone(), accounts.clone(), episode.prompt_tokens());
         events(episode, record, recorder).map(move |event| (index, event)).boxed()
     });
     stream::select_all(each).boxed()
@@ -82,15 +84,19 @@ fn events(
 struct EpisodeRecord {
     metrics: ServerMetrics,
     policy: Arc<Policy>,
+    /// Limits that the tokens of the episode count towards.
+    accounts: Accounts,
     begun: Instant,
     spoke: bool,
     outcome: &'static str,
 }
 
 impl EpisodeRecord {
-    fn new(metrics: ServerMetrics, policy: Arc<Policy>) -> Self {
+    fn new(metrics: ServerMetrics, policy: Arc<Policy>, accounts: Accounts, prompt: usize) -> Self {
+        // The prompt counts at once, so that the next requests of the key wait for it.
+        accounts.count_tokens(prompt);
         // An episode that is dropped before it sets an outcome was canceled.
-        Self { metrics, policy, begun: Instant::now(), spoke: false, outcome: "cancelled" }
+        Self { metrics, policy, accounts, begun: Instant::now(), spoke: false, outcome: "cancelled" }
     }
 
     fn labels(&self) -> PolicyLabels {
@@ -103,6 +109,7 @@ impl EpisodeRecord {
 
     /// Updates the metrics for an event. Returns `false` for an event to skip because the episode's error tells more.
     fn note(&mut self, event: &Event) -> bool {
+        self.accounts.count_tokens(event_tokens(event));
         match event {
             Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } if !self.spoke => {
                 self.spoke = true;
@@ -135,6 +142,16 @@ impl Drop for EpisodeRecord {
         self.metrics.episodes.get_or_create(&labels).inc();
         let seconds = self.begun.elapsed().as_secs_f64();
         self.metrics.episode_seconds.get_or_create(&self.labels()).observe(seconds);
+    }
+}
+
+/// Returns the number of tokens that an event adds to a sequence. Sampled text is counted as it is sent, about one token
+/// per event: the end of an episode tells the exact number, but one that is canceled has no such end.
+fn event_tokens(event: &Event) -> usize {
+    match event {
+        Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } => 1,
+        Event::Observation { tokens, .. } => *tokens,
+        _ => 0,
     }
 }
 

@@ -178,7 +178,7 @@ pub fn router(state: AppState) -> Router {
     if state.config.open_metrics {
         rules.open("/metrics");
     }
-    let gate = AuthGate::new(state.keys.clone(), rules, state.config.private_cache);
+    let gate = AuthGate::new(state.keys.clone(), state.config.address_limits, rules, state.config.private_cache);
     let router = router
         .fallback(error_mapping::no_route)
         .layer(from_fn_with_state(gate, auth::authorize))

@@ -33,6 +33,10 @@ pub(crate) struct NewKey {
     #[arg(long, value_name = "N")]
     requests_per_minute: Option<u32>,
 
+    /// Maximum number of tokens per minute, of prompts and answers together. Unlimited by default.
+    #[arg(long, value_name = "N")]
+    tokens_per_minute: Option<u32>,
+
     /// Maximum number of concurrent requests. Unlimited by default.
     #[arg(long, value_name = "N")]
     concurrent: Option<u32>,
@@ -61,7 +65,11 @@ impl NewKey {
             id: KeyId::new(&self.name),
             digest: secret.digest(),
             scopes: self.scopes,
-            limits: KeyLimits { requests_per_minute: self.requests_per_minute, concurrent: self.concurrent },
+            limits: KeyLimits {
+                requests_per_minute: self.requests_per_minute,
+                tokens_per_minute: self.tokens_per_minute,
+                concurrent: self.concurrent,
+            },
             private_cache: self.private_cache,
         };
         let mut out = io::stdout();
@@ -94,7 +102,16 @@ mod tests {
             let name = name.to_owned();
             let file = Some(path.clone());
             let scopes = vec![Scope::Infer];
-            NewKey { name, scopes, requests_per_minute: None, concurrent: None, private_cache: false, file }.run()
+            NewKey {
+                name,
+                scopes,
+                requests_per_minute: None,
+                tokens_per_minute: None,
+                concurrent: None,
+                private_cache: false,
+                file,
+            }
+            .run()
         };
         make("alice").unwrap();
         make("bob").unwrap();

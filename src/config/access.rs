@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::ServeConfigError;
-use crate::keys::{ApiKeys, KeyEntry, KeysError, Secret};
+use crate::keys::{ApiKeys, KeyEntry, KeyLimits, KeysError, Secret};
 
 /// Flags for access: API keys, cache isolation, metrics, hosts and CORS origins.
 #[derive(Debug, Clone, clap::Args)]
@@ -25,6 +25,15 @@ pub struct AccessArgs {
     /// asked.
     #[arg(long, env = "WAYMARK_PRIVATE_CACHE")]
     pub private_cache: bool,
+
+    /// Maximum number of requests per minute from one client address, or from one /64 network of IPv6. Behind a proxy all
+    /// requests come from one address. Unlimited by default.
+    #[arg(long, env = "WAYMARK_ADDRESS_REQUESTS_PER_MINUTE", value_name = "N")]
+    pub address_requests_per_minute: Option<u32>,
+
+    /// Maximum number of tokens per minute from one client address, of prompts and answers together. Unlimited by default.
+    #[arg(long, env = "WAYMARK_ADDRESS_TOKENS_PER_MINUTE", value_name = "N")]
+    pub address_tokens_per_minute: Option<u32>,
 
     /// Serve the metrics without a key. By default they need the scope `admin` if there are keys.
     #[arg(long, env = "WAYMARK_OPEN_METRICS")]
@@ -91,6 +100,15 @@ impl AccessArgs {
     /// Resolves the flags to sources of keys.
     pub(super) fn resolve(self) -> Result<AccessConfig, ServeConfigError> {
         Ok(AccessConfig { key: self.key()?, file: self.api_keys })
+    }
+
+    /// Returns the limits of each client address.
+    pub(super) fn address_limits(&self) -> KeyLimits {
+        KeyLimits {
+            requests_per_minute: self.address_requests_per_minute,
+            tokens_per_minute: self.address_tokens_per_minute,
+            ..KeyLimits::default()
+        }
     }
 
     /// Validates the host names.

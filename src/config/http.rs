@@ -8,6 +8,7 @@ use super::{
     AccessArgs, ConnectionArgs, ConnectionConfig, ResponseArgs, ResponseLimits, ResumeConfig, ServeConfigError,
     TraceArgs, TraceConfig,
 };
+use crate::keys::KeyLimits;
 
 /// Flags for HTTP.
 #[derive(Debug, Clone, clap::Args)]
@@ -73,6 +74,8 @@ pub struct HttpConfig {
     pub resume: ResumeConfig,
     /// If `true`, no two keys share cached prefixes.
     pub private_cache: bool,
+    /// Limits of each client address.
+    pub address_limits: KeyLimits,
     /// If `true`, the metrics need no key.
     pub open_metrics: bool,
     /// Host names that the server answers to; `*` for all.
@@ -97,6 +100,7 @@ impl Default for HttpConfig {
             traces: TraceConfig::default(),
             resume: ResumeConfig::default(),
             private_cache: false,
+            address_limits: KeyLimits::default(),
             open_metrics: false,
             allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
@@ -124,6 +128,7 @@ impl HttpArgs {
             traces,
             resume,
             private_cache: access.private_cache,
+            address_limits: access.address_limits(),
             open_metrics: access.open_metrics,
             allowed_hosts: access.hosts()?,
             cors_origins: access.origins()?,

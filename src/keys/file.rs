@@ -6,6 +6,7 @@
 //! hash = "blake3:…"             # as `waymark key new` prints it
 //! scopes = ["infer", "index"]   # infer, index, admin; none includes another
 //! requests_per_minute = 600     # unlimited if absent
+//! tokens_per_minute = 100000    # of prompts and answers; unlimited if absent
 //! concurrent = 16               # unlimited if absent
 //! private_cache = true          # shares no cached prefixes with other keys; implied by `--private-cache`
 //! ```
@@ -69,6 +70,7 @@ struct KeyTable {
     hash: String,
     scopes: Vec<Scope>,
     requests_per_minute: Option<u32>,
+    tokens_per_minute: Option<u32>,
     concurrent: Option<u32>,
     #[serde(default)]
     private_cache: bool,
@@ -108,7 +110,11 @@ impl KeyTable {
         Ok(KeyEntry {
             id: KeyId::new(&self.id),
             digest,
-            limits: KeyLimits { requests_per_minute: self.requests_per_minute, concurrent: self.concurrent },
+            limits: KeyLimits {
+                requests_per_minute: self.requests_per_minute,
+                tokens_per_minute: self.tokens_per_minute,
+                concurrent: self.concurrent,
+            },
             private_cache: self.private_cache,
             scopes: self.scopes,
         })
@@ -122,6 +128,9 @@ impl std::fmt::Display for KeyEntry {
         writeln!(f, "[[key]]\nid = \"{}\"\nhash = \"{}\"\nscopes = [{}]", self.id, self.digest, scopes.join(", "))?;
         if let Some(rate) = self.limits.requests_per_minute {
             writeln!(f, "requests_per_minute = {rate}")?;
+        }
+        if let Some(rate) = self.limits.tokens_per_minute {
+            writeln!(f, "tokens_per_minute = {rate}")?;
         }
         if let Some(concurrent) = self.limits.concurrent {
             writeln!(f, "concurrent = {concurrent}")?;
@@ -152,7 +161,7 @@ mod tests {
             id: KeyId::new("alice"),
             digest: Secret::generate().digest(),
             scopes: vec![Scope::Infer, Scope::Admin],
-            limits: KeyLimits { requests_per_minute: Some(60), concurrent: Some(4) },
+            limits: KeyLimits { requests_per_minute: Some(60), tokens_per_minute: Some(9000), concurrent: Some(4) },
             private_cache: true,
         };
         let read = of(&format!("# two of them\n{entry}\n{}", entry.to_string().replace("alice", "bob"))).unwrap();

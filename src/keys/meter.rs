@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 /// Limits of one key. A limit that is `None` is not enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KeyLimits {
-    /// Requests per minute. After a quiet minute, that many may come at once.
+    /// Requests per minute; each prompt of a list counts. After a quiet minute, that many may come at once.
     pub requests_per_minute: Option<u32>,
+    /// Tokens per minute, of prompts and answers together. Their number is known only afterwards, so a request may
+    /// overdraw the limit, and the next ones wait until that is made up for.
+    pub tokens_per_minute: Option<u32>,
     /// Maximum number of requests that run at the same time, including streams.
     pub concurrent: Option<u32>,
 }
@@ -18,13 +21,15 @@ pub(crate) struct Meter(Mutex<KeyUsage>);
 
 #[derive(Debug, Default)]
 struct KeyUsage {
-    bucket: Option<Bucket>,
+    requests: Option<Bucket>,
+    tokens: Option<Bucket>,
     running: u32,
 }
 
-/// Token bucket: refills steadily, up to one minute's worth of requests.
+/// Token bucket: refills steadily, up to one minute's worth.
 #[derive(Debug)]
 struct Bucket {
+    /// Number of units left. Negative if more were spent than there were.
     level: f64,
     filled: Instant,
 }
@@ -34,6 +39,8 @@ struct Bucket {
 pub(crate) enum Refused {
     /// The requests per minute are used up. The next one is admitted after this time.
     Rate(Duration),
+    /// The tokens per minute are used up. The next request is admitted after this time.
+    Tokens(Duration),
     /// The maximum number of requests is already running.
     Concurrency,
 }
@@ -50,12 +57,39 @@ impl Meter {
         if limits.concurrent.is_some_and(|most| usage.running >= most) {
             return Err(Refused::Concurrency);
         }
+        if let Some(rate) = limits.tokens_per_minute {
+            Bucket::of(&mut usage.tokens, rate, now).check(1.0, rate).map_err(Refused::Tokens)?;
+        }
         if let Some(rate) = limits.requests_per_minute {
-            let full = f64::from(rate);
-            usage.bucket.get_or_insert(Bucket { level: full, filled: now }).take(full, now).map_err(Refused::Rate)?;
+            Bucket::of(&mut usage.requests, rate, now).take(1.0, rate).map_err(Refused::Rate)?;
         }
         usage.running += 1;
         Ok(Admitted(Arc::clone(self)))
+    }
+
+    /// Counts `more` further requests at `now`, if `limits` allow them: those that an admitted request stands for. As many
+    /// as a minute allows may exceed what is left of it, or they could never be made.
+    pub(crate) fn count_requests(&self, limits: &KeyLimits, more: usize, now: Instant) -> Result<(), Refused> {
+        let Some(rate) = limits.requests_per_minute else { return Ok(()) };
+        Bucket::of(&mut self.usage().requests, rate, now).take(more as f64, rate).map_err(Refused::Rate)
+    }
+
+    /// Counts `tokens` tokens at `now`.
+    pub(crate) fn count_tokens(&self, limits: &KeyLimits, tokens: usize, now: Instant) {
+        if let Some(rate) = limits.tokens_per_minute {
+            Bucket::of(&mut self.usage().tokens, rate, now).level -= tokens as f64;
+        }
+    }
+
+    /// Returns `true` if nothing runs and every limit is unused, so that the meter is as good as a new one.
+    pub(crate) fn is_idle(&self, limits: &KeyLimits, now: Instant) -> bool {
+        let mut usage = self.usage();
+        let KeyUsage { requests, tokens, running } = &mut *usage;
+        let places = [(requests, limits.requests_per_minute), (tokens, limits.tokens_per_minute)];
+        let unused = |(place, rate): (&mut Option<Bucket>, Option<u32>)| {
+            rate.is_none_or(|rate| Bucket::of(place, rate, now).level >= f64::from(rate))
+        };
+        *running == 0 && places.into_iter().all(unused)
     }
 
     fn usage(&self) -> MutexGuard<'_, KeyUsage> {
@@ -71,20 +105,31 @@ impl Drop for Admitted {
 }
 
 impl Bucket {
-    /// Takes one request out of a bucket that holds `full` and refills within a minute. Returns the time to wait if it
-    /// is empty.
-    fn take(&mut self, full: f64, now: Instant) -> Result<(), Duration> {
-        let per_second = full / 60.0;
-        let passed = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.level = (self.level + passed * per_second).min(full);
+    /// Returns the bucket at `place`, which holds `rate` units and refills within a minute, as it is at `now`.
+    fn of(place: &mut Option<Bucket>, rate: u32, now: Instant) -> &mut Bucket {
+        let full = f64::from(rate);
+        let bucket = place.get_or_insert(Bucket { level: full, filled: now });
+        let passed = now.saturating_duration_since(bucket.filled).as_secs_f64();
+        bucket.level = (bucket.level + passed * full / 60.0).min(full);
         // Callers take their timestamps before the lock, so these may arrive slightly out of order.
-        self.filled = self.filled.max(now);
-        if self.level >= 1.0 {
-            self.level -= 1.0;
+        bucket.filled = bucket.filled.max(now);
+        bucket
+    }
+
+    /// Takes `units` units. Returns the time to wait if there are fewer.
+    fn take(&mut self, units: f64, rate: u32) -> Result<(), Duration> {
+        self.check(units.min(f64::from(rate).max(1.0)), rate)?;
+        self.level -= units;
+        Ok(())
+    }
+
+    /// Checks that there are `units` units. Returns the time to wait if there are fewer.
+    fn check(&self, units: f64, rate: u32) -> Result<(), Duration> {
+        if self.level >= units {
             return Ok(());
         }
-        // With a limit of 0 requests the wait is infinite, so it is capped at a day.
-        let wait = (1.0 - self.level) / per_second;
+        // With a limit of 0 the wait is infinite, so it is capped at a day.
+        let wait = (units - self.level) / (f64::from(rate) / 60.0);
         // Rounded up, so that a client that waits exactly this long is admitted.
         Err(Duration::from_secs_f64(wait.min(86_400.0)) + Duration::from_millis(1))
     }
@@ -97,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn limits(requests_per_minute: Option<u32>, concurrent: Option<u32>) -> KeyLimits {
-        KeyLimits { requests_per_minute, concurrent }
+        KeyLimits { requests_per_minute, concurrent, ..KeyLimits::default() }
     }
 
     #[test]
@@ -141,6 +186,37 @@ mod tests {
         assert_eq!(meter.admit(&limits(None, Some(0)), now).unwrap_err(), Refused::Concurrency);
     }
 
+    #[test]
+    fn every_prompt_of_a_list_is_a_request() {
+        let meter = Arc::new(Meter::default());
+        let limits = limits(Some(10), None);
+        let now = Instant::now();
+        let _list = meter.admit(&limits, now).unwrap();
+        assert!(matches!(meter.count_requests(&limits, 63, now), Err(Refused::Rate(_))), "63 are more than 9");
+        meter.count_requests(&limits, 9, now).unwrap();
+        assert!(meter.admit(&limits, now).is_err());
+        // A longer list than a minute allows needs a whole minute's worth and delays the next request by its length.
+        let later = now + Duration::from_secs(60);
+        meter.count_requests(&limits, 63, later).unwrap();
+        let Err(Refused::Rate(wait)) = meter.admit(&limits, later) else { panic!("it was let in") };
+        assert!(wait > Duration::from_secs(5 * 60), "{wait:?}");
+    }
+
+    #[test]
+    fn tokens_are_counted_afterwards_and_made_up_for() {
+        let meter = Arc::new(Meter::default());
+        let limits = KeyLimits { tokens_per_minute: Some(600), ..KeyLimits::default() };
+        let now = Instant::now();
+        for _ in 0..5 {
+            meter.admit(&limits, now).unwrap();
+        }
+        meter.count_tokens(&limits, 900, now);
+        let Err(Refused::Tokens(wait)) = meter.admit(&limits, now) else { panic!("it was let in") };
+        assert!(wait > Duration::from_secs(30) && wait < Duration::from_secs(31), "{wait:?}");
+        assert!(!meter.is_idle(&limits, now + wait) && meter.is_idle(&limits, now + Duration::from_secs(120)));
+        meter.admit(&limits, now + wait).unwrap();
+    }
+
     proptest! {
         #[test]
         fn no_window_holds_more_than_the_bucket_and_its_flow(
@@ -159,8 +235,8 @@ mod tests {
                     Err(Refused::Rate(wait)) => {
                         // A client that waits as told is admitted.
                         let other = Arc::new(Meter(Mutex::new(KeyUsage {
-                            bucket: meter.usage().bucket.as_ref().map(|it| Bucket { ..*it }),
-                            running: 0,
+                            requests: meter.usage().requests.as_ref().map(|it| Bucket { ..*it }),
+                            ..KeyUsage::default()
                         })));
                         prop_assert!(other.admit(&limits, start + at + wait).is_ok());
                     }

@@ -26,5 +26,5 @@ pub use scope::Scope;
 pub use secret::{Digest, Secret, SecretError};
 pub use store::{ApiKeys, KeyEntry, KeysError, Reloaded};
 
-pub(crate) use meter::{Admitted, Refused};
+pub(crate) use meter::{Admitted, Meter, Refused};
 pub(crate) use store::KnownKey;

@@ -56,7 +56,7 @@ impl Drop for AddressSlot {
 
 /// Returns the address by which a client is counted: its IPv4 address, also if written as an IPv6 one, or its IPv6
 /// network.
-fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
         address @ IpAddr::V4(_) => address,

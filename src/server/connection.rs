@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tower_service::Service;
 
-use crate::api::head::ContradictoryLengths;
-
 use super::timeouts::{ConnectionTimer, TimedStream};
+use crate::api::auth::ClientAddress;
+use crate::api::head::ContradictoryLengths;
 
 /// Maximum size of a request's head, and size of the response buffer, in bytes.
 const BUFFER: usize = 64 << 10;
@@ -32,9 +32,10 @@ pub(super) enum ShutdownStage {
     Now,
 }
 
-/// Serves requests on `stream` until the client disconnects, a timeout of `watch` expires, or the server shuts down.
+/// Serves requests of `client` on `stream` until the client disconnects, a timeout of `watch` expires, or the server shuts down.
 pub(super) async fn serve<S>(
     stream: S,
+    client: ClientAddress,
     router: Router,
     watch: ConnectionTimer,
     mut closing: watch::Receiver<ShutdownStage>,
@@ -52,6 +53,7 @@ pub(super) async fn serve<S>(
             if contradictory {
                 request.extensions_mut().insert(ContradictoryLengths);
             }
+            request.extensions_mut().insert(client);
             request.extensions_mut().insert(lifetime.clone());
             let answer = router.call(request).await?;
             Ok::<_, Infallible>(watch.response_started(answer, lifetime))

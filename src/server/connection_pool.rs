@@ -10,11 +10,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::address_limits::AddressLimits;
+use super::address_limits::{AddressLimits, network};
 use super::connection::{ShutdownStage, serve};
 use super::refused_connections::RefusedConnections;
 use super::timeouts::ConnectionTimer;
 use super::tls::Tls;
+use crate::api::auth::ClientAddress;
 use crate::config::ConnectionConfig;
 
 /// Timeout for all stages of a connection beyond the limit.
@@ -73,10 +74,11 @@ impl ConnectionPool {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
+        let client = ClientAddress(network(address));
         let address_slot = self.addresses.admit(address);
         let slot = address_slot.and_then(|from| Some((from, Arc::clone(&self.slots).try_acquire_owned().ok()?)));
         if let Some(slot) = slot {
-            tokio::spawn(self.serve(stream, self.router.clone(), self.times, accepted, slot));
+            tokio::spawn(self.serve(stream, client, self.router.clone(), self.times, accepted, slot));
         } else if let Some(slot) = self.refused.slot() {
             let times = ConnectionConfig {
                 header: REFUSAL_TIMEOUT,
@@ -85,7 +87,7 @@ impl ConnectionPool {
                 idle: REFUSAL_TIMEOUT,
                 ..self.times
             };
-            let task = tokio::spawn(self.serve(stream, self.overloaded.clone(), times, accepted, slot));
+            let task = tokio::spawn(self.serve(stream, client, self.overloaded.clone(), times, accepted, slot));
             self.refused.hold(task.abort_handle());
         }
     }
@@ -94,6 +96,7 @@ impl ConnectionPool {
     fn serve<S: Send + 'static>(
         &self,
         stream: TcpStream,
+        client: ClientAddress,
         router: Router,
         times: ConnectionConfig,
         accepted: Instant,
@@ -105,10 +108,10 @@ impl ConnectionPool {
             let _slot = slot;
             let watch = ConnectionTimer::new(times, accepted);
             match tls {
-                None => serve(stream, router, watch, closing).await,
+                None => serve(stream, client, router, watch, closing).await,
                 // The header timeout covers the TLS handshake and the first request head together.
                 Some(tls) => match timeout_at(accepted + times.header, tls.acceptor().accept(stream)).await {
-                    Ok(Ok(stream)) => serve(stream, router, watch, closing).await,
+                    Ok(Ok(stream)) => serve(stream, client, router, watch, closing).await,
                     Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                     Err(_) => tracing::debug!("TLS handshake timed out"),
                 },

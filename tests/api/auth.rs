@@ -132,7 +132,7 @@ async fn a_key_is_refused_before_its_body_is_read() {
 #[tokio::test]
 async fn a_key_that_asks_too_often_waits() {
     let secret = Secret::generate();
-    let limits = KeyLimits { requests_per_minute: Some(3), concurrent: None };
+    let limits = KeyLimits { requests_per_minute: Some(3), ..KeyLimits::default() };
     let other = Secret::generate();
     let entries = vec![
         KeyEntry { limits, ..entry("often", &secret, &[Scope::Infer]) },
@@ -162,7 +162,7 @@ async fn a_key_that_asks_too_often_waits() {
 #[tokio::test]
 async fn a_key_has_so_much_running_until_it_is_sent_or_given_up() {
     let secret = Secret::generate();
-    let limits = KeyLimits { requests_per_minute: None, concurrent: Some(1) };
+    let limits = KeyLimits { concurrent: Some(1), ..KeyLimits::default() };
     let entries = vec![KeyEntry { limits, ..entry("a", &secret, &[Scope::Infer]) }];
     let backend = says(&"word ".repeat(1000)).with_time(Duration::from_millis(4), Duration::ZERO);
     let server = ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(backend) }.build().await;
@@ -237,4 +237,37 @@ async fn keys_are_read_again_while_requests_run() {
     for answer in running {
         assert_eq!(answer.await.unwrap()["choices"][0]["message"]["content"], "word ".repeat(60));
     }
+}
+
+#[tokio::test]
+async fn tokens_and_every_prompt_of_a_list_count_towards_the_limits() {
+    let secret = Secret::generate();
+    let limits = KeyLimits { requests_per_minute: Some(10), tokens_per_minute: Some(1_000), ..KeyLimits::default() };
+    let entry = KeyEntry { limits, ..entry("a", &secret, &[Scope::Infer]) };
+    let keys = ApiKeys::open(None, vec![entry]).unwrap();
+    let server = ServerPlan { keys, ..ServerPlan::new(says("hi")) }.build().await;
+    let ask = async |path: &str, body: Value| {
+        let response =
+            server.client.post(server.url(path)).bearer_auth(secret.reveal()).json(&body).send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    let prompts = vec!["x"; 9];
+    assert_eq!(ask("/v1/completions", json!({"model": "plain", "prompt": prompts})).await.0, 200);
+    let (status, refused) = ask("/v1/completions", json!({"model": "plain", "prompt": prompts})).await;
+    assert_eq!((status, &refused["error"]["message"]), (429, &json!("this key may ask 10 times a minute")));
+
+    let limits = KeyLimits { requests_per_minute: None, tokens_per_minute: Some(1_000), ..KeyLimits::default() };
+    let mut plan = ServerPlan::new(says("hi"));
+    plan.http.address_limits = limits;
+    let server = plan.build().await;
+    // One token per byte: the first request overdraws the limit, and the next one has to wait.
+    let long = json!({"model": "plain", "messages": [{"role": "user", "content": "x".repeat(2_000)}]});
+    assert_eq!(server.post("/v1/chat/completions", &long).await.status(), 200);
+    let response = server.post("/v1/chat/completions", &chat()).await;
+    assert_eq!(response.status(), 429);
+    let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((50..=65).contains(&wait), "{wait}");
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(body["error"]["message"], "this address may use 1000 tokens a minute");
+    assert_eq!(server.get("/health").await.status(), 200);
 }

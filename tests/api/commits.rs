@@ -272,7 +272,7 @@ fn keys(secrets: &[Secret]) -> ApiKeys {
         id: KeyId::new(name),
         digest: secret.digest(),
         scopes: vec![Scope::Index],
-        limits: KeyLimits { requests_per_minute: None, concurrent: Some(1) },
+        limits: KeyLimits { concurrent: Some(1), ..KeyLimits::default() },
         private_cache: false,
     });
     ApiKeys::open(None, entries.collect()).unwrap()

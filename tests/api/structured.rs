@@ -1,6 +1,6 @@
 //! `response_format`: answers are JSON, whatever the policy would have said.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use waymark_agent::Policy;
 use waymark_engine::MockBackend;
 use waymark_engine::mock::Lines;
@@ -238,4 +238,32 @@ async fn responses_are_held_to_a_schema_as_well() {
     assert_eq!((&response["status"], &response["text"]["format"]), (&json!("completed"), &format), "{response}");
     let items = response["output"].as_array().unwrap();
     check(items.last().unwrap()["content"][0]["text"].as_str().unwrap());
+}
+
+/// Schemas whose first mask is cheap and whose next ones exceed the work limit.
+#[tokio::test]
+async fn a_schema_that_takes_too_much_work_is_the_clients_fault() {
+    let server = TestServer::new(says("no")).await;
+    let optional: Value =
+        (0..1_500).map(|at| (format!("p{at}"), json!({"type": "string"}))).collect::<Map<_, _>>().into();
+    for schema in [
+        json!({"type": "string", "pattern": "[^\\x00-\\x10]{0,5000}x"}),
+        json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "[^\\x00-\\x10]{0,5000}x"}}}),
+        json!({"type": "object", "properties": optional}),
+    ] {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+        for stream in [false, true] {
+            let response =
+                server.post("/v1/chat/completions", &ask(json!({"response_format": format, "stream": stream}))).await;
+            let status = response.status().as_u16();
+            let text = response.text().await.unwrap();
+            // What the first tokens do not show is an error of the same kind later.
+            let named = text.contains("\"code\":\"invalid_value\"") && text.contains("\"param\":\"response_format\"");
+            assert!(
+                status == 400 && named || status == 200 && !text.contains("server_error"),
+                "{stream} {status} {text}"
+            );
+        }
+    }
+    server.quiet().await;
 }

@@ -1,20 +1,24 @@
 //! Extractor for the identity, limits and deadline of a request's sender.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use waymark_engine::RequestId;
 
+use super::account::Accounts;
 use crate::api::error::{ApiError, Code};
 use crate::api::lifetime::Lifetime;
-use crate::keys::KeyOwner;
+use crate::keys::{KeyOwner, KnownKey};
 
 /// Sender of a request, with its limits and its deadline.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     /// Owner of the objects that the request creates. `None` if the server requires no keys.
     pub(crate) owner: Option<KeyOwner>,
+    /// Limits that the request counts towards.
+    pub(crate) accounts: Accounts,
     /// Salt of the prefix cache: callers with different salts share no cached prefixes. 0 for callers that share
     /// theirs.
     pub(crate) salt: u64,
@@ -72,9 +76,10 @@ impl<S: Sync> FromRequestParts<S> for Caller {
         let lifetime = parts.extensions.get::<Lifetime>().cloned().unwrap_or_default();
         let known = parts.extensions.get::<CallerKey>();
         Ok(Self {
-            owner: known.map(|known| known.owner),
+            owner: known.map(|known| known.known.entry.digest.owner()),
+            accounts: parts.extensions.get::<Accounts>().cloned().unwrap_or_default(),
             salt: known.map_or(0, |known| known.salt),
-            concurrent: known.and_then(|known| known.concurrent),
+            concurrent: known.and_then(|known| known.known.entry.limits.concurrent),
             shares: known.is_some_and(|known| known.shares),
             lifetime,
             request: parts.extensions.get::<RequestId>().copied(),
@@ -83,11 +88,10 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 }
 
 /// Facts about a key that the gate attaches to a request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct CallerKey {
-    pub(super) owner: KeyOwner,
+    pub(super) known: Arc<KnownKey>,
     pub(super) salt: u64,
-    pub(super) concurrent: Option<u32>,
     pub(super) shares: bool,
 }
 

@@ -6,29 +6,30 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tokio::time::Instant;
 use tracing::Span;
 
 use super::access::Access;
+use super::account::{Account, Accounts, AddressAccounts, ClientAddress};
 use super::caller;
 use super::routes::{RouteRule, RouteRules};
 use crate::api::error::{ApiError, Code};
 use crate::api::observe::hold_until_sent;
-use crate::keys::{Admitted, ApiKeys, KnownKey, Refused, Scope};
+use crate::keys::{Admitted, ApiKeys, KeyLimits, Scope};
 
 /// Authorization state: keys and route rules. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct AuthGate {
     keys: ApiKeys,
+    addresses: AddressAccounts,
     rules: Arc<RouteRules>,
     /// If `true`, no two keys share cached prefixes.
     private_cache: bool,
 }
 
 impl AuthGate {
-    /// Creates the gate in front of the routes in `rules`, opened by `keys`.
-    pub(crate) fn new(keys: ApiKeys, rules: RouteRules, private_cache: bool) -> Self {
-        Self { keys, rules: Arc::new(rules), private_cache }
+    /// Creates the gate in front of the routes in `rules`, opened by `keys`. Each address has the limits `address`.
+    pub(crate) fn new(keys: ApiKeys, address: KeyLimits, rules: RouteRules, private_cache: bool) -> Self {
+        Self { keys, addresses: AddressAccounts::new(address), rules: Arc::new(rules), private_cache }
     }
 }
 
@@ -64,19 +65,30 @@ pub(crate) async fn authorize(State(gate): State<AuthGate>, mut request: Request
         return no_method(&request, &allowed);
     }
     let response = next.run(request).await;
-    match admitted {
-        Some(admitted) => hold_until_sent(response, Span::none(), admitted),
-        None => response,
-    }
+    if admitted.is_empty() { response } else { hold_until_sent(response, Span::none(), admitted) }
 }
 
 impl AuthGate {
-    /// Checks that a request may have the access it asks for. Returns its slot in the key's concurrency limit, if it
-    /// uses a key.
-    fn check(&self, requested: &RequestedAccess, request: &mut Request) -> Result<Option<Admitted>, ApiError> {
-        if !self.keys.required() || matches!(requested, RequestedAccess::Public) {
-            return Ok(None);
+    /// Checks that a request may have the access it asks for. Returns its slots in the limits that it counts towards.
+    fn check(&self, requested: &RequestedAccess, request: &mut Request) -> Result<Vec<Admitted>, ApiError> {
+        if matches!(requested, RequestedAccess::Public) {
+            return Ok(Vec::new());
         }
+        let address = request.extensions().get::<ClientAddress>().copied();
+        let mut accounts: Vec<Account> = address.and_then(|address| self.addresses.of(address)).into_iter().collect();
+        // Counted before the key is looked at, so that guessing keys is limited as well.
+        let mut slots = accounts.iter().map(Account::admit).collect::<Result<Vec<_>, _>>()?;
+        if self.keys.required() {
+            let account = self.check_key(requested, request)?;
+            slots.push(account.admit()?);
+            accounts.push(account);
+        }
+        request.extensions_mut().insert(Accounts(accounts.into()));
+        Ok(slots)
+    }
+
+    /// Checks that the key of a request gives the access it asks for, and returns its account.
+    fn check_key(&self, requested: &RequestedAccess, request: &mut Request) -> Result<Account, ApiError> {
         let sent = bearer(request.headers())
             .ok_or_else(|| unknown("this server requires an API key: send it as `Authorization: Bearer …`"))?;
         let known = self.keys.find(sent).ok_or_else(|| unknown("unknown API key"))?;
@@ -87,19 +99,12 @@ impl AuthGate {
             let message = format!("this key lacks the scope `{scope}`");
             return Err(ApiError::new(Code::InsufficientScope, message));
         }
-        let admitted = known
-            .meter
-            .admit(&known.entry.limits, Instant::now().into_std())
-            .map_err(|refused| too_many(&known, refused))?;
+        let account = Account::of_key(&known);
         // 0 stands for the shared cache; the salt of a digest is never 0.
         let salt = if self.private_cache || known.entry.private_cache { known.entry.digest.salt() } else { 0 };
-        request.extensions_mut().insert(caller::CallerKey {
-            owner: known.entry.digest.owner(),
-            salt,
-            concurrent: known.entry.limits.concurrent,
-            shares: self.keys.several(),
-        });
-        Ok(Some(admitted))
+        let shares = self.keys.several();
+        request.extensions_mut().insert(caller::CallerKey { known, salt, shares });
+        Ok(account)
     }
 }
 
@@ -114,20 +119,6 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 
 fn unknown(message: &str) -> ApiError {
     ApiError::new(Code::InvalidApiKey, message)
-}
-
-fn too_many(known: &KnownKey, refused: Refused) -> ApiError {
-    let limits = &known.entry.limits;
-    match refused {
-        Refused::Rate(wait) => {
-            let message = format!("this key may ask {} times a minute", limits.requests_per_minute.unwrap_or_default());
-            ApiError { retry_after: Some(wait), ..ApiError::new(Code::RateLimited, message) }
-        }
-        Refused::Concurrency => {
-            let message = format!("this key may ask for {} things at once", limits.concurrent.unwrap_or_default());
-            ApiError::new(Code::ConcurrencyLimited, message)
-        }
-    }
 }
 
 /// Builds the 405 response for a method that the path does not support.
@@ -158,7 +149,7 @@ mod tests {
         let secret = Secret::generate();
         let keys = ApiKeys::open(None, vec![KeyEntry::of_environment(&secret)]).unwrap();
         for keys in [keys, ApiKeys::default()] {
-            let gate = AuthGate::new(keys, RouteRules::default(), false);
+            let gate = AuthGate::new(keys, KeyLimits::default(), RouteRules::default(), false);
             let mut router: Router =
                 Router::new().route("/raw", get(|| async { "in" })).layer(from_fn_with_state(gate, authorize));
             let request = axum::http::Request::builder()

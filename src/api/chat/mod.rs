@@ -48,6 +48,7 @@ pub(super) async fn create(
     JsonBody(request): JsonBody<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let (plan, question) = ChatPlan::new(&state, request)?;
+    caller.accounts.count_requests(plan.n - 1)?;
     let events = episodes::start(&state, &caller, &plan.policy, question, plan.n).await?;
     if plan.stream {
         return Ok(chunks::respond(&state, ChatWriter::new(&plan), events));

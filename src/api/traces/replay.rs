@@ -188,6 +188,7 @@ pub(in crate::api) async fn create(
         TraceRequest::new(&state, caller.owner, &policy, conversation, options.clone())
     });
     let episode = again(&state, &kept, &policy, options).await.map_err(|error| request.named(error))?;
+    caller.accounts.count_tokens(episode.prompt_tokens());
     caller.lifetime.end_by(Instant::now() + episode.time() + state.config.connection.send);
     let replay = match request.mode {
         ReplayMode::Forced => forced(&state, &kept, episode).await?,
