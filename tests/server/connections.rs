@@ -30,7 +30,7 @@ fn open(server: &RunningServer, beginning: &str) -> TcpStream {
 
 /// Sends a probe and returns the beginning of its response.
 fn probe(server: &RunningServer, path: &str) -> String {
-    let mut socket = open(server, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"));
+    let mut socket = open(server, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut response = [0; 12];
     let read = socket.read_exact(&mut response);
