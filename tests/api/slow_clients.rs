@@ -184,13 +184,13 @@ async fn connections_beyond_the_bound_are_told() {
     ];
     eventually("both are in", || server.state.drain.running() == 2).await;
     let mut third = TcpStream::connect(server.address).await.unwrap();
-    third.write_all(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    third.write_all(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let (_, answer) = to_the_end(&mut third).await;
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"too_many_connections\""), "{answer}");
     assert!(answer.contains("retry-after: 1") && answer.contains("x-request-id: req_"), "{answer}");
     for path in ["/health", "/ready"] {
         let mut probe = TcpStream::connect(server.address).await.unwrap();
-        probe.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+        probe.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
         let (_, answer) = to_the_end(&mut probe).await;
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{path}: {answer}");
     }
@@ -222,7 +222,7 @@ async fn one_address_cannot_take_all_connections() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(address.parse().unwrap()).unwrap();
         let mut client = socket.connect(server.address).await.unwrap();
-        client.write_all(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        client.write_all(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
         let (_, answer) = to_the_end(&mut client).await;
         assert!(answer.starts_with(status), "{address}: {answer}");
     }
