@@ -1,12 +1,10 @@
 //! Mapping of errors of other layers to the error table, and responses that no handler gives.
 
-use std::panic::AssertUnwindSafe;
+use std::any::Any;
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures::FutureExt;
 use waymark_agent::AgentError;
 use waymark_engine::EngineError;
 use waymark_models::ModelError;
@@ -77,10 +75,8 @@ pub(crate) async fn close_connection(mut response: Response) -> Response {
     response
 }
 
-/// Turns a panic in a handler into an error response; other requests are not affected.
-pub(crate) async fn contain(request: Request, next: Next) -> Response {
-    AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
-        // The panic hook has already printed the message and the location, which clients should not see.
-        ApiError::new(Code::Internal, "this request ran into a bug in the server").into_response()
-    })
+/// Responds to a request whose handler panicked; other requests are not affected.
+pub(crate) fn panicked(_: Box<dyn Any + Send>) -> Response {
+    // The panic hook has already printed the message and the location, which clients should not see.
+    ApiError::new(Code::Internal, "this request ran into a bug in the server").into_response()
 }

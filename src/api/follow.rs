@@ -14,7 +14,7 @@ use waymark_agent::{AgentError, Episode, EpisodeEnd, Event, Policy};
 
 use super::auth::Accounts;
 use super::error::ApiError;
-use super::metrics::{EpisodeLabels, PolicyLabels, ServerMetrics};
+use super::metrics::ServerMetrics;
 use super::traces::Recorder;
 
 /// Capacity of the event queue between an episode and its reader. A full queue pauses the episode.
@@ -80,7 +80,7 @@ fn events(
     }
 }
 
-/// ServerMetrics of one episode, recorded when dropped, however the episode ended.
+/// Metrics of one episode, recorded when dropped, however the episode ended.
 struct EpisodeRecord {
     metrics: ServerMetrics,
     policy: Arc<Policy>,
@@ -99,10 +99,6 @@ impl EpisodeRecord {
         Self { metrics, policy, accounts, begun: Instant::now(), spoke: false, outcome: "cancelled" }
     }
 
-    fn labels(&self) -> PolicyLabels {
-        PolicyLabels { policy: self.policy.name.clone() }
-    }
-
     fn end(&mut self, outcome: &'static str) {
         self.outcome = outcome;
     }
@@ -113,8 +109,7 @@ impl EpisodeRecord {
         match event {
             Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } if !self.spoke => {
                 self.spoke = true;
-                let seconds = self.begun.elapsed().as_secs_f64();
-                self.metrics.first_text_seconds.get_or_create(&self.labels()).observe(seconds);
+                self.metrics.first_text(&self.policy.name, self.begun.elapsed());
             }
             Event::SearchFinished { milliseconds, cached, error, .. } => {
                 let time = Duration::from_secs_f64(milliseconds.max(0.0) / 1e3);
@@ -138,10 +133,7 @@ impl EpisodeRecord {
 
 impl Drop for EpisodeRecord {
     fn drop(&mut self) {
-        let labels = EpisodeLabels { policy: self.policy.name.clone(), outcome: self.outcome };
-        self.metrics.episodes.get_or_create(&labels).inc();
-        let seconds = self.begun.elapsed().as_secs_f64();
-        self.metrics.episode_seconds.get_or_create(&self.labels()).observe(seconds);
+        self.metrics.episode_ended(&self.policy.name, self.outcome, self.begun.elapsed());
     }
 }
 

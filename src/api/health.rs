@@ -1,7 +1,7 @@
 //! `/health`, `/ready` and `/metrics`.
 
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -9,7 +9,7 @@ use waymark_engine::Health;
 
 use super::drain::DrainPhase;
 use super::error::{ApiError, Code, ErrorBody};
-use super::metrics;
+use super::metrics::MetricsFormat;
 use super::state::AppState;
 
 /// Healthy state in one word.
@@ -45,12 +45,16 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Result<axum::Json<He
     }
 }
 
-/// Returns counters, gauges and histograms in the OpenMetrics text format.
+/// Returns counters, gauges and histograms.
+///
+/// The text format is OpenMetrics 1.0 if the client prefers that by name, and Prometheus's text format 0.0.4 otherwise.
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses(
-    (status = 200, description = "the metrics", content_type = "application/openmetrics-text", body = String),
+    (status = 200, description = "the metrics", content((String = "text/plain"), (String = "application/openmetrics-text"))),
     (status = 500, description = "the metrics could not be written", body = ErrorBody),
 ))]
-pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, ApiError> {
-    let text = state.metrics.render().map_err(|_| ApiError::new(Code::Internal, "the metrics could not be written"))?;
-    Ok(([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response())
+pub(crate) async fn metrics(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
+    let format = MetricsFormat::negotiate(&headers);
+    let text =
+        state.metrics.render(format).map_err(|_| ApiError::new(Code::Internal, "the metrics could not be written"))?;
+    Ok(([(header::CONTENT_TYPE, format.media_type()), (header::VARY, "accept")], text).into_response())
 }

@@ -88,8 +88,9 @@ pub mod vector_stores;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::{from_fn, from_fn_with_state, map_response};
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::routes;
 
 use auth::{AuthGate, ProtectedRoutes};
@@ -182,7 +183,7 @@ pub fn router(state: AppState) -> Router {
     let router = router
         .fallback(error_mapping::no_route)
         .layer(from_fn_with_state(gate, auth::authorize))
-        .layer(from_fn(error_mapping::contain))
+        .layer(CatchPanicLayer::custom(error_mapping::panicked))
         .layer(DefaultBodyLimit::max(state.config.body_limit));
     // Outside of the gate, because preflight requests carry no key.
     let hosts = head::HostRule::new(&state.config.allowed_hosts, state.keys.required());

@@ -14,7 +14,7 @@ use waymark_engine::RequestId;
 use super::drain::DrainPhase;
 use super::error::{ApiError, Code};
 use super::guard::guard;
-use super::metrics::{RequestLabels, RouteLabels, ServerMetrics};
+use super::metrics::ServerMetrics;
 use super::state::AppState;
 use super::traceparent;
 
@@ -36,7 +36,7 @@ pub(crate) async fn observe(State(state): State<AppState>, mut request: Request,
         otel.kind = "server",
     );
     traceparent::join(&span, request.headers());
-    state.metrics.in_flight.inc();
+    state.metrics.request_begun();
     let mut record = RequestRecord {
         metrics: state.metrics,
         route,
@@ -94,15 +94,13 @@ struct RequestRecord {
 
 impl Drop for RequestRecord {
     fn drop(&mut self) {
-        let seconds = self.begun.elapsed().as_secs_f64();
+        let time = self.begun.elapsed();
         // nginx's status for a client that closed its request.
         let status = if self.status == 0 { 499 } else { self.status };
-        self.metrics.in_flight.dec();
-        self.metrics.requests.get_or_create(&RequestLabels { route: self.route.clone(), status }).inc();
-        let labels = RouteLabels { route: std::mem::take(&mut self.route) };
-        self.metrics.request_seconds.get_or_create(&labels).observe(seconds);
+        self.metrics.request_ended(std::mem::take(&mut self.route), status, time);
         self.span.record("status", i64::from(status));
         self.span.in_scope(|| {
+            let seconds = time.as_secs_f64();
             tracing::info!(status, seconds, error = self.error.map(Code::name), "answered");
         });
     }

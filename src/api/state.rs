@@ -14,7 +14,7 @@ use super::embeddings::{EmbedQueue, ServedEmbedder};
 use super::encoding::EncodingBudget;
 use super::error::ApiError;
 use super::library::Library;
-use super::metrics::{ServerMetrics, StoreCollector};
+use super::metrics::{MeasuredStores, ServerMetrics};
 use super::policy_registry::{PolicyRegistry, PolicyStore};
 use super::responses::Responses;
 use super::resume::Streams;
@@ -61,7 +61,7 @@ pub struct AppState {
     pub(crate) traces: Archive<StoredTrace>,
     /// Resumable streams.
     pub(crate) streams: Streams,
-    /// ServerMetrics exposed at `/metrics`.
+    /// Metrics exposed at `/metrics`.
     pub metrics: ServerMetrics,
     /// Shutdown state.
     pub drain: Drain,
@@ -75,9 +75,9 @@ impl AppState {
         let traces = Archive::new(config.traces.count, config.traces.bytes);
         let responses = Responses::new(config.responses);
         let streams = Streams::new(config.resume);
-        let held = StoreCollector { traces: traces.clone(), responses: responses.clone(), streams: streams.clone() };
+        let stores = MeasuredStores { traces: traces.clone(), responses: responses.clone(), streams: streams.clone() };
         Self {
-            metrics: ServerMetrics::new(&runtime.engine, held),
+            metrics: ServerMetrics::new(&runtime.engine, stores),
             runtime: Arc::new(runtime),
             policies: Arc::new(PolicyRegistry::new(policies)),
             embedder: None,

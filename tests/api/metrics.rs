@@ -25,8 +25,11 @@ fn file(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
+/// Media type of the OpenMetrics format, as requested by name.
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
 /// Builds a server on which everything that is counted has happened.
-async fn exposition() -> String {
+async fn busy_server() -> TestServer {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>", "<answer> c </answer>"])
         .terminator("</information>\n\n");
     let (_dir, _, ServerPlan { library, .. }) = plan(true);
@@ -34,9 +37,15 @@ async fn exposition() -> String {
     let server: TestServer = plan.build().await;
     let body = json!({"model": "routerag", "messages": [{"role": "user", "content": "hello"}]});
     assert_eq!(server.chat(&body).await.0, 200);
-    let metrics = server.get("/metrics").await;
-    assert!(metrics.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
-    metrics.text().await.unwrap()
+    server
+}
+
+/// Returns the metrics in the format that `accept` selects, and their media type.
+async fn scrape(server: &TestServer, accept: &str) -> (String, String) {
+    let metrics = server.client.get(server.url("/metrics")).header("accept", accept).send().await.unwrap();
+    assert_eq!(metrics.headers()["vary"], "accept");
+    let media_type = metrics.headers()["content-type"].to_str().unwrap().to_owned();
+    (metrics.text().await.unwrap(), media_type)
 }
 
 /// Parses the metrics by name; the samples of a histogram have suffixes.
@@ -84,8 +93,9 @@ fn promised() -> BTreeMap<String, Metric> {
         let [name, kind, unit, labels, meaning] = cells[..] else { panic!("five columns: {row}") };
         let name = name.trim_matches('`');
         assert!(!unit.is_empty(), "{name} has no unit");
+        let measure = name.strip_suffix("_total").unwrap_or(name);
         for (suffix, word) in [("_seconds", "seconds"), ("_bytes", "bytes")] {
-            assert_eq!(name.ends_with(suffix), unit == word, "{name} in {unit}");
+            assert_eq!(measure.ends_with(suffix), unit == word, "{name} in {unit}");
         }
         let labels = labels.split(',').map(|label| label.trim().trim_matches('`')).filter(|label| !label.is_empty());
         let labels = labels.map(str::to_owned).collect();
@@ -97,13 +107,42 @@ fn promised() -> BTreeMap<String, Metric> {
 #[tokio::test]
 async fn the_document_and_the_code_agree() {
     let promised = promised();
-    let shown = shown(&exposition().await);
+    let (text, media_type) = scrape(&busy_server().await, OPEN_METRICS).await;
+    assert_eq!(media_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert!(text.ends_with("# EOF\n"));
+    let shown = shown(&text);
     for (name, metric) in &shown {
         assert_eq!(promised.get(name), Some(metric), "docs/metrics.md does not promise {name} as it is shown");
     }
     for name in promised.keys() {
         assert!(shown.contains_key(name), "docs/metrics.md promises {name}, and nothing shows it");
     }
+}
+
+/// Returns each sample's name and labels, without its value.
+fn series(text: &str) -> Vec<String> {
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let mut names: Vec<String> = samples.map(|line| line.rsplit_once(' ').unwrap().0.replace(".0\"", "\"")).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn both_formats_have_the_same_series() {
+    let server = busy_server().await;
+    // The scrape itself is a series from the second one on.
+    scrape(&server, "*/*").await;
+    let (open, _) = scrape(&server, OPEN_METRICS).await;
+    let (classic, media_type) = scrape(&server, "text/plain").await;
+    assert_eq!(media_type, "text/plain; version=0.0.4; charset=utf-8");
+    assert_eq!(series(&classic), series(&open));
+    assert!(!classic.contains("# EOF") && !classic.contains("\n\n"));
+    // In the classic format a family is named as its samples.
+    for line in ["# TYPE waymark_http_requests_total counter\n", "# TYPE waymark_build_info gauge\n"] {
+        assert!(classic.contains(line), "{line:?} is missing in\n{classic}");
+    }
+    let unnamed = server.get("/metrics").await;
+    assert_eq!(unnamed.headers()["content-type"], media_type);
 }
 
 #[tokio::test]
@@ -113,7 +152,7 @@ async fn every_query_of_the_dashboard_finds_its_metric() {
     let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
     let queries: Vec<&str> = targets.map(|target| target["expr"].as_str().unwrap()).collect();
     assert!(queries.len() > 10);
-    let shown = shown(&exposition().await);
+    let shown = shown(&scrape(&busy_server().await, OPEN_METRICS).await.0);
     for query in queries {
         let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let names: Vec<&str> =

@@ -247,7 +247,7 @@ async fn metrics_show_the_engine_and_the_requests() {
     assert_eq!(server.post("/v1/agent", &body).await.status(), 200);
     server.post("/v1/agent", &json!({})).await;
     let response = server.get("/metrics").await;
-    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    assert_eq!(response.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
     let text = response.text().await.unwrap();
     for line in [
         "waymark_http_requests_total{route=\"/v1/agent\",status=\"200\"} 1",
@@ -268,7 +268,6 @@ async fn metrics_show_the_engine_and_the_requests() {
     ] {
         assert!(text.lines().any(|found| found.starts_with(line)), "{line:?} is missing in\n{text}");
     }
-    assert!(text.ends_with("# EOF\n"));
 }
 
 #[tokio::test]

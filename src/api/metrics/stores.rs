@@ -1,9 +1,6 @@
-//! ServerMetrics of stored traces, responses and resumable streams, read at each scrape.
+//! Metrics of stored traces, responses and resumable streams, read at each scrape.
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
-
+use super::recorder::MetricsRecorder;
 use crate::api::archive::Archive;
 use crate::api::responses::Responses;
 use crate::api::resume::Streams;
@@ -16,30 +13,30 @@ pub(crate) struct StoreSize {
     pub(crate) bytes: usize,
 }
 
-/// Reads the sizes of the stores at each scrape.
-#[derive(Debug)]
-pub(crate) struct StoreCollector {
+/// Stores whose sizes are metrics.
+#[derive(Debug, Clone)]
+pub(crate) struct MeasuredStores {
     pub(crate) traces: Archive<StoredTrace>,
     pub(crate) responses: Responses,
     pub(crate) streams: Streams,
 }
 
-impl Collector for StoreCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+impl MeasuredStores {
+    /// Records the sizes of the stores.
+    pub(super) fn record(&self, recorder: &MetricsRecorder) {
         let traces = self.traces.size();
         let responses = self.responses.size();
         let streams = self.streams.size();
+        let buffered = "Size of the buffered events of resumable streams in bytes";
         for (name, help, value) in [
-            ("traces_kept", "Stored traces of episodes", traces.count),
-            ("traces_kept_bytes", "Size of the stored traces in bytes", traces.bytes),
-            ("responses_kept", "Stored responses", responses.count),
-            ("responses_kept_bytes", "Size of the stored responses in bytes", responses.bytes),
-            ("resumable_streams", "Resumable streams", streams.count),
-            ("resumable_streams_bytes", "Size of the buffered events of resumable streams in bytes", streams.bytes),
+            ("waymark_traces_kept", "Stored traces of episodes", traces.count),
+            ("waymark_traces_kept_bytes", "Size of the stored traces in bytes", traces.bytes),
+            ("waymark_responses_kept", "Stored responses", responses.count),
+            ("waymark_responses_kept_bytes", "Size of the stored responses in bytes", responses.bytes),
+            ("waymark_resumable_streams", "Resumable streams", streams.count),
+            ("waymark_resumable_streams_bytes", buffered, streams.bytes),
         ] {
-            let value = i64::try_from(value).unwrap_or(i64::MAX);
-            encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
+            recorder.gauge(name, help).set(value as f64);
         }
-        Ok(())
     }
 }

@@ -19,6 +19,7 @@ const LANGCHAIN: &str = "langchain-openai==1.7.3";
 /// Its support for Responses needs this extra.
 const LITELLM: &str = "litellm[mcp]==1.106.2";
 const MCP: &str = "mcp==2.3.0";
+const PROMETHEUS: &str = "prometheus-client==0.26.0";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -133,6 +134,13 @@ async fn litellm_is_content() {
     let install = || python("python-litellm", LITELLM);
     let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
     content(python, "ask_litellm.py", Vec::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prometheus_parsers_are_content() {
+    let install = || python("python-prometheus", PROMETHEUS);
+    let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
+    content(python, "read_metrics.py", Vec::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
