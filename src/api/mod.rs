@@ -11,7 +11,7 @@
 //! | `search`, `vector_stores`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | page size of lists |
 //! | `documents`, `library`, `commits` | documents of the index, the queue of changes, and background changes |
-//! | `playground` | `/`, a web page to try the server |
+//! | `playground` | `/`, the web page, and its files |
 //! | `policies`, `policy_registry` | the served policies, and loading and unloading them |
 //! | `traces`, `archive` | traces of episodes, and replaying them |
 //! | `trainers` | retrieval interfaces of the reference systems' trainers |
@@ -137,6 +137,7 @@ fn information() -> ProtectedRoutes {
         .admin(routes!(health::metrics))
         .admin(routes!(debug::state))
         .open(routes!(playground::front))
+        .open(routes!(playground::file))
         .open(routes!(openapi::yaml))
         .open(routes!(openapi::json))
 }
