@@ -1,21 +1,18 @@
 // What the server of the tests answers with.
+import { readFileSync } from "node:fs";
 import { json, error, stream } from "./server.mjs";
 
-const passage = (id, title, text) => ({ id, title, text });
+const demo = (name) => readFileSync(new URL("../../demo/" + name, import.meta.url), "utf8").trim().split("\n").map((line) => JSON.parse(line));
+
+// The corpus of `waymark demo`, with its facts.
+const CORPUS = demo("corpus.jsonl").map(({ id, title, text }) => ({ id, title, text }));
+export const FACTS = Object.fromEntries(demo("triples.jsonl").map(({ id, triples }) => [id, triples]));
+
+const passage = (id) => CORPUS.find((one) => one.id === id);
 
 export const PASSAGES = {
-  giovanni: passage("don-giovanni", "Don Giovanni", "Don Giovanni is an opera by Wolfgang Amadeus Mozart with a libretto by Lorenzo Da Ponte. It was first performed in Prague in 1787."),
-  quixote: passage("don-quixote", "Don Quixote", "Don Quixote is a novel by Miguel de Cervantes, published in two parts in 1605 and 1615."),
-  mozart: passage("mozart", "Wolfgang Amadeus Mozart", "Wolfgang Amadeus Mozart was a composer born in Salzburg in 1756. He moved to Vienna in 1781 and wrote Don Giovanni and The Magic Flute."),
-  haydn: passage("haydn", "Joseph Haydn", "Joseph Haydn was a composer born in Rohrau in 1732. He spent most of his career at the court of the Esterházy family."),
-  vienna: passage("vienna", "Vienna", "Vienna is the capital of Austria and lies on the Danube."),
-};
-
-export const FACTS = {
-  "don-giovanni": [["Don Giovanni", "composed by", "Wolfgang Amadeus Mozart"], ["Don Giovanni", "first performed in", "Prague"]],
-  mozart: [["Wolfgang Amadeus Mozart", "born in", "Salzburg"], ["Wolfgang Amadeus Mozart", "moved to", "Vienna"]],
-  haydn: [["Joseph Haydn", "born in", "Rohrau"]],
-  vienna: [["Vienna", "capital of", "Austria"], ["Vienna", "lies on", "Danube"]],
+  giovanni: passage("don-giovanni"), quixote: passage("don-quixote"), mozart: passage("wolfgang-amadeus-mozart"),
+  haydn: passage("joseph-haydn"), vienna: passage("vienna"),
 };
 
 export const hit = (rank, one, path = { bm25: { rank, score: 14 / rank }, dense: { rank, score: 0.8 / rank } }) =>
@@ -51,7 +48,7 @@ export const EPISODE = [
   { type: "turn_started", turn: 3 },
   { type: "think", turn: 3, text: " Doc 1 says: \"Wolfgang Amadeus Mozart was a composer born in Salzburg in 1756\". So the answer is Salzburg." },
   { type: "answer", text: " Salz" }, { type: "answer", text: "burg" },
-  finished(" Salzburg", [{ start: 1, end: 9, passage: "mozart", title: "Wolfgang Amadeus Mozart", stated: true }]),
+  finished(" Salzburg", [{ start: 1, end: 9, passage: mozart.id, title: mozart.title, stated: true }]),
 ];
 
 export const MODELS = [
@@ -60,9 +57,9 @@ export const MODELS = [
 ];
 
 export const INDEX = {
-  object: "index", name: "demo", names: ["default", "demo"], snapshot: 1, corpus: "demo-1234", passages: 143, embedder: { id: "minilm", dims: 384 },
+  object: "index", name: "demo", names: ["default", "demo"], snapshot: 1, corpus: "demo-1234", passages: CORPUS.length, embedder: { id: "minilm", dims: 384 },
   modes: ["passage", "graph", "hybrid", "triples", "kag"], graph: { source: "corpus", phrases: 512, facts: 604, triples: 610, edges: 2400 },
-  bytes: 1843200, committed: 1795439382, writable: true, stale: false,
+  bytes: 1_843_200, committed: 1795439382, writable: true, stale: false,
 };
 
 export const EXAMPLES = [
@@ -73,7 +70,7 @@ export const EXAMPLES = [
 const factsOf = (id) => (FACTS[id] ?? []).map(([subject, relation, object]) =>
   ({ subject, relation, object, subject_phrase: subject.toLowerCase(), object_phrase: object.toLowerCase() }));
 
-const all = Object.values(PASSAGES);
+const all = CORPUS;
 const phrase = (label, degree = 3) => ({ kind: "phrase", id: label.toLowerCase(), label, degree });
 const point = (one) => ({ kind: "passage", id: one.id, label: one.title, degree: 3 });
 
@@ -113,7 +110,7 @@ export function routes(replaced = {}) {
   let load = 0;
   return {
     "GET /v1/models": ({ response }) => json(response, { object: "list", data: MODELS }),
-    "GET /v1/index": ({ response }) => json(response, { ...INDEX, passages: 138 + documents.length }),
+    "GET /v1/index": ({ response }) => json(response, { ...INDEX, passages: documents.length }),
     "GET /v1/index/questions": ({ response }) => json(response, { object: "list", snapshot: 1, data: [{ ...EXAMPLES[0], facts: [{ subject: "Don Giovanni" }] }, ...EXAMPLES.slice(1)] }),
     "GET /v1/index/nodes": ({ response, query }) => json(response, found(query)),
     "GET /v1/index/neighbors": ({ response, query }) => {
@@ -123,13 +120,13 @@ export function routes(replaced = {}) {
     "POST /v1/agent": ({ response }) => stream(response, EPISODE),
     "POST /v1/traces/ep-1/replay": ({ response }) => json(response, { id: "ep-1", object: "trace.replay", mode: "free", answer: "Rohrau", answer_changed: true, citations: [], finish_reason: "stop", searches: [], trace: null }),
     "POST /v1/search": ({ response }) => json(response, { object: "search", snapshot: 1, hits: [] }),
-    "GET /v1/documents": ({ response }) => json(response, { object: "list", snapshot: 1, data: documents, has_more: false }),
+    "GET /v1/documents": ({ response }) => json(response, { object: "list", snapshot: 1, data: documents.slice(0, 20), has_more: documents.length > 20 }),
     "POST /v1/documents": ({ response, body }) => {
-      documents.push(...body.documents);
+      documents.unshift(...body.documents);
       for (const id of body.delete ?? []) documents.splice(documents.findIndex((one) => one.id === id), 1);
       json(response, { id: "commit-1", object: "documents.commit.status", created: 1, status: "running", progress: { phase: "embedding", done: 1, total: 4 } }, 202);
     },
-    "GET /v1/commits/commit-1": ({ response }) => json(response, { id: "commit-1", object: "documents.commit.status", created: 1, status: "done", commit: { added: 1, replaced: 0, unchanged: 0, removed: 0, absent: 0, cut: 0, documents: 138 + documents.length, snapshot: 2 } }),
+    "GET /v1/commits/commit-1": ({ response }) => json(response, { id: "commit-1", object: "documents.commit.status", created: 1, status: "done", commit: { added: 1, replaced: 0, unchanged: 0, removed: 0, absent: 0, cut: 0, documents: documents.length, snapshot: 2 } }),
     "GET /debug/load": ({ response }) => {
       load += 1;
       json(response, loadAt(load));
@@ -152,6 +149,6 @@ function loadAt(at) {
     object: "debug.load", phase: "serving", seconds: 600 + at * 1.5, requests: 2, sessions: { running: 1 + Math.round(3 * wave), waiting: Math.round(wave), parked: 1, stalled: 0 },
     blocks: { tokens: 16, total: 1000, free: 700 - at, cached: 200, used: 100 + at },
     totals: { prefill_tokens: 1000 * at, recomputed_tokens: 0, prefix_hit_tokens: 700 * at, decode_tokens: Math.round(400 * at + 150 * wave), steps: 90 * at, turns: 3 * at, preemptions: 0, evictions: 0, searches: 2 * at, client_searches: 0 },
-    index: { snapshot: 1, passages: 143, stale: false },
+    index: { snapshot: 1, passages: CORPUS.length, stale: false },
   };
 }

@@ -28,7 +28,7 @@ for (const { name, size, scheme } of SCREENS) {
     const page = await open(url, { size, scheme });
     await page.waitForSelector(".examples");
     const text = await page.textContent("main");
-    for (const part of ["Answers you can retrace", "143 passages", "604 facts", QUESTION]) assert.ok(text.includes(part), part);
+    for (const part of ["Answers you can retrace", INDEX.passages + " passages", "604 facts", QUESTION]) assert.ok(text.includes(part), part);
     assert.equal(await page.inputValue("#model"), "routerag-smollm2", "the trained policy, not a built-in one");
     await accessible(page);
     await fits(page);
@@ -71,7 +71,7 @@ for (const { name, size, scheme } of SCREENS) {
     await explore(page);
     await accessible(page);
     await fits(page);
-    if (name === "desktop") await look(page, "explore-desktop");
+    if (name === "desktop") await picture(page, "page-explore");
     else await look(page, "explore-" + name, true);
     await page.click("text=Documents");
     await page.waitForSelector(".document-list li");
@@ -103,7 +103,8 @@ async function drawn(page, size) {
   assert.ok(graph.inside, "a node lies outside of the drawing");
   assert.deepEqual(graph.lit, ["Don Giovanni", "Don Giovanni", "Wolfgang Amadeus Mozart", "Wolfgang Amadeus Mozart", "Salzburg"]);
   assert.deepEqual(graph.texts.filter((text) => text === "Wolfgang Amadeus Mozart").length, 2, "one query, one passage");
-  assert.equal(graph.edges, 8);
+  // On a phone a passage hangs on one search alone.
+  assert.equal(graph.edges, size === PHONE ? 7 : 8);
   assert.equal(graph.across, size !== PHONE);
 }
 
@@ -123,7 +124,7 @@ async function explore(page) {
   await page.fill("#find", "moz");
   await page.click(".matches button >> nth=0");
   await page.waitForFunction(() => document.querySelector(".panel h2")?.textContent === "Wolfgang Amadeus Mozart");
-  assert.ok((await page.textContent(".panel")).includes("Salzburg"));
+  assert.ok((await page.textContent(".panel")).includes("born in Salzburg"));
   await page.waitForFunction(() => /Graph with \d+ points/.test(document.querySelector(".drawing").getAttribute("aria-label")));
 }
 
@@ -145,7 +146,7 @@ test("a citation shows its passage by pointer and by keyboard, and what the answ
   await page.waitForSelector(".card ins");
   assert.equal(await page.textContent(".card ins"), "Rohrau");
   const replay = seen.find((one) => one.path.endsWith("/replay"));
-  assert.deepEqual(JSON.parse(replay.body), { mode: "free", without: ["mozart"] });
+  assert.deepEqual(JSON.parse(replay.body), { mode: "free", without: [PASSAGES.mozart.id] });
   await accessible(page);
   await look(page, "card");
   await page.keyboard.press("Escape");
@@ -368,7 +369,7 @@ test("a search in another mode than the policy asked for is told as it was", asy
       ...search(1, "Don Giovanni", "graph", [hit(1, PASSAGES.giovanni, { graph: { rank: 1, mass: 0.4, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }] } }), hit(2, PASSAGES.mozart, { graph: { rank: 2, mass: 0.2, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }, { phrase: "mozart", weight: 1 }] } })]),
       { type: "turn_started", turn: 2 }, { type: "query", turn: 2, text: "[passage] Don Giovanni" },
       ...search(2, "Don Giovanni", "graph", [hit(1, PASSAGES.giovanni), hit(2, PASSAGES.mozart)], { cached: true }),
-      { type: "budget", kind: "turns" }, { type: "answer", text: "Salzburg" }, finished("Salzburg", [{ start: 0, end: 8, passage: "mozart", title: "", stated: true }]),
+      { type: "budget", kind: "turns" }, { type: "answer", text: "Salzburg" }, finished("Salzburg", [{ start: 0, end: 8, passage: PASSAGES.mozart.id, title: "", stated: true }]),
     ]),
     "POST /v1/search": ({ response }) => json(response, { snapshot: 1, walk: { facts: [{ subject: "don giovanni", relation: "composed by", object: "mozart", similarity: 0.8, score: 1, kept: true }], phrases: [] } }),
   });
@@ -428,7 +429,7 @@ for (const { name, size, scheme } of [SCREENS[0], SCREENS[3], { name: "wide", si
       "POST /v1/agent": ({ response }) => stream(response, [
         started("Tell me all."), { type: "turn_started", turn: 1 }, ...search(1, "all", "passage", [hit(1, PASSAGES.mozart), hit(2, PASSAGES.vienna)]),
         ...answer.match(/[^]{1,400}/g).map((text) => ({ type: "answer", text })),
-        finished(answer, [{ start: 0, end, passage: "mozart", title: "", stated: false }, { start: 0, end: inTable, passage: "mozart", title: "", stated: true }, { start: 0, end: inCode, passage: "vienna", title: "", stated: true }]),
+        finished(answer, [{ start: 0, end, passage: PASSAGES.mozart.id, title: "", stated: false }, { start: 0, end: inTable, passage: PASSAGES.mozart.id, title: "", stated: true }, { start: 0, end: inCode, passage: "vienna", title: "", stated: true }]),
       ]),
     });
     const page = await open(url, { size, scheme });

@@ -40,10 +40,10 @@ export function sourcesOf(view: View): Source[] {
   return [...sources.values()];
 }
 
-// The search after which the policy's thoughts speak of the passage; else the last one that found it.
+// The first search after which the policy's thoughts speak of the passage; else the last one that found it.
 function whereRead(view: View, found: Occurrence[]): Occurrence {
   const quoting = found.filter(({ search, hit }) => spokenOf(thoughtAfter(view, search), search.hits).includes(hit));
-  return (quoting.at(-1) ?? found.at(-1))!;
+  return (quoting[0] ?? found.at(-1))!;
 }
 
 export function thoughtAfter(view: View, search: Search): string {
@@ -85,7 +85,9 @@ export function readIn(view: View): Map<string, number> {
   const read = new Map<string, number>();
   for (const search of view.searches) {
     if (search.withdrawn || search.first !== search.index) continue;
-    for (const hit of spokenOf(thoughtAfter(view, search), search.hits)) read.set(hit.passage.id, search.index);
+    for (const { passage } of spokenOf(thoughtAfter(view, search), search.hits)) {
+      if (!read.has(passage.id)) read.set(passage.id, search.index);
+    }
   }
   for (const { passage } of view.citations) {
     const found = occurrences(view, passage);

@@ -1,10 +1,14 @@
 // Lines between the nodes of a graph, from where they stand in the page.
+import type { Arrangement } from "./arrange";
 import type { GraphEdge, PathGraph } from "./graph";
 
-export interface DrawnEdge { id: string; d: string; width: number; lit: boolean; kind: GraphEdge["kind"] }
+export interface DrawnEdge { id: string; d: string; width: number; lit: boolean }
 export interface Drawn { width: number; height: number; edges: DrawnEdge[] }
 
-interface Spot { left: number; right: number; x: number; y: number }
+interface Spot { left: number; right: number; top: number; x: number; y: number; floor: number }
+type Line = (from: Spot, to: Spot, edge: GraphEdge) => string | null;
+
+const round = (value: number) => Math.round(value * 10) / 10;
 
 function spots(box: HTMLElement): Map<string, Spot> {
   const origin = box.getBoundingClientRect();
@@ -13,8 +17,10 @@ function spots(box: HTMLElement): Map<string, Spot> {
     const at = dot.getBoundingClientRect();
     const node = dot.parentElement!.getBoundingClientRect();
     found.set(dot.dataset.node!, {
-      left: at.left - origin.left, right: node.right - origin.left + box.scrollLeft,
-      x: (at.left + at.right) / 2 - origin.left, y: (at.top + at.bottom) / 2 - origin.top,
+      left: round(at.left - origin.left), right: round(node.right - origin.left), top: round(node.top - origin.top),
+      // Below all of its row.
+      floor: round((dot.closest(".band")?.getBoundingClientRect().bottom ?? node.bottom) - origin.top + 14),
+      x: round((at.left + at.right) / 2 - origin.left), y: round((at.top + at.bottom) / 2 - origin.top),
     });
   }
   return found;
@@ -22,38 +28,50 @@ function spots(box: HTMLElement): Map<string, Spot> {
 
 const thickness = (edge: GraphEdge) => Math.round((1 + 4.5 * Math.min(1, edge.share)) * 10) / 10;
 
-function drawn(box: HTMLElement, graph: PathGraph, line: (from: Spot, to: Spot) => string): Drawn {
+export function draw(box: HTMLElement, graph: PathGraph, arrangement: Arrangement): Drawn {
   const at = spots(box);
+  const bands = new Map(graph.nodes.map((node) => [node.id, node.band]));
+  const line: Line = arrangement === "down" ? downward(new Set()) : arrangement === "across" ? curve : banded(bands);
   const edges = graph.edges.flatMap((edge) => {
     const from = at.get(edge.from);
     const to = at.get(edge.to);
-    if (!from || !to) return [];
-    return [{ id: edge.from + ">" + edge.to, d: line(from, to), width: thickness(edge), lit: edge.lit, kind: edge.kind }];
+    const same = bands.get(edge.from) === bands.get(edge.to);
+    // Lines to what another row shows would cross everything between.
+    if (!from || !to || (arrangement !== "across" && !same && (!edge.lit || edge.kind === "found"))) return [];
+    const d = line(from, to, edge);
+    return d ? [{ id: edge.from + ">" + edge.to, d, width: thickness(edge), lit: edge.lit }] : [];
   });
   // What is lit lies above the rest.
   edges.sort((a, b) => Number(a.lit) - Number(b.lit));
-  return { width: box.scrollWidth, height: box.scrollHeight, edges };
+  return { width: box.clientWidth, height: box.clientHeight, edges };
 }
 
-const round = (value: number) => Math.round(value * 10) / 10;
-
-export function drawWide(box: HTMLElement, graph: PathGraph): Drawn {
-  return drawn(box, graph, (from, to) => {
-    const [x0, x1] = [round(from.right), round(to.left)];
-    const [y0, y1] = [round(from.y), round(to.y)];
-    const bend = round(Math.max(18, Math.abs(x1 - x0) / 2));
-    return `M${x0} ${y0}C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1} ${y1}`;
-  });
+function curve(from: Spot, to: Spot): string {
+  const bend = round(Math.max(18, Math.abs(to.left - from.right) / 2));
+  return `M${from.right} ${from.y}C${from.right + bend} ${from.y} ${to.left - bend} ${to.y} ${to.left} ${to.y}`;
 }
 
-// One below the other: down a trunk at the left, then to the node.
-export function drawTall(box: HTMLElement, graph: PathGraph): Drawn {
-  return drawn(box, graph, (from, to) => {
-    const [x0, y0, x1, y1] = [from.x, from.y, to.x, to.y].map(round);
-    const trunk = Math.min(x0, x1);
-    const turn = Math.min(10, Math.abs(y1 - y0) / 2);
-    const start = x0 === trunk ? `M${x0} ${y0}` : `M${x0} ${y0}H${trunk + turn}Q${trunk} ${y0} ${trunk} ${y0 + turn}`;
-    const end = x1 === trunk ? `V${y1}` : `V${y1 - turn}Q${trunk} ${y1} ${trunk + turn} ${y1}H${x1}`;
-    return start + end;
-  });
+// To the next row: down beside the passage, back to the left below its row, and down to the query.
+function banded(bands: Map<string, number>): Line {
+  return (from, to, edge) => {
+    if (bands.get(edge.from) === bands.get(edge.to) || to.left > from.right) return curve(from, to);
+    const turn = 10;
+    const out = from.right + turn;
+    return `M${from.right} ${from.y}Q${out} ${from.y} ${out} ${from.y + turn}V${from.floor - turn}Q${out} ${from.floor} ${out - turn} ${from.floor}`
+      + `H${to.x + turn}Q${to.x} ${from.floor} ${to.x} ${from.floor + turn}V${to.y}`;
+  };
+}
+
+// In a tree: down from the node above, then to the right. To a query or the answer: back over a lane at the left.
+function downward(reached: Set<string>): Line {
+  return (from, to, edge) => {
+    const turn = 9;
+    if (edge.kind === "found") {
+      if (to.x <= from.x || to.y <= from.y || reached.has(edge.to)) return null;
+      reached.add(edge.to);
+      return `M${from.x} ${from.y}V${to.y - turn}Q${from.x} ${to.y} ${from.x + turn} ${to.y}H${to.x}`;
+    }
+    const lane = 7;
+    return `M${from.x} ${from.y}H${lane + turn}Q${lane} ${from.y} ${lane} ${from.y + turn}V${to.y - turn}Q${lane} ${to.y} ${lane + turn} ${to.y}H${to.x}`;
+  };
 }

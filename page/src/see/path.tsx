@@ -6,28 +6,26 @@ import { pin } from "../ask/card-state";
 import type { Live } from "../run/live";
 import { count } from "../run/query";
 import { sourcesOf } from "../run/sources";
-import { type Drawn, drawTall, drawWide } from "./edges";
-import { type GraphNode, type PathGraph, graphOf } from "./graph";
-
-// Narrowest column, in pixels, that holds a title.
-const COLUMN = 160;
+import { type Arrangement, fitting, isBroad, rows, tree } from "./arrange";
+import { type Drawn, draw } from "./edges";
+import { type GraphNode, graphOf } from "./graph";
 
 export function Path({ live }: { live: Live }) {
   const view = live.view.value;
   const expanded = useSignal<ReadonlySet<number>>(new Set());
   const graph = graphOf(live.run, view, expanded.value);
   const box = useRef<HTMLDivElement>(null);
-  const wide = useSignal(true);
+  const arrangement = useSignal<Arrangement>("across");
   const drawn = useSignal<Drawn>({ width: 0, height: 0, edges: [] });
   const measure = () => {
     const element = box.current;
     if (!element) return;
-    wide.value = element.clientWidth >= graph.columns * COLUMN;
-    drawn.value = (wide.value ? drawWide : drawTall)(element, graph);
+    arrangement.value = fitting(graph, element.clientWidth);
+    drawn.value = draw(element, graph, arrangement.value);
   };
   const latest = useRef(measure);
   latest.current = measure;
-  const shape = graph.nodes.map((node) => node.id + node.label + node.lit).join() + graph.edges.length + graph.edges.filter((edge) => edge.lit).length + wide.value;
+  const shape = JSON.stringify([arrangement.value, graph.nodes.map((node) => [node.id, node.label, node.lit]), graph.edges.map((edge) => edge.lit)]);
   useLayoutEffect(() => latest.current(), [shape]);
   useLayoutEffect(() => {
     const observer = new ResizeObserver(() => latest.current());
@@ -35,27 +33,26 @@ export function Path({ live }: { live: Live }) {
     return () => observer.disconnect();
   }, []);
   const more = (search: number) => { expanded.value = new Set([...expanded.value, search]); };
+  const show = (node: GraphNode) => <Node live={live} node={node} more={more} />;
   return (
-    <div class="see" role="group" aria-label="How the answer was found">
+    <div class={"see" + (isBroad(graph) ? " broad" : "")} role="group" aria-label="How the answer was found">
       <h3>{live.running.value ? "The way so far" : "How it was found"}</h3>
-      <div class={"path " + (wide.value ? "across" : "down")} ref={box}>
+      <div class={"path " + arrangement.value} ref={box}>
         <svg class="edges" width={drawn.value.width} height={drawn.value.height} aria-hidden="true" focusable="false">
-          {drawn.value.edges.map((edge) => <path key={edge.id} d={edge.d} class={"edge " + edge.kind + (edge.lit ? " lit" : "")} stroke-width={edge.width} />)}
+          {drawn.value.edges.map((edge) => <path key={edge.id} d={edge.d} class={"edge" + (edge.lit ? " lit" : "")} stroke-width={edge.width} />)}
         </svg>
-        {columns(graph).map((nodes, index) => (
-          <ol key={index} class="column">
-            {nodes.map((node) => <li key={node.id}><Node live={live} node={node} more={more} /></li>)}
-          </ol>
-        ))}
+        {arrangement.value === "down"
+          ? <ol class="column">{tree(graph).map(({ node, indent }) => <li key={node.id} style={{ paddingLeft: Math.min(indent, 5) * 22 + "px" }}>{show(node)}</li>)}</ol>
+          : rows(graph, arrangement.value).map((row, at) => (
+            <div key={at} class="band">
+              {row.map((nodes, column) => (nodes.length
+                ? <ol key={column} class="column">{nodes.map((node) => <li key={node.id}>{show(node)}</li>)}</ol>
+                : <div key={column} class="column" />))}
+            </div>
+          ))}
       </div>
     </div>
   );
-}
-
-function columns(graph: PathGraph): GraphNode[][] {
-  const found: GraphNode[][] = Array.from({ length: graph.columns }, () => []);
-  for (const node of graph.nodes) found[node.column].push(node);
-  return found;
 }
 
 const KINDS: Record<GraphNode["kind"], string> = {
