@@ -8,6 +8,9 @@ const demo = (name) => readFileSync(new URL("../../demo/" + name, import.meta.ur
 const CORPUS = demo("corpus.jsonl").map(({ id, title, text }) => ({ id, title, text }));
 export const FACTS = Object.fromEntries(demo("triples.jsonl").map(({ id, triples }) => [id, triples]));
 
+const ALL_FACTS = Object.values(FACTS).flat();
+const NAMES = new Set(ALL_FACTS.flatMap(([subject, , object]) => [subject.toLowerCase(), object.toLowerCase()]));
+
 const passage = (id) => CORPUS.find((one) => one.id === id);
 
 export const PASSAGES = {
@@ -58,7 +61,7 @@ export const MODELS = [
 
 export const INDEX = {
   object: "index", name: "demo", names: ["default", "demo"], snapshot: 1, corpus: "demo-1234", passages: CORPUS.length, embedder: { id: "minilm", dims: 384 },
-  modes: ["passage", "graph", "hybrid", "triples", "kag"], graph: { source: "corpus", phrases: 512, facts: 604, triples: 610, edges: 2400 },
+  modes: ["passage", "graph", "hybrid", "triples", "kag"], graph: { source: "corpus", phrases: NAMES.size, facts: ALL_FACTS.length, triples: ALL_FACTS.length, edges: 2400 },
   bytes: 1_843_200, committed: 1795439382, writable: true, stale: false,
 };
 

@@ -28,7 +28,7 @@ for (const { name, size, scheme } of SCREENS) {
     const page = await open(url, { size, scheme });
     await page.waitForSelector(".examples");
     const text = await page.textContent("main");
-    for (const part of ["Answers you can retrace", INDEX.passages + " passages", "604 facts", QUESTION]) assert.ok(text.includes(part), part);
+    for (const part of ["Answers you can retrace", INDEX.passages + " passages", INDEX.graph.facts.toLocaleString("en-US") + " facts", QUESTION]) assert.ok(text.includes(part), part);
     assert.equal(await page.inputValue("#model"), "routerag-smollm2", "the trained policy, not a built-in one");
     await accessible(page);
     await fits(page);
@@ -177,6 +177,8 @@ test("a follow-up goes on with the conversation, and all of it is there after a 
   await page.waitForSelector(".answered:nth-child(2) .source");
   await page.click(".answered:nth-child(2) .steps > summary");
   assert.deepEqual(await page.locator(".answered:nth-child(2) .thought").allTextContents(), ["I look for the country.", "It is Austria."]);
+  const { y } = await page.locator(".answered:nth-child(2) .question").boundingBox();
+  assert.ok(y < 120, "the youngest question stands at the top: " + y);
   await look(page, "follow-up");
   await page.click(".answered:nth-child(2) [aria-label='Good answer']");
   await page.waitForTimeout(300);

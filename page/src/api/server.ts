@@ -66,6 +66,8 @@ async function readExamples(): Promise<void> {
   }
 }
 
+export const indexName = ({ name, corpus }: IndexInfo) => (name ?? corpus).replace(/\.index$/, "");
+
 export function bytesInWords(bytes: number): string {
   const units = ["bytes", "kB", "MB", "GB", "TB"];
   let unit = 0;

@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import { explain } from "../api/client";
 import { offline } from "../api/server";
 import type { Live } from "../run/live";
-import type { Source } from "../run/sources";
+import { type Source, titleOf } from "../run/sources";
 import { asText, download, fileName, fileOf } from "../share/file";
 import { linkOf } from "../share/link";
 import { Icon } from "../shell/icon";
@@ -37,7 +37,7 @@ export function Actions({ live, sources, last }: { live: Live; sources: Source[]
   );
 }
 
-const titles = (sources: Source[]) => sources.map(({ number, passage }) => ({ number, title: passage.title || passage.id }));
+const titles = (sources: Source[]) => sources.map(({ number, passage }) => ({ number, title: titleOf(passage) }));
 
 function Feedback({ live }: { live: Live }) {
   const given = useSignal(live.run.feedback);

@@ -5,7 +5,7 @@ import { offline } from "../api/server";
 import type { Outcome } from "../run/counterfactual";
 import { without } from "../run/counterfactual";
 import { modeInWords, ordinal } from "../run/query";
-import { occurrences } from "../run/sources";
+import { occurrences, titleOf } from "../run/sources";
 import { support } from "../run/words";
 import { Icon } from "../shell/icon";
 import { address } from "../shell/route";
@@ -35,7 +35,7 @@ function Shown({ open }: { open: Card }) {
       onKeyDown={(event) => { if (event.key === "Escape") { event.stopPropagation(); close(); } }}
     >
       <div class="card-head">
-        <h3 id="card-title" dir="auto">{number !== null && <span class="number">{number}</span>} {passage.title || passage.id}</h3>
+        <h3 id="card-title" dir="auto">{number !== null && <span class="number">{number}</span>} {titleOf(passage)}</h3>
         <button class="quiet" aria-label="Close" onClick={close}><Icon name="close" /></button>
       </div>
       <p class="passage-text" dir="auto" tabIndex={0}><MarkedText text={passage.text} ranges={disjoint} /></p>

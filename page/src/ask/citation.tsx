@@ -1,7 +1,7 @@
 // The number of a source in an answer: shows its passage on hover, and keeps it open on a click, a tap or Enter.
 import { useRef } from "preact/hooks";
 import type { Live } from "../run/live";
-import type { Source } from "../run/sources";
+import { type Source, titleOf } from "../run/sources";
 import { card, hover, pin } from "./card-state";
 
 export function Citation({ live, source }: { live: Live; source: Source }) {
@@ -10,7 +10,7 @@ export function Citation({ live, source }: { live: Live; source: Source }) {
   const shown = card.value?.anchor === button.current && card.value?.number === source.number && card.value !== null;
   return (
     <button
-      ref={button} class="citation" type="button" aria-expanded={shown} aria-label={"Source " + source.number + ": " + (source.passage.title || source.passage.id)}
+      ref={button} class="citation" type="button" aria-expanded={shown} aria-label={"Source " + source.number + ": " + titleOf(source.passage)}
       onClick={() => pin(open())} onMouseEnter={() => hover(open())} onMouseLeave={() => hover(null)}
     >{source.number}</button>
   );

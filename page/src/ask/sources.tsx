@@ -1,7 +1,7 @@
 // The sources of an answer, as cards with the words that support it.
 import type { Live } from "../run/live";
 import { count } from "../run/query";
-import type { Source } from "../run/sources";
+import { type Source, titleOf } from "../run/sources";
 import { support } from "../run/words";
 import { MarkedText, excerpt } from "../text/marked-text";
 import { pin } from "./card-state";
@@ -35,7 +35,7 @@ function Item({ live, source }: { live: Live; source: Source }) {
         class="source"
         onClick={(event) => pin({ live, passage, claims, number, anchor: event.currentTarget, pinned: true })}
       >
-        <span class="source-title"><span class="number">{number}</span> <bdi>{passage.title || passage.id}</bdi></span>
+        <span class="source-title"><span class="number">{number}</span> <bdi>{titleOf(passage)}</bdi></span>
         <span class="source-text" dir="auto"><MarkedText text={part.text} ranges={part.ranges} /></span>
       </button>
     </li>

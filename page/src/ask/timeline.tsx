@@ -4,7 +4,7 @@ import type { Hit } from "../api/types";
 import type { Live } from "../run/live";
 import type { Search, Turn, View } from "../run/run";
 import { count, modeInWords, parseQuery, seconds } from "../run/query";
-import { readIn } from "../run/sources";
+import { readIn, titleOf } from "../run/sources";
 import { pin } from "./card-state";
 
 export function Timeline({ live, view }: { live: Live; view: View }) {
@@ -102,7 +102,7 @@ function HitItem({ live, hit, used }: { live: Live; hit: Hit; used: boolean }) {
   return (
     <li class={used ? "used" : ""}>
       <button class="hit" onClick={(event) => pin({ live, passage: hit.passage, claims, number: null, anchor: event.currentTarget, pinned: true })}>
-        <span class="rank">{hit.rank}</span> <bdi>{hit.passage.title || hit.passage.id}</bdi>{used && <span class="tag">used</span>}
+        <span class="rank">{hit.rank}</span> <bdi>{titleOf(hit.passage)}</bdi>{used && <span class="tag">used</span>}
       </button>
     </li>
   );

@@ -1,5 +1,5 @@
 // The first screen: what this is, what is indexed, and questions to begin with.
-import { bytesInWords, connection, discover, examples, index, indexState, offline, policies, searches, trouble } from "../api/server";
+import { bytesInWords, connection, discover, examples, index, indexName, indexState, offline, policies, searches, trouble } from "../api/server";
 import { keyWanted } from "../api/client";
 import { count } from "../run/query";
 import { OpenFile } from "../shell/side";
@@ -39,7 +39,7 @@ function Indexed() {
   const { graph } = known;
   return (
     <p class="indexed dim">
-      {count(known.passages, "passage")} of <bdi>{known.name ?? known.corpus}</bdi> indexed
+      {count(known.passages, "passage")} of <bdi>{indexName(known)}</bdi> indexed
       {graph && <> · a graph of {count(graph.facts, "fact")} about {count(graph.phrases, "name")}</>}
       {" "}· {bytesInWords(known.bytes)} · <a href="#/explore">look around</a>
     </p>

@@ -1,7 +1,7 @@
 // The view Explore: the index as a graph, its documents, and changing them.
 import { useEffect } from "preact/hooks";
 import { useSignal } from "@preact/signals";
-import { bytesInWords, index, indexState, readIndex } from "../api/server";
+import { bytesInWords, index, indexName, indexState, readIndex } from "../api/server";
 import { count } from "../run/query";
 import { Documents } from "./documents";
 import { Graph } from "./graph-view";
@@ -29,7 +29,7 @@ export function Explore({ start }: { start: string }) {
       <h1>Explore</h1>
       {known && (
         <p class="lead">
-          {count(known.passages, "passage")} of <bdi>{known.name ?? known.corpus}</bdi>
+          {count(known.passages, "passage")} of <bdi>{indexName(known)}</bdi>
           {known.graph ? <> · {count(known.graph.facts, "fact")} between {count(known.graph.phrases, "name")}</> : " · no graph"}
           {" "}· {bytesInWords(known.bytes)} · version {known.snapshot}{known.committed && <> of {new Date(known.committed * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })}</>}
         </p>

@@ -3,6 +3,12 @@ import type { Hit, Passage } from "../api/types";
 import type { Search, View } from "./run";
 import { forms, slice } from "./words";
 
+// Title of a passage; parts of a long document, whose titles are the same, by their number.
+export function titleOf({ id, title }: Passage): string {
+  const part = /#(\d+)$/.exec(id);
+  return title ? title + (part ? " · part " + part[1] : "") : id;
+}
+
 export interface Source {
   number: number;
   passage: Passage;

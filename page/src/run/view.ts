@@ -99,7 +99,14 @@ function take(view: View, event: AgentEvent, at: number): void {
       break;
     default:
       if (event.error) view.failure = text(event.error.message) || "The run failed.";
+      else note(view, event as { type?: unknown }, at);
   }
+}
+
+// An event that this page does not know, as of a newer server, is shown by its name.
+function note(view: View, event: { type?: unknown }, at: number): void {
+  const name = text(event.type).replaceAll("_", " ");
+  if (name) turnOf(view, view.turns.at(-1)?.number ?? 1, at).notes.push({ kind: "other", text: name });
 }
 
 function begin(view: View, turn: Turn, query: string, mode: string, k: number | null): Search {

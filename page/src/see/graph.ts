@@ -2,7 +2,7 @@
 // there once, however often it was found.
 import type { Hit } from "../api/types";
 import type { Run, Search, View } from "../run/run";
-import { readIn, sourcesOf } from "../run/sources";
+import { readIn, sourcesOf, titleOf } from "../run/sources";
 import { forms, placeOf } from "../run/words";
 
 export type Kind = "query" | "fact" | "phrase" | "passage" | "more" | "answer";
@@ -184,7 +184,7 @@ function passages(builder: Builder, search: Search, { used, lastSeen, all, depth
       hidden += here ? 1 : 0;
       continue;
     }
-    if (here) builder.node({ id, kind: "passage", label: hit.passage.title || hit.passage.id, depth, lit, share: share(hit), search, hit });
+    if (here) builder.node({ id, kind: "passage", label: titleOf(hit.passage), depth, lit, share: share(hit), search, hit });
     // A passage hangs on the last phrase of its way where that is shown.
     if (!builder.isReached(id, search.index)) builder.edge(query, id, share(hit), lit && here);
   }
