@@ -120,7 +120,12 @@ async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
     assert_eq!(seen["foreign"], 0, "something that was found became markup");
     assert_eq!(seen["violations"], json!([]));
     let text = seen["text"].as_str().unwrap();
-    for part in ["Who <u>wrote</u> it?", "Searched for \u{201c}<em>Faust</em> author\u{201d} along the graph", "<b>Faust</b>", MARKUP] {
+    for part in [
+        "Who <u>wrote</u> it?",
+        "Searched for \u{201c}<em>Faust</em> author\u{201d} along the graph",
+        "<b>Faust</b>",
+        MARKUP,
+    ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert_eq!(seen["answer"], "Goethe");

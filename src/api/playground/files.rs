@@ -109,7 +109,9 @@ mod tests {
         assert!(sources.len() > 30);
         for path in sources {
             let source = fs::read_to_string(&path).unwrap();
-            for call in ["innerHTML", "insertAdjacentHTML", "createContextualFragment", "DOMParser", "setHTML", "dangerously"] {
+            for call in
+                ["innerHTML", "insertAdjacentHTML", "createContextualFragment", "DOMParser", "setHTML", "dangerously"]
+            {
                 assert!(!source.contains(call), "{call} in {}", path.display());
             }
             for store in ["localStorage", "sessionStorage", "document.cookie"] {
