@@ -78,7 +78,7 @@ for (const { name, size, scheme } of SCREENS) {
     await accessible(page);
     await look(page, "documents-" + name);
     await page.click("nav >> text=Operate");
-    await page.waitForSelector(".chart .line");
+    await page.waitForSelector(".chart .line", { state: "attached" });
     assert.ok((await page.textContent(".operate")).includes("parked in a search"));
     await accessible(page);
     await fits(page);

@@ -28,9 +28,9 @@ export function Actions({ live, sources, last }: { live: Live; sources: Source[]
       </div>
       {sharing.value && (
         <div class="row sharing">
-          <button onClick={() => void shareLink(live)}><Icon name="link" /> Copy link</button>
+          {!offline && <button onClick={() => void shareLink(live)}><Icon name="link" /> Copy link</button>}
           <button onClick={() => void shareFile(live)}><Icon name="file" /> Save as a page</button>
-          <span class="dim">Both hold the question, the answer and the passages. The page opens in any browser, without a server.</span>
+          <span class="dim">It holds the question, the answer and the passages. A saved page opens in any browser, without a server.</span>
         </div>
       )}
     </div>
@@ -70,7 +70,7 @@ async function copy(text: string, done: string): Promise<void> {
 }
 
 async function shareLink(live: Live): Promise<void> {
-  const link = location.protocol === "file:" ? null : await linkOf(live.run);
+  const link = await linkOf(live.run);
   if (link) await copy(link, "Link copied.");
   else {
     say("This run is too long for a link: it is saved as a page.");

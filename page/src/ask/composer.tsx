@@ -48,6 +48,12 @@ const MODES = [
   { value: "hybrid", title: "words, meaning and graph" },
 ];
 
+// Number of passages that was typed, within what the server takes.
+export function passagesIn(typed: string): number | null {
+  const k = Math.floor(Number(typed));
+  return k >= 1 ? Math.min(200, k) : null;
+}
+
 export function Options() {
   const chosen = chosenModel();
   const protocol = policyNamed(chosen)?.protocol ?? "";
@@ -77,7 +83,7 @@ export function Options() {
             <span>Passages</span>
             <input
               id="k" type="number" min={1} max={200} placeholder="auto" value={settings.value.k ?? ""}
-              onInput={(event) => { const k = Number(event.currentTarget.value); change({ k: k >= 1 && k <= 200 ? Math.floor(k) : null }); }}
+              onInput={(event) => change({ k: passagesIn(event.currentTarget.value) })}
             />
           </label>
         </>

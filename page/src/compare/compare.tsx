@@ -3,6 +3,7 @@ import { policies, policyNamed, searches, firstPolicy, index } from "../api/serv
 import { doing } from "../ask/answered";
 import { PassageCard } from "../ask/card";
 import { Citation } from "../ask/citation";
+import { passagesIn } from "../ask/composer";
 import { Sources } from "../ask/sources";
 import { Timeline } from "../ask/timeline";
 import type { Live } from "../run/live";
@@ -82,7 +83,7 @@ function SideOptions({ at, name }: { at: 0 | 1; name: string }) {
           </label>
           <label>
             <span>Passages</span>
-            <input type="number" min={1} max={200} placeholder="auto" value={side.k ?? ""} onInput={(event) => change({ k: Number(event.currentTarget.value) || null })} />
+            <input type="number" min={1} max={200} placeholder="auto" value={side.k ?? ""} onInput={(event) => change({ k: passagesIn(event.currentTarget.value) })} />
           </label>
         </>
       )}

@@ -27,7 +27,23 @@ export function occurrences(view: View, id: string): Occurrence[] {
     .flatMap((search) => search.hits.filter((hit) => hit.passage.id === id).map((hit) => ({ search, hit })));
 }
 
-export function sourcesOf(view: View): Source[] {
+// Both are asked for by many parts of the page, and a view does not change.
+const sources = new WeakMap<View, Source[]>();
+const reads = new WeakMap<View, Map<string, number>>();
+
+function once<T>(kept: WeakMap<View, T>, view: View, make: (view: View) => T): T {
+  const known = kept.get(view) ?? make(view);
+  kept.set(view, known);
+  return known;
+}
+
+export const sourcesOf = (view: View) => once(sources, view, findSources);
+
+// The passages that were used, by id, each with the search after which it was read: cited ones, and those that the
+// thought after their search speaks of.
+export const readIn = (view: View) => once(reads, view, findRead);
+
+function findSources(view: View): Source[] {
   const sources = new Map<string, Source>();
   for (const cited of view.citations) {
     const known = sources.get(cited.passage);
@@ -85,9 +101,7 @@ function longestRow(one: string[], other: string[]): number {
   return longest;
 }
 
-// The passages that were used, by id, each with the search after which it was read: cited ones, and those that the
-// thought after their search speaks of.
-export function readIn(view: View): Map<string, number> {
+function findRead(view: View): Map<string, number> {
   const read = new Map<string, number>();
   for (const search of view.searches) {
     if (search.withdrawn || search.first !== search.index) continue;

@@ -23,7 +23,7 @@ export function Side() {
     <header class="side">
       <a class="brand" href="#/ask" onClick={() => newConversation()}><Sign /> <span>Waymark</span></a>
       <nav aria-label="Views">
-        {VIEWS.map(({ name, title }) => (
+        {VIEWS.filter(({ name }) => !offline || name === "ask").map(({ name, title }) => (
           <a href={address(name)} class="view" aria-current={route.value.name === name ? "page" : undefined}>
             <Icon name={name} /> <span>{title}</span>
           </a>
