@@ -481,7 +481,7 @@ test("an index that may not be changed offers no upload, and a missing scope is 
   });
   const page = await open(url);
   await page.waitForSelector(".indexed");
-  assert.deepEqual(await page.locator("#mode option").allTextContents(), ["the policy’s choice", "words and meaning"]);
+  assert.deepEqual(await page.locator("#mode option").allTextContents(), ["policy’s choice", "words and meaning"]);
   await page.click("nav >> text=Explore");
   await page.click("text=Documents");
   await page.waitForSelector(".document-list li");

@@ -81,8 +81,8 @@ export async function stream(response, events, { id = "ep-1", from = 0 } = {}) {
   for (const event of events) {
     if (typeof event === "number") await pause(event);
     else if (event === "break") {
-      await pause(60);
-      return response.destroy();
+      // What was written arrives; the end of the response never does.
+      return void response.socket.end();
     }
     else {
       number += 1;

@@ -73,9 +73,9 @@ export function Options() {
       {searches(protocol) ? (
         <>
           <label>
-            <span>Search by</span>
+            <span>Search</span>
             <select id="mode" value={settings.value.mode} onChange={(event) => change({ mode: event.currentTarget.value })}>
-              <option value="">the policy’s choice</option>
+              <option value="">policy’s choice</option>
               {modes.map(({ value, title }) => <option value={value}>{title}</option>)}
             </select>
           </label>

@@ -75,9 +75,9 @@ function SideOptions({ at, name }: { at: 0 | 1; name: string }) {
       {searching && (
         <>
           <label>
-            <span>Search by</span>
+            <span>Search</span>
             <select value={side.mode} onChange={(event) => change({ mode: event.currentTarget.value })}>
-              <option value="">the policy’s choice</option>
+              <option value="">policy’s choice</option>
               {modes.map((mode) => <option value={mode}>{{ passage: "words and meaning", graph: "graph", hybrid: "words, meaning and graph" }[mode]}</option>)}
             </select>
           </label>

@@ -3,7 +3,7 @@ import { useRef } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { Icon } from "../shell/icon";
 import { type Found, type IndexNode, reason, search } from "./api";
-import { expand } from "./state";
+import { find } from "./state";
 
 export function Finder() {
   const typed = useSignal("");
@@ -32,7 +32,7 @@ export function Finder() {
   const choose = (node: IndexNode) => {
     found.value = null;
     typed.value = node.label || node.id;
-    void expand(node.kind, node.id);
+    void find(node.kind, node.id);
   };
   const all = found.value ? [...found.value.phrases, ...found.value.passages] : [];
   return (

@@ -31,7 +31,7 @@ export function reset(): void {
 
 export async function startAt(start: string): Promise<void> {
   const match = /^(phrase|passage):([^]+)$/.exec(start);
-  if (match) await expand(match[1] as NodeKind, match[2]);
+  if (match) await find(match[1] as NodeKind, match[2]);
   else if (!graph.order) await begin();
 }
 
@@ -47,6 +47,12 @@ async function begin(): Promise<void> {
     // The person will search.
   }
   void examples;
+}
+
+// Begins anew with a node that was searched for, unless it is drawn already.
+export async function find(kind: NodeKind, id: string): Promise<void> {
+  if (!graph.hasNode(keyOf({ kind, id }))) reset();
+  await expand(kind, id);
 }
 
 export async function expand(kind: NodeKind, id: string, quiet = false): Promise<void> {
