@@ -81,7 +81,8 @@ export async function stream(response, events, { id = "ep-1", from = 0 } = {}) {
   for (const event of events) {
     if (typeof event === "number") await pause(event);
     else if (event === "break") {
-      // What was written arrives; the end of the response never does.
+      // What was written arrives; the end of the response never does. A browser drops what it has not read by then.
+      await pause(500);
       return void response.socket.end();
     }
     else {

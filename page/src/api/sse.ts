@@ -3,14 +3,16 @@
 export interface Message { id: string; data: string }
 
 export async function* messages(body: ReadableStream<Uint8Array>): AsyncGenerator<Message> {
-  const reader = body.pipeThrough(new TextDecoderStream() as unknown as TransformStream<Uint8Array, string>).getReader();
+  // Read directly: a stream in between would drop what it holds when the connection breaks.
+  const reader = body.getReader();
+  const decoder = new TextDecoder();
   let held = "";
   let id = "";
   let data: string[] = [];
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const lines = (held + value).split("\n");
+    const lines = (held + decoder.decode(value, { stream: true })).split("\n");
     held = lines.pop() ?? "";
     for (const raw of lines) {
       const line = raw.endsWith("\r") ? raw.slice(0, -1) : raw;
