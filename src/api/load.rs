@@ -124,7 +124,7 @@ fn totals(state: &AppState, counters: &Counters) -> LoadTotals {
         turns: counters.turns_total.get(),
         preemptions: counters.preemptions_total.get(),
         evictions: counters.evictions_total.get(),
-        searches: state.metrics.searches.get(),
-        client_searches: state.metrics.client_searches.get(),
+        searches: state.metrics.policy_searches(),
+        client_searches: state.metrics.client_searches(),
     }
 }

@@ -12,7 +12,7 @@
 //! | `page` | page size of lists |
 //! | `documents`, `library`, `commits` | documents of the index, the queue of changes, and background changes |
 //! | `explore` | `/v1/index`, views of the index for people who look around in it |
-//! | `playground` | `/`, a web page to try the server |
+//! | `playground` | `/`, the web page, and its files |
 //! | `policies`, `policy_registry` | the served policies, and loading and unloading them |
 //! | `traces`, `archive` | traces of episodes, and replaying them |
 //! | `trainers` | retrieval interfaces of the reference systems' trainers |
@@ -155,6 +155,7 @@ fn information() -> ProtectedRoutes {
         .admin(routes!(debug::state))
         .admin(routes!(load::load))
         .open(routes!(playground::front))
+        .open(routes!(playground::file))
         .open(routes!(openapi::yaml))
         .open(routes!(openapi::json))
 }

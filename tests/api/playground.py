@@ -1,16 +1,13 @@
-"""Asks a question in the playground at URL with a headless Chromium, and prints what the page then holds, as JSON.
+"""Asks a question on the page at URL with a headless Chromium, and prints what the page then holds, as JSON.
 
     playground.py CHROMIUM URL
 
-The run is saved, and shown again by a copy of the page that lies on a disk.
-
 Speaks the DevTools protocol over the browser's pipe; needs nothing but Python. Ends with 77 where the browser does not
-start, as it may not in a sandbox.
+start, as it may not in a sandbox. `page/tests` has the tests of the page itself.
 """
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 import tempfile
@@ -20,40 +17,34 @@ LIMIT = 60
 
 STATE = """JSON.stringify({
   title: document.title,
-  text: document.getElementById("trace").textContent,
-  answer: (document.querySelector(".answer > p") || {}).textContent,
+  text: document.getElementById("main").textContent,
+  answer: (document.querySelector(".answer .prose p") || {}).firstChild?.textContent,
   policies: [...document.getElementById("model").options].map((option) => option.value),
-  graphs: [...document.querySelectorAll("#graphs figure")].map((figure) => ({
-    title: figure.querySelector("figcaption").textContent,
-    nodes: [...figure.querySelectorAll(".node")].map((node) => [node.classList[1], node.querySelector("title").textContent]),
-    edges: figure.querySelectorAll(".edge").length,
-    cited: figure.querySelectorAll(".node.passage.cited").length,
-    drawn: [...figure.querySelectorAll("circle")].every((circle) => circle.getBoundingClientRect().width > 0),
-  })),
-  foreign: document.querySelectorAll("#run :is(img, script, u, em, b, i, iframe, a)").length,
+  nodes: [...document.querySelectorAll(".node")].map((node) => [node.classList[1], node.querySelector("bdi").textContent]),
+  edges: document.querySelectorAll(".edge").length,
+  foreign: document.querySelectorAll("main :is(img, script, u, b, i, iframe, object)").length,
   violations: window.violations || [],
-  over: !document.getElementById("ask").disabled,
+  over: !document.getElementById("stop") && !!document.querySelector(".answered .actions"),
 })"""
 
-ASK = """
+SET = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective));
-document.getElementById("model").value = "routerag";
-document.getElementById("mode").value = "graph";
-document.getElementById("k").value = %s;
-document.getElementById("question").value = "Who wrote Faust?";
+for (const [id, value, kind] of [["model", "routerag", "change"], ["question", "Who wrote Faust?", "input"]]) {
+  document.getElementById(id).value = value;
+  document.getElementById(id).dispatchEvent(new Event(kind, {bubbles: true}));
+}
+"""
+
+ASK = """
+for (const [id, value, kind] of [["mode", "graph", "change"], ["k", 2, "input"]]) {
+  document.getElementById(id).value = value;
+  document.getElementById(id).dispatchEvent(new Event(kind, {bubbles: true}));
+}
 document.getElementById("question").dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true, cancelable: true}));
 """
 
-# The first passage of the graph, by the keyboard.
-REACH = """(() => {
-  const node = document.querySelector("#graphs .node.passage");
-  node.focus();
-  const focused = document.activeElement === node;
-  node.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true, cancelable: true}));
-  const { open } = document.querySelector("#trace details");
-  return JSON.stringify({focused, open, then: document.activeElement.textContent});
-})()"""
+OPEN = "document.querySelector('.steps > summary').click()"
 
 
 class Browser:
@@ -107,13 +98,6 @@ class Browser:
         self.call("Page.navigate", url=url)
         wait(lambda: self.evaluate("document.readyState === 'complete' && " + ready), f"{url} is not ready")
 
-    def open(self, path):
-        """Shows a saved run; what is shown goes first."""
-        self.evaluate("document.getElementById('trace').replaceChildren()")
-        chooser = self.call("Runtime.evaluate", expression="document.getElementById('file')")["result"]["objectId"]
-        self.call("DOM.setFileInputFiles", files=[str(path)], objectId=chooser)
-        return self.until(lambda state: state["over"] and state["text"])
-
 
 def wait(look, failure):
     end = time.monotonic() + LIMIT
@@ -125,43 +109,20 @@ def wait(look, failure):
     raise RuntimeError(f"{failure}, not in {LIMIT} s")
 
 
-def saved(browser, folder):
-    """The run that is shown as the page saves it, and the page itself beside it."""
-    browser.evaluate("document.getElementById('save').click()")
-    run = wait(lambda: next(iter(folder.glob("*.jsonl")), None), "nothing is saved")
-    page = folder / "page.html"
-    source = "fetch(location.href, {headers: {accept: 'text/html'}}).then((response) => response.text())"
-    page.write_text(browser.evaluate(source), encoding="utf-8")
-    return run, page
-
-
 def main():
     program, url = sys.argv[1:]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        folder = pathlib.Path(profile, "saved")
-        folder.mkdir()
         browser = Browser(program, profile)
         try:
-            browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
             target = browser.call("Target.createTarget", url="about:blank")["targetId"]
             browser.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-            browser.go(url, "document.getElementById('model')?.options.length > 0")
-            browser.evaluate(ASK % 2)
-            seen = browser.until(lambda state: state["over"] and "ended by" in state["text"])
-            seen["reached"] = json.loads(browser.evaluate(REACH))
-            run, page = saved(browser, folder)
-            seen["violations"] = browser.until(lambda state: True)["violations"]
-            browser.evaluate(ASK % 999)
-            refused = browser.until(lambda state: state["over"] and "rag.k" in state["text"])
-            seen["refused"] = "failed" in refused["text"] and not refused["graphs"]
-            browser.go(page.as_uri(), "location.protocol === 'file:'")
-            events = run.read_text(encoding="utf-8").splitlines()
-            whole, damaged = folder / "whole.json", folder / "damaged.json"
-            whole.write_text('{"trace": [' + ",".join(events) + "]}", encoding="utf-8")
-            damaged.write_text(events[0] + "\n<b>no event</b>\n", encoding="utf-8")
-            seen["again"] = [browser.open(run), browser.open(whole)]
-            seen["damaged"] = browser.open(damaged)
-            print(json.dumps(seen))
+            browser.go(url, "document.getElementById('model')?.options.length > 1")
+            browser.evaluate(SET)
+            wait(lambda: browser.evaluate("!!document.getElementById('mode')"), "the options of searches do not appear")
+            browser.evaluate(ASK)
+            browser.until(lambda state: state["over"])
+            browser.evaluate(OPEN)
+            print(json.dumps(browser.until(lambda state: state["edges"] > 0)))
         finally:
             browser.process.kill()
             browser.process.wait()

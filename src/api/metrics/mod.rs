@@ -14,6 +14,8 @@ mod process;
 mod recorder;
 mod stores;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
@@ -56,6 +58,8 @@ pub struct ServerMetrics {
 /// Metrics of searches from one side.
 #[derive(Debug, Clone)]
 struct SearchMetrics {
+    /// Number of searches. The recorder's counters cannot be read back.
+    total: Arc<AtomicU64>,
     searches: Counter,
     failures: Counter,
     seconds: metrics::Histogram,
@@ -85,6 +89,7 @@ impl ServerMetrics {
         Self {
             in_flight: recorder.gauge("waymark_http_in_flight", "Requests in progress"),
             policies: SearchMetrics {
+                total: Arc::default(),
                 searches: recorder.counter("waymark_searches_total", "Searches made by policies"),
                 failures: recorder.counter(
                     "waymark_search_failures_total",
@@ -95,6 +100,7 @@ impl ServerMetrics {
             searches_cached: recorder
                 .counter("waymark_searches_cached_total", "Searches answered from the episode's own cache"),
             clients: SearchMetrics {
+                total: Arc::default(),
                 searches: recorder.counter("waymark_client_searches_total", "Searches requested by clients"),
                 failures: recorder.counter(
                     "waymark_client_search_failures_total",
@@ -143,6 +149,7 @@ impl ServerMetrics {
 
     /// Counts a search by a policy that took `time`.
     pub(crate) fn searched(&self, time: Duration, cached: bool, failed: bool) {
+        self.policies.total.fetch_add(1, Ordering::Relaxed);
         self.policies.searches.increment(1);
         self.policies.failures.increment(failed.into());
         // Cached searches take no time and would distort the histogram.
@@ -155,9 +162,20 @@ impl ServerMetrics {
 
     /// Counts a search requested by a client that took `time`.
     pub(crate) fn client_searched(&self, time: Duration, failed: bool) {
+        self.clients.total.fetch_add(1, Ordering::Relaxed);
         self.clients.searches.increment(1);
         self.clients.failures.increment(failed.into());
         self.recorder.observe(&self.clients.seconds, time.as_secs_f64());
+    }
+
+    /// Returns the number of searches made by policies.
+    pub(crate) fn policy_searches(&self) -> u64 {
+        self.policies.total.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of searches requested by clients.
+    pub(crate) fn client_searches(&self) -> u64 {
+        self.clients.total.load(Ordering::Relaxed)
     }
 
     /// Renders all metrics.

@@ -1,36 +1,25 @@
-//! `/`: the playground, a page that asks a question and shows the trace live, or shows a saved one.
+//! `/` and `/page/{file}`: the page that asks questions, shows how answers were found, and looks into the index.
 //!
-//! The page is a single file without external resources, so a copy on disk can show saved runs too. `element.js`:
-//! creates page elements · `graph.js`: the graph of a search · `trace.js`: an episode, event by event · `run.js`: one
-//! run, saved and opened · `ask.js`: the form and the requests
+//! Its sources are in `page/` in TypeScript; `page/build` bundles them into `page/built`, which the program embeds
+//! (`files`). A test checks that the two belong together.
 //!
-//! Its `Content-Security-Policy` allows only its own script and style, by their hashes, so that no other script runs
-//! even if a passage ended up in the page as markup. It also forbids the calls that turn text into markup.
+//! The page's `Content-Security-Policy` allows only scripts, styles and requests of its own server, so that no other
+//! script runs even if a passage ended up in the page as markup. It also forbids the calls that turn text into markup.
 
-use std::sync::LazyLock;
+mod files;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-const PAGE: &str = concat!(
-    include_str!("head.html"),
-    "<style>\n",
-    include_str!("style.css"),
-    "</style>\n</head>\n",
-    include_str!("body.html"),
-    "<script>\n",
-    include_str!("element.js"),
-    include_str!("graph.js"),
-    include_str!("trace.js"),
-    include_str!("run.js"),
-    include_str!("ask.js"),
-    "</script>\n</body>\n</html>\n",
-);
+use super::error::{ApiError, Code, ErrorBody};
+use files::PageFile;
+
+/// Content security policy of the page. The server of the page's own tests reads the same file.
+const POLICY: HeaderValue = HeaderValue::from_static(include_str!("../../../page/src/policy.txt"));
 
 const FRONT: &str = concat!(
     "Waymark ",
@@ -45,9 +34,6 @@ const FRONT: &str = concat!(
     "GET  /openapi.yaml          everything else\n",
 );
 
-/// Content security policy of the page, computed from the page so that the hashes always match.
-static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| HeaderValue::try_from(policy(PAGE)).ok());
-
 /// Short description of the server.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Message)]
@@ -56,12 +42,12 @@ pub(super) struct FrontMessage {
     message: &'static str,
 }
 
-/// Returns the playground, or a description of the server.
+/// Returns the page, or a description of the server.
 ///
 /// Returns the page if the client accepts `text/html` by name; JSON (`{"message": …}`) if it accepts that by name, as
 /// RouteRAG's retrieval API responds; and plain text otherwise.
 #[utoipa::path(get, path = "/", tag = "operation", responses(
-    (status = 200, description = "the playground, or a description of the server", content(
+    (status = 200, description = "the page, or a description of the server", content(
         (String = "text/html"), (FrontMessage = "application/json"), (String = "text/plain"),
     )),
 ))]
@@ -69,122 +55,91 @@ pub(super) async fn front(headers: HeaderMap) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let wants = |kind: &str| accepts.split([',', ';']).any(|accepted| accepted.trim() == kind);
     let mut response = if wants("text/html") {
-        page()
+        send(&files::INDEX, &headers)
     } else if wants("application/json") {
         axum::Json(FrontMessage { message: FRONT }).into_response()
     } else {
         FRONT.into_response()
     };
-    // Caches must not give the page to a client that asked for JSON.
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    // Caches must not give the page to a client that asked for JSON, nor a compressed one to a client that reads none.
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
     response
 }
 
-fn page() -> Response {
-    let mut response = PAGE.into_response();
+/// Returns a file of the page: its scripts, its style, its icon, or the licenses of the packages in it.
+#[utoipa::path(get, path = "/page/{file}", operation_id = "pageFile", tag = "operation",
+    params(("file" = String, Path, description = "name of the file")),
+    responses(
+        (status = 200, description = "the file", content(
+            (String = "text/javascript"), (String = "text/css"), (String = "image/svg+xml"), (String = "text/plain"),
+        )),
+        (status = 304, description = "the client has the file already"),
+        (status = 404, description = "no such file", body = ErrorBody),
+    ))]
+pub(super) async fn file(headers: HeaderMap, name: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
+    let absent = |message: String| ApiError::new(Code::NotFound, message).with_param("file");
+    let Path(name) = name.map_err(|error| absent(error.body_text()))?;
+    let found = files::find(&name).ok_or_else(|| absent(format!("the page has no file `{name}`")))?;
+    let mut response = send(found, &headers);
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    Ok(response)
+}
+
+/// Builds the response with `file`, compressed if the client reads that, or 304 if the client has it.
+fn send(file: &PageFile, asked: &HeaderMap) -> Response {
+    let holds = |name: HeaderName, wanted: &str| {
+        let values = asked.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split([',', ';'])).any(|part| part.trim().trim_start_matches("W/") == wanted)
+    };
+    let mut response = if holds(header::IF_NONE_MATCH, &file.tag) {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else if holds(header::ACCEPT_ENCODING, "gzip") {
+        ([(header::CONTENT_ENCODING, "gzip")], file.compressed.clone()).into_response()
+    } else {
+        file.content.into_response()
+    };
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.kind));
+    if let Ok(tag) = HeaderValue::try_from(format!("W/{}", file.tag)) {
+        headers.insert(header::ETAG, tag);
+    }
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin"));
-    // The header is always set: if the policy could not be built, it allows nothing.
-    let none = HeaderValue::from_static("default-src 'none'");
-    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY.clone().unwrap_or(none));
+    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY);
     response
-}
-
-/// Builds the content security policy of `page`: its own script and style, and requests to its own server.
-fn policy(page: &str) -> String {
-    let hash = |tag: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(inside(page, tag))));
-    format!(
-        "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
-         form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-        hash("script"),
-        hash("style"),
-    )
-}
-
-/// Returns the text between the first pair of tags `tag`.
-fn inside<'p>(page: &'p str, tag: &str) -> &'p str {
-    let open = format!("<{tag}>");
-    let close = format!("</{tag}>");
-    page.split_once(&open).and_then(|(_, rest)| Some(rest.split_once(&close)?.0)).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
-    fn the_page_is_whole_and_alone() {
-        assert!(inside(PAGE, "style").len() > 100 && inside(PAGE, "script").len() > 1000);
-        assert!(PAGE.len() < 200_000, "{} bytes", PAGE.len());
-        for tag in ["<script", "<style", "<html", "<head>", "<body>", "<main"] {
-            assert_eq!(PAGE.matches(tag).count(), 1, "{tag}");
-        }
-        for outside in ["http:", "https:", "//www", "src=", "@import", "url(", "<base", "<iframe", "ws:"] {
-            assert!(!PAGE.contains(outside), "{outside}");
+    fn the_policy_allows_what_the_server_itself_sends_and_nothing_else() {
+        let policy = POLICY.to_str().unwrap().to_owned();
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self'"), "{policy}");
+        assert!(policy.contains("require-trusted-types-for 'script'; trusted-types 'none'"), "{policy}");
+        for loose in ["unsafe", "*", "http", "blob:", "'nonce"] {
+            assert!(!policy.contains(loose), "{loose}");
         }
     }
 
     #[test]
-    fn nothing_that_comes_over_the_wire_becomes_markup_and_no_key_is_kept() {
-        let script = inside(PAGE, "script");
-        for call in [
-            "innerHTML",
-            "outerHTML",
-            "insertAdjacentHTML",
-            "document.write",
-            "eval(",
-            "Function(",
-            "setHTML",
-            "createContextualFragment",
-            "DOMParser",
-            "localStorage",
-            "sessionStorage",
-            "cookie",
-            "indexedDB",
-        ] {
-            assert!(!script.contains(call), "{call}");
-        }
-        // The content security policy would block a style or handler in an attribute, silently.
-        let markup = PAGE.split("<script>").next().unwrap_or_default();
-        assert!(!markup.contains("style=\"") && !markup.contains(" on"), "{markup}");
-    }
-
-    #[test]
-    fn a_graph_is_drawn_of_elements_and_looks_by_its_style_sheet() {
-        let script = inside(PAGE, "script");
-        // A single function creates all of them, in a namespace that the page's own markup has.
-        assert_eq!(script.matches("createElementNS(DRAWING, name)").count(), 1);
-        assert_eq!(script.matches("createElementNS").count(), 1);
-        assert!(PAGE.contains("<template id=\"drawing\"><svg></svg></template>"));
-        // The content security policy would block a style in an attribute, silently.
-        assert!(!script.contains("style:") && !script.contains("setAttribute(\"style\""));
-    }
-
-    #[test]
-    fn what_supports_an_answer_is_the_servers_to_say() {
-        assert!(PAGE.contains("cite(event.citations, shown, answered.made)") && !PAGE.contains(".includes("));
-    }
-
-    #[test]
-    fn a_policy_that_does_not_search_is_told_nothing_about_it() {
-        for part in ["mode", "k"] {
-            assert!(PAGE.contains(&format!("if (canSearch() && field(\"{part}\").value) rag.{part} = ")), "{part}");
-        }
-    }
-
-    #[test]
-    fn the_policy_names_what_the_page_holds_and_nothing_else() {
-        let policy = policy(PAGE);
-        assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
-        assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
-        let changed = PAGE.replacen("\"use strict\";", "\"use strict\"; ", 1);
-        assert_ne!(super::policy(&changed), policy);
-        // The example of the CSP specification's section on hashes.
-        let known = super::policy("<script>alert('Hello, world.');</script>");
-        assert!(known.contains("'sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng='"), "{known}");
+    fn a_file_that_the_client_has_is_not_sent_again_and_a_compressed_one_only_on_request() {
+        let script = files::find("app.js").unwrap();
+        let ask = |name: HeaderName, value: &str| {
+            let mut asked = HeaderMap::new();
+            asked.insert(name, HeaderValue::try_from(value).unwrap());
+            send(script, &asked)
+        };
+        let plain = send(script, &HeaderMap::new());
+        assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));
+        let tag = plain.headers()[header::ETAG].to_str().unwrap();
+        assert_eq!(ask(header::IF_NONE_MATCH, tag).status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(ask(header::IF_NONE_MATCH, "\"other\"").status(), StatusCode::OK);
+        assert_eq!(ask(header::ACCEPT_ENCODING, "br, gzip;q=0.5").headers()[header::CONTENT_ENCODING], "gzip");
+        assert!(!ask(header::ACCEPT_ENCODING, "br").headers().contains_key(header::CONTENT_ENCODING));
     }
 }

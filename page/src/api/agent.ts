@@ -1,0 +1,99 @@
+// One question at `/v1/agent`, as a stream that is taken up again when its connection breaks.
+import { Refused, Unreachable, call, post } from "./client";
+import { messages } from "./sse";
+import type { AgentEvent } from "./types";
+
+export interface Asked {
+  question: string;
+  // Empty: the server's first policy.
+  model: string;
+  // Empty: as the policy chooses.
+  mode: string;
+  k: number | null;
+  seed: number | null;
+  // False for a policy that only talks and refuses options of searches.
+  searches: boolean;
+}
+
+// Attempts to take a broken stream up again, and the pauses before them in milliseconds.
+const PAUSES = [300, 1000, 2500, 5000];
+
+export const BROKEN = "The connection to the server was lost before the answer was complete.";
+
+export function ragOptions({ mode, k, searches }: Asked): Record<string, unknown> {
+  const rag: Record<string, unknown> = {};
+  if (searches && mode) rag.mode = mode;
+  if (searches && k) rag.k = k;
+  return rag;
+}
+
+export async function* runAgent(asked: Asked, signal: AbortSignal): AsyncGenerator<AgentEvent> {
+  const body: Record<string, unknown> = { question: asked.question, stream: true, rag: ragOptions(asked) };
+  if (asked.model) body.model = asked.model;
+  if (asked.seed !== null) body.seed = asked.seed;
+  let response = await start(body, signal);
+  const address = response.headers.get("content-location");
+  let last = "";
+  let failures = 0;
+  for (;;) {
+    try {
+      for await (const { id, data } of messages(response.body!)) {
+        last = id || last;
+        failures = 0;
+        const event = JSON.parse(data) as AgentEvent;
+        yield event;
+        if (isLast(event)) return;
+      }
+    } catch (error) {
+      if (signal.aborted) throw error;
+    }
+    // The stream ended without a last event, so its connection broke.
+    if (!address) throw new Unreachable(BROKEN);
+    response = await again(address, last, signal, () => failures++);
+  }
+}
+
+// A server that holds too many resumable streams still answers one that cannot be resumed.
+async function start(body: Record<string, unknown>, signal: AbortSignal): Promise<Response> {
+  try {
+    return await post("/v1/agent", { ...body, resumable: true }, signal);
+  } catch (error) {
+    if (error instanceof Refused && [429, 503].includes(error.status) && /stream/.test(error.message)) {
+      return await post("/v1/agent", body, signal);
+    }
+    throw error;
+  }
+}
+
+async function again(address: string, last: string, signal: AbortSignal, failed: () => number): Promise<Response> {
+  for (;;) {
+    const pause = PAUSES[failed()];
+    if (pause === undefined) throw new Unreachable(BROKEN);
+    await wait(pause, signal);
+    try {
+      const response = await call(address + "?after=" + encodeURIComponent(last || "0"), { signal });
+      if (response.status === 204 || !response.body) throw new Unreachable(BROKEN);
+      return response;
+    } catch (error) {
+      if (signal.aborted) throw error;
+      // A server that was restarted knows nothing of the stream.
+      if (error instanceof Refused) throw new Unreachable(BROKEN);
+    }
+  }
+}
+
+const isLast = (event: AgentEvent) => event.type === undefined || event.type === "finished" || event.type === "failed";
+
+export function wait(milliseconds: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      reject(new DOMException("stopped", "AbortError"));
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, milliseconds);
+    signal?.addEventListener("abort", stop, { once: true });
+  });
+}

@@ -1,0 +1,99 @@
+// The conversation that is shown: its runs, and what is asked next.
+import { effect, signal } from "@preact/signals";
+import { firstPolicy, policyNamed } from "../api/server";
+import { Live } from "../run/live";
+import type { Run, Settings } from "../run/run";
+import { load, save } from "../store/history";
+import { go, route } from "../shell/route";
+import { card } from "./card-state";
+
+export interface Shown { id: string; lives: Live[] }
+
+const newId = () => "c" + Date.now().toString(36) + Math.floor(Math.random() * 1e6).toString(36);
+
+export const conversation = signal<Shown>({ id: newId(), lives: [] });
+// What the next question is asked with; an empty name means the first policy that can answer.
+export const settings = signal<Settings>({ model: "", mode: "", k: null });
+export const draft = signal("");
+
+export const chosenModel = () => policyNamed(settings.value.model)?.id ?? firstPolicy.value?.id ?? "";
+
+export function newConversation(): void {
+  for (const live of conversation.value.lives) live.stop();
+  card.value = null;
+  conversation.value = { id: newId(), lives: [] };
+  draft.value = "";
+}
+
+async function keep(shown: Shown): Promise<void> {
+  if (!shown.lives.length) return;
+  const runs = shown.lives.map((live) => live.run);
+  await save({ id: shown.id, title: runs[0].question, changed: Date.now(), runs });
+}
+
+export const keepNow = () => keep(conversation.value);
+
+export async function ask(question: string): Promise<void> {
+  const text = question.trim();
+  if (!text || isRunning()) return;
+  const shown = conversation.value;
+  const before = shown.lives
+    .map((live) => ({ question: live.run.question, answer: live.view.value.answer.trim() }))
+    .filter((one) => one.answer);
+  const live = Live.ask(text, { ...settings.value, model: chosenModel() }, before);
+  const next = { id: shown.id, lives: [...shown.lives, live] };
+  conversation.value = next;
+  draft.value = "";
+  go("ask", next.id, !shown.lives.length);
+  await follow(live, next);
+}
+
+// The last question once more, with what is set now.
+export async function retry(live: Live): Promise<void> {
+  if (isRunning()) return;
+  const shown = conversation.value;
+  const again = Live.ask(live.run.question, { ...settings.value, model: chosenModel() }, live.run.before);
+  const next = { id: shown.id, lives: shown.lives.map((one) => (one === live ? again : one)) };
+  conversation.value = next;
+  await follow(again, next);
+}
+
+async function follow(live: Live, shown: Shown): Promise<void> {
+  const saving = setInterval(() => void keep(shown), 3000);
+  void keep(shown);
+  try {
+    await live.perform();
+  } finally {
+    clearInterval(saving);
+    await keep(conversation.value.id === shown.id ? conversation.value : shown);
+  }
+}
+
+export const isRunning = () => conversation.value.lives.some((live) => live.running.value);
+
+export function stop(): void {
+  for (const live of conversation.value.lives) live.stop();
+}
+
+// A run out of a file or a link, as a conversation of its own.
+export function openRun(run: Run): void {
+  newConversation();
+  conversation.value = { id: newId(), lives: [new Live(run)] };
+  go("ask", "", true);
+}
+
+// The address names a conversation: it is fetched from the history.
+effect(() => {
+  const { name, rest } = route.value;
+  if (name !== "ask") return;
+  if (rest && rest !== conversation.peek().id) {
+    void load(rest).then((kept) => {
+      if (!kept) return;
+      for (const live of conversation.peek().lives) live.stop();
+      card.value = null;
+      // A run that was going on when the page was closed ended with it.
+      for (const run of kept.runs) if (run.took === null) Object.assign(run, { took: run.events.at(-1)?.at ?? 0, stopped: true });
+      conversation.value = { id: kept.id, lives: kept.runs.map((run) => new Live(run)) };
+    });
+  }
+});

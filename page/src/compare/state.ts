@@ -1,0 +1,31 @@
+// What is compared: one question, asked with two settings.
+import { signal } from "@preact/signals";
+import { firstPolicy } from "../api/server";
+import { Live } from "../run/live";
+import type { Settings } from "../run/run";
+
+export const question = signal("");
+export const sides = signal<[Settings, Settings]>([
+  { model: "", mode: "passage", k: null },
+  { model: "", mode: "graph", k: null },
+]);
+export const lives = signal<(Live | null)[]>([null, null]);
+
+export function compareWith(text: string): void {
+  question.value = text;
+  lives.value = [null, null];
+}
+
+export const running = () => lives.value.some((live) => live?.running.value);
+
+export function stop(): void {
+  for (const live of lives.value) live?.stop();
+}
+
+export async function compare(): Promise<void> {
+  const text = question.value.trim();
+  if (!text || running()) return;
+  const both = sides.value.map((side) => Live.ask(text, { ...side, model: side.model || firstPolicy.value?.id || "" }, []));
+  lives.value = both;
+  await Promise.all(both.map((live) => live.perform()));
+}

@@ -1,0 +1,66 @@
+// The index as a graph, node by node.
+import { Refused, call, explain, get, inPath, send } from "../api/client";
+import { wait } from "../api/agent";
+
+export type NodeKind = "phrase" | "passage";
+export interface IndexNode { kind: NodeKind; id: string; label: string; degree: number; preview?: string; match?: string }
+export interface IndexFact { subject: string; relation: string; object: string; passages: string[] }
+export interface IndexEdge { node: IndexNode; weight: number; kinds: string[]; facts: IndexFact[]; cosine: number | null }
+export interface Neighbors { snapshot: number; node: IndexNode; edges: IndexEdge[]; total: number; has_more: boolean }
+export interface Found { snapshot: number; phrases: IndexNode[]; passages: IndexNode[]; complete: boolean }
+
+export interface Stated { subject: string; relation: string; object: string; subject_phrase: string; object_phrase: string }
+export interface IndexPassage {
+  snapshot: number;
+  id: string;
+  title: string;
+  text: string;
+  metadata: Record<string, unknown> | null;
+  previous: string | null;
+  next: string | null;
+  triples: { origin: string; total: number; has_more: boolean; data: Stated[] };
+}
+
+export interface Listed { data: { id: string; title: string; text: string }[]; has_more: boolean; snapshot: number }
+
+export interface CommitStatus {
+  id: string;
+  status: "queued" | "running" | "done" | "failed";
+  progress?: { phase: string; done: number; total: number | null };
+  commit?: { added: number; replaced: number; unchanged: number; removed: number; documents: number; snapshot: number };
+  error?: { message: string };
+}
+
+export const keyOf = (node: { kind: NodeKind; id: string }) => node.kind + ":" + node.id;
+
+export const search = (q: string, signal?: AbortSignal) =>
+  get<Found>("/v1/index/nodes?limit=8&q=" + encodeURIComponent(q), signal);
+
+export const neighbors = (kind: NodeKind, id: string, limit: number, signal?: AbortSignal) =>
+  get<Neighbors>("/v1/index/neighbors?" + kind + "=" + encodeURIComponent(id) + "&limit=" + limit, signal);
+
+export const passage = (id: string, limit = 20) => get<IndexPassage>("/v1/index/passages/" + inPath(id) + "?limit=" + limit);
+
+export const documents = (after: string) =>
+  get<Listed>("/v1/documents?limit=20" + (after ? "&after=" + encodeURIComponent(after) : ""));
+
+export interface Upload { id: string; title: string; text: string; triples?: unknown; metadata?: unknown }
+
+// Sends a change and follows it until it is committed.
+export async function change(documents: Upload[], remove: string[], tell: (status: CommitStatus) => void): Promise<CommitStatus> {
+  let status = await send<CommitStatus>("/v1/documents", { documents, delete: remove, wait: false });
+  for (;;) {
+    tell(status);
+    if (status.status === "done" || status.status === "failed") return status;
+    await wait(400);
+    status = await (await call("/v1/commits/" + inPath(status.id))).json();
+  }
+}
+
+// What keeps a view from working, in words for the person who may change it.
+export function reason(error: unknown, scope: string): string {
+  if (error instanceof Refused && error.code === "not_configured") return "This server has no index. Start it with --index, see the page Ask.";
+  if (error instanceof Refused && error.status === 403 && error.code === "insufficient_scope") return "Your API key lacks the scope “" + scope + "” that this needs.";
+  if (error instanceof Refused && error.code === "not_found") return "This server is older than this page and cannot show this.";
+  return explain(error);
+}

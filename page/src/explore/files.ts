@@ -1,0 +1,45 @@
+// Files as documents: JSON lines as they are; text and Markdown in passages of some paragraphs each.
+import type { Upload } from "./api";
+
+// Length of a passage, in characters: about what the default embedder reads.
+const LONG = 1000;
+const MOST_BYTES = 24 << 20;
+
+export async function readFiles(files: File[]): Promise<Upload[]> {
+  if (!files.length) throw new Error("No file was chosen.");
+  const bytes = files.reduce((sum, file) => sum + file.size, 0);
+  if (bytes > MOST_BYTES) throw new Error("These files are too much for one upload. Use `waymark index add` on the server.");
+  const read = await Promise.all(files.map(async (file) => {
+    const text = await file.text();
+    return file.name.endsWith(".jsonl") ? lines(text, file.name) : passages(text, file.name);
+  }));
+  return read.flat();
+}
+
+function lines(text: string, name: string): Upload[] {
+  return text.split("\n").flatMap((line, at) => {
+    if (!line.trim()) return [];
+    let value: Record<string, unknown>;
+    try {
+      value = JSON.parse(line);
+    } catch {
+      throw new Error(name + ", line " + (at + 1) + ": this is no JSON.");
+    }
+    const { id, title, text: body, triples, ...rest } = value;
+    if (typeof id !== "string" || typeof body !== "string") throw new Error(name + ", line " + (at + 1) + ": needs the strings “id” and “text”.");
+    const metadata = rest.metadata ?? (Object.keys(rest).length ? rest : undefined);
+    return [{ id, title: typeof title === "string" ? title : "", text: body, ...(triples ? { triples } : {}), ...(metadata ? { metadata } : {}) }];
+  });
+}
+
+function passages(text: string, name: string): Upload[] {
+  const title = /^#\s+(.+)$/m.exec(text)?.[1].trim() ?? name.replace(/\.[^.]+$/, "");
+  const parts: string[] = [];
+  for (const paragraph of text.split(/\n\s*\n/).map((one) => one.trim()).filter(Boolean)) {
+    const last = parts.at(-1);
+    if (last !== undefined && last.length + paragraph.length < LONG) parts[parts.length - 1] = last + "\n\n" + paragraph;
+    else parts.push(paragraph);
+  }
+  if (!parts.length) throw new Error(name + " is empty.");
+  return parts.map((part, at) => ({ id: parts.length > 1 ? name + "#" + (at + 1) : name, title, text: part }));
+}

@@ -1,0 +1,87 @@
+// The bar at the side, on phones at the top: the views, and the conversations kept in this browser.
+import { signal } from "@preact/signals";
+import { clear, entries, remove } from "../store/history";
+import { conversation, newConversation, openRun } from "../ask/conversation";
+import { offline } from "../api/server";
+import { readRun } from "../share/read";
+import { explain } from "../api/client";
+import { Icon, Sign } from "./icon";
+import { type Name, address, go, route } from "./route";
+import { say } from "./toast";
+
+const VIEWS: { name: Name; title: string }[] = [
+  { name: "ask", title: "Ask" },
+  { name: "compare", title: "Compare" },
+  { name: "explore", title: "Explore" },
+  { name: "operate", title: "Operate" },
+];
+
+export const historyShown = signal(false);
+
+export function Side() {
+  return (
+    <header class="side">
+      <a class="brand" href="#/ask" onClick={() => newConversation()}><Sign /> <span>Waymark</span></a>
+      <nav aria-label="Views">
+        {VIEWS.filter(({ name }) => !offline || name === "ask").map(({ name, title }) => (
+          <a href={address(name)} class="view" aria-current={route.value.name === name ? "page" : undefined}>
+            <Icon name={name} /> <span>{title}</span>
+          </a>
+        ))}
+      </nav>
+      <button class="quiet history-button" aria-expanded={historyShown.value} aria-controls="history" onClick={() => { historyShown.value = !historyShown.value; }}>
+        <Icon name="menu" /><span class="hidden">History</span>
+      </button>
+      <History />
+    </header>
+  );
+}
+
+function History() {
+  return (
+    <section id="history" class={historyShown.value ? "shown" : ""} aria-label="History">
+      <div class="row">
+        {!offline && <button onClick={() => { newConversation(); go("ask"); historyShown.value = false; }}><Icon name="plus" /> New question</button>}
+        <OpenFile />
+      </div>
+      {entries.value.length === 0 && <p class="dim">Your questions are kept here, in this browser alone.</p>}
+      <ul>
+        {entries.value.map((entry) => (
+          <li key={entry.id}>
+            <a
+              href={address("ask", entry.id)} dir="auto"
+              aria-current={route.value.name === "ask" && conversation.value.id === entry.id ? "true" : undefined}
+              onClick={() => { historyShown.value = false; }}
+            ><span>{entry.title}</span></a>
+            <button class="quiet" aria-label={"Forget: " + entry.title} onClick={() => { if (conversation.value.id === entry.id) newConversation(); void remove(entry.id); }}>
+              <Icon name="trash" />
+            </button>
+          </li>
+        ))}
+      </ul>
+      {entries.value.length > 1 && <button class="quiet forget" onClick={() => { if (confirm("Forget all conversations that are kept in this browser?")) { newConversation(); void clear(); } }}>Forget all</button>}
+    </section>
+  );
+}
+
+export function OpenFile() {
+  const open = async (event: Event) => {
+    const input = event.currentTarget as HTMLInputElement;
+    const file = input.files?.[0];
+    // So that the same file can be chosen again.
+    if (!file) return;
+    try {
+      openRun(readRun(await file.text()));
+      historyShown.value = false;
+    } catch (error) {
+      say(explain(error));
+    }
+    input.value = "";
+  };
+  return (
+    <label class="button">
+      <Icon name="open" /> Open a run
+      <input type="file" id="file" class="hidden" accept=".html,.json,.jsonl" onChange={open} />
+    </label>
+  );
+}

@@ -1,0 +1,512 @@
+// The page in a real browser, against a server that plays its part.
+import assert from "node:assert/strict";
+import { rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { EPISODE, INDEX, PASSAGES, QUESTION, finished, hit, routes, search, started } from "./fixtures.mjs";
+import { DESKTOP, PHONE, WIDE, accessible, ask, begin, close, end, fits, foreign, look, open, picture } from "./harness.mjs";
+import { error, json, serve, stream } from "./server.mjs";
+
+before(begin);
+after(end);
+
+const SCREENS = [
+  { name: "desktop", size: DESKTOP, scheme: "light" }, { name: "desktop-dark", size: DESKTOP, scheme: "dark" },
+  { name: "phone", size: PHONE, scheme: "light" }, { name: "phone-dark", size: PHONE, scheme: "dark" },
+];
+
+async function server(t, replaced = {}) {
+  const served = await serve({ routes: routes(replaced) });
+  t.after(served.close);
+  return served;
+}
+
+for (const { name, size, scheme } of SCREENS) {
+  test("the first screen says what this is, " + name, async (t) => {
+    const { url } = await server(t);
+    const page = await open(url, { size, scheme });
+    await page.waitForSelector(".examples");
+    const text = await page.textContent("main");
+    for (const part of ["Answers you can retrace", INDEX.passages + " passages", INDEX.graph.facts.toLocaleString("en-US") + " facts", QUESTION]) assert.ok(text.includes(part), part);
+    assert.equal(await page.inputValue("#model"), "routerag-smollm2", "the trained policy, not a built-in one");
+    await accessible(page);
+    await fits(page);
+    await look(page, "first-" + name);
+    await close(page);
+  });
+
+  test("an answer stands first, with its sources, its way and its steps, " + name, async (t) => {
+    const { url, seen } = await server(t);
+    const page = await open(url, { size, scheme });
+    await ask(page, QUESTION);
+    assert.equal((await page.textContent(".answer p")).replace(/\d/g, ""), "Salzburg");
+    const { y, height } = await page.locator(".answer").boundingBox();
+    assert.ok(y + height < size.height / 2, "the answer stands in the upper half of the screen");
+    assert.equal(await page.textContent(".hops"), "Don Giovanni→ composed by →Wolfgang Amadeus Mozart→ born in →Salzburg");
+    assert.equal(await page.textContent(".source mark"), "Salzburg");
+    const request = JSON.parse(seen.find((one) => one.path === "/v1/agent").body);
+    assert.deepEqual(request, { question: QUESTION, stream: true, rag: {}, model: "routerag-smollm2", resumable: true });
+    await drawn(page, size);
+    await accessible(page);
+    await fits(page);
+    await picture(page, { desktop: "page-ask", "phone-dark": "page-phone-dark", "desktop-dark": "page-ask-dark", phone: "page-phone" }[name]);
+    await page.click(".steps > summary");
+    const steps = await page.textContent(".timeline");
+    assert.ok(steps.includes("First I need to find the composer") && steps.includes("Searched for “Don Giovanni” by words and meaning"), steps);
+    for (const jargon of ["is shown", "ended by", "stand in", "harmless", "budget"]) assert.ok(!steps.includes(jargon), jargon);
+    assert.equal(await page.evaluate(() => document.querySelector(".thought").textContent[0]), "F", "no stray space");
+    await accessible(page);
+    await look(page, "steps-" + name, true);
+    await close(page);
+  });
+
+  test("the other views, " + name, async (t) => {
+    const { url } = await server(t);
+    const page = await open(url, { size, scheme });
+    await compare(page);
+    await accessible(page);
+    await fits(page);
+    await look(page, "compare-" + name, true);
+    await explore(page);
+    await accessible(page);
+    await fits(page);
+    if (name === "desktop") await picture(page, "page-explore");
+    else await look(page, "explore-" + name, true);
+    await page.click("text=Documents");
+    await page.waitForSelector(".document-list li");
+    await accessible(page);
+    await look(page, "documents-" + name);
+    await page.click("nav >> text=Operate");
+    await page.waitForSelector(".chart .line", { state: "attached" });
+    assert.ok((await page.textContent(".operate")).includes("parked in a search"));
+    await accessible(page);
+    await fits(page);
+    await look(page, "operate-" + name);
+    await close(page);
+  });
+}
+
+// Every node has its place on the screen and every line runs between two of them.
+async function drawn(page, size) {
+  const graph = await page.evaluate(() => {
+    const box = document.querySelector(".path").getBoundingClientRect();
+    const nodes = [...document.querySelectorAll(".node")].map((node) => ({ text: node.querySelector("bdi").textContent, lit: node.classList.contains("lit"), at: node.getBoundingClientRect() }));
+    return {
+      inside: nodes.every(({ at }) => at.left >= box.left && at.right <= box.right + 1 && at.height > 0),
+      lit: nodes.filter((one) => one.lit).map((one) => one.text),
+      texts: nodes.map((one) => one.text),
+      edges: document.querySelectorAll(".edge").length,
+      across: document.querySelector(".path").classList.contains("across"),
+    };
+  });
+  assert.ok(graph.inside, "a node lies outside of the drawing");
+  assert.deepEqual(graph.lit, ["Don Giovanni", "Don Giovanni", "Wolfgang Amadeus Mozart", "Wolfgang Amadeus Mozart", "Salzburg"]);
+  assert.deepEqual(graph.texts.filter((text) => text === "Wolfgang Amadeus Mozart").length, 2, "one query, one passage");
+  // On a phone a passage hangs on one search alone.
+  assert.equal(graph.edges, size === PHONE ? 7 : 8);
+  assert.equal(graph.across, size !== PHONE);
+}
+
+async function compare(page) {
+  await page.click("nav >> text=Compare");
+  await page.fill("#compared", QUESTION);
+  await page.press("#compared", "Enter");
+  await page.waitForSelector(".figures table");
+  assert.ok((await page.textContent(".figures")).includes("Both give the same answer."));
+  assert.equal(await page.locator(".half .answer").count(), 2);
+}
+
+async function explore(page) {
+  await page.click("nav >> text=Explore");
+  await page.waitForSelector(".drawing canvas");
+  await page.waitForSelector(".neighbors");
+  await page.fill("#find", "moz");
+  await page.click(".matches button >> nth=0");
+  await page.waitForFunction(() => document.querySelector(".panel h2")?.textContent === "Wolfgang Amadeus Mozart");
+  assert.ok((await page.textContent(".panel")).includes("born in Salzburg"));
+  await page.waitForFunction(() => /Graph with \d+ points/.test(document.querySelector(".drawing").getAttribute("aria-label")));
+}
+
+test("a citation shows its passage by pointer and by keyboard, and what the answer is without it", async (t) => {
+  const { url, seen } = await server(t);
+  const page = await open(url);
+  await ask(page, QUESTION);
+  await page.hover(".citation");
+  await page.waitForSelector(".card");
+  assert.equal(await page.textContent(".card mark"), "Salzburg");
+  await page.mouse.move(5, 5);
+  await page.waitForSelector(".card", { state: "detached" });
+  await page.focus(".citation");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".card");
+  await page.waitForFunction(() => document.activeElement?.id === "card");
+  assert.ok((await page.textContent(".card")).includes("Search 2 for “Wolfgang Amadeus Mozart” found it 1st of 3"));
+  await page.click("text=Answer without this passage");
+  await page.waitForSelector(".card ins");
+  assert.equal(await page.textContent(".card ins"), "Rohrau");
+  const replay = seen.find((one) => one.path.endsWith("/replay"));
+  assert.deepEqual(JSON.parse(replay.body), { mode: "free", without: [PASSAGES.mozart.id] });
+  await accessible(page);
+  await look(page, "card");
+  await page.keyboard.press("Escape");
+  await page.waitForSelector(".card", { state: "detached" });
+  assert.equal(await page.evaluate(() => document.activeElement.className), "citation");
+  await close(page);
+});
+
+test("a follow-up goes on with the conversation, and all of it is there after a reload", async (t) => {
+  const chunk = (delta, finish_reason = null) => "data: " + JSON.stringify({ id: "chat-1", model: "routerag-smollm2", choices: [{ index: 0, delta, finish_reason }] }) + "\n\n";
+  const [begun, done, read] = search(1, "Salzburg", "passage", [hit(1, PASSAGES.vienna)]);
+  const { url, seen } = await server(t, {
+    "POST /v1/chat/completions": ({ response }) => {
+      response.writeHead(200, { "content-type": "text/event-stream" });
+      response.write(chunk({ role: "assistant", content: "" }) + chunk({ reasoning_content: " I look for the country." }));
+      for (const event of [begun, done, read]) response.write(chunk({ rag: { trace: [{ index: 0, ...event }] } }));
+      response.write(chunk({ reasoning_content: "\n\nIt is Austria." }) + chunk({ content: "Austria" }));
+      response.write(chunk({ rag: { citations: [{ start: 0, end: 7, passage: "vienna", title: "Vienna", stated: true }] } }, "stop"));
+      response.end("data: " + JSON.stringify({ id: "chat-1", choices: [], usage: { prompt_tokens: 9, completion_tokens: 8, total_tokens: 17, environment_tokens: 7, searches: 1, search_ms: 2 } }) + "\n\ndata: [DONE]\n\n");
+    },
+  });
+  const page = await open(url);
+  await ask(page, QUESTION);
+  await ask(page, "In which country is that?");
+  await page.waitForFunction(() => document.querySelectorAll(".answered").length === 2 && /Austria/.test(document.querySelectorAll(".answer")[1]?.textContent));
+  const { messages } = JSON.parse(seen.find((one) => one.path === "/v1/chat/completions").body);
+  assert.deepEqual(messages, [{ role: "user", content: QUESTION }, { role: "assistant", content: "Salzburg" }, { role: "user", content: "In which country is that?" }]);
+  await page.waitForSelector(".answered:nth-child(2) .source");
+  await page.click(".answered:nth-child(2) .steps > summary");
+  assert.deepEqual(await page.locator(".answered:nth-child(2) .thought").allTextContents(), ["I look for the country.", "It is Austria."]);
+  const { y } = await page.locator(".answered:nth-child(2) .question").boundingBox();
+  assert.ok(y < 120, "the youngest question stands at the top: " + y);
+  await look(page, "follow-up");
+  await page.click(".answered:nth-child(2) [aria-label='Good answer']");
+  await page.waitForTimeout(300);
+  await page.reload();
+  await page.waitForSelector(".answered:nth-child(2) .source");
+  assert.equal(await page.getAttribute(".answered:nth-child(2) [aria-label='Good answer']", "aria-pressed"), "true");
+  assert.deepEqual(await page.locator("#history li a").allTextContents(), [QUESTION]);
+  await page.click("text=New question");
+  await page.waitForSelector(".welcome");
+  await page.click("#history li a");
+  await page.waitForSelector(".answered:nth-child(2)");
+  await page.click("#history li [aria-label^='Forget']");
+  await page.waitForSelector("#history li", { state: "detached" });
+  await close(page);
+});
+
+test("a run is stopped and asked again", async (t) => {
+  let asked = 0;
+  const { url } = await server(t, { "POST /v1/agent": ({ response }) => { asked += 1; return stream(response, asked === 1 ? [...EPISODE.slice(0, 9), 20000] : EPISODE); } });
+  const page = await open(url);
+  await page.fill("#question", QUESTION);
+  await page.press("#question", "Enter");
+  await page.waitForSelector(".node.passage");
+  assert.ok(/Reading|Thinking/.test(await page.textContent(".doing")));
+  await look(page, "live");
+  await page.keyboard.press("Escape");
+  await page.waitForSelector("text=You stopped this answer");
+  await page.click("text=Retry");
+  await page.waitForSelector(".citation");
+  assert.equal(await page.locator(".answered").count(), 1);
+  await close(page);
+});
+
+test("a run is shared as a link and as a page that needs no server, question included", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await ask(page, QUESTION);
+  await page.click("text=Share");
+  await page.click("text=Copy link");
+  await page.waitForSelector(".toast.shown");
+  const link = await page.evaluate(() => navigator.clipboard.readText());
+  const other = await open(link);
+  await other.waitForSelector(".citation");
+  assert.equal(await other.textContent(".question"), QUESTION);
+  assert.equal(await other.textContent(".hops"), "Don Giovanni→ composed by →Wolfgang Amadeus Mozart→ born in →Salzburg");
+  await close(other);
+  const [download] = await Promise.all([page.waitForEvent("download"), page.click("text=Save as a page")]);
+  assert.equal(download.suggestedFilename(), "waymark-where-was-the-composer-of-don-giovanni-born.html");
+  const path = join(tmpdir(), "waymark-page-" + process.pid + ".html");
+  await download.saveAs(path);
+  t.after(() => rmSync(path, { force: true }));
+  const saved = await open("file://" + path);
+  await saved.waitForSelector(".citation");
+  assert.equal(await saved.textContent(".question"), QUESTION);
+  assert.equal(await saved.locator(".edge").count(), 8);
+  await saved.click(".citation");
+  assert.equal(await saved.textContent(".card mark"), "Salzburg");
+  await accessible(saved);
+  await look(saved, "saved");
+  await close(saved);
+  // The same file is opened by the page of any server.
+  await page.setInputFiles("#file", path);
+  await page.waitForFunction(() => !document.querySelector("[aria-label='Good answer']"));
+  assert.equal(await page.textContent(".question"), QUESTION);
+  await close(page);
+});
+
+test("a run of `waymark ask --json` is opened, and a damaged one is refused in words", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  const lines = EPISODE.map((event) => JSON.stringify(event)).join("\n");
+  await page.setInputFiles("#file", { name: "run.jsonl", mimeType: "text/plain", buffer: Buffer.from(lines) });
+  await page.waitForSelector(".citation");
+  assert.equal(await page.textContent(".question"), QUESTION);
+  await page.setInputFiles("#file", { name: "run.jsonl", mimeType: "text/plain", buffer: Buffer.from(lines.split("\n")[0] + "\n<b>no event</b>\n") });
+  await page.waitForFunction(() => document.querySelector(".toast").textContent.includes("line 2"));
+  await close(page);
+});
+
+test("a stream that breaks is taken up again where it ended", async (t) => {
+  const taken = [];
+  const { url } = await server(t, {
+    "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 7), "break"]),
+    "GET /v1/agent/ep-1": ({ response, query }) => { taken.push(query.get("after")); return stream(response, EPISODE, { from: Number(query.get("after")) }); },
+  });
+  const page = await open(url);
+  await ask(page, QUESTION);
+  assert.equal((await page.textContent(".answer p")).replace(/\d/g, ""), "Salzburg");
+  assert.deepEqual(taken, ["7"]);
+  await close(page);
+});
+
+test("a server that dies in the middle of an answer is told, and what came stays", async (t) => {
+  const { url } = await server(t, { "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 14), "break"]), "GET /v1/agent/ep-1": ({ response }) => error(response, 404, "not_found", "there is no stream") });
+  const page = await open(url);
+  await ask(page, QUESTION);
+  assert.ok((await page.textContent(".notice.bad")).includes("The connection to the server was lost"));
+  assert.ok(await page.locator(".node.passage").count() > 2);
+  await accessible(page);
+  await look(page, "died");
+  await close(page);
+});
+
+test("a page without a connection says so, and goes on when there is one", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await page.waitForSelector(".examples");
+  await page.context().setOffline(true);
+  await page.waitForSelector("text=This device is offline");
+  await ask(page, QUESTION);
+  assert.ok((await page.textContent(".answered")).includes("This device is offline."));
+  await look(page, "offline");
+  await page.context().setOffline(false);
+  await page.click("text=Retry");
+  await page.waitForSelector(".citation");
+  await close(page);
+});
+
+test("a key is asked for when the server wants one, and kept nowhere", async (t) => {
+  const guarded = (answer) => (all) => (all.request.headers.authorization === "Bearer secret" ? answer(all) : error(all.response, 401, "invalid_api_key", "no key"));
+  const all = Object.fromEntries(Object.entries(routes()).map(([name, route]) => [name, guarded(route)]));
+  const { url } = await server(t, all);
+  const page = await open(url, { size: PHONE, scheme: "dark" });
+  await page.waitForSelector("#key");
+  assert.ok(!(await page.textContent("main")).includes("refuses to say"));
+  await accessible(page);
+  await look(page, "key-phone-dark");
+  await page.fill("#key", "wrong");
+  await page.click("text=Use key");
+  await page.waitForSelector("text=does not know this key");
+  await page.fill("#key", "secret");
+  await page.click("text=Use key");
+  await page.waitForSelector(".examples");
+  await ask(page, QUESTION);
+  await page.waitForSelector(".citation");
+  const kept = await page.evaluate(async () => {
+    const base = await new Promise((resolve) => { const opening = indexedDB.open("waymark"); opening.onsuccess = () => resolve(opening.result); });
+    const all = await new Promise((resolve) => { const asking = base.transaction("conversations").objectStore("conversations").getAll(); asking.onsuccess = () => resolve(asking.result); });
+    return JSON.stringify([all, { ...localStorage }, { ...sessionStorage }, document.cookie, location.href]);
+  });
+  assert.ok(kept.includes("Salzburg") && !kept.includes("secret"));
+  await close(page);
+});
+
+test("a server without an index says what to do, and offers the policy that can answer", async (t) => {
+  const none = ({ response }) => error(response, 400, "not_configured", "this server has no index");
+  const { url, seen } = await server(t, { "GET /v1/index": none, "GET /v1/index/questions": none, "GET /v1/documents": none, "POST /v1/agent": ({ response }) => stream(response, [started("Hello", "ep-2"), { type: "turn_started", turn: 1 }, { type: "answer", text: "Hello." }, finished("Hello.", [], { searches: 0 })]) });
+  const page = await open(url);
+  await page.waitForSelector("text=Nothing is indexed yet.");
+  assert.ok((await page.textContent(".notice")).includes("waymark index build"));
+  assert.equal(await page.inputValue("#model"), "plain");
+  await accessible(page);
+  await look(page, "no-index");
+  await ask(page, "Hello");
+  assert.deepEqual(JSON.parse(seen.find((one) => one.path === "/v1/agent").body).rag, {});
+  assert.equal(await page.locator(".see").count(), 0);
+  await page.click("nav >> text=Explore");
+  await page.waitForSelector("text=This server has no index.");
+  await close(page);
+});
+
+test("what a passage or an answer says is text and nothing else", async (t) => {
+  const evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>";
+  const passage = { id: "<b>id</b>", title: "<b>Faust</b>" + evil, text: evil + " Goethe wrote it. \uE2001\uE201" };
+  const answer = "Goethe " + evil + " [x](javascript:alert(1)) ![y](http://elsewhere.invalid/z.png) <b>bold</b> \uE2009\uE201 &lt;i&gt;";
+  const { url } = await server(t, {
+    "POST /v1/agent": ({ response }) => stream(response, [
+      started("Who <u>wrote</u> it?"), { type: "turn_started", turn: 1 }, { type: "think", turn: 1, text: evil }, { type: "query", turn: 1, text: " [graph] <em>Faust</em>" },
+      ...search(1, "<em>Faust</em>", "graph", [hit(1, passage, { graph: { rank: 1, mass: 0.25, reset: 0.5, via: [{ phrase: "<i>goethe</i>", weight: 1 }] } })]),
+      { type: "answer", text: answer }, finished(answer, [{ start: 0, end: 6, passage: passage.id, title: passage.title, stated: true }]),
+    ]),
+    "POST /v1/search": ({ response }) => json(response, { snapshot: 1, walk: { facts: [{ subject: "<i>goethe</i>", relation: evil, object: "faust", kept: true }], phrases: [] } }),
+  });
+  const page = await open(url);
+  await ask(page, "Who <u>wrote</u> it?");
+  await page.click(".steps > summary");
+  await page.click(".citation");
+  assert.equal(await page.title(), "Waymark");
+  assert.equal(await foreign(page, "main :is(img, script, u, b, i, iframe, object)"), 0);
+  assert.equal(await foreign(page, ".answer a"), 0);
+  assert.ok((await page.textContent(".answer")).includes(evil) && (await page.textContent(".answer")).includes("<i>"));
+  assert.equal(await page.locator(".answer .citation").count(), 1, "an answer cannot write a citation");
+  await close(page);
+});
+
+test("a search in another mode than the policy asked for is told as it was", async (t) => {
+  const { url, seen } = await server(t, {
+    "POST /v1/agent": ({ response }) => stream(response, [
+      started(QUESTION), { type: "turn_started", turn: 1 }, { type: "query", turn: 1, text: "[passage] Don Giovanni" },
+      ...search(1, "Don Giovanni", "graph", [hit(1, PASSAGES.giovanni, { graph: { rank: 1, mass: 0.4, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }] } }), hit(2, PASSAGES.mozart, { graph: { rank: 2, mass: 0.2, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }, { phrase: "mozart", weight: 1 }] } })]),
+      { type: "turn_started", turn: 2 }, { type: "query", turn: 2, text: "[passage] Don Giovanni" },
+      ...search(2, "Don Giovanni", "graph", [hit(1, PASSAGES.giovanni), hit(2, PASSAGES.mozart)], { cached: true }),
+      { type: "budget", kind: "turns" }, { type: "answer", text: "Salzburg" }, finished("Salzburg", [{ start: 0, end: 8, passage: PASSAGES.mozart.id, title: "", stated: true }]),
+    ]),
+    "POST /v1/search": ({ response }) => json(response, { snapshot: 1, walk: { facts: [{ subject: "don giovanni", relation: "composed by", object: "mozart", similarity: 0.8, score: 1, kept: true }], phrases: [] } }),
+  });
+  const page = await open(url);
+  await page.waitForSelector(".examples");
+  await page.selectOption("#mode", "graph");
+  await page.fill("#k", "2");
+  await ask(page, QUESTION);
+  assert.deepEqual(JSON.parse(seen.find((one) => one.path === "/v1/agent").body).rag, { mode: "graph", k: 2 });
+  assert.equal(await page.locator(".node.query").count(), 1, "the same search is drawn once");
+  assert.ok((await page.textContent(".node.query")).includes("asked 2 times"));
+  assert.deepEqual(await page.locator(".node.phrase bdi").allTextContents(), ["don giovanni", "mozart"]);
+  assert.deepEqual(await page.locator(".node.fact bdi").allTextContents(), ["don giovanni composed by mozart"]);
+  await look(page, "graph-mode");
+  await page.click(".steps > summary");
+  const steps = await page.textContent(".timeline");
+  assert.ok(steps.includes("Searched for “Don Giovanni” along the graph") && steps.includes("had asked for a search by words and meaning"), steps);
+  assert.ok(steps.includes("The same as search 1") && steps.includes("The limit of rounds was reached"));
+  await close(page);
+});
+
+const LONG_WORD = "Rindfleischetikettierungsüberwachungsaufgabenübertragungsgesetz";
+const many = Array.from({ length: 200 }, (_, at) => hit(at + 1, { id: "p" + at, title: at % 3 ? "Passage " + at + " " + LONG_WORD : "מאמר על ההיסטוריה של העיר " + at, text: (LONG_WORD + " steht hier. ").repeat(6) + "Fact " + at }));
+
+for (const { name, size, scheme } of [SCREENS[0], SCREENS[3], { name: "wide", size: WIDE, scheme: "light" }]) {
+  test("long words, right-to-left text and 200 passages fit, " + name, async (t) => {
+    const answer = "الإجابة هي مدينة القدس، وهي مدينة قديمة. " + LONG_WORD + " ist ein Gesetz.";
+    const { url } = await server(t, {
+      "POST /v1/agent": ({ response }) => stream(response, [
+        started("مَن كتب هذا؟ " + LONG_WORD), { type: "turn_started", turn: 1 }, { type: "think", turn: 1, text: "Ich suche " + LONG_WORD + "." },
+        ...search(1, LONG_WORD + " " + LONG_WORD, "passage", many), { type: "answer", text: answer },
+        finished(answer, [1, 4, 60].map((at) => ({ start: 42, end: [...answer].length, passage: "p" + at, title: "", stated: true }))),
+      ]),
+    });
+    const page = await open(url, { size, scheme });
+    await ask(page, "مَن كتب هذا؟ " + LONG_WORD);
+    await fits(page);
+    await look(page, "many-" + name);
+    assert.ok(await page.locator(".node.passage").count() < 12, "at first only those near the top and those used");
+    await page.click(".node.more");
+    await page.waitForFunction(() => document.querySelectorAll(".node.passage").length === 200);
+    await page.click(".steps > summary");
+    await page.click("text=more passages");
+    await page.waitForFunction(() => document.querySelectorAll(".hit").length === 200);
+    await fits(page);
+    await accessible(page);
+    await look(page, "many-all-" + name, true);
+    await close(page);
+  });
+
+  test("an answer of 2,000 words with tables and code is read as Markdown, " + name, async (t) => {
+    const answer = longAnswer();
+    const end = [...answer.slice(0, answer.indexOf("first claim.") + 12)].length;
+    const inTable = [...answer.slice(0, answer.indexOf("| Salzburg | 1756 |") + 19)].length;
+    const inCode = [...answer.slice(0, answer.indexOf("```\n\n## After") + 3)].length;
+    const { url } = await server(t, {
+      "POST /v1/agent": ({ response }) => stream(response, [
+        started("Tell me all."), { type: "turn_started", turn: 1 }, ...search(1, "all", "passage", [hit(1, PASSAGES.mozart), hit(2, PASSAGES.vienna)]),
+        ...answer.match(/[^]{1,400}/g).map((text) => ({ type: "answer", text })),
+        finished(answer, [{ start: 0, end, passage: PASSAGES.mozart.id, title: "", stated: false }, { start: 0, end: inTable, passage: PASSAGES.mozart.id, title: "", stated: true }, { start: 0, end: inCode, passage: "vienna", title: "", stated: true }]),
+      ]),
+    });
+    const page = await open(url, { size, scheme });
+    await ask(page, "Tell me all.");
+    assert.equal(await page.locator(".prose table").count(), 1);
+    assert.equal(await page.locator(".prose td .citation").count(), 1, "the citation stands in its cell");
+    assert.equal(await page.locator(".prose pre").count(), 1);
+    assert.equal(await page.locator(".prose pre .citation").count(), 0);
+    assert.ok((await page.textContent(".prose pre")).includes("if (a < b && c > d) { return \"<b>\"; }"));
+    assert.equal(await page.locator(".prose .citation").count(), 3);
+    assert.equal(await page.locator(".prose h3").count(), 3);
+    await fits(page);
+    await accessible(page);
+    await look(page, "long-" + name, true);
+    await close(page);
+  });
+}
+
+function longAnswer() {
+  const sentence = "The composer travelled widely, wrote for every court that paid him, and kept letters of which many survive. ";
+  return "# Summary\n\nThis is the **first claim.**\n\n" + sentence.repeat(30) + "\n\n## Dates\n\n| Place | Year | What happened there, told at some length so that the table is wide |\n|:--|--:|---|\n| Salzburg | 1756 | Birth |\n| Vienna | 1781 | Move |\n\n"
+    + "1. " + sentence + "\n2. " + sentence + "\n   - nested `code` and *emphasis*\n\n> " + sentence + "\n\n```js\nif (a < b && c > d) { return \"<b>\"; } // a line that is long enough to need scrolling on a phone, and then some\n```\n\n## After\n\n" + sentence.repeat(75);
+}
+
+test("documents are added and deleted, with progress", async (t) => {
+  const { url, seen } = await server(t);
+  const page = await open(url);
+  await page.click("nav >> text=Explore");
+  await page.click("text=Documents");
+  await page.waitForSelector("#upload", { state: "attached" });
+  await page.setInputFiles("#upload", [{ name: "notes.md", mimeType: "text/markdown", buffer: Buffer.from("# Trails\n\nA waymark is painted on a tree.\n") }]);
+  await page.waitForSelector("progress");
+  await page.waitForSelector("text=1 document added");
+  const sent = JSON.parse(seen.find((one) => one.method === "POST" && one.path === "/v1/documents").body);
+  assert.deepEqual(sent, { documents: [{ id: "notes.md", title: "Trails", text: "# Trails\n\nA waymark is painted on a tree." }], delete: [], wait: false });
+  await page.click("summary:has-text('Trails')");
+  page.once("dialog", (dialog) => dialog.accept());
+  await page.click("li:has-text('Trails') >> text=Delete");
+  await page.waitForFunction(() => !document.querySelector(".document-list").textContent.includes("Trails"));
+  await close(page);
+});
+
+test("an index that may not be changed offers no upload, and a missing scope is named", async (t) => {
+  const { url } = await server(t, {
+    "GET /v1/index": ({ response }) => json(response, { ...INDEX, writable: false, graph: null, modes: ["passage"] }),
+    "GET /debug/load": ({ response }) => error(response, 403, "insufficient_scope", "needs admin"),
+  });
+  const page = await open(url);
+  await page.waitForSelector(".indexed");
+  assert.deepEqual(await page.locator("#mode option").allTextContents(), ["policy’s choice", "words and meaning"]);
+  await page.click("nav >> text=Explore");
+  await page.click("text=Documents");
+  await page.waitForSelector(".document-list li");
+  assert.equal(await page.locator("#upload").count(), 0);
+  await page.click("nav >> text=Operate");
+  await page.waitForSelector("text=lacks the scope “admin”");
+  await close(page);
+});
+
+test("all can be done by the keyboard, and nothing moves for those who ask for calm", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await page.waitForSelector(".examples");
+  await page.keyboard.press("Shift+Tab");
+  for (let tabs = 0; tabs < 40; tabs++) {
+    if (await page.evaluate(() => document.activeElement?.textContent?.startsWith("Where was the composer"))) break;
+    await page.keyboard.press("Tab");
+  }
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".citation");
+  await page.focus(".node.passage");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".card");
+  const moving = await page.evaluate(() => document.getAnimations().filter((one) => one.playState === "running").length);
+  assert.equal(moving, 0);
+  await close(page);
+});
+
