@@ -119,7 +119,7 @@ mod tests {
     fn changes_are_found_again_in_order_until_they_are_removed() {
         let temp = tempfile::tempdir().unwrap();
         let (pending, left) = PendingChanges::open(temp.path()).unwrap();
-        assert_eq!(left, []);
+        assert!(left.is_empty());
         let change = |i: usize| PendingChange {
             id: format!("commit-{i}"),
             owner: (i % 2 == 0).then(|| "key".to_owned()),

@@ -25,7 +25,7 @@ impl LiveIndex {
         let replaced = || self.current().manifest().base() != manifest.base();
         let damage = result.err().filter(|_| !replaced()).map(|error| error.to_string());
         let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(damage) = damage.as_ref().filter(|damage| known.as_ref() != Some(damage)) {
+        if let Some(damage) = damage.as_ref().filter(|&damage| known.as_ref() != Some(damage)) {
             tracing::error!(damage, "the index is damaged: repair it with `waymark index repair`, or build it again");
         }
         known.clone_from(&damage);

@@ -260,7 +260,10 @@ fn commits_made_during_a_merge_are_carried_over() {
         number
     };
     // The first commit with triples gives the index its graph, which needs a new base snapshot.
-    (0..20).for_each(|_| drop(one_more(&live)));
+    let mut added = 0;
+    while added < 20 {
+        added = one_more(&live);
+    }
     let done = std::sync::atomic::AtomicBool::new(false);
     let added = std::thread::scope(|scope| {
         let merging = scope.spawn(|| {
@@ -268,7 +271,6 @@ fn commits_made_during_a_merge_are_carried_over() {
             done.store(true, std::sync::atomic::Ordering::SeqCst);
             merged
         });
-        let mut added = 0;
         while !done.load(std::sync::atomic::Ordering::SeqCst) {
             added = one_more(&live);
         }

@@ -1,5 +1,6 @@
 //! `/v1/snapshots`: earlier snapshots of the index that are kept, and restoring them.
 
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use axum::extract::rejection::PathRejection;
@@ -88,7 +89,7 @@ pub(crate) async fn restore(
         number.map_err(|error| ApiError::new(Code::SnapshotNotFound, error.body_text()).with_param("snapshot"))?;
     let library = state.library()?;
     let keep = library.keep()?;
-    let live = std::sync::Arc::clone(&library.live);
+    let live = Arc::clone(&library.live);
     run_blocking(move || {
         let manifest = restore_snapshot(live.dir(), number, keep).map_err(|error| failed(&error))?;
         // Published, whether or not it can be opened here at once; the watcher tries again.
