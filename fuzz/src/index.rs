@@ -90,7 +90,7 @@ fn search(index: &Index, query: &str) {
 fn reseal(dir: &Path, files: &BTreeMap<&str, Vec<u8>>) {
     let mut manifest = Manifest::read(dir).expect("the manifest is whole");
     for (name, bytes) in files {
-        let sum = FileChecksum { bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes) };
+        let sum = FileChecksum::of_bytes(bytes);
         manifest.files.insert((*name).to_owned(), sum);
     }
     manifest.checksum = 0;

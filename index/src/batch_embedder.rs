@@ -50,6 +50,13 @@ impl BatchEmbedder<'_> {
         writer.finish()
     }
 
+    /// Returns one vector of length 1 per text, in order.
+    pub(crate) fn vectors(&self, what: &'static str, texts: &[String]) -> Result<Vec<Vec<f32>>, IndexError> {
+        let count = u32::try_from(texts.len()).unwrap_or(u32::MAX);
+        let text = |number: u32| Ok(texts[number as usize].clone());
+        self.window(&NumberedTexts { what, count, text: &text }, 0, count, &mut |_| ())
+    }
+
     /// Returns the vectors of the texts `first..end`, in order. Takes cached vectors first and embeds each other
     /// distinct text once.
     fn window(

@@ -1,20 +1,22 @@
 //! Export of an index: reads its documents, to build another index from them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::corpus::Document;
+use crate::delta::{DocumentDelta, log};
 use crate::error::IndexError;
 use crate::graph::{TripleFile, TripleOrigin};
 use crate::layout::{graph_file, snapshot_file, snapshot_name};
 use crate::manifest::{GraphInfo, Manifest};
-use crate::store::PassageStore;
+use crate::store::{CurrentStore, PassageStore};
 
-/// Documents of an index. Needs no embedder and reads only passages and triples, so it works when the embedder is not
-/// available or other files are damaged.
+/// Documents of an index. Needs no embedder and reads only passages, triples and the log of changes, so it works when
+/// the embedder is not available or other files are damaged.
 #[derive(Debug)]
 pub struct Contents {
     manifest: Manifest,
-    store: PassageStore,
+    store: CurrentStore,
     /// `None` if the index has no graph.
     triples: Option<TripleFile>,
 }
@@ -29,17 +31,24 @@ impl Contents {
     }
 
     fn of(dir: &Path, manifest: Manifest) -> Result<Contents, IndexError> {
-        let name = snapshot_name(manifest.snapshot);
+        let name = snapshot_name(manifest.base());
         let passages = format!("{name}/{}", snapshot_file::STORE);
         let stated = format!("{name}/{}/{}", snapshot_file::GRAPH, graph_file::TRIPLES);
         manifest.verify_some(dir, true, |file| file == passages || file == stated)?;
         let store = PassageStore::open(&dir.join(&passages))?;
-        if store.len() as u64 != manifest.passages {
-            let message = format!("it holds {} passages instead of {}", store.len(), manifest.passages);
+        if store.len() as u64 != manifest.base_passages() {
+            let message = format!("it holds {} passages instead of {}", store.len(), manifest.base_passages());
             return Err(IndexError::corrupt(&dir.join(&passages), message));
         }
         let open = |_: &GraphInfo| TripleFile::open(&dir.join(&stated), store.len());
-        let triples = manifest.graph.as_ref().map(open).transpose()?;
+        let triples = manifest.base_graph().map(open).transpose()?;
+        let mut changed = DocumentDelta::new(store.count());
+        if let Some(delta) = &manifest.delta {
+            for record in log::read(&dir.join(&delta.log), 0, delta.bytes, manifest.embedder.dims)? {
+                changed = changed.applied(&store, &record.deleted, &record.upserted)?.0;
+            }
+        }
+        let store = CurrentStore { base: Arc::new(store), delta: Arc::new(changed) };
         Ok(Contents { manifest, store, triples })
     }
 
@@ -54,19 +63,25 @@ impl Contents {
     ///
     /// An error means a damaged record; iteration continues with the next document.
     pub fn documents(&self, all_triples: bool) -> impl Iterator<Item = Result<Document, IndexError>> {
-        (0..self.store.count()).map(move |number| self.document(number, all_triples))
+        self.store.numbers().map(move |number| self.document(number, all_triples))
     }
 
     fn document(&self, number: u32, all_triples: bool) -> Result<Document, IndexError> {
         let mut document = self.store.document(number)?;
-        if let (Some(triples), Some(info)) = (&self.triples, &self.manifest.graph) {
-            let told = match triples.origin(number).told_by(info) {
-                TripleOrigin::None => false,
-                TripleOrigin::Given | TripleOrigin::Extracted => true,
-                TripleOrigin::Builtin => all_triples,
-            };
-            if told {
-                document.triples = Some(triples.get(number)?);
+        let told = |origin| match origin {
+            TripleOrigin::None => false,
+            TripleOrigin::Given | TripleOrigin::Extracted => true,
+            TripleOrigin::Builtin => all_triples,
+        };
+        match self.store.delta.get(number).flatten() {
+            Some(changed) if told(changed.origin) => document.triples = Some(changed.triples.clone()),
+            Some(_) => {}
+            None => {
+                if let (Some(triples), Some(info)) = (&self.triples, self.manifest.base_graph())
+                    && told(triples.origin(number).told_by(info))
+                {
+                    document.triples = Some(triples.get(number)?);
+                }
             }
         }
         Ok(document)

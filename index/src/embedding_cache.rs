@@ -44,6 +44,16 @@ impl<'a> EmbeddingCache<'a> {
         Ok(())
     }
 
+    /// Adds one vector.
+    pub(crate) fn publish_row(&mut self, text: &str, row: &'a [f32]) {
+        self.published.insert(TextHash::of(text), row);
+    }
+
+    /// Adds one vector by the hash of its text.
+    pub(crate) fn publish_hashed(&mut self, key: TextHash, row: &'a [f32]) {
+        self.published.insert(key, row);
+    }
+
     /// Returns the vector of length 1 of the text with the hash `key`.
     pub(crate) fn get(&self, key: TextHash) -> Result<Option<Vec<f32>>, IndexError> {
         // The snapshot first: its vectors lie in mapped memory, those of the journal must be read.

@@ -133,6 +133,14 @@ pub enum IndexError {
         /// Folder of the index.
         dir: PathBuf,
     },
+    /// A snapshot is not kept.
+    #[error("{} keeps no snapshot {number}: keep earlier snapshots with --keep-snapshots", dir.display())]
+    NoSnapshot {
+        /// Folder of the index.
+        dir: PathBuf,
+        /// Number of the snapshot.
+        number: u64,
+    },
     /// Another index replaced this one during a commit.
     #[error("{} was replaced by another index while it was being changed: nothing was changed, try again", dir.display())]
     Replaced {

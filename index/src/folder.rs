@@ -4,7 +4,12 @@
 //! <index>/manifest.json        names the snapshot and its files; replaced by rename, which publishes
 //! <index>/snapshot-<n>/        the files of snapshot n, never written again
 //! <index>/snapshot-<n>.part/   a snapshot under construction, or the remains of a killed build
+//! <index>/delta-<n>.log         changes since a base snapshot, the first of them in snapshot n; only appended to
+//! <index>/pending/             accepted changes that are not committed yet
+//! <index>/history/             manifests of earlier snapshots that are kept
+//! <index>/merge-<n>.part/      a base snapshot being written by a merge, or the remains of a killed one
 //! <index>/.waymark.lock        locked by the only writer
+//! <index>/.waymark.merge.lock  locked by the only merge
 //! <index>/.embeddings          journal of vectors embedded for the next snapshot; removed once published
 //! ```
 
@@ -13,7 +18,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::IndexError;
-use crate::layout::{JOURNAL, LOCK, MANIFEST, MANIFEST_PART, PARTIAL, SNAPSHOT, snapshot_name, snapshot_number};
+use crate::history;
+use crate::layout::{
+    JOURNAL, LOCK, MANIFEST, MANIFEST_PART, MERGE, MERGE_LOCK, PARTIAL, SNAPSHOT, delta_number, snapshot_name,
+    snapshot_number,
+};
+use crate::manifest::Manifest;
 
 /// Folder of an index, locked for writing by this process until dropped.
 #[derive(Debug)]
@@ -69,16 +79,24 @@ impl LockedFolder {
         sync_folder(&self.dir)
     }
 
-    /// Replaces the manifest, which makes the new snapshot visible to readers. After an error it is not visible.
-    pub(crate) fn publish(&self, manifest: &[u8]) -> Result<(), IndexError> {
+    /// Replaces the manifest, which makes the new snapshot visible to readers. After an error it is not visible. The
+    /// last `keep` earlier manifests are kept with everything they name.
+    pub(crate) fn publish(&self, manifest: &Manifest, keep: usize) -> Result<(), IndexError> {
         let part = self.dir.join(MANIFEST_PART);
         let target = self.dir.join(MANIFEST);
-        let write = |file: &mut File| file.write_all(manifest).and_then(|()| file.sync_all());
+        if keep > 0 {
+            history::keep(&self.dir)?;
+        }
+        let json = manifest.to_json();
+        let write = |file: &mut File| file.write_all(&json).and_then(|()| file.sync_all());
         File::create(&part).and_then(|mut file| write(&mut file)).map_err(IndexError::io("write", &part))?;
         fs::rename(&part, &target).map_err(IndexError::io("replace", &target))?;
         // The snapshot is published from here on, even if the sync fails; only a machine crash could undo it.
         if let Err(error) = sync_folder(&self.dir) {
             tracing::warn!(%error, "published the new snapshot, but could not sync the folder: a machine crash may undo it");
+        }
+        if let Err(error) = history::prune(&self.dir, keep) {
+            tracing::warn!(%error, "cannot remove the manifests of earlier snapshots yet");
         }
         Ok(())
     }
@@ -93,16 +111,23 @@ impl LockedFolder {
         }
     }
 
-    /// Removes every snapshot but `keep`, and the remains of killed builds. Readers keep their open snapshots: the
+    /// Removes everything that neither `current` nor a kept manifest names, and the remains of killed builds. Readers keep their open snapshots: the
     /// system frees the files when the last one closes. Files that cannot be removed yet, as on a network file system,
     /// are logged and left to the next writer; their snapshot numbers are not reused.
-    pub(crate) fn sweep(&self, keep: Option<u64>) -> Result<(), IndexError> {
+    pub(crate) fn sweep(&self, current: Option<&Manifest>) -> Result<(), IndexError> {
+        let kept = history::manifests(&self.dir)?;
+        let named: Vec<&Manifest> = current.into_iter().chain(&kept).collect();
+        let needs_snapshot = |number| named.iter().any(|manifest| manifest.base() == number);
+        let needs_log = |name: &str| {
+            named.iter().any(|manifest| manifest.delta.as_ref().is_some_and(|delta| delta.log == name))
+        };
         for name in names(&self.dir)? {
             let path = self.dir.join(&name);
             let removed = match snapshot_number(&name) {
-                Some(number) if keep == Some(number) && !name.ends_with(PARTIAL) => continue,
+                Some(number) if needs_snapshot(number) && !name.ends_with(PARTIAL) => continue,
                 Some(_) => fs::remove_dir_all(&path),
                 None if name == MANIFEST_PART => fs::remove_file(&path),
+                None if delta_number(&name).is_some() && !needs_log(&name) => fs::remove_file(&path),
                 None => continue,
             };
             if let Err(error) = removed {
@@ -110,6 +135,38 @@ impl LockedFolder {
             }
         }
         Ok(())
+    }
+}
+
+/// Permission to merge the log of an index, held until dropped.
+#[derive(Debug)]
+pub(crate) struct MergeLock {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl MergeLock {
+    /// Takes the permission. `None` if another merge is running, in this process or another.
+    pub(crate) fn take(dir: &Path) -> Result<Option<MergeLock>, IndexError> {
+        let path = dir.join(MERGE_LOCK);
+        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(IndexError::io("create", &path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(MergeLock { dir: dir.to_owned(), _lock: lock })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(IndexError::io("lock", &path)(error)),
+        }
+    }
+
+    /// Creates the folder of the merged snapshot, after removing those of killed merges.
+    pub(crate) fn create_part(&self, number: u64) -> Result<PartialSnapshot, IndexError> {
+        for name in names(&self.dir)?.iter().filter(|name| name.starts_with(MERGE) && name.ends_with(PARTIAL)) {
+            let path = self.dir.join(name);
+            fs::remove_dir_all(&path).map_err(IndexError::io("remove", &path))?;
+        }
+        let path = self.dir.join(format!("{MERGE}{number}{PARTIAL}"));
+        fs::create_dir(&path).map_err(IndexError::io("create", &path))?;
+        Ok(PartialSnapshot { path })
     }
 }
 
@@ -155,7 +212,7 @@ fn create(dir: &Path) -> Result<(), IndexError> {
     whole.ancestors().skip(1).take(new).try_for_each(sync_folder)
 }
 
-fn names(dir: &Path) -> Result<Vec<String>, IndexError> {
+pub(crate) fn names(dir: &Path) -> Result<Vec<String>, IndexError> {
     let names = |entries: fs::ReadDir| {
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<io::Result<Vec<_>>>()
     };

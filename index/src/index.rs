@@ -80,6 +80,33 @@ impl Index {
         Ok(Index { snapshot, embed, filter: None, dir: dir.to_owned(), published })
     }
 
+    /// Wraps a snapshot of the index in `dir`.
+    pub(crate) fn of(
+        dir: &Path,
+        snapshot: Snapshot,
+        embed: Arc<dyn Embed>,
+        filter: Option<Arc<dyn FactFilter>>,
+    ) -> Index {
+        let published = std::fs::metadata(dir.join(MANIFEST)).and_then(|about| about.modified()).ok();
+        Index { snapshot, embed, filter, dir: dir.to_owned(), published }
+    }
+
+    /// Opens a kept snapshot of the index in `dir`; see [`snapshots`](crate::snapshots).
+    ///
+    /// # Errors
+    /// The errors of [`Index::open`], and if the snapshot is not kept.
+    pub fn open_snapshot(
+        dir: &Path,
+        number: u64,
+        embed: Arc<dyn Embed>,
+        options: &OpenOptions,
+    ) -> Result<Index, IndexError> {
+        let manifest = crate::history::find(dir, number)?;
+        check_embedder(dir, &manifest, embed.as_ref())?;
+        let snapshot = Snapshot::open(dir, manifest, options)?;
+        Ok(Index::of(dir, snapshot, embed, None))
+    }
+
     /// Makes graph searches follow only those facts that `filter` keeps. Without a filter they follow the facts most
     /// similar to the query, as in RouteRAG.
     #[must_use]
@@ -127,7 +154,9 @@ impl Index {
             Some(Some(number)) => number + 1,
             Some(None) => return Ok(None),
         };
-        (first..store.count())
+        let alive = store.delta.alive();
+        (first..store.bound())
+            .filter(|&number| alive.is_none_or(|alive| alive.contains(number)))
             .take(limit)
             .map(|number| self.snapshot.document(number))
             .collect::<Result<_, _>>()
@@ -149,12 +178,12 @@ impl Index {
 
     /// Vector of the passage with this number, of length 1 or all zero. `None` if there is no such passage.
     pub fn vector(&self, number: u32) -> Option<&[f32]> {
-        self.snapshot.dense.vectors().row(number)
+        self.snapshot.dense.row(number)
     }
 
     /// Returns a summary of the index.
     pub fn info(&self) -> IndexInfo {
-        let Manifest { snapshot, corpus, passages, embedder, graph, files, .. } = self.manifest();
+        let Manifest { snapshot, corpus, passages, embedder, graph, files, delta, .. } = self.manifest();
         IndexInfo {
             dir: self.dir.clone(),
             snapshot: *snapshot,
@@ -164,7 +193,7 @@ impl Index {
             dims: embedder.dims,
             graph: graph.clone(),
             modes: self.modes().to_vec(),
-            bytes: files.values().map(|file| file.bytes).sum(),
+            bytes: files.values().map(|file| file.bytes).sum::<u64>() + delta.as_ref().map_or(0, |delta| delta.bytes),
         }
     }
 }

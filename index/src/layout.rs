@@ -5,6 +5,12 @@ pub const MANIFEST: &str = "manifest.json";
 
 pub(crate) const LOCK: &str = ".waymark.lock";
 pub(crate) const SNAPSHOT: &str = "snapshot-";
+pub(crate) const MERGE_LOCK: &str = ".waymark.merge.lock";
+pub(crate) const MERGE: &str = "merge-";
+pub(crate) const HISTORY: &str = "history";
+pub(crate) const PENDING: &str = "pending";
+pub(crate) const DELTA: &str = "delta-";
+pub(crate) const LOG: &str = ".log";
 pub(crate) const PARTIAL: &str = ".part";
 pub(crate) const MANIFEST_PART: &str = "manifest.json.part";
 
@@ -24,6 +30,16 @@ pub(crate) mod snapshot_file {
 /// Returns the name of the folder of a snapshot.
 pub(crate) fn snapshot_name(number: u64) -> String {
     format!("{SNAPSHOT}{number}")
+}
+
+/// Returns the name of the log of changes that begins with this snapshot.
+pub(crate) fn delta_name(number: u64) -> String {
+    format!("{DELTA}{number}{LOG}")
+}
+
+/// Parses the number of the first snapshot from the name of a log of changes.
+pub(crate) fn delta_number(name: &str) -> Option<u64> {
+    name.strip_prefix(DELTA)?.strip_suffix(LOG)?.parse().ok()
 }
 
 /// Parses the number of a snapshot from the name of its folder, complete or partial.

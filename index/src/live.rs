@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use crate::commit::{Changes, CommitOptions, CommitReport, Committing};
+use crate::commit::{Changes, CommitOptions, CommitReport, CommittedChanges, Committing};
+use crate::delta;
 use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::filter::FactFilter;
@@ -16,6 +17,7 @@ use crate::layout::MANIFEST;
 use crate::manifest::Manifest;
 use crate::options::OpenOptions;
 use crate::progress::BuildProgress;
+use crate::snapshot::Snapshot;
 
 /// Longest interval between attempts to open a broken snapshot; each attempt may read all of its files.
 const SELDOM: Duration = Duration::from_secs(10);
@@ -26,15 +28,21 @@ const SELDOM: Duration = Duration::from_secs(10);
 /// or another, replaces the snapshot for later searches. The files of the replaced snapshot are unlinked, but stay
 /// readable wherever they are open.
 pub struct LiveIndex {
-    dir: PathBuf,
-    embed: Arc<dyn Embed>,
-    options: OpenOptions,
+    pub(crate) dir: PathBuf,
+    pub(crate) embed: Arc<dyn Embed>,
+    pub(crate) options: OpenOptions,
     filter: Option<Arc<dyn FactFilter>>,
     current: RwLock<Arc<Index>>,
     /// Stamp of the manifest when it was last read. The lock is held while a snapshot is being replaced.
     seen: Mutex<Option<Stamp>>,
     /// Set if the published snapshot could not be opened at the last attempt.
     stale: AtomicBool,
+    /// Set while a thread merges large logs, so that commits need not.
+    pub(crate) merging: AtomicBool,
+    /// Set while a merge holds the lock of the folder or waits for it.
+    pub(crate) publishing: AtomicBool,
+    /// Damage found in the files of the current snapshot.
+    pub(crate) damage: Mutex<Option<String>>,
 }
 
 /// State of a [`LiveIndex`].
@@ -46,6 +54,8 @@ pub struct LiveState {
     pub passages: u64,
     /// If `true`, the last attempt to open the published snapshot failed, or the manifest is unreadable.
     pub stale: bool,
+    /// If `true`, a file of the snapshot is damaged; see [`LiveIndex::damage`].
+    pub damaged: bool,
 }
 
 /// Identity of a manifest file, without reading it. Every manifest is a new file, renamed into place.
@@ -74,7 +84,18 @@ impl LiveIndex {
         let index = Index::open_with(dir, Arc::clone(&embed), &options)?;
         let current = RwLock::new(Arc::new(index));
         let stale = AtomicBool::new(false);
-        Ok(LiveIndex { dir: dir.to_owned(), embed, options, filter: None, current, seen, stale })
+        Ok(LiveIndex {
+            dir: dir.to_owned(),
+            embed,
+            options,
+            filter: None,
+            current,
+            seen,
+            stale,
+            merging: AtomicBool::new(false),
+            publishing: AtomicBool::new(false),
+            damage: Mutex::new(None),
+        })
     }
 
     /// Makes every snapshot follow only those facts that `filter` keeps.
@@ -90,6 +111,11 @@ impl LiveIndex {
         self
     }
 
+    /// Folder of the index.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Returns the snapshot to search now.
     pub fn current(&self) -> Arc<Index> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
@@ -99,7 +125,8 @@ impl LiveIndex {
     /// [`LiveIndex::refresh`], [`LiveIndex::watch`] or [`LiveIndex::commit`].
     pub fn state(&self) -> LiveState {
         let Manifest { snapshot, passages, .. } = *self.current().manifest();
-        LiveState { snapshot, passages, stale: self.stale.load(Ordering::Relaxed) }
+        let damaged = self.damage().is_some();
+        LiveState { snapshot, passages, stale: self.stale.load(Ordering::Relaxed), damaged }
     }
 
     /// Opens a snapshot that another process has published since the last call, and returns whether there was one.
@@ -203,18 +230,17 @@ impl LiveIndex {
     ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
         // Must not leave a lock file behind where there is no index any more.
         Manifest::read(&self.dir)?;
-        let writing = LockedFolder::lock(&self.dir)?;
-        // Another process may have committed since the last look. Always reads the manifest, because the new snapshot
-        // is made from the files that it names.
-        {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let stamp = Stamp::of(&self.dir);
-            self.follow(&mut seen, stamp)?;
-        }
+        let writing = self.lock_folder()?;
+        // Another process may have committed since the last look.
+        self.catch_up()?;
         let base = self.current();
-        let committing = Committing { dir: &self.dir, embed: self.embed.as_ref(), options, progress };
-        let reports = committing.commit_together(&writing, &base.snapshot, changes)?;
-        if reports.iter().flatten().any(|report| report.published) {
+        let embed = self.embed.as_ref();
+        let merges_elsewhere = self.merging.load(Ordering::Relaxed);
+        let committing = Committing { dir: &self.dir, embed, options, merges_elsewhere, progress };
+        let CommittedChanges { reports, snapshot } = committing.commit_together(&writing, &base.snapshot, changes)?;
+        if let Some(snapshot) = snapshot {
+            self.published(snapshot);
+        } else if reports.iter().flatten().any(|report| report.published) {
             // No verification: the files were checked a moment ago, under the lock that is still held.
             let options = OpenOptions { verify: false, ..self.options.clone() };
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,16 +258,71 @@ impl LiveIndex {
         Ok(reports)
     }
 
+    /// Makes the published snapshot the current one. Always reads the manifest, for callers that build on the files that
+    /// it names.
+    pub(crate) fn catch_up(&self) -> Result<(), IndexError> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = Stamp::of(&self.dir);
+        self.follow(&mut seen, stamp).map(drop)
+    }
+
+    /// Makes a snapshot that this process has published the current one.
+    pub(crate) fn published(&self, snapshot: Snapshot) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = Stamp::of(&self.dir);
+        self.install(snapshot);
+        self.stale.store(false, Ordering::Relaxed);
+        *seen = stamp;
+    }
+
+    /// Locks the folder. Waits for a merge of this process that is just publishing, which takes a moment.
+    fn lock_folder(&self) -> Result<LockedFolder, IndexError> {
+        loop {
+            let publishing = self.publishing.load(Ordering::SeqCst);
+            match LockedFolder::lock(&self.dir) {
+                Err(IndexError::Locked { .. }) if publishing => std::thread::sleep(Duration::from_millis(2)),
+                other => return other,
+            }
+        }
+    }
+
     /// Opens the published snapshot and makes it the current one.
     fn replace(&self, options: &OpenOptions) -> Result<(), IndexError> {
-        let mut index = Index::open_with(&self.dir, Arc::clone(&self.embed), options)?;
-        index.filter.clone_from(&self.filter);
+        if let Some(snapshot) = self.advanced()? {
+            self.install(snapshot);
+            return Ok(());
+        }
+        let index = Index::open_with(&self.dir, Arc::clone(&self.embed), options)?;
+        self.install(index.snapshot);
+        Ok(())
+    }
+
+    /// Returns the published snapshot, if only commits lie between it and the current one.
+    fn advanced(&self) -> Result<Option<Snapshot>, IndexError> {
+        let manifest = Manifest::read(&self.dir)?;
+        let current = self.current();
+        let before = current.manifest();
+        let log = |manifest: &Manifest| manifest.delta.as_ref().map(|delta| delta.log.clone());
+        let end = |manifest: &Manifest| manifest.delta.as_ref().map_or(0, |delta| delta.bytes);
+        let same = manifest.base() == before.base()
+            && manifest.files == before.files
+            && manifest.embedder == before.embedder
+            && (before.delta.is_none() || log(&manifest) == log(before))
+            && end(&manifest) > end(before);
+        let Some(name) = log(&manifest).filter(|_| same) else { return Ok(None) };
+        let path = self.dir.join(name);
+        let records = delta::log::read(&path, end(before), end(&manifest), manifest.embedder.dims)?;
+        current.snapshot.replayed(&self.dir, manifest, &records).map(Some)
+    }
+
+    /// Makes a snapshot the current one.
+    fn install(&self, snapshot: Snapshot) {
+        let index = Index::of(&self.dir, snapshot, Arc::clone(&self.embed), self.filter.clone());
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, Arc::new(index));
         drop(current);
         // Dropped outside the lock, so that unmapping the old snapshot delays no search.
         drop(old);
-        Ok(())
     }
 }
 

@@ -4,17 +4,20 @@
 //! therefore publishes a new snapshot.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
+use crate::checksum::FileChecksum;
 use crate::error::IndexError;
-use crate::layout::{MANIFEST, graph_file, snapshot_file, snapshot_name};
+use crate::layout::{MANIFEST, delta_number, graph_file, snapshot_file, snapshot_name};
 
-/// Format version that this program writes and reads.
-pub const FORMAT: u32 = 2;
+/// Format version that this program writes.
+pub const FORMAT: u32 = 3;
+
+/// Oldest format version that this program reads. Format 2 has no delta and no checksums of blocks.
+const OLDEST: u32 = 2;
 
 /// Description of an index, stored as `manifest.json` in its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,10 +36,32 @@ pub struct Manifest {
     pub graph: Option<GraphInfo>,
     /// Settings of the build.
     pub build: BuildInfo,
-    /// Checksums of every file of the snapshot, by path relative to the index folder, with `/` as separator.
+    /// Changes since the base snapshot. `None` if all documents are in the base snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delta: Option<DeltaInfo>,
+    /// Checksums of every file of the base snapshot, by path relative to the index folder, with `/` as separator.
     pub files: BTreeMap<String, FileChecksum>,
     /// CRC-32 of this manifest as written, with this field set to zero.
     pub checksum: u32,
+}
+
+/// Base snapshot of an index and the log of changes since.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeltaInfo {
+    /// Number of the base snapshot, in whose folder all files lie.
+    pub base: u64,
+    /// Number of passages in the base snapshot.
+    pub passages: u64,
+    /// Statistics of the graph of the base snapshot. `None` if it has no graph.
+    pub graph: Option<GraphInfo>,
+    /// Name of the log in the folder of the index.
+    pub log: String,
+    /// Length in bytes of the part of the log that belongs to this snapshot.
+    pub bytes: u64,
+    /// Number of commits since the base snapshot.
+    pub commits: u64,
+    /// Number of documents changed by these commits; a document counts once per change.
+    pub changes: u64,
 }
 
 /// Embedder that an index was built with.
@@ -107,35 +132,6 @@ pub struct BuildInfo {
     pub expansion: usize,
 }
 
-/// Size and checksum of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileChecksum {
-    /// Length in bytes.
-    pub bytes: u64,
-    /// CRC-32 (IEEE).
-    pub crc32: u32,
-}
-
-impl FileChecksum {
-    /// Reads a whole file and computes its size and checksum.
-    pub(crate) fn of(path: &Path) -> Result<FileChecksum, IndexError> {
-        let mut file = File::open(path).map_err(IndexError::io("open", path))?;
-        let mut hasher = crc32fast::Hasher::new();
-        let mut bytes = 0;
-        // Read in pieces: files of a snapshot may be larger than the memory.
-        let mut buffer = vec![0; 1 << 18];
-        loop {
-            match file.read(&mut buffer).map_err(IndexError::io("read", path))? {
-                0 => return Ok(FileChecksum { bytes, crc32: hasher.finalize() }),
-                read => {
-                    hasher.update(&buffer[..read]);
-                    bytes += read as u64;
-                }
-            }
-        }
-    }
-}
-
 impl Manifest {
     /// Reads the manifest of the index in `dir`.
     ///
@@ -149,14 +145,34 @@ impl Manifest {
             }
             other => other.map_err(IndexError::io("read", &path))?,
         };
-        check_format(dir, &path, &json)?;
+        Manifest::parse(dir, &path, &json)
+    }
+
+    /// Parses the content of the manifest file `path` of the index in `dir`.
+    pub(crate) fn parse(dir: &Path, path: &Path, json: &[u8]) -> Result<Manifest, IndexError> {
+        check_format(dir, path, json)?;
         let manifest: Manifest =
-            serde_json::from_slice(&json).map_err(|error| IndexError::corrupt(&path, error.to_string()))?;
+            serde_json::from_slice(json).map_err(|error| IndexError::corrupt(path, error.to_string()))?;
         // Serializing again must reproduce every byte, so that no change can hide in what a parser ignores.
         if manifest.to_json() != json || manifest.sum() != manifest.checksum {
-            return Err(IndexError::corrupt(&path, "it was changed after it was written"));
+            return Err(IndexError::corrupt(path, "it was changed after it was written"));
         }
         Ok(manifest)
+    }
+
+    /// Number of the base snapshot, in whose folder all files lie.
+    pub fn base(&self) -> u64 {
+        self.delta.as_ref().map_or(self.snapshot, |delta| delta.base)
+    }
+
+    /// Number of passages in the base snapshot.
+    pub(crate) fn base_passages(&self) -> u64 {
+        self.delta.as_ref().map_or(self.passages, |delta| delta.passages)
+    }
+
+    /// Statistics of the graph of the base snapshot.
+    pub(crate) fn base_graph(&self) -> Option<&GraphInfo> {
+        self.delta.as_ref().map_or(self.graph.as_ref(), |delta| delta.graph.as_ref())
     }
 
     /// Calls `open` with the manifest in `dir`. If `open` fails because a build replaced the snapshot meanwhile and
@@ -178,18 +194,18 @@ impl Manifest {
         }
     }
 
-    /// Computes the checksum, and returns the manifest with its JSON.
-    pub(crate) fn seal(mut self) -> (Manifest, Vec<u8>) {
+    /// Computes the checksum.
+    pub(crate) fn seal(mut self) -> Manifest {
         self.checksum = self.sum();
-        let json = self.to_json();
-        (self, json)
+        self
     }
 
     fn sum(&self) -> u32 {
         crc32fast::hash(&Manifest { checksum: 0, ..self.clone() }.to_json())
     }
 
-    fn to_json(&self) -> Vec<u8> {
+    /// JSON of the manifest as written.
+    pub(crate) fn to_json(&self) -> Vec<u8> {
         // Serialization fails only for non-string map keys and failing writers; neither occurs here.
         #[allow(clippy::expect_used)]
         let mut json = serde_json::to_vec_pretty(self).expect("plain data");
@@ -223,8 +239,8 @@ impl Manifest {
             if bytes != expected.bytes {
                 return Err(IndexError::corrupt(&path, format!("it has {bytes} bytes instead of {}", expected.bytes)));
             }
-            if checksums && FileChecksum::of(&path)?.crc32 != expected.crc32 {
-                return Err(IndexError::corrupt(&path, "its checksum is wrong"));
+            if checksums {
+                expected.check(&path, self.base())?;
             }
         }
         Ok(())
@@ -233,7 +249,7 @@ impl Manifest {
     /// Checks that every listed file lies in the folder of the snapshot, and that every file read on opening is listed.
     /// A file missing from the list would be opened unchecked.
     fn check_names(&self) -> Result<(), String> {
-        let folder = format!("{}/", snapshot_name(self.snapshot));
+        let folder = format!("{}/", snapshot_name(self.base()));
         let mut names = Vec::with_capacity(self.files.len());
         for name in self.files.keys() {
             // A manifest may come from elsewhere: `../` in a name must not reach other files.
@@ -247,7 +263,12 @@ impl Manifest {
             [snapshot_file::STORE, snapshot_file::VECTORS, snapshot_file::VECTOR_GRAPH, snapshot_file::NODE_PASSAGES]
                 .map(str::to_owned);
         let graph =
-            self.graph.iter().flat_map(|_| graph_file::ALL).map(|name| format!("{}/{name}", snapshot_file::GRAPH));
+            self.base_graph().into_iter().flat_map(|_| graph_file::ALL).map(|name| format!("{}/{name}", snapshot_file::GRAPH));
+        if let Some(delta) = &self.delta
+            && (delta_number(&delta.log).is_none() || delta.base >= self.snapshot)
+        {
+            return Err(format!("it names {:?} as the log of changes since snapshot {}", delta.log, delta.base));
+        }
         match plain.into_iter().chain(graph).find(|part| !names.contains(&part.as_str())) {
             Some(part) => Err(format!("it does not name {folder}{part}")),
             None if !names.iter().any(|name| name.starts_with(&lexical)) => {
@@ -266,7 +287,7 @@ fn check_format(dir: &Path, path: &Path, json: &[u8]) -> Result<(), IndexError> 
     }
     let FormatVersion { format: found } =
         serde_json::from_slice(json).map_err(|error| IndexError::corrupt(path, error.to_string()))?;
-    if found == u64::from(FORMAT) {
+    if (u64::from(OLDEST)..=u64::from(FORMAT)).contains(&found) {
         Ok(())
     } else {
         Err(IndexError::Version { dir: dir.to_owned(), found, expected: FORMAT })
@@ -295,8 +316,9 @@ mod tests {
             passages: 0,
             embedder: EmbedderInfo { id: text(), dims: 1 },
             graph: None,
+            delta: None,
             build: BuildInfo { version: text(), analyzer: text(), connectivity: 1, expansion: 1 },
-            files: files.iter().map(|&name| (name.to_owned(), FileChecksum { bytes: 0, crc32: 0 })).collect(),
+            files: files.iter().map(|&name| (name.to_owned(), FileChecksum::default())).collect(),
             checksum: 0,
         }
     }

@@ -1,5 +1,7 @@
 //! Passage numbers with scores.
 
+use std::cmp::Ordering;
+
 /// Number of a passage in the index, with its score. Larger is better.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scored {
@@ -7,9 +9,9 @@ pub(crate) struct Scored {
     pub(crate) score: f32,
 }
 
-/// Returns the best `k`, best first, ties by number.
-pub(crate) fn best(mut scored: Vec<Scored>, k: usize) -> Vec<Scored> {
-    let order = |a: &Scored, b: &Scored| b.score.total_cmp(&a.score).then(a.number.cmp(&b.number));
+/// Returns the best `k`, best first, ties in the order of `tie`.
+pub(crate) fn best_by(mut scored: Vec<Scored>, k: usize, tie: impl Fn(u32, u32) -> Ordering) -> Vec<Scored> {
+    let order = |a: &Scored, b: &Scored| b.score.total_cmp(&a.score).then_with(|| tie(a.number, b.number));
     if k == 0 {
         return Vec::new();
     }
@@ -20,4 +22,9 @@ pub(crate) fn best(mut scored: Vec<Scored>, k: usize) -> Vec<Scored> {
     }
     scored.sort_unstable_by(order);
     scored
+}
+
+/// Returns the best `k`, best first, ties by number.
+pub(crate) fn best(scored: Vec<Scored>, k: usize) -> Vec<Scored> {
+    best_by(scored, k, |a, b| a.cmp(&b))
 }

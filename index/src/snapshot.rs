@@ -1,4 +1,4 @@
-//! Snapshot of an index: its files, opened and checked.
+//! Snapshot of an index: its files, opened and checked, and the changes since the base snapshot.
 
 use std::fmt;
 use std::path::Path;
@@ -8,17 +8,18 @@ use serde_json::Map;
 
 use crate::condition::{AllowedPassages, Condition, Selections};
 use crate::corpus::Document;
+use crate::delta::{self, DeltaRecord, DocumentDelta, TouchedNumbers};
 use crate::dense::{DenseIndex, GraphFiles, VectorFile};
 use crate::embedding_cache::EmbeddingCache;
 use crate::error::IndexError;
-use crate::graph::{Graph, TripleOrigin};
+use crate::graph::{DerivedGraph, Deriving, Graph, StatementChanges, TripleOrigin};
 use crate::graph_ranking::GraphRanker;
 use crate::layout::{snapshot_file, snapshot_name};
 use crate::lexical::LexicalIndex;
 use crate::manifest::Manifest;
 use crate::options::OpenOptions;
 use crate::query::Query;
-use crate::store::PassageStore;
+use crate::store::{CurrentStore, PassageStore};
 
 /// Number of documents whose metadata is read between two checks of the deadline.
 const BETWEEN_LOOKS: u32 = 1 << 14;
@@ -26,13 +27,22 @@ const BETWEEN_LOOKS: u32 = 1 << 14;
 /// All data that a search reads. Immutable; the files stay readable after a later snapshot replaces them.
 pub(crate) struct Snapshot {
     pub(crate) manifest: Manifest,
-    pub(crate) store: PassageStore,
+    pub(crate) store: CurrentStore,
     pub(crate) lexical: LexicalIndex,
     pub(crate) dense: DenseIndex,
     /// `None` if neither the documents nor an extractor supplied triples.
     pub(crate) graph: Option<Graph>,
     pub(crate) ranker: GraphRanker,
     selections: Selections,
+    walk_below: usize,
+}
+
+/// State of documents and graph after a change.
+#[derive(Debug)]
+pub(crate) struct ChangedState {
+    pub(crate) documents: Arc<DocumentDelta>,
+    pub(crate) touched: TouchedNumbers,
+    pub(crate) graph: Option<Graph>,
 }
 
 impl fmt::Debug for Snapshot {
@@ -47,17 +57,21 @@ impl Snapshot {
         Manifest::newest(dir, |manifest| Snapshot::open(dir, manifest, options))
     }
 
-    fn open(dir: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
+    /// Opens the snapshot of `manifest`.
+    pub(crate) fn open(dir: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
         manifest.verify(dir, options.verify)?;
-        let files = dir.join(snapshot_name(manifest.snapshot));
-        Snapshot::open_files(&files, manifest, options)
+        let files = dir.join(snapshot_name(manifest.base()));
+        let Some(delta) = manifest.delta.clone() else { return Snapshot::open_files(&files, manifest, options) };
+        let records = delta::log::read(&dir.join(&delta.log), 0, delta.bytes, manifest.embedder.dims)?;
+        let base = Snapshot::open_files(&files, manifest.clone(), &OpenOptions { walk_below: 0, ..options.clone() })?;
+        Snapshot { walk_below: options.walk_below, ..base }.replayed(dir, manifest, &records)
     }
 
-    /// Opens the files in the folder `files`, without verifying checksums.
+    /// Opens the files of the base snapshot in the folder `files`, without verifying checksums.
     pub(crate) fn open_files(files: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
         let store = PassageStore::open(&files.join(snapshot_file::STORE))?;
-        if store.len() as u64 != manifest.passages {
-            let message = format!("it holds {} passages instead of {}", store.len(), manifest.passages);
+        if store.len() as u64 != manifest.base_passages() {
+            let message = format!("it holds {} passages instead of {}", store.len(), manifest.base_passages());
             return Err(IndexError::corrupt(&files.join(snapshot_file::STORE), message));
         }
         let lexical = LexicalIndex::open(&files.join(snapshot_file::LEXICAL), store.len())?;
@@ -68,9 +82,87 @@ impl Snapshot {
         let dense = DenseIndex::open(vectors, graph, options.concurrency, options.exact_below)?;
         let open_graph =
             |info| Graph::open(&files.join(snapshot_file::GRAPH), info, store.len(), manifest.embedder.dims);
-        let graph = manifest.graph.as_ref().map(open_graph).transpose()?;
+        let graph = manifest.base_graph().map(open_graph).transpose()?;
         let ranker = GraphRanker::new(graph.as_ref().filter(|_| store.len() <= options.walk_below));
-        Ok(Snapshot { manifest, store, lexical, dense, graph, ranker, selections: Selections::default() })
+        let delta = Arc::new(DocumentDelta::new(store.count()));
+        Ok(Snapshot {
+            manifest,
+            store: CurrentStore { base: Arc::new(store), delta },
+            lexical,
+            dense,
+            graph,
+            ranker,
+            selections: Selections::default(),
+            walk_below: options.walk_below,
+        })
+    }
+
+    /// Applies the changes of a record, except to what is only searched.
+    pub(crate) fn changed(
+        &self,
+        record: &DeltaRecord,
+        deriving: Deriving<'_>,
+    ) -> Result<(ChangedState, DerivedGraph), IndexError> {
+        change(&self.store, self.graph.as_ref(), record, deriving)
+    }
+
+    /// Returns the snapshot in a changed state, described by `manifest`.
+    pub(crate) fn with(&self, manifest: Manifest, state: ChangedState) -> Result<Snapshot, IndexError> {
+        let lexical =
+            self.lexical.with_delta(&self.store.base, Arc::clone(&state.documents), Some(&state.touched))?;
+        self.finished(manifest, state, lexical)
+    }
+
+    /// Returns the snapshot after further records of the log of its base snapshot.
+    pub(crate) fn replayed(
+        &self,
+        dir: &Path,
+        manifest: Manifest,
+        records: &[DeltaRecord],
+    ) -> Result<Snapshot, IndexError> {
+        let mut store = self.store.clone();
+        let mut graph = self.graph.clone();
+        for record in records {
+            let (state, _) = change(&store, graph.as_ref(), record, Deriving::Stored(&record.derived))?;
+            store.delta = state.documents;
+            graph = state.graph;
+        }
+        let fits = u64::from(store.delta.live()) == manifest.passages && graph.is_some() == manifest.graph.is_some();
+        if !fits {
+            let log = manifest.delta.as_ref().map(|delta| dir.join(&delta.log)).unwrap_or_default();
+            let message = format!("its changes do not lead to {} passages", manifest.passages);
+            return Err(IndexError::corrupt(&log, message));
+        }
+        let lexical = self.lexical.with_delta(&store.base, Arc::clone(&store.delta), None)?;
+        // Every changed number is touched, so that no cached selection is outdated.
+        let left = store.delta.numbers().collect();
+        let came = store.delta.documents().map(|(number, _)| number).collect();
+        let state = ChangedState { documents: store.delta, touched: TouchedNumbers { left, came }, graph };
+        self.finished(manifest, state, lexical)
+    }
+
+    fn finished(
+        &self,
+        manifest: Manifest,
+        state: ChangedState,
+        lexical: LexicalIndex,
+    ) -> Result<Snapshot, IndexError> {
+        let ChangedState { documents, touched, graph } = state;
+        let store = CurrentStore { base: Arc::clone(&self.store.base), delta: Arc::clone(&documents) };
+        let selections = self.selections.carried(|condition, allowed| {
+            allowed.reach(store.bound() as usize);
+            touched.left.iter().for_each(|&number| allowed.remove(number));
+            for &number in &touched.came {
+                if condition.matches(&store.metadata(number)?.unwrap_or_default()) {
+                    allowed.insert(number);
+                }
+            }
+            Ok(())
+        })?;
+        let ranker = self.ranker.renewed(graph.as_ref().filter(|_| store.len() <= self.walk_below));
+        let dense = self.dense.with_delta(documents);
+        let walk_below = self.walk_below;
+        Ok(Snapshot { manifest, store, lexical, dense, graph, ranker, selections, walk_below })
     }
 
     /// Reads a document with its metadata and the triples that it brought.
@@ -92,10 +184,10 @@ impl Snapshot {
 
     /// Evaluates a condition on the metadata of every document.
     fn select(&self, only: &Condition, query: &Query) -> Result<AllowedPassages, IndexError> {
-        let mut allowed = AllowedPassages::none(self.store.len());
+        let mut allowed = AllowedPassages::none(self.store.bound() as usize);
         // Most corpora have no metadata: the answer for a document without any is computed once.
         let silent = only.matches(&Map::new());
-        for number in 0..self.store.count() {
+        for number in self.store.numbers() {
             if number.is_multiple_of(BETWEEN_LOOKS) {
                 query.enter_stage("the metadata was read")?;
             }
@@ -108,9 +200,32 @@ impl Snapshot {
 
     /// Adds the vectors of this snapshot to a cache of embeddings.
     pub(crate) fn remember<'a>(&'a self, memory: &mut EmbeddingCache<'a>) -> Result<(), IndexError> {
-        memory.publish(self.dense.vectors(), |number| self.store.content(number))?;
+        memory.publish(self.dense.base(), |number| self.store.base.content(number))?;
+        for (_, document) in self.store.delta.documents() {
+            memory.publish_row(&document.content(), &document.vector);
+        }
         let Some(graph) = &self.graph else { return Ok(()) };
-        memory.publish(graph.phrase_vectors(), |phrase| Ok(graph.phrase(phrase).to_owned()))?;
-        memory.publish(graph.fact_vectors(), |fact| Ok(graph.fact_text(fact)))
+        memory.publish(graph.base_phrase_vectors(), |phrase| Ok(graph.phrase(phrase).to_owned()))?;
+        memory.publish(graph.base_fact_vectors(), |fact| Ok(graph.fact_text(fact)))?;
+        let added = graph.base_phrase_vectors().count() as u32..graph.phrases() as u32;
+        added.for_each(|phrase| memory.publish_row(graph.phrase(phrase), graph.phrase_vector(phrase)));
+        let added = graph.base_fact_vectors().count() as u32..graph.facts() as u32;
+        added.for_each(|fact| memory.publish_row(&graph.fact_text(fact), graph.fact_vector(fact)));
+        Ok(())
     }
+}
+
+/// Applies the changes of a record to documents and graph.
+pub(crate) fn change(
+    store: &CurrentStore,
+    graph: Option<&Graph>,
+    record: &DeltaRecord,
+    deriving: Deriving<'_>,
+) -> Result<(ChangedState, DerivedGraph), IndexError> {
+    let (documents, touched) = store.delta.applied(&store.base, &record.deleted, &record.upserted)?;
+    let documents = Arc::new(documents);
+    let changes = StatementChanges { left: &touched.left, came: &touched.came, documents: &documents };
+    let changed = graph.map(|graph| graph.changed(changes, deriving)).transpose()?;
+    let (graph, derived) = changed.map_or((None, DerivedGraph::default()), |(graph, derived)| (Some(graph), derived));
+    Ok((ChangedState { documents, touched, graph }, derived))
 }

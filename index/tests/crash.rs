@@ -9,14 +9,14 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use corpora::{HashEmbed, files, numbered, open, replacing, write};
 use waymark_index::{
-    BuildOptions, BuildPhase, BuildProgress, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, Query,
-    Triple, build, commit,
+    BuildOptions, BuildPhase, BuildProgress, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, LiveIndex,
+    OpenOptions, Query, Triple, build, commit,
 };
 
 const DIR: &str = "WAYMARK_TEST_CRASH_DIR";
@@ -80,9 +80,14 @@ fn child() {
     let done = if std::env::var(TASK).unwrap() == "build" {
         let corpus = Corpus::from_documents("test", edition(22, "second"));
         build(corpus, &embed, dir, &BuildOptions { batch: 4, ..replacing() }, &dying).map(drop)
+    } else if std::env::var(TASK).unwrap() == "merge" {
+        let live = LiveIndex::open(dir, Arc::new(HashEmbed::default()), OpenOptions::default());
+        live.and_then(|live| live.merge(&CommitOptions::default(), None)).map(drop)
     } else {
         let changes = Changes { delete: vec!["p0".to_owned()], ..Changes::upsert(edition(24, "second").split_off(1)) };
-        commit(dir, &embed, changes, &CommitOptions { batch: 4, ..CommitOptions::default() }, &dying).map(drop)
+        let append_from = if std::env::var(TASK).unwrap() == "append" { 0 } else { 2048 };
+        commit(dir, &embed, changes, &CommitOptions { batch: 4, append_from, ..CommitOptions::default() }, &dying)
+            .map(drop)
     };
     if let Err(error) = done {
         assert!(error.to_string().contains(dir.to_str().unwrap()), "{error}");
@@ -181,6 +186,49 @@ fn a_commit_killed_at_any_point_leaves_the_old_index_or_the_new_one() {
 }
 
 #[test]
+fn an_appending_commit_killed_at_any_point_leaves_the_old_index_or_the_new_one() {
+    let seen = killed("append", 100);
+    assert!(seen["first"] >= 10 && seen["second"] >= 3, "{seen:?}");
+}
+
+#[test]
+fn a_merge_killed_at_any_time_changes_nothing_or_all() {
+    let (_temp, dir) = first();
+    assert!(start(&dir, "append", -1).wait().unwrap().success());
+    let copy = |from: &Path, to: &Path| {
+        for file in files(from) {
+            let target = to.join(file.strip_prefix(from).unwrap());
+            fs::create_dir_all(target.parent().unwrap()).unwrap();
+            fs::copy(file, target).unwrap();
+        }
+    };
+    let mut state = 0xc0de;
+    let mut merged = 0;
+    for round in 0..40 {
+        let temp = tempfile::tempdir().unwrap();
+        let to_merge = temp.path().join("index");
+        copy(&dir, &to_merge);
+        let begun = Instant::now();
+        let mut child = start(&to_merge, "merge", -1);
+        if round == 0 {
+            assert!(child.wait().unwrap().success());
+            state += begun.elapsed().as_micros() as u64;
+        } else {
+            std::thread::sleep(std::time::Duration::from_micros(random(&mut state) % 60_000));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(check(&to_merge), "second");
+        merged += u64::from(open(&to_merge).unwrap().manifest().delta.is_none());
+        // The next merge removes what a killed one left, and a commit goes on from either state.
+        assert!(start(&to_merge, "merge", -1).wait().unwrap().success());
+        assert!(!files(&to_merge).iter().any(|file| file.to_string_lossy().contains(".part")));
+        assert_eq!(check(&to_merge), "second");
+    }
+    assert!(merged >= 1);
+}
+
+#[test]
 fn what_a_killed_build_has_embedded_is_not_embedded_again() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, notes) = (temp.path().join("index"), temp.path().join("notes"));
@@ -208,7 +256,7 @@ fn what_a_killed_build_has_embedded_is_not_embedded_again() {
 
 #[test]
 fn a_file_that_cannot_be_written_whole_is_an_error_and_no_index() {
-    for task in ["build", "commit"] {
+    for task in ["build", "commit", "append"] {
         let (_temp, dir) = first();
         // The journal is kept for the next build, and is not part of the index.
         let files =

@@ -415,7 +415,7 @@ fn a_watched_index_follows_other_processes() {
     let stale = |expected| {
         let became = |_| {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            live.state() == LiveState { snapshot: 1, passages: 5, stale: expected }
+            live.state() == LiveState { snapshot: 1, passages: 5, stale: expected, damaged: false }
         };
         assert!((0..2000).any(became), "{:?}", live.state());
     };
@@ -491,10 +491,10 @@ fn what_was_published_is_reported_even_if_it_cannot_be_opened() {
     let changes = Changes::delete(["p0".to_owned()]);
     let report = live.commit(changes, &CommitOptions::default(), &Removing(&dir)).unwrap();
     assert!(report.published && report.manifest.snapshot == 2);
-    assert_eq!(live.state(), LiveState { snapshot: 1, passages: 5, stale: true });
+    assert_eq!(live.state(), LiveState { snapshot: 1, passages: 5, stale: true, damaged: false });
     live.refresh().unwrap_err();
     assert!(live.state().stale);
     fs::rename(dir.join("away"), dir.join("snapshot-2")).unwrap();
     assert!(live.refresh().unwrap());
-    assert_eq!(live.state(), LiveState { snapshot: 2, passages: 4, stale: false });
+    assert_eq!(live.state(), LiveState { snapshot: 2, passages: 4, stale: false, damaged: false });
 }

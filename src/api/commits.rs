@@ -8,10 +8,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
-use waymark_index::Changes;
+use waymark_index::{Changes, PendingChange};
 
 use super::archive::Archive;
 use super::auth::Caller;
+use super::blocking::run_blocking;
 use super::documents::CommitResponse;
 use super::episodes;
 use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
@@ -86,22 +87,40 @@ pub(super) fn archive() -> Archive<BackgroundChange> {
     Archive::new(MAX_CHANGES, usize::MAX)
 }
 
-/// Queues `changes` and responds at once.
+/// Makes `changes` durable, queues them, and responds.
 ///
 /// # Errors
-/// Same as [`Library::submit`](super::Library).
-pub(super) fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
-    let ticket = state.library()?.submit(changes, caller, &state.metrics.index, &state.drain)?;
-    let kept = BackgroundChange { id: episodes::id("commit"), owner: caller.owner, created: now(), ticket };
+/// Same as [`Library::accept`](super::Library) and [`Library::submit`](super::Library).
+pub(super) async fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
+    let id = episodes::id("commit");
+    let pending = PendingChange { id: id.clone(), owner: caller.owner.map(|owner| owner.to_string()), changes };
+    let library = Arc::clone(state.library.as_ref().ok_or_else(ApiError::no_index)?);
+    let accepted = {
+        let library = Arc::clone(&library);
+        run_blocking(move || library.accept(pending)).await?
+    };
+    let ticket = library.submit(accepted, caller, &state.metrics.index, &state.drain)?;
+    let kept = BackgroundChange { id, owner: caller.owner, created: now(), ticket };
     let answer = (StatusCode::ACCEPTED, axum::Json(kept.status())).into_response();
     // Size 0: each change is small, so only their number is limited.
     state.commits.insert(kept.id.clone(), caller.owner, Arc::new(kept), 0);
     Ok(answer)
 }
 
+/// Queues the changes that an earlier process acknowledged and did not commit.
+pub(super) fn resume(state: &AppState) {
+    let Some(library) = &state.library else { return };
+    for (PendingChange { id, owner, .. }, ticket) in library.resume(&state.metrics.index, &state.drain) {
+        let owner = owner.as_deref().and_then(KeyOwner::parse);
+        let kept = BackgroundChange { id: id.clone(), owner, created: now(), ticket };
+        state.commits.insert(id, owner, Arc::new(kept), 0);
+    }
+}
+
 /// Returns the status of a background change.
 ///
-/// The server keeps the last 256 changes until it ends. With API keys, each key sees only its own.
+/// The server keeps the last 256 changes until it ends; a change that it has acknowledged and not committed by then is
+/// committed after the next start, under the same ID. With API keys, each key sees only its own.
 #[utoipa::path(get, path = "/v1/commits/{id}", operation_id = "retrieveCommit", tag = "documents",
     params(("id" = String, Path, description = "ID of the change")),
     responses(

@@ -142,9 +142,9 @@ pub(crate) async fn upsert(
     let UpsertRequest { documents, delete, wait } = request;
     let changes = Changes { delete, ..Changes::upsert(documents.into_iter().map(Document::from)) };
     if wait == Some(false) {
-        return commits::start(&state, &caller, changes);
+        return commits::start(&state, &caller, changes).await;
     }
-    let made = state.library()?.submit(changes, &caller, &state.metrics.index, &state.drain)?.finished().await?;
+    let made = state.library()?.submit(changes.into(), &caller, &state.metrics.index, &state.drain)?.finished().await?;
     Ok(axum::Json(made).into_response())
 }
 
@@ -165,7 +165,7 @@ pub(crate) async fn delete(
     let library = state.library()?;
     let id = known(id)?;
     let changes = Changes::delete([id.clone()]);
-    let made = library.submit(changes, &caller, &state.metrics.index, &state.drain)?.finished().await?;
+    let made = library.submit(changes.into(), &caller, &state.metrics.index, &state.drain)?.finished().await?;
     // Only the commit knows whether the document existed: a check beforehand could race with other changes.
     if made.absent > 0 { Err(absent(&id)) } else { Ok(axum::Json(made)) }
 }

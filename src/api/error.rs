@@ -106,6 +106,8 @@ error_table! {
     ReadOnlyIndex: FORBIDDEN, "invalid_request_error", "read_only_index", retry: false;
     /// Another process is writing to the index.
     IndexLocked: CONFLICT, "invalid_request_error", "index_locked", retry: true;
+    /// No such snapshot of the index is kept.
+    SnapshotNotFound: NOT_FOUND, "invalid_request_error", "snapshot_not_found", retry: false;
     /// There is no route with this path.
     NotFound: NOT_FOUND, "invalid_request_error", "not_found", retry: false;
     /// The route does not support this method.
@@ -126,6 +128,8 @@ error_table! {
     Draining: SERVICE_UNAVAILABLE, "server_error", "draining", retry: true;
     /// The engine thread has died.
     EngineUnavailable: SERVICE_UNAVAILABLE, "server_error", "engine_unavailable", retry: true;
+    /// A file of the index is damaged.
+    IndexDamaged: SERVICE_UNAVAILABLE, "server_error", "index_damaged", retry: true;
     /// A search did not finish before its deadline.
     SearchTimeout: GATEWAY_TIMEOUT, "server_error", "search_timeout", retry: true;
     /// A search failed.

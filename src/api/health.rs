@@ -30,14 +30,18 @@ pub(crate) async fn health() -> axum::Json<HealthStatus> {
 
 /// Checks that the server accepts new work.
 ///
-/// Fails while the server shuts down and after the engine has died.
+/// Fails while the server shuts down, after the engine has died, and while a file of the index is damaged.
 #[utoipa::path(get, path = "/ready", tag = "operation", responses(
     (status = 200, description = "the server accepts work", body = HealthStatus),
-    (status = 503, description = "the server is draining, or the engine has died", body = ErrorBody),
+    (status = 503, description = "the server is draining, the engine has died, or the index is damaged", body = ErrorBody),
 ))]
 pub(crate) async fn ready(State(state): State<AppState>) -> Result<axum::Json<HealthStatus>, ApiError> {
     if state.drain.phase() != DrainPhase::Serving {
         return Err(ApiError::new(Code::Draining, "the server is shutting down"));
+    }
+    if let Some(damage) = state.library.as_ref().and_then(|library| library.live.damage()) {
+        let name = state.index.as_deref().unwrap_or("index");
+        return Err(ApiError::new(Code::IndexDamaged, format!("the index `{name}` is damaged: {damage}")));
     }
     match state.runtime.engine.health() {
         Health::Ready => Ok(axum::Json(HealthStatus { status: "ready" })),

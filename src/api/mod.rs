@@ -10,7 +10,7 @@
 //! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
 //! | `search`, `vector_stores`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | page size of lists |
-//! | `documents`, `library`, `commits` | documents of the index, the queue of changes, and background changes |
+//! | `documents`, `library`, `commits`, `snapshots` | documents of the index, the queue of changes, background changes, and earlier snapshots |
 //! | `explore` | `/v1/index`, views of the index for people who look around in it |
 //! | `playground` | `/`, the web page, and its files |
 //! | `policies`, `policy_registry` | the served policies, and loading and unloading them |
@@ -77,6 +77,7 @@ mod resume;
 mod sampling_params;
 pub mod search;
 mod search_results;
+mod snapshots;
 mod sse;
 mod state;
 pub mod tokenize;
@@ -126,6 +127,7 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(embeddings::create))
         .index(routes!(documents::upsert, documents::list))
         .index(routes!(documents::get, documents::delete))
+        .index(routes!(snapshots::restore))
         .admin(routes!(policies::load, policies::list))
         .admin(routes!(policies::unload))
         .infer(routes!(traces::replay::create))
@@ -144,6 +146,7 @@ fn information() -> ProtectedRoutes {
         .infer(routes!(explore::questions::list))
         .infer(routes!(explore::neighbors::list))
         .infer(routes!(explore::passages::get))
+        .index(routes!(snapshots::list))
         .infer(routes!(models::list))
         .infer(routes!(models::get))
         .infer(routes!(agent::resume::get))

@@ -113,6 +113,12 @@ impl AppState {
         self
     }
 
+    /// Queues the changes of documents that an earlier process acknowledged and did not commit. Call it once, within the
+    /// async runtime, when the state is complete.
+    pub fn resume_changes(&self) {
+        commits::resume(self);
+    }
+
     /// Sets the name of the index.
     pub fn with_index_name(mut self, name: impl Into<String>) -> Self {
         self.index = Some(name.into());

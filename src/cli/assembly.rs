@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use waymark_index::{CommitOptions, LiveIndex};
@@ -12,6 +13,15 @@ use waymark_runtime::embedding::{Embedding, TextEmbedder};
 
 use crate::api::{AppState, Library, PolicyStore};
 use crate::config::ServeConfig;
+
+/// Bytes per second that a scrub reads.
+const SCRUB_RATE: u64 = 32 << 20;
+/// Pause between two scrubs.
+const SCRUB_PAUSE: Duration = Duration::from_secs(3600);
+/// Bytes per second that a merge writes.
+const MERGE_RATE: u64 = 64 << 20;
+/// Interval between two looks at the size of the log of changes.
+const MERGE_CHECK: Duration = Duration::from_secs(2);
 
 /// Builds the server's state from `config`. `loaded` is the embedder if the caller has loaded it already.
 ///
@@ -44,19 +54,22 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         state = state.with_store(PolicyStore::new(root));
     }
     if let Some(live) = live {
+        tend(&live, &config.retrieval)?;
         state = state.with_library(library(live, &config.retrieval));
     }
     if let Some(name) = config.retrieval.index.as_deref().and_then(Path::file_name) {
         state = state.with_index_name(name.to_string_lossy());
     }
-    Ok(match embedder {
+    let state = match embedder {
         Some(embedder) => {
             let spec = Path::new(&config.retrieval.embedder);
             let name = spec.file_name().map_or("embedder".into(), |name| name.to_string_lossy());
             state.with_embedder(name, embedder as Arc<dyn TextEmbedder>)
         }
         None => state,
-    })
+    };
+    state.resume_changes();
+    Ok(state)
 }
 
 /// Loads the embedder that `config` names.
@@ -70,5 +83,18 @@ pub(crate) fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Em
 }
 
 fn library(live: Arc<LiveIndex>, config: &RetrievalConfig) -> Library {
-    if config.writable { Library::new(live, CommitOptions::default()) } else { Library::read_only(live) }
+    if config.writable { Library::new(live, commit_options(config)) } else { Library::read_only(live) }
+}
+
+fn commit_options(config: &RetrievalConfig) -> CommitOptions {
+    CommitOptions { keep: config.keep_snapshots, ..CommitOptions::default() }
+}
+
+/// Starts the background work on an index: scrubbing, and merging if documents can be changed.
+fn tend(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> std::io::Result<()> {
+    live.scrub_in_background(SCRUB_RATE, SCRUB_PAUSE)?;
+    if config.writable {
+        live.merge_in_background(commit_options(config), Some(MERGE_RATE), MERGE_CHECK)?;
+    }
+    Ok(())
 }

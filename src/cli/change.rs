@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use waymark_index::{Changes, CommitOptions, CommitReport, GraphInfo, Manifest, commit};
+use waymark_index::{Changes, CommitOptions, CommitReport, GraphInfo, Manifest, commit, snapshots};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
 use waymark_runtime::config::cores;
@@ -80,6 +80,10 @@ struct IndexTarget {
     /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
+
+    /// Number of earlier snapshots to keep. The default is as many as are kept now.
+    #[arg(long, env = "WAYMARK_KEEP_SNAPSHOTS", value_name = "N")]
+    keep_snapshots: Option<usize>,
 }
 
 impl AddArgs {
@@ -124,7 +128,9 @@ impl IndexTarget {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(threads)))?;
         let bars = BuildBars::default();
-        let report = commit(&self.index, &embedder, changes, &CommitOptions { threads, ..options }, &bars)?;
+        let kept = || snapshots(&self.index).map(|snapshots| snapshots.len() - 1);
+        let keep = self.keep_snapshots.map_or_else(kept, Ok)?;
+        let report = commit(&self.index, &embedder, changes, &CommitOptions { threads, keep, ..options }, &bars)?;
         bars.clear();
         let mut out = io::stdout().lock();
         tell(&report, &self.index, &mut out)?;

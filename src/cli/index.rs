@@ -12,7 +12,7 @@ use waymark_runtime::config::{LogFormat, cores};
 use waymark_runtime::{assembly, logging, progress};
 
 use super::corpus::{self, CorpusArgs};
-use super::{change, export, triples};
+use super::{change, export, snapshots, triples};
 
 /// Subcommands of `waymark index`.
 #[derive(Debug, clap::Subcommand)]
@@ -22,6 +22,9 @@ pub(crate) enum IndexCommand {
     Remove(change::RemoveArgs),
     Export(export::ExportArgs),
     Info(InfoArgs),
+    Snapshots(snapshots::SnapshotsArgs),
+    Restore(snapshots::RestoreArgs),
+    Repair(snapshots::RepairArgs),
 }
 
 /// Builds an index over a corpus: BM25, dense vectors and, from triples, a graph.
@@ -88,6 +91,9 @@ impl IndexCommand {
             IndexCommand::Remove(args) => tokio::task::block_in_place(|| args.run()),
             IndexCommand::Export(args) => tokio::task::block_in_place(|| args.run()),
             IndexCommand::Info(args) => args.run(),
+            IndexCommand::Snapshots(args) => args.run(),
+            IndexCommand::Restore(args) => tokio::task::block_in_place(|| args.run()),
+            IndexCommand::Repair(args) => tokio::task::block_in_place(|| args.run()),
         }
     }
 }

@@ -17,6 +17,7 @@ mod openapi;
 mod pull;
 mod search;
 mod serve;
+mod snapshots;
 mod start;
 mod telemetry;
 mod trace;

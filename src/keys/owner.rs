@@ -1,5 +1,7 @@
 //! Identity of a key as an owner.
 
+use std::fmt;
+
 /// Identity of a key as the owner of stored objects. It is derived from the key itself, so that a key which gets the name
 /// of a removed one does not get its objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,5 +11,16 @@ impl KeyOwner {
     /// Creates the identity from bytes derived from the key.
     pub(super) fn new(derived: [u8; 16]) -> Self {
         Self(u128::from_le_bytes(derived))
+    }
+
+    /// Parses the form that [`KeyOwner`]'s `Display` writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        u128::from_str_radix(text, 16).ok().map(Self)
+    }
+}
+
+impl fmt::Display for KeyOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
     }
 }

@@ -8,7 +8,10 @@ use std::time::Duration;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
-use waymark_index::{Embed, EmbedError, LiveIndex};
+use waymark::api::Library;
+use waymark_index::{
+    Changes, CommitOptions, Embed, EmbedError, LiveIndex, PendingChange, PendingChanges,
+};
 
 use crate::documents::{edition, plan_with};
 use crate::harness::{ServerPlan, TestServer, answer, eventually};
@@ -380,4 +383,79 @@ async fn a_running_change_tells_its_step() {
     let told = scene.end(&running).await;
     assert_eq!((&told["status"], told.get("progress")), (&json!("done"), None));
     scene.made(&waiting).await;
+}
+
+/// Builds a change of so many documents that it is prepared before its turn.
+fn large(name: &str) -> Value {
+    let ids: Vec<String> = (0..300).map(|number| format!("{name}{number}")).collect();
+    edition(&ids.iter().map(String::as_str).collect::<Vec<_>>(), 3)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_change_does_not_hold_up_a_small_one_and_goes_with_its_client() {
+    let scene = Scene::idle(ApiKeys::default()).await;
+    let (status, done) = answer(scene.server.post("/v1/documents", &large("kept")).await).await;
+    assert_eq!((status, &done["added"]), (200, &json!(300)), "{done}");
+
+    scene.held.held.store(true, SeqCst);
+    scene.held.entered.store(false, SeqCst);
+    scene.leave(scene.request(&large("left"))).await;
+    let held = scene.held.clone();
+    eventually("the large change is being prepared", || held.entered.load(SeqCst)).await;
+    // A removal embeds nothing, so it is committed while the large change is still being embedded.
+    let deleted = scene.server.client.delete(scene.server.url("/v1/documents/g")).send().await.unwrap();
+    assert_eq!(deleted.status(), 200);
+    scene.let_go();
+    eventually("the change is given up", || scene.server.state.drain.running() == 0).await;
+    assert_eq!(scene.live.current().manifest().passages, 6 + 300 - 1);
+    assert!(scene.live.current().passage("left0").unwrap().is_none());
+    // The next change of the same documents is free to go.
+    let (status, done) = answer(scene.server.post("/v1/documents", &large("left")).await).await;
+    assert_eq!((status, &done["added"]), (200, &json!(300)), "{done}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_is_committed_by_the_next_process() {
+    let (dir, live, plan) = plan_with(true, Arc::new(HashEmbed::default()));
+    let (pending, left) = PendingChanges::open(dir.path()).unwrap();
+    assert!(left.is_empty());
+    // As a process leaves it that is killed between the answer and the commit.
+    let document = |id: &str| serde_json::from_value(edition(&[id], 2)["documents"][0].clone()).unwrap();
+    for (id, changes) in
+        [("commit-1", Changes::upsert([document("x")])), ("commit-2", Changes::delete(["x".to_owned(), "a".to_owned()]))]
+    {
+        pending.add(&PendingChange { id: id.to_owned(), owner: None, changes }).unwrap();
+    }
+    let library = Library::new(Arc::clone(&live), CommitOptions::default());
+    let server = Arc::new(ServerPlan { library: Some(library), ..plan }.build().await);
+    server.state.resume_changes();
+    let scene = Scene { _dir: dir, live, held: Arc::default(), server };
+    assert_eq!(scene.made("commit-1").await["added"], 1);
+    assert_eq!(scene.made("commit-2").await["removed"], 2);
+    let id = scene.begin(edition(&["y"], 2)).await;
+    scene.made(&id).await;
+    assert_eq!(scene.live.current().manifest().passages, 6);
+    let left = PendingChanges::open(scene.live.dir()).unwrap().1;
+    assert!(left.is_empty(), "what is committed is not made again: {left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kept_snapshots_are_listed_and_restored() {
+    let (dir, live, plan) = plan_with(true, Arc::new(HashEmbed::default()));
+    let library = Library::new(Arc::clone(&live), CommitOptions { keep: 2, ..CommitOptions::default() });
+    let server = Arc::new(ServerPlan { library: Some(library), ..plan }.build().await);
+    let scene = Scene { _dir: dir, live, held: Arc::default(), server };
+    for id in ["x", "y", "z"] {
+        let id = scene.begin(edition(&[id], 2)).await;
+        scene.made(&id).await;
+    }
+    let (status, list) = answer(scene.server.get("/v1/snapshots").await).await;
+    let numbers: Vec<_> = list["data"].as_array().unwrap().iter().map(|one| one["snapshot"].clone()).collect();
+    assert_eq!((status, numbers), (200, vec![json!(4), json!(3), json!(2)]), "{list}");
+    let (status, refused) = answer(scene.server.post("/v1/snapshots/1/restore", &json!({})).await).await;
+    assert_eq!((status, &refused["error"]["code"]), (404, &json!("snapshot_not_found")), "{refused}");
+    let (status, restored) = answer(scene.server.post("/v1/snapshots/2/restore", &json!({})).await).await;
+    assert_eq!((status, &restored["snapshot"], &restored["documents"]), (200, &json!(5), &json!(7)), "{restored}");
+    assert!(scene.live.current().passage("x").unwrap().is_some());
+    assert!(scene.live.current().passage("y").unwrap().is_none());
 }

@@ -1,11 +1,12 @@
 //! Measures how an index scales: `cargo bench -p waymark-index --bench growth -- [--sizes 10000,100000,1000000] [--dims
-//! 64] [--csv FILE] [--dir FOLDER]`.
+//! 64] [--csv FILE] [--dir FOLDER] [--commits]`.
 //!
 //! For each size, builds and searches a corpus of generated passages with five triples each, in a process of its own so
 //! that peak memory is measured separately. Texts are embedded by hashing their words, which costs next to nothing, so
-//! the index dominates. `scripts/bench/growth.py` formats the table that `--csv` writes.
+//! the index dominates. `--commits` measures commits instead of builds. `scripts/bench/growth.py` formats the table that `--csv` writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
+mod commits;
 mod measure;
 mod memory;
 mod phases;
@@ -24,13 +25,15 @@ struct Options {
     dims: usize,
     csv: Option<PathBuf>,
     dir: PathBuf,
+    /// If `true`, measures commits.
+    commits: bool,
     /// If `true`, this process measures one size.
     alone: bool,
 }
 
 impl Options {
     fn read() -> Options {
-        let mut options = Options { sizes: vec![10_000], dims: 64, csv: None, dir: std::env::temp_dir(), alone: false };
+        let mut options = Options { sizes: vec![10_000], dims: 64, csv: None, dir: std::env::temp_dir(), commits: false, alone: false };
         let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
         while let Some(name) = arguments.next() {
             let mut value = || arguments.next().unwrap_or_else(|| panic!("{name} needs a value"));
@@ -40,6 +43,7 @@ impl Options {
                 "--csv" => options.csv = Some(value().into()),
                 "--dir" => options.dir = value().into(),
                 "--alone" => options.alone = true,
+                "--commits" => options.commits = true,
                 _ => panic!("{name} is not known"),
             }
         }
@@ -50,15 +54,18 @@ impl Options {
 fn main() {
     let options = Options::read();
     if options.alone {
-        print!("{}", measure::run(options.sizes[0], options.dims, &options.dir));
+        let run = if options.commits { commits::run } else { measure::run };
+        print!("{}", run(options.sizes[0], options.dims, &options.dir));
         return;
     }
-    let mut table = format!("{}\n", measure::HEADER);
-    println!("{}", measure::HEADER);
+    let header = if options.commits { commits::HEADER } else { measure::HEADER };
+    let mut table = format!("{header}\n");
+    println!("{header}");
     for size in &options.sizes {
         let run = Command::new(std::env::current_exe().unwrap())
             .args(["--alone", "--sizes", &size.to_string(), "--dims", &options.dims.to_string(), "--dir"])
             .arg(&options.dir)
+            .args(options.commits.then_some("--commits"))
             .stderr(std::process::Stdio::inherit())
             .output()
             .unwrap();

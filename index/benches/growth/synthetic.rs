@@ -81,6 +81,19 @@ pub fn write(path: &Path, passages: usize) {
     out.flush().unwrap();
 }
 
+/// Returns a passage beyond those of a corpus of `passages`, about a name of its own and names of the corpus.
+pub fn document(number: usize, passages: usize) -> waymark_index::Document {
+    let triples = triples(number, passages);
+    let text: String = triples.iter().map(|[s, p, o]| format!("{s} {p} {o}. ")).collect();
+    waymark_index::Document {
+        id: format!("p{number}"),
+        title: name(number),
+        text: text.trim_end().to_owned(),
+        triples: Some(triples.into_iter().map(Into::into).collect()),
+        metadata: None,
+    }
+}
+
 /// Returns questions about stated facts, each two hops away from the answer.
 pub fn questions(count: usize, passages: usize) -> Vec<String> {
     let mut random = Random(u64::MAX);

@@ -84,11 +84,11 @@ pub fn build(
         return Err(IndexError::Exists { dir: out.to_owned() });
     }
     // An unreadable old manifest must not prevent replacing the index.
-    let published = Manifest::read(out).ok().map(|manifest| manifest.snapshot);
-    let snapshot = writing.next_snapshot(published)?;
+    let published = Manifest::read(out).ok();
+    let snapshot = writing.next_snapshot(published.as_ref().map(|manifest| manifest.snapshot))?;
     // An unreadable manifest does not tell which snapshot it needs, so none is removed before the new one is there.
     if published.is_some() || !writing.holds_index() {
-        writing.sweep(published)?;
+        writing.sweep(published.as_ref())?;
     }
     let old = previous(out, embed);
     let mut memory = EmbeddingCache::open(out, embed, options.journal)?;
@@ -97,7 +97,7 @@ pub fn build(
     }
     let embedding = BatchEmbedder { embed, batch: options.batch, memory: &memory };
     let extract = options.extract.as_deref();
-    let draft = SnapshotWriter { writing: &writing, embedding, threads: options.threads, extract, progress };
+    let draft = SnapshotWriter { embedding, threads: options.threads, extract, progress };
     let part = writing.create_part(snapshot)?;
     let mut cut = 0;
     let mut documents = corpus.by_ref().inspect(|document| {
@@ -105,7 +105,7 @@ pub fn build(
     });
     let graph = draft.write(&part, &mut documents, None)?;
     let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
-    let manifest = draft.publish(part, snapshot, name, graph)?;
+    let manifest = draft.publish(&writing, part, snapshot, name, graph, 0)?;
     Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed(), cut })
 }
 

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use walkdir::WalkDir;
 
+use crate::checksum::FileChecksum;
 use crate::error::IndexError;
 use crate::folder::{LockedFolder, PartialSnapshot, sync_file, sync_folder};
 use crate::layout::snapshot_name;
-use crate::manifest::{FileChecksum, Manifest};
+use crate::manifest::Manifest;
 use crate::progress::{BuildPhase, BuildProgress};
 
 /// Syncs every file and folder of the snapshot, and computes the checksums of its files.
@@ -49,16 +50,16 @@ pub(super) fn publish(
     writing: &LockedFolder,
     part: PartialSnapshot,
     manifest: &Manifest,
-    json: &[u8],
+    keep: usize,
     progress: &dyn BuildProgress,
 ) -> Result<(), IndexError> {
     progress.update(BuildPhase::Publishing, 0, Some(3));
     writing.rename_snapshot(part, manifest.snapshot)?;
     progress.update(BuildPhase::Publishing, 1, Some(3));
-    writing.publish(json)?;
+    writing.publish(manifest, keep)?;
     progress.update(BuildPhase::Publishing, 2, Some(3));
     // The new index is published; an old file that cannot be removed does not fail the build.
-    if let Err(error) = writing.sweep(Some(manifest.snapshot)).and_then(|()| writing.remove_journal()) {
+    if let Err(error) = writing.sweep(Some(manifest)).and_then(|()| writing.remove_journal()) {
         tracing::warn!(%error, "cannot remove the replaced snapshot");
     }
     progress.update(BuildPhase::Publishing, 3, Some(3));

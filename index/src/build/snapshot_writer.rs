@@ -22,7 +22,6 @@ use super::{passages, seal, vectors};
 /// Inputs and options for writing a snapshot.
 #[derive(Clone, Copy)]
 pub(crate) struct SnapshotWriter<'a> {
-    pub(crate) writing: &'a LockedFolder,
     pub(crate) embedding: BatchEmbedder<'a>,
     /// Number of threads that link vectors into the nearest-neighbor graph.
     pub(crate) threads: usize,
@@ -95,7 +94,22 @@ impl SnapshotWriter<'_> {
     /// Makes the written files durable, opens them as a check, and publishes them in place of the previous snapshot.
     pub(crate) fn publish(
         &self,
+        writing: &LockedFolder,
         part: PartialSnapshot,
+        snapshot: u64,
+        corpus: String,
+        graph: Option<GraphInfo>,
+        keep: usize,
+    ) -> Result<Manifest, IndexError> {
+        let manifest = self.seal(&part, snapshot, corpus, graph)?;
+        seal::publish(writing, part, &manifest, keep, self.progress)?;
+        Ok(manifest)
+    }
+
+    /// Makes the written files durable, and opens them as a check. Returns the manifest of snapshot `snapshot`.
+    pub(crate) fn seal(
+        &self,
+        part: &PartialSnapshot,
         snapshot: u64,
         corpus: String,
         graph: Option<GraphInfo>,
@@ -109,19 +123,19 @@ impl SnapshotWriter<'_> {
             passages,
             embedder: EmbedderInfo { id: embed.id().to_owned(), dims: embed.dims() },
             graph,
+            delta: None,
             build: BuildInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 analyzer: lexical::ANALYZER.to_owned(),
                 connectivity: dense::CONNECTIVITY,
                 expansion: dense::EXPANSION_ADD,
             },
-            files: seal::seal(&part, snapshot, self.progress)?,
+            files: seal::seal(part, snapshot, self.progress)?,
             checksum: 0,
         };
-        let (manifest, json) = manifest.seal();
+        let manifest = manifest.seal();
         // Opening verifies the files independently of the code that wrote them, before anything is published.
         Snapshot::open_files(part.path(), manifest.clone(), &OpenOptions::unwalked())?;
-        seal::publish(self.writing, part, &manifest, &json, self.progress)?;
         Ok(manifest)
     }
 }

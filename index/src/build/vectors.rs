@@ -32,8 +32,18 @@ pub(super) fn write(
     let files = GraphFiles { graph: &graph, keys: &keys };
     let old =
         base.map(|base| [snapshot_file::VECTOR_GRAPH, snapshot_file::NODE_PASSAGES].map(|name| base.files.join(name)));
-    let earlier = base
-        .zip(old.as_ref())
-        .map(|(base, [graph, keys])| PreviousGraph { files: GraphFiles { graph, keys }, moved: base.moved });
+    let moved = base.map(|base| moved_nodes(&base));
+    let earlier = old
+        .as_ref()
+        .zip(moved.as_ref())
+        .map(|([graph, keys], moved)| PreviousGraph { files: GraphFiles { graph, keys }, moved });
     dense::link(&vectors, files, earlier, threads, &|done| progress.update(BuildPhase::Linking, done, total))
+}
+
+/// Returns the new number of each passage whose vector is in the nearest-neighbor graph of the base snapshot. `None` if
+/// the passage is gone or has another vector.
+fn moved_nodes(base: &BaseSnapshot<'_>) -> Vec<Option<u32>> {
+    let dense = &base.snapshot.dense;
+    let same = |number| base.snapshot.store.delta.get(number).is_none() || dense.base().row(number) == dense.row(number);
+    (0..).zip(base.moved).take(dense.base().count()).map(|(number, moved)| moved.filter(|_| same(number))).collect()
 }

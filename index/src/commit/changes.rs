@@ -2,11 +2,26 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::corpus::{Corpus, Document};
 use crate::error::IndexError;
 
+/// Maximum length of an ID in bytes.
+const MOST_ID: usize = 4096;
+
+/// Maximum length of the metadata of a document as JSON, in bytes.
+const MOST_METADATA: usize = 256 << 10;
+
+/// Maximum number of triples of a document. Each may need two embeddings.
+const MOST_TRIPLES: usize = 2048;
+
+/// Maximum length of a subject, relation or object in bytes.
+const MOST_PHRASE: usize = 16 << 10;
+
 /// Documents to add to and to remove from an index, in one commit.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Changes {
     /// Documents to add, or to replace the one with the same ID. IDs must be distinct.
     pub upsert: Vec<Document>,
@@ -68,7 +83,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Refuses changes that are invalid or contradict themselves. Every commit begins with this check.
+    /// Refuses changes that are invalid, too large, or contradict themselves. Every commit begins with this check.
     ///
     /// # Errors
     /// [`IndexError::BadChange`] with the document and the reason.
@@ -82,6 +97,9 @@ impl Changes {
             if document.text.trim().is_empty() {
                 return refused(&document.id, "the text is empty");
             }
+            if let Some(message) = oversized(document) {
+                return refused(&document.id, message);
+            }
             if !seen.insert(document.id.as_str()) {
                 return refused(&document.id, "the id occurs twice");
             }
@@ -89,6 +107,57 @@ impl Changes {
         match self.delete.iter().find(|id| seen.contains(id.as_str())) {
             Some(id) => refused(id, "the document is both added and removed"),
             None => Ok(()),
+        }
+    }
+}
+
+/// Returns the reason why a document is too large for a commit, which others wait for. `None` if it is not.
+fn oversized(document: &Document) -> Option<&'static str> {
+    let long = |text: &String| text.len() > MOST_PHRASE;
+    let triples = document.triples.as_deref().unwrap_or_default();
+    if document.id.len() > MOST_ID {
+        return Some("the id is longer than 4096 bytes");
+    }
+    if triples.len() > MOST_TRIPLES {
+        return Some("it has more than 2048 triples: split its text into several documents");
+    }
+    if triples.iter().any(|triple| long(&triple.subject) || long(&triple.relation) || long(&triple.object)) {
+        return Some("a part of a triple is longer than 16384 bytes");
+    }
+    let metadata = document.metadata.as_ref().and_then(|metadata| serde_json::to_vec(metadata).ok());
+    metadata.filter(|json| json.len() > MOST_METADATA).map(|_| "the metadata is longer than 262144 bytes as JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::triple::Triple;
+
+    #[test]
+    fn a_document_that_would_hold_up_others_is_refused() {
+        let small = || Document {
+            id: "a".to_owned(),
+            title: String::new(),
+            text: "text".to_owned(),
+            triples: None,
+            metadata: None,
+        };
+        let triple = |length| Triple::new("s".repeat(length), "is", "object");
+        let note = |length| Some([("note".to_owned(), "x".repeat(length).into())].into_iter().collect());
+        let of = |triples| Document { triples: Some(triples), ..small() };
+        for (document, expected) in [
+            (Document { id: "i".repeat(MOST_ID), ..small() }, None),
+            (Document { id: "i".repeat(MOST_ID + 1), ..small() }, Some("id")),
+            (of(vec![triple(1); MOST_TRIPLES]), None),
+            (of(vec![triple(1); MOST_TRIPLES + 1]), Some("2048 triples")),
+            (of(vec![triple(MOST_PHRASE)]), None),
+            (of(vec![triple(MOST_PHRASE + 1)]), Some("part of a triple")),
+            (Document { metadata: note(MOST_METADATA - 11), ..small() }, None),
+            (Document { metadata: note(MOST_METADATA), ..small() }, Some("metadata")),
+        ] {
+            let refused = Changes::upsert([document]).check().err().map(|error| error.to_string());
+            assert_eq!(refused.is_some(), expected.is_some(), "{refused:?}");
+            assert!(expected.is_none_or(|words| refused.is_some_and(|refused| refused.contains(words))));
         }
     }
 }

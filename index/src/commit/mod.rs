@@ -1,12 +1,13 @@
-//! Commits: change an index by publishing a new snapshot, as a build does.
+//! Commits: change an index by publishing a new snapshot.
 //!
-//! Afterwards the index answers like one built from scratch over the resulting documents: kept and replaced documents
+//! A commit appends a record to the log of changes since the base snapshot (see [`crate::delta`]), which costs about what
+//! it changes. A small index, or one whose log has grown large, is written anew instead, as a build does. Afterwards the index answers like one built from scratch over the resulting documents: kept and replaced documents
 //! in their places, new ones at the end in the given order. Two approximations may differ: where the vector search is
 //! not exact (see [`OpenOptions::exact_below`]), it may find other neighbors than a rebuilt graph; and beyond 65,536
 //! phrases (`EXACT` in `graph/synonyms`) several threads search synonyms approximately, so two builds of the same
-//! documents may differ in a few of them too. Only new texts are embedded; everything else is copied from the old
-//! snapshot.
+//! documents may differ in a few of them too. Only new texts are embedded.
 
+mod append;
 mod changes;
 mod plan;
 
@@ -26,6 +27,7 @@ use crate::layout::snapshot_name;
 use crate::manifest::{GraphInfo, Manifest};
 use crate::openie::Builtin;
 use crate::options::OpenOptions;
+use crate::prepare::PreparedVectors;
 use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
 
@@ -51,12 +53,20 @@ pub struct CommitOptions {
     /// similarity. If `false`, such documents are refused when an extractor supplied the triples of the others and is
     /// not available.
     pub bare: bool,
+    /// Number of passages from which commits append their changes to a log. A smaller index is written anew by every
+    /// commit, which takes a moment and keeps its folder simple.
+    pub append_from: u64,
+    /// Number of earlier snapshots to keep, which can be listed, searched and restored. Later commits with a smaller
+    /// number remove surplus ones.
+    pub keep: usize,
+    /// Vectors of texts that were embedded before the commit.
+    pub prepared: Vec<Arc<PreparedVectors>>,
 }
 
 impl Default for CommitOptions {
     fn default() -> CommitOptions {
         let crate::BuildOptions { batch, threads, journal, extract, .. } = crate::BuildOptions::default();
-        CommitOptions { batch, threads, journal, extract, bare: false }
+        CommitOptions { batch, threads, journal, extract, bare: false, append_from: 2048, keep: 0, prepared: Vec::new() }
     }
 }
 
@@ -101,7 +111,15 @@ pub fn commit(
     // Opened under the lock, so nobody else can publish in between.
     let base = Snapshot::open_newest(dir, &OpenOptions::unwalked())?;
     // One change yields exactly one report.
-    Committing { dir, embed, options, progress }.commit_together(&writing, &base, vec![changes])?.remove(0)
+    Committing { dir, embed, options, merges_elsewhere: false, progress }.commit_together(&writing, &base, vec![changes])?.reports.remove(0)
+}
+
+/// Result of several changes committed together.
+pub(crate) struct CommittedChanges {
+    /// One result per change.
+    pub(crate) reports: Vec<Result<CommitReport, IndexError>>,
+    /// Published snapshot, if it was made in memory.
+    pub(crate) snapshot: Option<Snapshot>,
 }
 
 /// Commit in progress.
@@ -109,6 +127,8 @@ pub(crate) struct Committing<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) embed: &'a dyn Embed,
     pub(crate) options: &'a CommitOptions,
+    /// If `true`, a large log is merged by somebody else. If `false`, the commit merges it.
+    pub(crate) merges_elsewhere: bool,
     pub(crate) progress: &'a dyn BuildProgress,
 }
 
@@ -121,7 +141,7 @@ impl Committing<'_> {
         writing: &LockedFolder,
         base: &Snapshot,
         changes: Vec<Changes>,
-    ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
+    ) -> Result<CommittedChanges, IndexError> {
         self.check_base(base)?;
         check_embedder(self.dir, &base.manifest, self.embed)?;
         Changes::check_apart(&changes)?;
@@ -136,13 +156,17 @@ impl Committing<'_> {
             }));
         }
         if whole.is_empty() {
-            return Ok(reports);
+            return Ok(CommittedChanges { reports, snapshot: None });
         }
-        let manifest = self.publish(writing, base, &whole)?;
+        let snapshot = self.append(writing, base, &whole)?;
+        let manifest = match &snapshot {
+            Some(snapshot) => snapshot.manifest.clone(),
+            None => self.publish(writing, base, &whole)?,
+        };
         for report in reports.iter_mut().flatten() {
             report.manifest = manifest.clone();
         }
-        Ok(reports)
+        Ok(CommittedChanges { reports, snapshot })
     }
 
     /// Plans `changes`. Refuses them if no extractor is available for one of their documents, or if they and the
@@ -174,24 +198,26 @@ impl Committing<'_> {
         // Refuses nothing here: each plan passed the same check on its own.
         let extract = self.extractor(base, plan)?;
         let extract = extract.as_deref();
-        let published = Some(base.manifest.snapshot);
-        let snapshot = writing.next_snapshot(published)?;
+        let snapshot = writing.next_snapshot(Some(base.manifest.snapshot))?;
         // Frees the space of killed builds before writing a new snapshot.
-        writing.sweep(published)?;
+        writing.sweep(Some(&base.manifest))?;
         let mut memory = EmbeddingCache::open(self.dir, self.embed, self.options.journal)?;
         base.remember(&mut memory)?;
+        self.options.prepared.iter().for_each(|prepared| prepared.publish(&mut memory));
         let CommitOptions { batch, threads, .. } = *self.options;
         let embedding = BatchEmbedder { embed: self.embed, batch, memory: &memory };
-        let draft = SnapshotWriter { writing, embedding, threads, extract, progress: self.progress };
+        let draft = SnapshotWriter { embedding, threads, extract, progress: self.progress };
         let part = writing.create_part(snapshot)?;
-        let files = self.dir.join(snapshot_name(base.manifest.snapshot));
+        let files = self.dir.join(snapshot_name(base.manifest.base()));
         let moved = plan.moved(base)?;
         let again = extract.and_then(|extract| again(base, extract));
         let goes_on = BaseSnapshot { snapshot: base, files: &files, moved: &moved, again };
         let graph = draft.write(&part, &mut plan.documents(base), Some(goes_on))?;
         // Writing took a while: another program may have replaced the folder meanwhile.
         self.check_base(base)?;
-        draft.publish(part, snapshot, base.manifest.corpus.clone(), graph)
+        // What was copied must be what was once written: damage must not get a fresh checksum.
+        base.manifest.verify(self.dir, true)?;
+        draft.publish(writing, part, snapshot, base.manifest.corpus.clone(), graph, self.options.keep)
     }
 
     /// Refuses a base that is not the published snapshot. A folder that was removed and created again during a commit,

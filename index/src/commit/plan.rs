@@ -86,7 +86,7 @@ impl CommitPlan {
         let chunked: HashMap<&str, u64> =
             changes.chunked.iter().map(|(name, chunks)| (name.as_str(), *chunks)).collect();
         // Checks every ID, since the chunk numbers of removed documents may have gaps.
-        for number in 0..base.store.count() {
+        for number in base.store.numbers() {
             let id = base.store.passage(number)?.id;
             if !kept.contains(id.as_str()) && (changes.mirror || is_left(&id, &chunked)) {
                 self.remove(number);
@@ -141,7 +141,12 @@ impl CommitPlan {
     /// afterwards.
     pub(super) fn moved(&self, base: &Snapshot) -> Result<Vec<Option<u32>>, IndexError> {
         let mut next = 0;
+        let alive = base.store.delta.alive();
+        let live = |number| alive.is_none_or(|alive| alive.contains(number));
         let mut place = |number| {
+            if !live(number) {
+                return Ok(None);
+            }
             let stays = match self.fates.get(&number) {
                 Some(DocumentFate::Gone) => return Ok(None),
                 Some(DocumentFate::Replaced(document)) => reads_the_same(base, number, document)?,
@@ -150,7 +155,7 @@ impl CommitPlan {
             next += 1;
             Ok(stays.then_some(next - 1))
         };
-        (0..base.store.count()).map(&mut place).collect()
+        (0..base.store.bound()).map(&mut place).collect()
     }
 
     /// Iterates over the resulting documents: kept and replaced ones in their places, then the new ones.
@@ -158,12 +163,43 @@ impl CommitPlan {
         &'a self,
         base: &'a Snapshot,
     ) -> impl Iterator<Item = Result<Document, IndexError>> + 'a {
-        let old = (0..base.store.count()).filter_map(|number| match self.fates.get(&number) {
+        let old = base.store.numbers().filter_map(|number| match self.fates.get(&number) {
             Some(DocumentFate::Gone) => None,
             Some(DocumentFate::Replaced(document)) => Some(Ok(document.clone())),
             None => Some(base.document(number)),
         });
         old.chain(self.new.iter().cloned().map(Ok))
+    }
+
+    /// Returns the numbers of removed documents, in order.
+    pub(super) fn gone(&self) -> Vec<u32> {
+        let gone = self.fates.iter().filter(|(_, fate)| matches!(fate, DocumentFate::Gone));
+        let mut gone: Vec<u32> = gone.map(|(&number, _)| number).collect();
+        gone.sort_unstable();
+        gone
+    }
+
+    /// Returns the added and replacing documents, each with the number of the one that it replaces: first the replacing
+    /// ones by number, then the new ones.
+    pub(super) fn arriving(&self) -> Vec<(Option<u32>, &Document)> {
+        let replaced = self.fates.iter().filter_map(|(&number, fate)| match fate {
+            DocumentFate::Replaced(document) => Some((Some(number), document)),
+            DocumentFate::Gone => None,
+        });
+        let mut replaced: Vec<_> = replaced.collect();
+        replaced.sort_unstable_by_key(|(number, _)| *number);
+        replaced.extend(self.new.iter().map(|document| (None, document)));
+        replaced
+    }
+
+    /// Returns `true` if a document brings triples, even an empty list.
+    pub(super) fn brings_triples(&self) -> bool {
+        self.arriving().iter().any(|(_, document)| document.triples.is_some())
+    }
+
+    /// Number of documents changed.
+    pub(super) fn len(&self) -> u64 {
+        (self.fates.len() + self.new.len()) as u64
     }
 
     /// Returns `true` if the plan leaves no document of `base`, after `before`, a plan about other documents, has been
@@ -187,7 +223,7 @@ fn is_left(id: &str, chunked: &HashMap<&str, u64>) -> bool {
 }
 
 /// Returns `true` if a document has the same title and text as the passage with this number.
-fn reads_the_same(base: &Snapshot, number: u32, document: &Document) -> Result<bool, IndexError> {
+pub(super) fn reads_the_same(base: &Snapshot, number: u32, document: &Document) -> Result<bool, IndexError> {
     let old = base.store.passage(number)?;
     Ok(old.title == document.title && old.text == document.text)
 }

@@ -15,6 +15,50 @@ impl AllowedPassages {
         AllowedPassages { words: vec![0; passages.div_ceil(64)], len: 0 }
     }
 
+    /// Set of all passages below this number.
+    pub(crate) fn all(passages: usize) -> AllowedPassages {
+        let mut all = AllowedPassages { words: vec![u64::MAX; passages.div_ceil(64)], len: passages };
+        if let Some(last) = all.words.last_mut().filter(|_| !passages.is_multiple_of(64)) {
+            *last = (1 << (passages % 64)) - 1;
+        }
+        all
+    }
+
+    /// Makes room for numbers below `passages`.
+    pub(crate) fn reach(&mut self, passages: usize) {
+        self.words.resize(passages.div_ceil(64).max(self.words.len()), 0);
+    }
+
+    /// Removes a passage.
+    pub(crate) fn remove(&mut self, number: u32) {
+        let Some(word) = self.words.get_mut(number as usize / 64) else { return };
+        let bit = 1_u64 << (number % 64);
+        self.len -= usize::from(*word & bit != 0);
+        *word &= !bit;
+    }
+
+    /// Iterates over every `step`-th number in ascending order, beginning with the first.
+    pub(crate) fn every(&self, step: usize) -> impl Iterator<Item = u32> {
+        let mut skip = 0;
+        self.words.iter().zip(0_u32..).flat_map(move |(&word, place)| {
+            let mut found = Vec::new();
+            let count = word.count_ones() as usize;
+            // Whole words are skipped by their number of bits.
+            if skip < count {
+                for bit in (0..64_u32).filter(|bit| (word >> bit) & 1 == 1) {
+                    if skip == 0 {
+                        found.push(64 * place + bit);
+                        skip = step;
+                    }
+                    skip -= 1;
+                }
+            } else {
+                skip -= count;
+            }
+            found
+        })
+    }
+
     /// Adds a passage. Ignores numbers out of range.
     pub(crate) fn insert(&mut self, number: u32) {
         let Some(word) = self.words.get_mut(number as usize / 64) else { return };
@@ -57,5 +101,24 @@ impl TopPassages<'_> {
     /// Returns the best allowed passages, best first.
     pub(crate) fn best(self, scored: impl Iterator<Item = Scored>) -> Vec<Scored> {
         best(scored.filter(|scored| admits(self.among, scored.number)).collect(), self.limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_third_of_some_is_found() {
+        for count in [0, 1, 63, 64, 65, 200] {
+            let mut some = AllowedPassages::all(count);
+            assert_eq!((some.len(), some.numbers().count()), (count, count));
+            (0..count as u32).filter(|number| number % 7 == 2).for_each(|number| some.remove(number));
+            for step in [1, 3, 64, 100] {
+                let expected: Vec<u32> = some.numbers().step_by(step).collect();
+                assert_eq!(some.every(step).collect::<Vec<_>>(), expected);
+            }
+            assert_eq!(some.numbers().count(), some.len());
+        }
     }
 }

@@ -33,6 +33,18 @@ impl Selections {
         Ok(allowed)
     }
 
+    /// Returns the cached sets after a change, which `update` applies to each.
+    pub(crate) fn carried(
+        &self,
+        mut update: impl FnMut(&Condition, &mut AllowedPassages) -> Result<(), IndexError>,
+    ) -> Result<Selections, IndexError> {
+        let mut kept = self.lock().clone();
+        for (condition, allowed) in &mut kept {
+            update(condition, Arc::make_mut(allowed))?;
+        }
+        Ok(Selections(Mutex::new(kept)))
+    }
+
     fn known(&self, condition: &Arc<Condition>) -> Option<Arc<AllowedPassages>> {
         let mut kept = self.lock();
         let place = kept.iter().position(|(other, _)| other == condition)?;

@@ -11,7 +11,6 @@ use super::link::GraphFiles;
 use super::node_passages::NodePassages;
 use super::search_slots::SearchSlots;
 use super::vectors::VectorFile;
-use crate::condition::{AllowedPassages, admits};
 use crate::error::IndexError;
 use crate::scored::{Scored, best};
 
@@ -86,7 +85,7 @@ impl Hnsw {
         self.slots.take(None)
     }
 
-    /// Returns approximately the `k` nearest passages in `allowed` (`None` allows all), with exact scores and order
+    /// Returns approximately the `k` nearest passages for which `usable` is `true` (`None` allows all), with exact scores and order
     /// among those found.
     pub(super) fn nearest(
         &self,
@@ -94,13 +93,13 @@ impl Hnsw {
         query: &[f32],
         k: usize,
         deadline: Option<Instant>,
-        allowed: Option<&AllowedPassages>,
+        usable: Option<&dyn Fn(u32) -> bool>,
     ) -> Result<Vec<Scored>, IndexError> {
-        let wanted = k.min(allowed.map_or(vectors.count(), AllowedPassages::len));
+        let wanted = k.min(vectors.count());
         let slot = self.slots.take(deadline).ok_or(IndexError::Deadline { stage: "the vector search" })?;
-        let may_be_found = |node| self.keys.passage(node).is_some_and(|number| admits(allowed, number));
+        let may_be_found = |node| self.keys.passage(node).is_some_and(|number| usable.is_none_or(|usable| usable(number)));
         // An unfiltered search is faster, and possible only if every node is a valid result.
-        let found = if self.keys.gone() == 0 && allowed.is_none() {
+        let found = if self.keys.gone() == 0 && usable.is_none() {
             self.index.search(query, wanted)
         } else {
             self.index.filtered_search(query, wanted, may_be_found)

@@ -17,12 +17,6 @@ pub(super) fn nearest(vectors: &VectorFile, query: &[f32], k: usize, allowed: Op
     }
 }
 
-/// Returns the smallest and the largest dot product with `query`.
-pub(super) fn bounds(vectors: &VectorFile, query: &[f32]) -> Option<(f32, f32)> {
-    let scores = vectors.rows().map(|row| dot(query, row));
-    scores.map(|score| (score, score)).reduce(|(low, high), (score, _)| (low.min(score), high.max(score)))
-}
-
 /// Computes the dot product of every passage with `query`.
 pub(super) fn scores(vectors: &VectorFile, query: &[f32]) -> Vec<f32> {
     vectors.rows().map(|row| dot(query, row)).collect()

@@ -58,6 +58,25 @@ impl VectorFile {
     }
 }
 
+/// Vectors of equal length by number.
+pub(crate) trait VectorRows: Sync {
+    /// Numbers per vector.
+    fn dims(&self) -> usize;
+
+    /// Returns the vector with this number. `None` if there is none.
+    fn row(&self, number: u32) -> Option<&[f32]>;
+}
+
+impl VectorRows for VectorFile {
+    fn dims(&self) -> usize {
+        self.dims
+    }
+
+    fn row(&self, number: u32) -> Option<&[f32]> {
+        VectorFile::row(self, number)
+    }
+}
+
 /// Writer of a file of vectors.
 #[derive(Debug)]
 pub(crate) struct VectorWriter {

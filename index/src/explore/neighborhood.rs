@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use crate::graph::Graph;
+use crate::graph::{AdjacentNode, Graph};
 
 /// Maximum number of facts reported per edge.
 const FACTS_PER_EDGE: usize = 8;
@@ -70,42 +70,40 @@ pub struct Neighborhood {
 impl Graph {
     /// Number of edges of a node. 0 for an unknown node.
     pub fn degree(&self, node: GraphNode) -> usize {
-        self.row(node).0.len()
+        self.row_of(node).0.len()
     }
 
     /// Returns the `limit` heaviest edges of a node, to neighbors of any kind or only of `kind`. Empty for an unknown
     /// node.
     pub fn neighborhood(&self, node: GraphNode, kind: Option<NodeKind>, limit: usize) -> Neighborhood {
-        let (targets, weights) = self.row(node);
-        let wanted = |&(target, _): &(u32, f32)| kind.is_none_or(|kind| self.node(target).kind == kind);
+        let (targets, weights) = self.row_of(node);
+        let wanted = |&(target, _): &(u32, f32)| kind.is_none_or(|kind| self.node_at(target).kind == kind);
         let mut edges: Vec<(u32, f32)> = targets.iter().copied().zip(weights.iter().copied()).filter(wanted).collect();
         let total = edges.len();
-        let heavier = |a: &(u32, f32), b: &(u32, f32)| -> Ordering { b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)) };
+        let heavier = |a: &(u32, f32), b: &(u32, f32)| -> Ordering { b.1.total_cmp(&a.1).then_with(|| self.node_order(a.0, b.0)) };
         // Only the part that is returned has to be sorted: a hub may have a million edges.
         if limit < total {
             edges.select_nth_unstable_by(limit, heavier);
             edges.truncate(limit);
         }
         edges.sort_unstable_by(heavier);
-        let edges = edges.into_iter().map(|(target, weight)| self.edge(node, self.node(target), weight)).collect();
+        let edges = edges.into_iter().map(|(target, weight)| self.edge(node, self.node_at(target), weight)).collect();
         Neighborhood { edges, total }
     }
 
-    fn row(&self, node: GraphNode) -> (&[u32], &[f32]) {
-        let phrases = self.phrases();
+    fn row_of(&self, node: GraphNode) -> (&[u32], &[f32]) {
         let at = match node.kind {
-            NodeKind::Phrase if (node.number as usize) < phrases => Some(node.number),
-            NodeKind::Phrase => None,
-            NodeKind::Passage => u32::try_from(phrases).ok().and_then(|first| first.checked_add(node.number)),
+            NodeKind::Phrase => self.phrase_node(node.number),
+            NodeKind::Passage => self.passage_node(node.number),
         };
-        at.map_or((&[], &[]), |at| self.adjacency().row(at))
+        self.adjacency().row(at)
     }
 
-    /// Returns the node with this number in the adjacency, where passages come after the phrases.
-    fn node(&self, number: u32) -> GraphNode {
-        match (number as usize).checked_sub(self.phrases()) {
-            None => GraphNode { kind: NodeKind::Phrase, number },
-            Some(passage) => GraphNode { kind: NodeKind::Passage, number: passage as u32 },
+    /// Returns the node with this number in the adjacency.
+    fn node_at(&self, number: u32) -> GraphNode {
+        match self.node(number) {
+            AdjacentNode::Phrase(number) => GraphNode { kind: NodeKind::Phrase, number },
+            AdjacentNode::Passage(number) => GraphNode { kind: NodeKind::Passage, number },
         }
     }
 
@@ -145,7 +143,10 @@ impl Graph {
                 break;
             }
         }
-        found.into_iter().take(FACTS_PER_EDGE).collect()
+        let mut found: Vec<u32> = found.into_iter().collect();
+        found.sort_unstable_by(|&a, &b| self.fact_order(a, b));
+        found.truncate(FACTS_PER_EDGE);
+        found
     }
 
     /// Returns the cosine of two phrases if one is among the synonyms of the other. The lists of synonyms are bounded,
@@ -153,7 +154,7 @@ impl Graph {
     fn cosine(&self, a: u32, b: u32) -> Option<f32> {
         let among = |from: u32, to: u32| {
             let (synonyms, cosines) = self.synonyms(from);
-            let at = synonyms.binary_search(&to).ok()?;
+            let at = synonyms.binary_search_by(|&other| self.phrase_order(other, to)).ok()?;
             cosines.get(at).copied()
         };
         among(a, b).or_else(|| among(b, a))

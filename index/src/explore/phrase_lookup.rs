@@ -46,7 +46,7 @@ impl Graph {
             return PhraseLookup { matches: Vec::new(), complete: true };
         }
         let inside = format!(" {wanted}");
-        let count = u32::try_from(self.phrases()).unwrap_or(u32::MAX);
+        let count = u32::try_from(self.base_phrase_vectors().count()).unwrap_or(u32::MAX);
         let first = self.first_phrase_from(&wanted, count);
         let mut matches = Vec::new();
         // Phrases are sorted, so all that begin with the text follow each other; they are read before any other.
@@ -63,7 +63,21 @@ impl Graph {
                 matches.push(self.phrase_match(phrase, PhraseMatchKind::Inside));
             }
         }
-        matches.sort_unstable_by(|a, b| (a.kind, b.degree, a.phrase).cmp(&(b.kind, a.degree, b.phrase)));
+        // Phrases that commits added follow in no order, and those that no passage names any more are still there.
+        for phrase in count..u32::try_from(self.phrases()).unwrap_or(u32::MAX) {
+            let text = self.phrase(phrase);
+            if text == wanted {
+                matches.push(self.phrase_match(phrase, PhraseMatchKind::Exact));
+            } else if text.starts_with(&wanted) {
+                matches.push(self.phrase_match(phrase, PhraseMatchKind::Prefix));
+            } else if text.contains(&inside) {
+                matches.push(self.phrase_match(phrase, PhraseMatchKind::Inside));
+            }
+        }
+        matches.retain(|found| self.is_base() || self.has_phrase(found.phrase));
+        matches.sort_unstable_by(|a, b| {
+            (a.kind, b.degree).cmp(&(b.kind, a.degree)).then_with(|| self.phrase_order(a.phrase, b.phrase))
+        });
         matches.truncate(limit);
         PhraseLookup { matches, complete: count <= PHRASES_READ }
     }

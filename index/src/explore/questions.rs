@@ -72,7 +72,7 @@ impl Index {
     fn from_facts(&self, graph: &Graph, limit: usize) -> Result<Vec<ExampleQuestion>, IndexError> {
         let mut one_hop = Vec::new();
         let mut two_hops = Vec::new();
-        for number in spread(self.snapshot.store.count(), SAMPLE) {
+        for number in self.spread(SAMPLE) {
             if two_hops.len() >= ENOUGH {
                 break;
             }
@@ -126,12 +126,19 @@ impl Index {
         Ok(None)
     }
 
+    /// Returns the numbers of at most `sample` passages, evenly spread.
+    fn spread(&self, sample: u32) -> Vec<u32> {
+        let numbers: Vec<u32> = self.snapshot.store.numbers().collect();
+        let sample = numbers.len().min(sample as usize);
+        (0..sample).map(|i| numbers[i * numbers.len() / sample]).collect()
+    }
+
     fn from_titles(&self, limit: usize) -> Result<Vec<ExampleQuestion>, IndexError> {
         let mut questions = Vec::new();
         let mut seen = HashSet::new();
         // Twice as many as needed, since some passages may have no title, or the same one.
         let sample = u32::try_from(limit.saturating_mul(2)).unwrap_or(u32::MAX).min(SAMPLE);
-        for number in spread(self.snapshot.store.count(), sample) {
+        for number in self.spread(sample) {
             if questions.len() == limit {
                 break;
             }
@@ -145,12 +152,6 @@ impl Index {
         }
         Ok(questions)
     }
-}
-
-/// Returns at most `sample` of `count` numbers, evenly spread.
-fn spread(count: u32, sample: u32) -> impl Iterator<Item = u32> {
-    let sample = sample.min(count);
-    (0..sample).map(move |i| (u64::from(i) * u64::from(count) / u64::from(sample)) as u32)
 }
 
 /// Reads the triples of a passage, unless there are too many.

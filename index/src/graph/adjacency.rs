@@ -6,6 +6,7 @@ use petgraph::graph::UnGraph;
 use petgraph::visit::EdgeRef;
 
 use super::columns::{Column, ColumnFile, ColumnFileWriter};
+use super::delta::ChangedRows;
 use super::table::starts;
 use crate::error::IndexError;
 
@@ -13,22 +14,34 @@ use crate::error::IndexError;
 /// both its endpoints, and the neighbors in a row are sorted. Nodes are the phrases, then the passages.
 #[derive(Debug, Clone, Copy)]
 pub struct Adjacency<'a> {
-    /// Start of each node's row, and the end of the last row.
+    /// Start of each node's row in the base snapshot, and the end of the last row.
     pub offsets: &'a [u64],
     /// Neighbor of each entry.
     pub targets: &'a [u32],
     /// Weight of each edge: finite and positive.
     pub weights: &'a [f32],
+    /// Rows that differ from the slices.
+    pub(super) changed: Option<&'a ChangedRows>,
+    /// Number of nodes.
+    pub(super) count: usize,
 }
 
 impl<'a> Adjacency<'a> {
+    /// Compressed rows as they are.
+    pub(crate) fn of(offsets: &'a [u64], targets: &'a [u32], weights: &'a [f32]) -> Adjacency<'a> {
+        Adjacency { offsets, targets, weights, changed: None, count: offsets.len().saturating_sub(1) }
+    }
+
     /// Number of nodes.
     pub fn nodes(&self) -> usize {
-        self.offsets.len() - 1
+        self.count
     }
 
     /// Returns the neighbors of a node and the weights of the edges to them. Empty for an unknown node.
     pub fn row(&self, node: u32) -> (&'a [u32], &'a [f32]) {
+        if let Some(row) = self.changed.filter(|rows| !rows.is_empty()).and_then(|rows| rows.get(&node)) {
+            return (&row.numbers, &row.values);
+        }
         let bounds = self.offsets.get(node as usize..node as usize + 2);
         let row = bounds.map_or(0..0, |at| at[0] as usize..at[1] as usize);
         (&self.targets[row.clone()], &self.weights[row])
@@ -99,7 +112,7 @@ impl AdjacencyFile {
     pub(super) fn open(path: &Path, nodes: usize) -> Result<AdjacencyFile, IndexError> {
         let mut columns = ColumnFile::open(path)?;
         let stored = AdjacencyFile { offsets: columns.take()?, targets: columns.take()?, weights: columns.take()? };
-        let Adjacency { offsets, targets, weights } = stored.view();
+        let Adjacency { offsets, targets, weights, .. } = stored.view();
         if offsets.len() != nodes + 1 || !starts(offsets, targets.len()) || weights.len() != targets.len() {
             return Err(columns.corrupt(format!("it does not hold the edges of {nodes} nodes")));
         }
@@ -113,6 +126,6 @@ impl AdjacencyFile {
     }
 
     pub(super) fn view(&self) -> Adjacency<'_> {
-        Adjacency { offsets: &self.offsets, targets: &self.targets, weights: &self.weights }
+        Adjacency::of(&self.offsets, &self.targets, &self.weights)
     }
 }

@@ -10,6 +10,7 @@ use crate::batch_embedder::BatchEmbedder;
 use crate::corpus::Document;
 use crate::embed::fake::HashEmbed;
 use crate::embedding_cache::EmbeddingCache;
+use crate::layout::graph_file;
 use crate::progress::{BuildPhase, BuildProgress};
 use crate::store::{PassageStore, StoreWriter};
 
@@ -71,7 +72,7 @@ fn growth() {
     times.1.into_inner().unwrap().iter().for_each(|(phase, (from, to))| println!("{phase}: {from:.1} s to {to:.1} s"));
     let start = Instant::now();
     let graph = Graph::open(temp.path(), &info, passages, DIMS).unwrap();
-    println!("opened in {:.2} s, {} synonyms", start.elapsed().as_secs_f64(), graph.synonyms.len());
+    println!("opened in {:.2} s, {} synonyms", start.elapsed().as_secs_f64(), graph.base.synonyms.len());
     for name in graph_file::ALL {
         println!("{name}: {} MB", std::fs::metadata(path(name)).unwrap().len() / 1_000_000);
     }

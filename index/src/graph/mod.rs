@@ -1,12 +1,16 @@
 //! Graph of phrases and passages, searched beside the passages themselves.
 //!
 //! Triples of passages are normalized to phrases (their subjects and objects) and facts (subject, relation, object).
-//! Phrases and passages are the nodes of an undirected weighted graph, as in HippoRAG 2. Phrases are numbered in code
-//! point order, facts in the order of subject, relation and object.
+//! Phrases and passages are the nodes of an undirected weighted graph, as in HippoRAG 2. In a base snapshot, phrases are
+//! numbered in code point order and facts in the order of subject, relation and object. Phrases and facts that commits
+//! add have the following numbers, in the order in which they became known; [`Graph::phrase_order`] and
+//! [`Graph::fact_order`] give the order that all of them would have in a new base snapshot.
 
 mod adjacency;
+mod base;
 mod build;
 mod columns;
+mod delta;
 mod edges;
 mod lists;
 pub mod phrase;
@@ -16,22 +20,25 @@ mod synonyms;
 mod table;
 mod triples;
 
+use std::cmp::Ordering;
 use std::path::Path;
+use std::sync::Arc;
 
-use crate::dense::{Codes, Extremes, VectorFile};
+use crate::delta::DocumentDelta;
+use crate::dense::{Extremes, VectorFile, VectorRows, dot};
 use crate::error::IndexError;
-use crate::layout::graph_file;
 use crate::manifest::GraphInfo;
+use crate::scored::{Scored, best_by};
 use crate::triple::Triple;
 
 pub use adjacency::Adjacency;
 pub(crate) use build::GraphDraft;
-use synonyms::{PreviousSynonyms, Synonyms};
+pub(crate) use delta::{DerivedGraph, Deriving, FlatGraph, GraphCounts, StatementChanges};
 pub(crate) use triples::{TripleFile, TripleOrigin, TripleWriter, distinct};
 
-use columns::{Column, ColumnFile};
-use lists::Lists;
-use table::StringTable;
+use base::BaseGraph;
+use delta::GraphDelta;
+use synonyms::PreviousSynonyms;
 
 /// Fact with the numbers of its phrases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,87 +51,111 @@ pub struct GraphFact<'a> {
     pub object: u32,
 }
 
+/// Phrase or passage of a node of the adjacency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdjacentNode {
+    /// Phrase with this number.
+    Phrase(u32),
+    /// Passage with this number.
+    Passage(u32),
+}
+
 /// Immutable graph of a snapshot. Lookups of unknown numbers return empty values.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Graph {
-    triples: TripleFile,
-    /// Origin of triples that the file marks only as extracted: the manifest's extractor, if it names exactly one.
-    extracted: TripleOrigin,
-    phrases: StringTable,
-    relations: StringTable,
-    facts: [Column<u32>; 3],
-    passages_of: Lists,
-    passages_of_fact: Lists,
-    facts_of: Lists,
-    phrase_vectors: VectorFile,
-    fact_vectors: VectorFile,
-    fact_codes: Codes,
-    synonyms: Synonyms,
-    adjacency: adjacency::AdjacencyFile,
+    base: Arc<BaseGraph>,
+    delta: GraphDelta,
+    documents: Arc<DocumentDelta>,
 }
 
 impl Graph {
     /// Opens the graph in the folder `dir` over this number of passages.
     pub(crate) fn open(dir: &Path, info: &GraphInfo, passages: usize, dims: usize) -> Result<Graph, IndexError> {
-        let path = |name| dir.join(name);
-        let phrases = StringTable::open(&path(graph_file::PHRASES))?;
-        let relations = StringTable::open(&path(graph_file::RELATIONS))?;
-        let facts = open_facts(&path(graph_file::FACTS), phrases.len(), relations.len())?;
-        let count = facts[0].len();
-        let nodes = phrases.len() + passages;
-        if [phrases.len() as u64, count as u64] != [info.phrases, info.facts] {
-            let message = format!("it holds {} phrases and {count} facts", phrases.len());
-            return Err(IndexError::corrupt(&path(graph_file::PHRASES), message));
-        }
-        let mut mentions = ColumnFile::open(&path(graph_file::MENTIONS))?;
-        Ok(Graph {
-            triples: TripleFile::open(&path(graph_file::TRIPLES), passages)?,
-            extracted: TripleOrigin::Extracted.told_by(info),
-            passages_of: Lists::read(&mut mentions, phrases.len(), passages)?,
-            passages_of_fact: Lists::read(&mut mentions, count, passages)?,
-            facts_of: Lists::read(&mut mentions, passages, count)?,
-            phrase_vectors: VectorFile::open(&path(graph_file::PHRASE_VECTORS), phrases.len(), dims)?,
-            fact_vectors: VectorFile::open(&path(graph_file::FACT_VECTORS), count, dims)?,
-            fact_codes: Codes::open(&path(graph_file::FACT_CODES), count, dims)?,
-            synonyms: Synonyms::open(&path(graph_file::SYNONYMS), phrases.len())?,
-            adjacency: adjacency::AdjacencyFile::open(&path(graph_file::ADJACENCY), nodes)?,
-            phrases,
-            relations,
-            facts,
-        })
+        let base = Arc::new(BaseGraph::open(dir, info, passages, dims)?);
+        let documents = Arc::new(DocumentDelta::new(u32::try_from(passages).unwrap_or(u32::MAX)));
+        Ok(Graph { delta: GraphDelta::new(&base), base, documents })
     }
 
-    /// Number of phrases.
+    /// Returns `true` if nothing has changed since the base snapshot.
+    pub(crate) fn is_base(&self) -> bool {
+        self.documents.is_empty()
+    }
+
+    /// First number that no phrase has. Without commits since the base snapshot, the number of phrases.
     pub fn phrases(&self) -> usize {
-        self.phrases.len()
+        self.base.phrases.len() + self.delta.phrases.len()
     }
 
-    /// Number of facts.
+    /// First number that no fact has. Without commits since the base snapshot, the number of facts.
     pub fn facts(&self) -> usize {
-        self.facts[0].len()
+        self.base.facts[0].len() + self.delta.facts.len()
     }
 
-    /// Number of passages.
+    /// First number that no passage has. Without commits since the base snapshot, the number of passages.
     pub fn passages(&self) -> usize {
-        self.triples.passages()
+        self.base.triples.passages() + self.delta.passage_nodes.len()
     }
 
     /// Normalized text of a phrase.
     pub fn phrase(&self, phrase: u32) -> &str {
-        self.phrases.get(phrase)
+        match (phrase as usize).checked_sub(self.base.phrases.len()) {
+            None => self.base.phrases.get(phrase),
+            Some(place) => self.delta.phrases.get(place).map_or("", |phrase| &phrase.text),
+        }
     }
 
     /// Returns the number of a phrase, given in normal form. `None` if the graph does not contain it.
     pub fn phrase_id(&self, text: &str) -> Option<u32> {
-        self.phrases.find(text)
+        self.known_phrase(text).filter(|&phrase| self.has_phrase(phrase))
+    }
+
+    /// Returns the number of a phrase, even if no passage names it any more.
+    fn known_phrase(&self, text: &str) -> Option<u32> {
+        self.base.phrases.find(text).or_else(|| self.delta.phrase_ids.get(text).copied())
+    }
+
+    /// Returns `true` if a passage names this phrase.
+    pub(crate) fn has_phrase(&self, phrase: u32) -> bool {
+        !self.passages_of(phrase).is_empty()
+    }
+
+    /// Compares phrases by text.
+    pub fn phrase_order(&self, a: u32, b: u32) -> Ordering {
+        let base = self.base.phrases.len() as u32;
+        if a.max(b) < base { a.cmp(&b) } else { self.phrase(a).cmp(self.phrase(b)) }
+    }
+
+    /// Compares facts by the texts of their subjects, relations and objects.
+    pub fn fact_order(&self, a: u32, b: u32) -> Ordering {
+        let base = self.base.facts[0].len() as u32;
+        if a.max(b) < base {
+            return a.cmp(&b);
+        }
+        let first = self.fact(a);
+        let second = self.fact(b);
+        self.phrase_order(first.subject, second.subject)
+            .then_with(|| first.relation.cmp(second.relation))
+            .then_with(|| self.phrase_order(first.object, second.object))
     }
 
     /// Returns a fact.
     pub fn fact(&self, fact: u32) -> GraphFact<'_> {
-        let [subject, relation, object] =
-            // No phrase or relation has the number `u32::MAX`, so an unknown fact has empty texts.
-            [0, 1, 2].map(|part: usize| self.facts[part].get(fact as usize).copied().unwrap_or(u32::MAX));
-        GraphFact { subject, relation: self.relations.get(relation), object }
+        let [subject, relation, object] = self.fact_numbers(fact);
+        GraphFact { subject, relation: self.relation(relation), object }
+    }
+
+    fn fact_numbers(&self, fact: u32) -> [u32; 3] {
+        match (fact as usize).checked_sub(self.base.facts[0].len()) {
+            None => self.base.fact(fact),
+            Some(place) => self.delta.facts.get(place).map_or([u32::MAX; 3], |fact| fact.numbers),
+        }
+    }
+
+    fn relation(&self, relation: u32) -> &str {
+        match (relation as usize).checked_sub(self.base.relations.len()) {
+            None => self.base.relations.get(relation),
+            Some(place) => self.delta.relations.get(place).map_or("", |relation| relation),
+        }
     }
 
     /// Text of a fact as embedded; see [`phrase::fact`].
@@ -135,27 +166,39 @@ impl Graph {
 
     /// Passages with a triple that names this phrase, in order.
     pub fn passages_of(&self, phrase: u32) -> &[u32] {
-        self.passages_of.get(phrase)
+        match self.delta.passages_of.get(&phrase) {
+            Some(passages) => passages,
+            None => self.base.passages_of.get(phrase),
+        }
     }
 
     /// Passages that state this fact, in order.
     pub fn passages_of_fact(&self, fact: u32) -> &[u32] {
-        self.passages_of_fact.get(fact)
+        match self.delta.passages_of_fact.get(&fact) {
+            Some(passages) => passages,
+            None => self.base.passages_of_fact.get(fact),
+        }
     }
 
-    /// Facts that this passage states, in order.
+    /// Facts that this passage states, in the order of [`Graph::fact_order`].
     pub fn facts_of(&self, passage: u32) -> &[u32] {
-        self.facts_of.get(passage)
+        match self.delta.facts_of.get(&passage) {
+            Some(facts) => facts,
+            None => self.base.facts_of.get(passage),
+        }
     }
 
-    /// Synonyms of a phrase in order, and their cosines.
+    /// Synonyms of a phrase in the order of [`Graph::phrase_order`], and their cosines.
     pub fn synonyms(&self, phrase: u32) -> (&[u32], &[f32]) {
-        self.synonyms.get(phrase)
+        match self.delta.synonyms.get(&phrase) {
+            Some(row) => (&row.numbers, &row.values),
+            None => self.base.synonyms.get(phrase),
+        }
     }
 
-    /// Phrases and synonyms, from which those of a changed graph are updated.
+    /// Phrases and synonyms of the base snapshot, from which those of a new one are updated.
     fn as_earlier(&self) -> PreviousSynonyms<'_> {
-        PreviousSynonyms { phrases: &self.phrases, synonyms: &self.synonyms }
+        self.base.as_earlier()
     }
 
     /// Reads the triples of a passage as they were extracted or given.
@@ -163,59 +206,142 @@ impl Graph {
     /// # Errors
     /// If the record is damaged.
     pub fn triples(&self, passage: u32) -> Result<Vec<Triple>, IndexError> {
-        self.triples.get(passage)
+        match self.documents.get(passage) {
+            None => self.base.triples.get(passage),
+            Some(document) => Ok(document.map(|document| document.triples.clone()).unwrap_or_default()),
+        }
     }
 
     /// Origin of the triples of a passage.
     pub(crate) fn origin(&self, passage: u32) -> TripleOrigin {
-        match self.triples.origin(passage) {
-            TripleOrigin::Extracted => self.extracted,
-            other => other,
+        match self.documents.get(passage) {
+            None => self.base.origin(passage),
+            Some(document) => document.map_or(TripleOrigin::None, |document| document.origin),
         }
     }
 
-    /// Edges of the graph. Nodes are the phrases by number, then the passages, numbered from [`Graph::phrases`].
+    /// Edges of the graph. [`Graph::node`] tells what a node is.
     pub fn adjacency(&self) -> Adjacency<'_> {
-        self.adjacency.view()
+        let nodes = self.base.phrases.len() + self.base.triples.passages() + self.delta.nodes.len();
+        Adjacency { changed: Some(&self.delta.rows), count: nodes, ..self.base.adjacency.view() }
+    }
+
+    /// Node of a passage.
+    pub fn passage_node(&self, passage: u32) -> u32 {
+        match (passage as usize).checked_sub(self.base.triples.passages()) {
+            None => self.base.phrases.len() as u32 + passage,
+            Some(place) => self.delta.passage_nodes.get(place).copied().unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Node of a phrase.
+    pub fn phrase_node(&self, phrase: u32) -> u32 {
+        match (phrase as usize).checked_sub(self.base.phrases.len()) {
+            None => phrase,
+            Some(place) => self.delta.phrases.get(place).map_or(u32::MAX, |phrase| phrase.node),
+        }
+    }
+
+    /// Returns the phrase or passage of a node. In a base snapshot, the nodes are the phrases by number, then the
+    /// passages; commits add further nodes after them.
+    pub fn node(&self, node: u32) -> AdjacentNode {
+        let phrases = self.base.phrases.len() as u32;
+        let base = phrases + self.base.triples.passages() as u32;
+        match node.checked_sub(base) {
+            None if node < phrases => AdjacentNode::Phrase(node),
+            None => AdjacentNode::Passage(node - phrases),
+            Some(place) => self.delta.nodes.get(place as usize).copied().unwrap_or(AdjacentNode::Passage(u32::MAX)),
+        }
+    }
+
+    /// Compares nodes: phrases by [`Graph::phrase_order`], then passages by number.
+    pub(crate) fn node_order(&self, a: u32, b: u32) -> Ordering {
+        match (self.node(a), self.node(b)) {
+            (AdjacentNode::Phrase(a), AdjacentNode::Phrase(b)) => self.phrase_order(a, b),
+            (AdjacentNode::Passage(a), AdjacentNode::Passage(b)) => a.cmp(&b),
+            (AdjacentNode::Phrase(_), AdjacentNode::Passage(_)) => Ordering::Less,
+            (AdjacentNode::Passage(_), AdjacentNode::Phrase(_)) => Ordering::Greater,
+        }
+    }
+
+    /// Text of the phrase of a node. Empty for a passage.
+    pub(crate) fn node_text(&self, node: u32) -> &str {
+        match self.node(node) {
+            AdjacentNode::Phrase(phrase) => self.phrase(phrase),
+            AdjacentNode::Passage(_) => "",
+        }
     }
 
     /// Vector of a phrase, of length 1.
     pub fn phrase_vector(&self, phrase: u32) -> &[f32] {
-        self.phrase_vectors().row(phrase).unwrap_or_default()
+        match (phrase as usize).checked_sub(self.base.phrases.len()) {
+            None => self.base.phrase_vectors.row(phrase).unwrap_or_default(),
+            Some(place) => self.delta.phrases.get(place).map_or(&[], |phrase| &phrase.vector),
+        }
     }
 
     /// Vector of a fact, of length 1.
     pub fn fact_vector(&self, fact: u32) -> &[f32] {
-        self.fact_vectors().row(fact).unwrap_or_default()
+        match (fact as usize).checked_sub(self.base.facts[0].len()) {
+            None => self.base.fact_vectors.row(fact).unwrap_or_default(),
+            Some(place) => self.delta.facts.get(place).map_or(&[], |fact| &fact.vector),
+        }
+    }
+
+    /// Returns the `k` phrases most similar to `query` that `usable` accepts.
+    pub(crate) fn nearest_phrases(&self, query: &[f32], k: usize, usable: impl Fn(&str) -> bool) -> Vec<Scored> {
+        let base = self.base.phrase_vectors.rows().zip(0..);
+        let added = self.delta.phrases.iter().map(|phrase| &*phrase.vector);
+        let rows = base.chain(added.zip(self.base.phrases.len() as u32..));
+        let scored = rows.map(|(row, number)| Scored { number, score: dot(query, row) });
+        let scored = scored.filter(|scored| usable(self.phrase(scored.number)));
+        let scored = scored.filter(|scored| self.is_base() || self.has_phrase(scored.number));
+        best_by(scored.collect(), k, |a, b| self.phrase_order(a, b))
     }
 
     /// Returns the `k` facts most similar to `query`, with the smallest and largest similarity of any fact, all exact.
     /// `None` if there are no facts.
     pub(crate) fn nearest_facts(&self, query: &[f32], k: usize) -> Option<Extremes> {
-        self.fact_codes.extremes(&self.fact_vectors, query, k)
+        let gone = |fact| self.delta.passages_of_fact.get(&fact).is_some_and(|passages| passages.is_empty());
+        let base = self.base.fact_codes.extremes(&self.base.fact_vectors, query, k, &gone);
+        if self.delta.facts.is_empty() {
+            return base;
+        }
+        let first = self.base.facts[0].len() as u32;
+        let added = self.delta.facts.iter().zip(first..).filter(|(_, number)| !gone(*number));
+        let scored = added.map(|(fact, number)| Scored { number, score: dot(query, &fact.vector) });
+        let mut scored: Vec<Scored> = scored.collect();
+        let scores = || scored.iter().map(|scored| scored.score);
+        let bounds = base.iter().map(|base| (base.least, base.largest)).chain(scores().map(|score| (score, score)));
+        let (least, largest) = bounds.reduce(|(low, high), (l, h)| (low.min(l), high.max(h)))?;
+        scored.extend(base.into_iter().flat_map(|base| base.best));
+        Some(Extremes { best: best_by(scored, k, |a, b| self.fact_order(a, b)), least, largest })
     }
 
-    /// Vectors of the phrases, each of length 1.
-    pub(crate) fn phrase_vectors(&self) -> &VectorFile {
-        &self.phrase_vectors
+    /// Returns the `k` best of these facts.
+    pub(crate) fn best_facts(&self, scored: Vec<Scored>, k: usize) -> Vec<Scored> {
+        best_by(scored, k, |a, b| self.fact_order(a, b))
     }
 
-    /// Vectors of the facts, each of length 1.
-    pub(crate) fn fact_vectors(&self) -> &VectorFile {
-        &self.fact_vectors
+    /// Vectors of the phrases of the base snapshot, each of length 1.
+    pub(crate) fn base_phrase_vectors(&self) -> &VectorFile {
+        &self.base.phrase_vectors
+    }
+
+    /// Vectors of the facts of the base snapshot, each of length 1.
+    pub(crate) fn base_fact_vectors(&self) -> &VectorFile {
+        &self.base.fact_vectors
     }
 }
 
-fn open_facts(path: &Path, phrases: usize, relations: usize) -> Result<[Column<u32>; 3], IndexError> {
-    let mut columns = ColumnFile::open(path)?;
-    let facts: [Column<u32>; 3] = [columns.take()?, columns.take()?, columns.take()?];
-    let fit = |column: &[u32], below: usize| {
-        column.len() == facts[0].len() && column.iter().all(|&number| (number as usize) < below)
-    };
-    if fit(&facts[0], phrases) && fit(&facts[1], relations) && fit(&facts[2], phrases) {
-        Ok(facts)
-    } else {
-        Err(columns.corrupt("a fact names what is not there"))
+/// Vectors of the phrases.
+impl VectorRows for Graph {
+    fn dims(&self) -> usize {
+        self.base.phrase_vectors.dims()
+    }
+
+    fn row(&self, number: u32) -> Option<&[f32]> {
+        Some(self.phrase_vector(number)).filter(|vector| !vector.is_empty())
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 
 use super::*;
+use crate::layout::graph_file;
 use crate::condition::TopPassages;
 use crate::corpus::Document;
 use crate::embed::fake::HashEmbed;

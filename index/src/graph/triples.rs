@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use crate::error::IndexError;
 use crate::extract::Extract;
@@ -11,7 +13,8 @@ use crate::openie::Builtin;
 use crate::triple::Triple;
 
 /// Origin of the triples of a passage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub(crate) enum TripleOrigin {
     /// Not extracted.

@@ -6,9 +6,12 @@
 //! touched. The mass missing at the end is exactly the sum of the residuals.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::graph::Adjacency;
+
+/// Units of mass in which residuals are summed: fine enough to lose nothing that `f32` holds beside a total of 1.
+const MISSING_UNIT: f64 = (1_u64 << 62) as f64;
 
 /// Parameters and stopping rule of a local walk.
 #[derive(Debug, Clone, Copy)]
@@ -32,11 +35,12 @@ pub(crate) struct LocalScores {
     pub(crate) missing: f64,
 }
 
-/// Reusable buffers for walks, one entry per node of the graph, all zero between walks.
-#[derive(Debug, Default)]
-pub(crate) struct ScratchPool(Mutex<Vec<LocalScratch>>);
+/// Reusable buffers for walks, at least one entry per node of the graph, all zero between walks. Clones share them, so
+/// that the next snapshot of a graph finds them ready.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ScratchPool(Arc<Mutex<Vec<LocalScratch>>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LocalScratch {
     mass: Vec<f32>,
     residual: Vec<f32>,
@@ -48,12 +52,12 @@ struct LocalScratch {
 impl ScratchPool {
     fn take(&self, nodes: usize) -> LocalScratch {
         let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        free.filter(|scratch| scratch.mass.len() == nodes).unwrap_or_else(|| LocalScratch {
-            mass: vec![0.0; nodes],
-            residual: vec![0.0; nodes],
-            waiting: VecDeque::new(),
-            touched: Vec::new(),
-        })
+        let mut scratch = free.unwrap_or_default();
+        if scratch.mass.len() < nodes {
+            scratch.mass.resize(nodes, 0.0);
+            scratch.residual.resize(nodes, 0.0);
+        }
+        scratch
     }
 
     fn give_back(&self, scratch: LocalScratch) {
@@ -135,14 +139,16 @@ impl LocalScratch {
     fn settle(&mut self) -> LocalScores {
         self.touched.sort_unstable();
         self.touched.dedup();
-        let mut missing = 0.0;
+        // In integers, so that the sum does not depend on the order of the nodes, which a merge changes.
+        let mut missing = 0_u128;
         let mut mass = Vec::with_capacity(self.touched.len());
         for node in self.touched.drain(..) {
-            missing += f64::from(std::mem::take(&mut self.residual[node as usize]));
+            let residual = std::mem::take(&mut self.residual[node as usize]);
+            missing += (f64::from(residual) * MISSING_UNIT) as u128;
             mass.push((node, std::mem::take(&mut self.mass[node as usize])));
         }
         self.waiting.clear();
-        LocalScores { mass, missing }
+        LocalScores { mass, missing: missing as f64 / MISSING_UNIT }
     }
 }
 
@@ -178,7 +184,7 @@ mod tests {
             let (offsets, targets, weights) = rows(40, &edges);
             let gone = |&(a, b, _): &(u32, u32, f32)| Some(a) == without || Some(b) == without;
             let left: Vec<_> = edges.into_iter().filter(|edge| !gone(edge)).collect();
-            let edges = Adjacency { offsets: &offsets, targets: &targets, weights: &weights };
+            let edges = Adjacency::of(&offsets, &targets, &weights);
             let reset: Vec<(u32, f64)> = reset.into_iter().filter(|(node, _)| Some(*node) != without).collect();
             prop_assume!(!reset.is_empty());
             let scratches = ScratchPool::default();
@@ -201,7 +207,7 @@ mod tests {
     fn a_walk_ends_when_it_has_worked_enough_and_says_what_is_missing() {
         let ring: Vec<_> = (0..1000).map(|i| (i, (i + 1) % 1000, 1.0)).collect();
         let (offsets, targets, weights) = rows(1000, &ring);
-        let edges = Adjacency { offsets: &offsets, targets: &targets, weights: &weights };
+        let edges = Adjacency::of(&offsets, &targets, &weights);
         let walk = |work| {
             let walk = LocalPageRank { damping: 0.5, tolerance: 1e-9, work, without: None };
             walk.solve(&edges, &[(7, 3.0)], &ScratchPool::default())

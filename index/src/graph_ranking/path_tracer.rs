@@ -18,13 +18,13 @@ const MOST_EDGES: usize = 1024;
 pub(crate) struct PathTracer<'a> {
     graph: &'a Graph,
     edges: Adjacency<'a>,
-    /// Phrase that the walk ignores.
+    /// Node of the phrase that the walk ignores.
     without: Option<u32>,
     /// Summed edge weights of the phrases visited so far.
     degrees: RefCell<HashMap<u32, f64>>,
-    /// Weight of each seed phrase.
+    /// Weight of each seed phrase, by its node.
     seeds: HashMap<u32, f64>,
-    /// Phrases one edge away from a seed, each with its likeliest seed, the likelihood, and the weight of the edge.
+    /// Nodes one edge away from a seed, each with its likeliest seed, the likelihood, and the weight of the edge.
     near: HashMap<u32, NearbyPhrase>,
 }
 
@@ -44,11 +44,11 @@ struct CandidatePath {
 impl<'a> PathTracer<'a> {
     /// Prepares a tracer for the walk of a variant from these seeds. Seeds of weight 0 start no path.
     pub(crate) fn new(graph: &'a Graph, variant: GraphVariant, seeds: &[Seed]) -> PathTracer<'a> {
-        let seeds = seeds.iter().filter(|seed| seed.weight > 0.0).map(|seed| (seed.phrase, seed.weight));
+        let seeds = seeds.iter().filter(|seed| seed.weight > 0.0).map(|seed| (graph.phrase_node(seed.phrase), seed.weight));
         let mut tracer = PathTracer {
             graph,
             edges: graph.adjacency(),
-            without: left_out(graph, variant),
+            without: left_out(graph, variant).map(|phrase| graph.phrase_node(phrase)),
             degrees: RefCell::default(),
             seeds: seeds.collect(),
             near: HashMap::new(),
@@ -57,7 +57,7 @@ impl<'a> PathTracer<'a> {
         tracer
     }
 
-    /// Returns the nodes one edge away from a seed. Among equally likely seeds the lowest number wins.
+    /// Returns the nodes one edge away from a seed. Among equally likely seeds the first in order wins.
     fn around(&self) -> HashMap<u32, NearbyPhrase> {
         let mut around: HashMap<u32, NearbyPhrase> = HashMap::new();
         for (&seed, &chance) in &self.seeds {
@@ -66,7 +66,7 @@ impl<'a> PathTracer<'a> {
                 let found = NearbyPhrase { seed, chance: start * f64::from(weight), weight };
                 // The map of seeds has no order, so ties are decided by number: paths must not differ between runs.
                 let best = around.entry(target).or_insert(found);
-                if found.chance > best.chance || (found.chance == best.chance && seed < best.seed) {
+                if found.chance > best.chance || (found.chance == best.chance && self.graph.node_order(seed, best.seed).is_lt()) {
                     *best = found;
                 }
             }
@@ -97,9 +97,8 @@ impl<'a> PathTracer<'a> {
     /// and of each edge's share among the edges of the phrase it leaves. Among equally likely paths the shortest wins,
     /// then the one whose last phrases come first. Empty if there is none.
     pub(crate) fn way(&self, passage: u32) -> Vec<PathEdge> {
-        let phrases = self.graph.phrases() as u32;
         let mut best = CandidatePath { chance: 0.0, steps: Vec::new() };
-        for (last, weight) in self.row(phrases + passage) {
+        for (last, weight) in self.row(self.graph.passage_node(passage)) {
             // Chance that the walk leaves `last` along this edge.
             let share = f64::from(weight) / self.degree(last);
             if let Some(&start) = self.seeds.get(&last) {
@@ -111,13 +110,13 @@ impl<'a> PathTracer<'a> {
             if !self.is_passable(last) {
                 continue;
             }
-            for (middle, step) in self.row(last).filter(|(target, _)| *target < phrases) {
+            for (middle, step) in self.row(last).filter(|(target, _)| self.graph.is_phrase(*target)) {
                 let Some(near) = self.near.get(&middle).filter(|_| self.is_passable(middle)) else { continue };
                 let chance = near.chance * f64::from(step) / self.degree(middle) * share;
                 best.improve(chance, &[(near.seed, near.weight), (middle, step), (last, weight)]);
             }
         }
-        let step = |(phrase, weight): (u32, f32)| PathEdge { phrase: self.graph.phrase(phrase).to_owned(), weight };
+        let step = |(node, weight): (u32, f32)| PathEdge { phrase: self.graph.node_text(node).to_owned(), weight };
         best.steps.into_iter().map(step).collect()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::local::{LocalPageRank, LocalScores, ScratchPool};
 use super::seeds::Seed;
 use crate::condition::TopPassages;
-use crate::graph::Graph;
+use crate::graph::{FlatGraph, Graph, AdjacentNode};
 use crate::mode::GraphVariant;
 use crate::options::GraphOptions;
 use crate::pagerank::{Edges, PageRankScores, PageRankSolver};
@@ -22,9 +22,18 @@ const LOCAL_WORK: usize = 2_000_000;
 /// PageRank solvers and buffers for one graph.
 #[derive(Debug)]
 pub(crate) struct GraphRanker {
-    /// Solvers for walks over the whole graph, most recently used first. `None` if the graph is too large for them.
-    whole: Option<Mutex<Vec<PreparedSolver>>>,
+    /// Walks over the whole graph. `None` if the graph is too large for them.
+    whole: Option<WholeGraph>,
     scratches: ScratchPool,
+}
+
+/// Solvers for walks over a whole graph.
+#[derive(Debug)]
+struct WholeGraph {
+    /// Solvers, most recently used first.
+    solvers: Mutex<Vec<PreparedSolver>>,
+    /// Graph in the order of a build, if commits have changed it since its base snapshot.
+    flat: Option<FlatGraph>,
 }
 
 /// Number of prepared solvers to keep.
@@ -74,12 +83,22 @@ impl PassageWeights {
 impl GraphRanker {
     /// Prepares walks over `whole`. `None` makes walks local, around their start.
     pub(crate) fn new(whole: Option<&Graph>) -> GraphRanker {
-        let usual = |graph| {
+        GraphRanker::reusing(whole, ScratchPool::default())
+    }
+
+    /// Prepares walks over the graph after a commit.
+    pub(crate) fn renewed(&self, whole: Option<&Graph>) -> GraphRanker {
+        GraphRanker::reusing(whole, self.scratches.clone())
+    }
+
+    fn reusing(whole: Option<&Graph>, scratches: ScratchPool) -> GraphRanker {
+        let usual = |graph: &Graph| {
             let damping = GraphOptions::default().damping;
-            let solver = Arc::new(OnceLock::from(Arc::new(solver(graph, damping, None))));
-            Mutex::new(vec![PreparedSolver { damping, without: None, solver }])
+            let flat = (!graph.is_base()).then(|| FlatGraph::of(graph));
+            let solver = Arc::new(OnceLock::from(Arc::new(solver(graph, flat.as_ref(), damping, None))));
+            WholeGraph { solvers: Mutex::new(vec![PreparedSolver { damping, without: None, solver }]), flat }
         };
-        GraphRanker { whole: whole.map(usual), scratches: ScratchPool::default() }
+        GraphRanker { whole: whole.map(usual), scratches }
     }
 
     /// Returns `true` if walks cover the whole graph.
@@ -97,22 +116,40 @@ impl GraphRanker {
         own: &PassageWeights,
         wanted: TopPassages<'_>,
     ) -> RankedPassages {
-        let phrases = graph.phrases();
         // The ignored phrase is part of the key of a solver, since it changes the matrix.
         let without = left_out(graph, options.variant);
         let Some(whole) = &self.whole else { return self.rank_locally(graph, options, seeds, own, wanted, without) };
-        let solver = prepared(whole, options.damping, without, || solver(graph, options.damping, without));
-        let mut reset = vec![0.0; phrases + graph.passages()];
-        seeds.iter().for_each(|seed| reset[seed.phrase as usize] = seed.weight as f32);
-        match own {
-            PassageWeights::Every(weights) => reset[phrases..].copy_from_slice(weights),
-            PassageWeights::Some(weights) => {
-                weights.iter().for_each(|&(number, weight)| reset[phrases + number as usize] = weight);
+        let flat = whole.flat.as_ref();
+        let make = || solver(graph, flat, options.damping, without);
+        let solver = prepared(&whole.solvers, options.damping, without, make);
+        let (phrases, passages) = match flat {
+            Some(flat) => (flat.phrases.len(), flat.passages.len()),
+            None => (graph.phrases(), graph.passages()),
+        };
+        let mut reset = vec![0.0; phrases + passages];
+        let mut set = |place: Option<u32>, weight: f32| {
+            if let Some(place) = place {
+                reset[place as usize] = weight;
+            }
+        };
+        for seed in seeds {
+            set(flat.map_or(Some(seed.phrase), |flat| flat.phrase(graph, seed.phrase)), seed.weight as f32);
+        }
+        let place = |passage| flat.map_or(Some(phrases as u32 + passage), |flat| flat.passage(passage));
+        match (own, flat) {
+            (PassageWeights::Every(weights), None) => reset[phrases..].copy_from_slice(weights),
+            (PassageWeights::Every(weights), Some(flat)) => {
+                let weights = flat.passages.iter().map(|&passage| weights[passage as usize]);
+                reset[phrases..].iter_mut().zip(weights).for_each(|(place, weight)| *place = weight);
+            }
+            (PassageWeights::Some(weights), _) => {
+                weights.iter().for_each(|&(number, weight)| set(place(number), weight));
             }
         }
         let PageRankScores { mass, missing, .. } = solver.solve(&reset, TOLERANCE);
-        let passages = mass[phrases..].iter().zip(0..);
-        RankedPassages { best: wanted.best(passages.map(|(&score, number)| Scored { number, score })), missing }
+        let number = |place: u32| flat.map_or(place, |flat| flat.passages[place as usize]);
+        let passages = mass[phrases..].iter().zip(0..).map(|(&score, place)| Scored { number: number(place), score });
+        RankedPassages { best: wanted.best(passages), missing }
     }
 
     fn rank_locally(
@@ -124,20 +161,25 @@ impl GraphRanker {
         wanted: TopPassages<'_>,
         without: Option<u32>,
     ) -> RankedPassages {
-        let phrases = graph.phrases() as u32;
-        let mut reset: Vec<(u32, f64)> = seeds.iter().map(|seed| (seed.phrase, seed.weight)).collect();
+        let mut reset: Vec<(u32, f64)> =
+            seeds.iter().map(|seed| (graph.phrase_node(seed.phrase), seed.weight)).collect();
+        let node = |passage| graph.passage_node(passage);
         match own {
             PassageWeights::Every(weights) => {
-                reset.extend(weights.iter().zip(phrases..).map(|(&weight, node)| (node, f64::from(weight))));
+                let weights = (0..).zip(weights).filter(|(_, weight)| !weight.is_nan());
+                reset.extend(weights.map(|(number, &weight)| (node(number), f64::from(weight))));
             }
             PassageWeights::Some(weights) => {
-                reset.extend(weights.iter().map(|&(number, weight)| (phrases + number, f64::from(weight))));
+                reset.extend(weights.iter().map(|&(number, weight)| (node(number), f64::from(weight))));
             }
         }
+        let without = without.map(|phrase| graph.phrase_node(phrase));
         let local = LocalPageRank { damping: options.damping, tolerance: LOCAL_TOLERANCE, work: LOCAL_WORK, without };
         let LocalScores { mass, missing } = local.solve(&graph.adjacency(), &reset, &self.scratches);
-        let passages = mass.iter().filter(|(node, _)| *node >= phrases);
-        let passages = passages.map(|&(node, score)| Scored { number: node - phrases, score });
+        let passages = mass.iter().filter_map(|&(node, score)| match graph.node(node) {
+            AdjacentNode::Passage(number) => Some(Scored { number, score }),
+            AdjacentNode::Phrase(_) => None,
+        });
         RankedPassages { best: wanted.best(passages), missing }
     }
 }
@@ -171,9 +213,18 @@ fn prepared(
 }
 
 /// Prepares a solver over the edges of the graph, without those of the phrase `without`.
-fn solver(graph: &Graph, damping: f64, without: Option<u32>) -> PageRankSolver<f32> {
+fn solver(graph: &Graph, flat: Option<&FlatGraph>, damping: f64, without: Option<u32>) -> PageRankSolver<f32> {
     let adjacency = graph.adjacency();
-    let mut edges = Edges { offsets: adjacency.offsets, targets: adjacency.targets, weights: adjacency.weights };
+    let (mut edges, phrases, without) = match flat {
+        None => {
+            let edges = Edges { offsets: adjacency.offsets, targets: adjacency.targets, weights: adjacency.weights };
+            (edges, graph.phrases(), without)
+        }
+        Some(flat) => {
+            let edges = Edges { offsets: &flat.offsets, targets: &flat.targets, weights: &flat.weights };
+            (edges, flat.phrases.len(), without.and_then(|phrase| flat.phrase(graph, phrase)))
+        }
+    };
     let mut weights = Vec::new();
     if let Some(without) = without {
         // Weight 0 removes an edge from the system without rebuilding the compressed rows.
@@ -184,7 +235,7 @@ fn solver(graph: &Graph, damping: f64, without: Option<u32>) -> PageRankSolver<f
         weights[edges.offsets[without as usize] as usize..edges.offsets[without as usize + 1] as usize].fill(0.0);
         edges.weights = &weights;
     }
-    PageRankSolver::new(&edges, graph.phrases(), damping)
+    PageRankSolver::new(&edges, phrases, damping)
 }
 
 #[cfg(test)]

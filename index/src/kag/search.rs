@@ -17,7 +17,7 @@ use crate::graph::phrase::normalize;
 use crate::hits::passages_stating;
 use crate::index::Index;
 use crate::query::Query;
-use crate::scored::{Scored, best};
+use crate::scored::Scored;
 use crate::triple::Triple;
 
 /// Maximum number of characters of the question that are embedded with each key entity; embedders read no further.
@@ -151,7 +151,7 @@ fn find(
     // Filtered before the best are taken, so that a condition does not shorten the list.
     let facts = facts_of(graph, &phrases).into_iter().filter(stated);
     let facts = facts.map(|fact| Scored { number: fact, score: dot(question, graph.fact_vector(fact)) });
-    let facts = best(facts.collect(), options.triples.max(query.k));
+    let facts = graph.best_facts(facts.collect(), options.triples.max(query.k));
     query.enter_stage("the passages were read")?;
     let passages = chunks.iter().map(|chunk| index.snapshot.store.passage(chunk.number));
     let passages = passages.collect::<Result<Vec<_>, _>>()?;
@@ -183,12 +183,10 @@ fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<QueryEntity> {
 /// Returns the phrases most similar to a vector, without the empty phrase, which stands for text without ASCII letters
 /// or digits.
 fn nearest(graph: &Graph, vector: &[f32], count: usize) -> Vec<Scored> {
-    let rows = graph.phrase_vectors().rows().zip(0..);
-    let scored = rows.map(|(row, number)| Scored { number, score: dot(vector, row) });
-    best(scored.filter(|scored| !graph.phrase(scored.number).is_empty()).collect(), count)
+    graph.nearest_phrases(vector, count, |phrase| !phrase.is_empty())
 }
 
-/// Returns every fact that names one of the phrases, in order.
+/// Returns every fact that names one of the phrases.
 fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
     let phrases: BTreeSet<u32> = phrases.iter().flatten().map(|scored| scored.number).collect();
     let mut facts = BTreeSet::new();

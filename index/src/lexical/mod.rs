@@ -1,30 +1,33 @@
 //! BM25 over title and text, by tantivy (k1 = 1.2, b = 0.75).
 //!
 //! The index is one segment in the order of the store, so tantivy's document IDs equal passage numbers and no field is
-//! stored. A query is plain text: it is analyzed like a passage and its terms are alternatives, so no character can
+//! stored. Documents changed since are in further segments in memory. A query is plain text: it is analyzed like a passage and its terms are alternatives, so no character can
 //! cause a syntax error.
 
 mod analyzer;
-mod filtered;
+mod delta;
+mod ranking;
 mod read_only;
 mod writer;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tantivy::collector::TopDocs;
 use tantivy::directory::MmapDirectory;
-use tantivy::query::{BooleanQuery, BoostQuery, Occur, Query, TermQuery};
 use tantivy::schema::{Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions};
 use tantivy::tokenizer::TextAnalyzer;
 use tantivy::{ReloadPolicy, Searcher, Term};
 
 use crate::condition::AllowedPassages;
+use crate::delta::{DocumentDelta, TouchedNumbers};
 use crate::error::IndexError;
 use crate::scored::Scored;
+use crate::store::PassageStore;
 
 pub(crate) use analyzer::NAME as ANALYZER;
+use delta::LexicalDelta;
 pub(crate) use writer::LexicalWriter;
 
 const CONTENT: &str = "content";
@@ -33,7 +36,15 @@ const CONTENT: &str = "content";
 const MOST_TERMS: usize = 1024;
 
 /// Lexical index of a snapshot.
+#[derive(Clone)]
 pub(crate) struct LexicalIndex {
+    base: Arc<BaseSegment>,
+    delta: LexicalDelta,
+    documents: Arc<DocumentDelta>,
+}
+
+/// Lexical index of the base snapshot.
+struct BaseSegment {
     dir: PathBuf,
     searcher: Searcher,
     content: Field,
@@ -42,7 +53,8 @@ pub(crate) struct LexicalIndex {
 
 impl fmt::Debug for LexicalIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lexical").field("documents", &self.searcher.num_docs()).finish_non_exhaustive()
+        let documents = self.documents.live();
+        f.debug_struct("Lexical").field("documents", &documents).field("delta", &self.delta).finish_non_exhaustive()
     }
 }
 
@@ -64,7 +76,25 @@ impl LexicalIndex {
             return Err(IndexError::corrupt(dir, format!("it does not hold {count} passages")));
         }
         let content = schema().get_field(CONTENT).map_err(opening())?;
-        Ok(LexicalIndex { dir: dir.to_owned(), searcher, content, analyzer: analyzer::analyzer() })
+        let base = BaseSegment { dir: dir.to_owned(), searcher, content, analyzer: analyzer::analyzer() };
+        let documents = Arc::new(DocumentDelta::new(u32::try_from(count).unwrap_or(u32::MAX)));
+        Ok(LexicalIndex { base: Arc::new(base), delta: LexicalDelta::default(), documents })
+    }
+
+    /// Returns the index over the same base snapshot after further changes. Without `touched`, all changed documents are
+    /// indexed again.
+    pub(crate) fn with_delta(
+        &self,
+        store: &PassageStore,
+        documents: Arc<DocumentDelta>,
+        touched: Option<&TouchedNumbers>,
+    ) -> Result<LexicalIndex, IndexError> {
+        let dir = &self.base.dir;
+        let delta = match touched {
+            Some(touched) => self.delta.changed(dir, store, &self.documents, &documents, touched)?,
+            None => LexicalDelta::of(dir, store, &documents)?,
+        };
+        Ok(LexicalIndex { base: Arc::clone(&self.base), delta, documents })
     }
 
     /// Returns the `limit` passages with the highest BM25 score that share a term with `text` and are in `allowed`
@@ -79,15 +109,7 @@ impl LexicalIndex {
         if terms.is_empty() || limit == 0 {
             return Ok(Vec::new());
         }
-        let clauses = terms.into_iter().map(|(term, times)| (Occur::Should, clause(term, times))).collect();
-        let query = BooleanQuery::new(clauses);
-        let failed = IndexError::lexical("search", &self.dir);
-        if let Some(allowed) = allowed {
-            return filtered::best(&self.searcher, &query, limit, allowed).map_err(failed);
-        }
-        let best = TopDocs::with_limit(limit).order_by_score();
-        let found = self.searcher.search(&query, &best).map_err(failed)?;
-        Ok(found.into_iter().map(|(score, address)| Scored { number: address.doc_id, score }).collect())
+        self.ranked(&terms, limit, allowed).map_err(IndexError::lexical("search", &self.base.dir))
     }
 
     /// Returns the distinct terms of `text` in order, each with its number of occurrences.
@@ -95,7 +117,7 @@ impl LexicalIndex {
         let mut terms: Vec<(Term, f32)> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
         // Analyzers hold buffers, and searches run side by side.
-        let mut analyzer = self.analyzer.clone();
+        let mut analyzer = self.base.analyzer.clone();
         let mut tokens = analyzer.token_stream(text);
         while let Some(token) = tokens.next() {
             match places.get(&token.text) {
@@ -103,18 +125,12 @@ impl LexicalIndex {
                 None if terms.len() == MOST_TERMS => {}
                 None => {
                     places.insert(token.text.clone(), terms.len());
-                    terms.push((Term::from_field_text(self.content, &token.text), 1.0));
+                    terms.push((Term::from_field_text(self.base.content, &token.text), 1.0));
                 }
             }
         }
         terms
     }
-}
-
-/// Builds the clause of a term. A term that occurs several times in the query counts as many times.
-fn clause(term: Term, times: f32) -> Box<dyn Query> {
-    let query = Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs));
-    if times > 1.0 { Box::new(BoostQuery::new(query, times)) } else { query }
 }
 
 fn schema() -> Schema {

@@ -3,17 +3,20 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use tantivy::directory::MmapDirectory;
+use tantivy::directory::{MmapDirectory, RamDirectory};
 use tantivy::indexer::SingleSegmentIndexWriter;
 use tantivy::schema::Field;
 use tantivy::tokenizer::TokenizerManager;
-use tantivy::{Index, TantivyDocument};
+use tantivy::{Directory, Index, TantivyDocument};
 
 use super::{CONTENT, analyzer, schema};
 use crate::error::IndexError;
 
 /// Initial size of tantivy's hash table of terms; the table grows by itself.
 const MEMORY_BUDGET: usize = 64 << 20;
+
+/// Initial size of the table for a segment in memory.
+const SMALL_BUDGET: usize = 1 << 20;
 
 /// Maximum bytes of a segment being written. tantivy addresses its buffer with 32 bits and silently overwrites its
 /// beginning beyond them; its own multi-segment writer stays below that.
@@ -36,13 +39,23 @@ impl LexicalWriter {
     /// Creates the folder and starts an empty index in it.
     pub(crate) fn create(dir: &Path) -> Result<LexicalWriter, IndexError> {
         std::fs::create_dir(dir).map_err(IndexError::io("create", dir))?;
+        let files =
+            MmapDirectory::open(dir).map_err(|error| IndexError::lexical("create", dir)(error.into()))?;
+        LexicalWriter::start(dir, files, MEMORY_BUDGET)
+    }
+
+    /// Starts an empty index in memory, for few documents. Messages name `dir`.
+    pub(super) fn in_memory(dir: &Path, files: RamDirectory) -> Result<LexicalWriter, IndexError> {
+        LexicalWriter::start(dir, files, SMALL_BUDGET)
+    }
+
+    fn start(dir: &Path, files: impl Into<Box<dyn Directory>>, budget: usize) -> Result<LexicalWriter, IndexError> {
         let creating = || IndexError::lexical("create", dir);
-        let files = MmapDirectory::open(dir).map_err(|error| creating()(error.into()))?;
         let content = schema().get_field(CONTENT).map_err(creating())?;
         let writer = Index::builder()
             .schema(schema())
             .tokenizers(tokenizers())
-            .single_segment_index_writer(files, MEMORY_BUDGET)
+            .single_segment_index_writer(files, budget)
             .map_err(creating())?;
         Ok(LexicalWriter { dir: dir.to_owned(), writer, content })
     }
@@ -58,7 +71,7 @@ impl LexicalWriter {
     /// sets this finds one to two more supporting passages in a hundred.
     pub(crate) fn add(&mut self, title: &str, text: &str) -> Result<(), IndexError> {
         let mut document = TantivyDocument::default();
-        for part in [title, title, text] {
+        for part in parts(title, text) {
             document.add_text(self.content, part);
         }
         self.writer.add_document(document).map_err(IndexError::lexical("write", &self.dir))
@@ -66,8 +79,18 @@ impl LexicalWriter {
 
     /// Writes the segment.
     pub(crate) fn finish(self) -> Result<(), IndexError> {
-        self.writer.finalize().map(drop).map_err(IndexError::lexical("write", &self.dir))
+        self.finish_index().map(drop)
     }
+
+    /// Writes the segment and returns the index.
+    pub(super) fn finish_index(self) -> Result<Index, IndexError> {
+        self.writer.finalize().map_err(IndexError::lexical("write", &self.dir))
+    }
+}
+
+/// Returns the texts of a passage as indexed.
+pub(super) fn parts<'a>(title: &'a str, text: &'a str) -> [&'a str; 3] {
+    [title, title, text]
 }
 
 fn tokenizers() -> TokenizerManager {

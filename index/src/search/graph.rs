@@ -166,7 +166,7 @@ impl SearchContext<'_> {
             return Ok((PassageSimilarities::Every(scores), scale));
         }
         let best = dense.search(vector, limit.max(OWN), self.query.deadline, None)?;
-        let scale = Scale::of(dense.sample(vector, SAMPLE).chain(best.iter().map(|scored| scored.score)));
+        let scale = Scale::of(dense.sample(vector, SAMPLE).into_iter().chain(best.iter().map(|scored| scored.score)));
         Ok((PassageSimilarities::Best(best), scale))
     }
 
@@ -217,7 +217,9 @@ impl PassageSimilarities {
     fn ranked(&self, scale: Scale, wanted: TopPassages<'_>) -> Vec<RankedPassage> {
         let scored = match self {
             PassageSimilarities::Every(scores) => {
-                wanted.best(scores.iter().zip(0..).map(|(&score, number)| Scored { number, score }))
+                let scored = scores.iter().zip(0..).map(|(&score, number)| Scored { number, score });
+                // Numbers that are not in use have no score.
+                wanted.best(scored.filter(|scored| !scored.score.is_nan()))
             }
             PassageSimilarities::Best(scored) => scored.iter().take(wanted.limit).copied().collect(),
         };

@@ -4,6 +4,7 @@
 //! `u64` offset of each record and of the end of the last · `u32` numbers in the order of their IDs · `u64` count,
 //! `u64` offset of the offsets, magic again. The checksum is in the manifest.
 
+mod current;
 mod writer;
 
 use std::cmp::Ordering;
@@ -18,6 +19,7 @@ use crate::error::IndexError;
 use crate::evidence::Passage;
 use crate::extract::Passages;
 
+pub(crate) use current::{CurrentStore, DensePassages};
 pub(crate) use writer::StoreWriter;
 
 const MAGIC: [u8; 8] = *b"WMSTORE1";
@@ -134,7 +136,7 @@ impl PassageStore {
         self.map[..self.offsets].get(start..end)
     }
 
-    fn broken(&self, number: u32) -> IndexError {
+    pub(super) fn broken(&self, number: u32) -> IndexError {
         IndexError::corrupt(&self.path, format!("passage {number} cannot be read"))
     }
 }

@@ -16,6 +16,10 @@ pub struct RetrievalArgs {
     #[arg(long, env = "WAYMARK_READ_ONLY_INDEX")]
     pub read_only_index: bool,
 
+    /// Number of earlier snapshots of the index to keep, for `waymark index snapshots` and `waymark index restore`.
+    #[arg(long, env = "WAYMARK_KEEP_SNAPSHOTS", value_name = "N", default_value_t = 0)]
+    pub keep_snapshots: usize,
+
     /// Embedding model for the index and for `/v1/embeddings`: a name in the catalog, a directory, or `mock`, which
     /// needs no weights and captures little meaning.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
@@ -41,6 +45,8 @@ pub struct RetrievalConfig {
     pub index: Option<PathBuf>,
     /// If `true`, documents can be changed over HTTP.
     pub writable: bool,
+    /// Number of earlier snapshots to keep.
+    pub keep_snapshots: usize,
     /// Catalog name or directory of the embedder.
     pub embedder: String,
     /// Number of search threads.
@@ -60,6 +66,7 @@ impl RetrievalArgs {
         Ok(RetrievalConfig {
             index: self.index,
             writable: !self.read_only_index,
+            keep_snapshots: self.keep_snapshots,
             embedder: self.embedder,
             threads: or_cores(self.search_threads),
             deadline: Duration::from_millis(self.search_deadline_ms),

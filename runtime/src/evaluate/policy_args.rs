@@ -184,6 +184,7 @@ impl PolicyArgs {
         let retrieval = RetrievalConfig {
             index: Some(index.to_owned()),
             writable: false,
+            keep_snapshots: 0,
             embedder: self.embedder.clone(),
             threads,
             deadline: SEARCH_DEADLINE,

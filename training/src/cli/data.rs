@@ -166,6 +166,7 @@ impl Args {
         let config = RetrievalConfig {
             index: None,
             writable: false,
+            keep_snapshots: 0,
             embedder: self.embedder.clone(),
             threads: 1,
             deadline: Duration::from_secs(60),

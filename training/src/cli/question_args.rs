@@ -129,6 +129,7 @@ impl QuestionArgs {
         let retrieval = RetrievalConfig {
             index: Some(dir.to_owned()),
             writable: false,
+            keep_snapshots: 0,
             embedder: self.embedder.clone(),
             threads,
             deadline: SEARCH_DEADLINE,

@@ -59,11 +59,11 @@ impl Candidates {
         }
     }
 
-    fn look(&mut self, number: u32, value: f64, slack: f64) {
+    fn look(&mut self, number: u32, value: f64, slack: f64, gone: &dyn Fn(u32) -> bool) {
         let low = value - slack;
         let high = value + slack;
         // The floor only rises, so a row below it now can never return.
-        if high < self.floor() {
+        if high < self.floor() || gone(number) {
             return;
         }
         self.rows.push((number, high));
@@ -84,8 +84,15 @@ impl Candidates {
 
 impl Codes {
     /// Returns the `k` rows of `vectors` with the largest dot product with `query`, and the smallest and largest
-    /// product of all rows, equal to the bit to computing every product in `f32`. `None` without rows.
-    pub(crate) fn extremes(&self, vectors: &VectorFile, query: &[f32], k: usize) -> Option<Extremes> {
+    /// product of all rows, equal to the bit to computing every product in `f32`. Leaves rows out that are `gone`. `None`
+    /// without rows.
+    pub(crate) fn extremes(
+        &self,
+        vectors: &VectorFile,
+        query: &[f32],
+        k: usize,
+        gone: &dyn Fn(u32) -> bool,
+    ) -> Option<Extremes> {
         let coded = CodedQuery::of(query);
         let mut largest = Candidates::of(k.max(1));
         let mut least = Candidates::of(1);
@@ -100,9 +107,9 @@ impl Codes {
                 let whole = 128 * (i64::from(high) - 64 * i64::from(row.sum)) + i64::from(low);
                 let value = f64::from(row.scale) * coded.step * whole as f64;
                 let slack = coded.slack(row, rounding);
-                largest.look(number, value, slack);
+                largest.look(number, value, slack, gone);
                 // Negated, so that the same code finds the minimum.
-                least.look(number, -value, slack);
+                least.look(number, -value, slack, gone);
                 number += 1;
             }
         }

@@ -45,7 +45,7 @@ proptest! {
     #[test]
     fn finds_what_computing_every_product_finds((rows, query) in rows(), k in 0_usize..12) {
         let (_dir, vectors, codes) = write(&rows, query.len());
-        prop_assert_eq!(codes.extremes(&vectors, &query, k).unwrap(), every_product(&rows, &query, k));
+        prop_assert_eq!(codes.extremes(&vectors, &query, k, &|_| false).unwrap(), every_product(&rows, &query, k));
     }
 
     #[test]
@@ -87,7 +87,7 @@ fn few_vectors_are_read_among_many() {
 #[test]
 fn a_file_of_another_size_is_refused_and_no_rows_are_no_answer() {
     let (dir, vectors, codes) = write(&[], 3);
-    assert_eq!(codes.extremes(&vectors, &[0.0; 3], 5), None);
+    assert_eq!(codes.extremes(&vectors, &[0.0; 3], 5, &|_| false), None);
     let error = Codes::open(&dir.path().join("codes"), 1, 3).unwrap_err().to_string();
     assert!(error.contains("codes") && error.contains("damaged"), "{error}");
 }

@@ -16,7 +16,7 @@ use std::path::Path;
 use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use super::phrase::has_synonyms;
 use super::table::{StringTable, starts};
-use crate::dense::VectorFile;
+use crate::dense::{VectorFile, VectorRows};
 use crate::error::IndexError;
 
 use best_neighbors::BestNeighbors;
@@ -92,6 +92,17 @@ impl Neighbors {
         columns.column(&self.scores)?;
         columns.finish()
     }
+}
+
+/// Finds for each of some phrases all others among `columns` that are similar enough to be synonyms, exactly.
+pub(crate) fn all_similar(
+    vectors: &dyn VectorRows,
+    queries: &[u32],
+    columns: &[u32],
+    threads: usize,
+) -> Result<Vec<(u32, Vec<(u32, f32)>)>, IndexError> {
+    let found = scan::all(vectors, queries, columns, threads)?;
+    Ok(found.into_iter().map(|(phrase, best)| (phrase, best.list())).collect())
 }
 
 /// Returns the phrases that can be synonyms, and those that can have synonyms.

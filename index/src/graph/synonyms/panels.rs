@@ -1,7 +1,7 @@
 //! Prefixes of many vectors, laid out so that the dot products of a few queries with sixteen prefixes accumulate in
 //! registers.
 
-use crate::dense::{VectorFile, dot};
+use crate::dense::{VectorRows, dot};
 
 /// Number of columns per panel.
 pub(super) const WIDTH: usize = 16;
@@ -45,7 +45,7 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    pub(super) fn of(vectors: &VectorFile, columns: &[u32], cut: PrefixSplit) -> Panels {
+    pub(super) fn of(vectors: &dyn VectorRows, columns: &[u32], cut: PrefixSplit) -> Panels {
         let panel = cut.first() * WIDTH;
         let count = columns.len().div_ceil(WIDTH);
         let mut numbers = vec![0.0; count * panel];

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::panels::{HEIGHT, Panels, PrefixSplit, WIDTH};
 use super::parallel::share;
 use super::{BestNeighbors, THRESHOLD};
-use crate::dense::{VectorFile, dot};
+use crate::dense::{VectorFile, VectorRows, dot};
 use crate::error::IndexError;
 
 /// Number of queries that a thread takes at once.
@@ -30,7 +30,28 @@ pub(super) fn nearest(
     threads: usize,
     done: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
-    let mut found: Vec<(u32, BestNeighbors)> = queries.iter().map(|&query| (query, BestNeighbors::default())).collect();
+    let found = queries.iter().map(|&query| (query, BestNeighbors::default())).collect();
+    compare(vectors, found, columns, threads, done)
+}
+
+/// Finds for each query every neighbor among `columns`, excluding itself.
+pub(super) fn all(
+    vectors: &dyn VectorRows,
+    queries: &[u32],
+    columns: &[u32],
+    threads: usize,
+) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
+    let found = queries.iter().map(|&query| (query, BestNeighbors::all())).collect();
+    compare(vectors, found, columns, threads, &|_| ())
+}
+
+fn compare(
+    vectors: &dyn VectorRows,
+    mut found: Vec<(u32, BestNeighbors)>,
+    columns: &[u32],
+    threads: usize,
+    done: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
     let cut = PrefixSplit::of(vectors.dims());
     let all = columns.len() as u64;
     let pairs = AtomicU64::new(0);
@@ -49,7 +70,7 @@ pub(super) fn nearest(
 
 /// Chunk of columns being compared with the queries.
 struct Scan<'a> {
-    vectors: &'a VectorFile,
+    vectors: &'a dyn VectorRows,
     columns: &'a [u32],
     panels: Panels,
     cut: PrefixSplit,

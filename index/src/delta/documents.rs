@@ -1,0 +1,167 @@
+//! Documents changed since the base snapshot.
+
+use std::sync::Arc;
+
+use super::layered::Layered;
+use super::record::RecordDocument;
+use crate::condition::AllowedPassages;
+use crate::error::IndexError;
+use crate::store::PassageStore;
+
+/// Documents added, replaced and removed since the base snapshot.
+///
+/// A passage keeps its number until the next merge: a replaced document stays in its place, a removed one leaves a gap,
+/// and new documents follow the last number. The order of the documents, by which ties are broken, is therefore that of
+/// an index built from scratch.
+#[derive(Debug, Clone)]
+pub(crate) struct DocumentDelta {
+    /// Number of passages in the base snapshot.
+    base: u32,
+    /// First unused number.
+    bound: u32,
+    live: u32,
+    /// Newest document of every changed number. `None` if it was removed.
+    changed: Layered<u32, Option<Arc<RecordDocument>>>,
+    /// Number of every ID that was added or removed. `None` if it was removed.
+    ids: Layered<String, Option<u32>>,
+    /// Numbers in use. `None` if no document was removed.
+    alive: Option<Arc<AllowedPassages>>,
+}
+
+/// Numbers that a record changes.
+#[derive(Debug, Default)]
+pub(crate) struct TouchedNumbers {
+    /// Numbers whose earlier document is gone, replaced or not.
+    pub(crate) left: Vec<u32>,
+    /// Numbers of added and replacing documents, in the order of the record.
+    pub(crate) came: Vec<u32>,
+}
+
+impl DocumentDelta {
+    /// No change since a snapshot of this number of passages.
+    pub(crate) fn new(base: u32) -> DocumentDelta {
+        DocumentDelta {
+            base,
+            bound: base,
+            live: base,
+            changed: Layered::default(),
+            ids: Layered::default(),
+            alive: None,
+        }
+    }
+
+    /// Returns `true` if nothing has changed since the base snapshot.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changed.is_empty()
+    }
+
+    /// Number of passages in the base snapshot.
+    pub(crate) fn base(&self) -> u32 {
+        self.base
+    }
+
+    /// First number that no passage has.
+    pub(crate) fn bound(&self) -> u32 {
+        self.bound
+    }
+
+    /// Number of documents.
+    pub(crate) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Numbers in use. `None` if all numbers below [`DocumentDelta::bound`] are.
+    pub(crate) fn alive(&self) -> Option<&Arc<AllowedPassages>> {
+        self.alive.as_ref()
+    }
+
+    /// Returns the changed document with this number: `None` if it is that of the base snapshot, `Some(None)` if it was
+    /// removed.
+    pub(crate) fn get(&self, number: u32) -> Option<Option<&Arc<RecordDocument>>> {
+        if self.changed.is_empty() {
+            return None;
+        }
+        self.changed.get(&number).map(Option::as_ref)
+    }
+
+    /// Returns the changed number of an ID: `None` if the base snapshot decides, `Some(None)` if it was removed.
+    pub(crate) fn find(&self, id: &str) -> Option<Option<u32>> {
+        self.ids.get(id).copied()
+    }
+
+    /// Iterates over the changed documents that are in the index, in no particular order.
+    pub(crate) fn documents(&self) -> impl Iterator<Item = (u32, &Arc<RecordDocument>)> {
+        self.changed.iter().filter_map(|(&number, document)| Some((number, document.as_ref()?)))
+    }
+
+    /// Iterates over all changed numbers, removed ones included, in no particular order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.changed.iter().map(|(&number, _)| number)
+    }
+
+    /// Iterates over the numbers in use, in order.
+    pub(crate) fn live_numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.bound).filter(|&number| self.alive.as_ref().is_none_or(|alive| alive.contains(number)))
+    }
+
+    /// Applies removals and then additions. Returns the new state and the touched numbers. Fails if more documents would
+    /// exist than numbers.
+    pub(crate) fn applied(
+        &self,
+        store: &PassageStore,
+        deleted: &[String],
+        upserted: &[Arc<RecordDocument>],
+    ) -> Result<(DocumentDelta, TouchedNumbers), IndexError> {
+        let mut next = self.clone();
+        let mut touched = TouchedNumbers::default();
+        for id in deleted {
+            if let Some(number) = next.number(store, id)? {
+                next.remove(number, id);
+                touched.left.push(number);
+            }
+        }
+        for document in upserted {
+            let number = match next.number(store, &document.id)? {
+                Some(number) => {
+                    touched.left.push(number);
+                    number
+                }
+                None => next.append(&document.id)?,
+            };
+            next.changed.insert(number, Some(Arc::clone(document)));
+            touched.came.push(number);
+        }
+        next.changed.settle();
+        next.ids.settle();
+        Ok((next, touched))
+    }
+
+    fn number(&self, store: &PassageStore, id: &str) -> Result<Option<u32>, IndexError> {
+        self.find(id).map_or_else(|| store.find(id), Ok)
+    }
+
+    fn append(&mut self, id: &str) -> Result<u32, IndexError> {
+        let number = self.bound;
+        // The largest number marks removed nodes of the vector graph.
+        if number == u32::MAX - 1 {
+            return Err(IndexError::TooLarge { limit: u64::from(number) });
+        }
+        self.ids.insert(id.to_owned(), Some(number));
+        self.bound += 1;
+        self.live += 1;
+        if let Some(alive) = &mut self.alive {
+            let alive = Arc::make_mut(alive);
+            alive.reach(self.bound as usize);
+            alive.insert(number);
+        }
+        Ok(number)
+    }
+
+    fn remove(&mut self, number: u32, id: &str) {
+        let alive = self.alive.get_or_insert_with(|| Arc::new(AllowedPassages::all(self.bound as usize)));
+        Arc::make_mut(alive).remove(number);
+        self.ids.insert(id.to_owned(), None);
+        self.changed.insert(number, None);
+        self.live -= 1;
+    }
+}

@@ -1,0 +1,13 @@
+//! Changes since the base snapshot: a log of records on disk, and overlays over the mapped files in memory.
+//!
+//! A commit appends one record and publishes it by the manifest; the overlays answer together with the base snapshot as
+//! an index built from scratch does. A merge writes a new base snapshot and starts a new log.
+
+mod documents;
+mod layered;
+pub(crate) mod log;
+mod record;
+
+pub(crate) use documents::{DocumentDelta, TouchedNumbers};
+pub(crate) use layered::Layered;
+pub(crate) use record::{DeltaRecord, RecordDocument};

@@ -1,0 +1,311 @@
+//! Merges: write a new base snapshot from a base snapshot and its log, while searches and commits go on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::batch_embedder::BatchEmbedder;
+use crate::build::{BaseSnapshot, SnapshotWriter};
+use crate::commit::CommitOptions;
+use crate::delta::{DeltaRecord, log};
+use crate::embedding_cache::EmbeddingCache;
+use crate::error::IndexError;
+use crate::folder::{LockedFolder, MergeLock, PartialSnapshot};
+use crate::graph::{Deriving, Graph};
+use crate::layout::{delta_name, snapshot_name};
+use crate::live::LiveIndex;
+use crate::manifest::{DeltaInfo, GraphInfo, Manifest};
+use crate::options::OpenOptions;
+use crate::progress::{BuildPhase, BuildProgress};
+use crate::snapshot::{Snapshot, change};
+use crate::store::CurrentStore;
+
+/// Longest time for which a merge waits for a running commit.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Result of a merge.
+enum Merged {
+    /// Published, and searched by the live index.
+    Done,
+    /// Another merge is running, or there is nothing to merge.
+    Nothing,
+}
+
+impl LiveIndex {
+    /// Writes a new base snapshot with all changes of the log, and publishes it. Returns `true` if it did; `false` if
+    /// there are no changes or another merge is running. Searches and commits go on meanwhile; commits made during the
+    /// merge are carried over.
+    ///
+    /// Writes at most about `bytes_per_second`; `None` is unlimited.
+    ///
+    /// # Errors
+    /// If a file is damaged, the index was replaced meanwhile, or the disk fails. The index is unchanged then.
+    pub fn merge(&self, options: &CommitOptions, bytes_per_second: Option<u64>) -> Result<bool, IndexError> {
+        let Some(lock) = MergeLock::take(&self.dir)? else { return Ok(false) };
+        let merge = Merge { live: self, options, lock, pace: Pace::new(bytes_per_second) };
+        merge.run().map(|merged| matches!(merged, Merged::Done))
+    }
+
+    /// Starts a thread that merges the log whenever it has grown large, and ends with the index. Commits of this process
+    /// then leave merges to it.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn merge_in_background(
+        self: &Arc<Self>,
+        options: CommitOptions,
+        bytes_per_second: Option<u64>,
+        every: Duration,
+    ) -> std::io::Result<()> {
+        self.merging.store(true, Ordering::Relaxed);
+        let watched = Arc::downgrade(self);
+        let work = move || {
+            let mut wait = every;
+            loop {
+                thread::sleep(wait);
+                wait = every;
+                let Some(live) = watched.upgrade() else { break };
+                if !live.current().manifest().needs_merge() {
+                    continue;
+                }
+                let begun = Instant::now();
+                match live.merge(&options, bytes_per_second) {
+                    Ok(true) => tracing::info!(seconds = begun.elapsed().as_secs_f64(), "merged the log of changes"),
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot merge the log of changes: trying again later");
+                        wait = every.saturating_mul(30);
+                    }
+                }
+            }
+        };
+        thread::Builder::new().name("index-merge".to_owned()).spawn(work).map(drop)
+    }
+}
+
+struct Merge<'a> {
+    live: &'a LiveIndex,
+    options: &'a CommitOptions,
+    lock: MergeLock,
+    pace: Pace,
+}
+
+/// Merged snapshot, and the commits made during the merge.
+struct MergedTail {
+    /// Manifest of the merged snapshot, under the number of the one it was made from.
+    merged: Manifest,
+    store: CurrentStore,
+    graph: Option<Graph>,
+    /// Records carried over, to write to the new log.
+    records: Vec<DeltaRecord>,
+    /// End of the carried records in the old log.
+    end: u64,
+}
+
+impl Merge<'_> {
+    fn run(&self) -> Result<Merged, IndexError> {
+        let base = self.live.current();
+        let base = &base.snapshot;
+        let Some(delta) = base.manifest.delta.clone() else { return Ok(Merged::Nothing) };
+        let part = self.lock.create_part(base.manifest.snapshot)?;
+        let merged = self.write(base, &part)?;
+        // Without any triple, a new base snapshot has no graph, which the next commit that brings some decides.
+        if merged.graph.is_some() != base.graph.is_some() {
+            return Ok(Merged::Nothing);
+        }
+        let unwalked = OpenOptions { walk_below: 0, ..self.live.options.clone() };
+        let Snapshot { store, graph, .. } = Snapshot::open_files(part.path(), merged.clone(), &unwalked)?;
+        let mut tail = MergedTail { merged, store, graph, records: Vec::new(), end: delta.bytes };
+        // Most of the commits made meanwhile are carried over before the lock is taken, which delays the next commit.
+        for _ in 0..3 {
+            let now = Manifest::read(&self.live.dir)?;
+            self.carry(&mut tail, &delta, &now)?;
+        }
+        self.live.publishing.store(true, Ordering::SeqCst);
+        let published = self.writing().and_then(|writing| {
+            self.live.catch_up()?;
+            let now = Manifest::read(&self.live.dir)?;
+            self.carry(&mut tail, &delta, &now)?;
+            self.publish(&writing, part, tail, &now)
+        });
+        self.live.publishing.store(false, Ordering::SeqCst);
+        published.map(|()| Merged::Done)
+    }
+
+    /// Takes the lock of the folder, waiting for a running commit.
+    fn writing(&self) -> Result<LockedFolder, IndexError> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match LockedFolder::lock(&self.live.dir) {
+                Err(IndexError::Locked { .. }) if Instant::now() < end => thread::sleep(Duration::from_millis(5)),
+                other => return other,
+            }
+        }
+    }
+
+    /// Writes the files of the merged snapshot.
+    fn write(&self, base: &Snapshot, part: &PartialSnapshot) -> Result<Manifest, IndexError> {
+        let mut memory = EmbeddingCache::open(&self.live.dir, self.live.embed.as_ref(), false)?;
+        base.remember(&mut memory)?;
+        let embed = self.live.embed.as_ref();
+        let embedding = BatchEmbedder { embed, batch: self.options.batch, memory: &memory };
+        let progress = &self.pace;
+        let draft = SnapshotWriter { embedding, threads: self.options.threads, extract: None, progress };
+        let mut next = 0..;
+        let live = |number| base.store.delta.alive().is_none_or(|alive| alive.contains(number));
+        let moved = (0..base.store.bound()).map(|number| live(number).then(|| next.next()).flatten());
+        let moved: Vec<Option<u32>> = moved.collect();
+        let files = self.live.dir.join(snapshot_name(base.manifest.base()));
+        let goes_on = BaseSnapshot { snapshot: base, files: &files, moved: &moved, again: None };
+        let mut documents = base.store.numbers().map(|number| base.document(number));
+        let graph = draft.write(part, &mut documents, Some(goes_on))?;
+        // What was copied must be what was once written: damage must not get a fresh checksum.
+        base.manifest.verify(&self.live.dir, true)?;
+        let source = base.manifest.graph.as_ref().map(|graph| graph.source.clone());
+        let graph = graph.map(|graph| GraphInfo { source: source.unwrap_or_else(|| graph.source.clone()), ..graph });
+        draft.seal(part, base.manifest.snapshot, base.manifest.corpus.clone(), graph)
+    }
+
+    /// Applies the records that commits have appended to the old log since.
+    fn carry(&self, tail: &mut MergedTail, merged: &DeltaInfo, now: &Manifest) -> Result<(), IndexError> {
+        let replaced = || IndexError::Replaced { dir: self.live.dir.clone() };
+        let delta = now.delta.as_ref().ok_or_else(replaced)?;
+        if delta.base != merged.base || delta.log != merged.log || delta.bytes < tail.end {
+            return Err(replaced());
+        }
+        let path = self.live.dir.join(&delta.log);
+        for record in log::read(&path, tail.end, delta.bytes, now.embedder.dims)? {
+            self.carry_record(tail, record)?;
+        }
+        tail.end = delta.bytes;
+        Ok(())
+    }
+
+    fn carry_record(&self, tail: &mut MergedTail, record: DeltaRecord) -> Result<(), IndexError> {
+        let current = self.live.current();
+        let known = current.snapshot.graph.as_ref();
+        let memory = EmbeddingCache::open(&self.live.dir, self.live.embed.as_ref(), false)?;
+        let embedding = BatchEmbedder { embed: self.live.embed.as_ref(), batch: self.options.batch, memory: &memory };
+        let embed = |what, texts: &[String]| known_vectors(&embedding, known, what, texts);
+        let deriving = Deriving::Fresh { embed: &embed, threads: self.options.threads };
+        let (state, derived) = change(&tail.store, tail.graph.as_ref(), &record, deriving)?;
+        tail.store.delta = state.documents;
+        tail.graph = state.graph;
+        tail.records.push(DeltaRecord { derived, ..record });
+        Ok(())
+    }
+
+    /// Moves the merged files to their place, writes the carried records, and publishes.
+    fn publish(
+        &self,
+        writing: &LockedFolder,
+        part: PartialSnapshot,
+        tail: MergedTail,
+        now: &Manifest,
+    ) -> Result<(), IndexError> {
+        let MergedTail { merged, records, .. } = tail;
+        let number = writing.next_snapshot(Some(now.snapshot))?;
+        let mut manifest = renumbered(merged, number);
+        writing.rename_snapshot(part, number)?;
+        if !records.is_empty() {
+            // The folder has the first number, so the log and the snapshot have the next one.
+            let snapshot = number.checked_add(1).ok_or_else(|| IndexError::Numbers { dir: self.live.dir.clone() })?;
+            let log = delta_name(snapshot);
+            let path = self.live.dir.join(&log);
+            let mut bytes = 0;
+            for record in &records {
+                bytes = log::append(&path, bytes, record, now.embedder.dims)?;
+            }
+            let changes = records.iter().map(|record| (record.deleted.len() + record.upserted.len()) as u64).sum();
+            manifest.delta = Some(DeltaInfo {
+                base: number,
+                passages: manifest.passages,
+                graph: manifest.graph.take(),
+                log,
+                bytes,
+                commits: records.len() as u64,
+                changes,
+            });
+            manifest.snapshot = snapshot;
+            manifest.passages = now.passages;
+            manifest.graph.clone_from(&now.graph);
+        }
+        let manifest = manifest.seal();
+        // Opened again under its final name, which error messages use, and ready for walks.
+        let options = OpenOptions { verify: false, ..self.live.options.clone() };
+        let snapshot = Snapshot::open(&self.live.dir, manifest.clone(), &options)?;
+        if Manifest::read(&self.live.dir)? != *now {
+            return Err(IndexError::Replaced { dir: self.live.dir.clone() });
+        }
+        writing.publish(&manifest, self.options.keep)?;
+        self.live.published(snapshot);
+        if let Err(error) = writing.sweep(Some(&manifest)) {
+            tracing::warn!(%error, "cannot remove the merged snapshot");
+        }
+        Ok(())
+    }
+}
+
+/// Gives a merged snapshot its number.
+fn renumbered(merged: Manifest, number: u64) -> Manifest {
+    let before = format!("{}/", snapshot_name(merged.snapshot));
+    let within = |name: String| name.strip_prefix(&before).map(str::to_owned).unwrap_or(name);
+    let name = |name| format!("{}/{}", snapshot_name(number), within(name));
+    let files = merged.files.into_iter().map(|(file, sum)| (name(file), sum)).collect();
+    Manifest { snapshot: number, files, ..merged }
+}
+
+/// Returns the vectors of texts, those that the graph knows without embedding them.
+fn known_vectors(
+    embedding: &BatchEmbedder<'_>,
+    graph: Option<&Graph>,
+    what: &'static str,
+    texts: &[String],
+) -> Result<Vec<Vec<f32>>, IndexError> {
+    let mut known: HashMap<&str, Vec<f32>> = HashMap::new();
+    if let Some(graph) = graph {
+        let facts = if what == "facts" { graph.added_facts() } else { HashMap::new() };
+        for text in texts {
+            let vector = if what == "facts" { facts.get(text.as_str()).copied() } else { graph.known_vector(text) };
+            if let Some(vector) = vector {
+                known.insert(text, vector.to_vec());
+            }
+        }
+    }
+    let missing: Vec<String> = texts.iter().filter(|text| !known.contains_key(text.as_str())).cloned().collect();
+    let found = embedding.vectors(what, &missing)?;
+    known.extend(missing.iter().map(String::as_str).zip(found));
+    Ok(texts.iter().map(|text| known.get(text.as_str()).cloned().unwrap_or_default()).collect())
+}
+
+/// Limit on the bytes that a merge writes per second. Sleeps in the progress reports of the writers.
+#[derive(Debug)]
+struct Pace {
+    begun: Instant,
+    before: u64,
+    bytes_per_second: Option<u64>,
+}
+
+impl Pace {
+    fn new(bytes_per_second: Option<u64>) -> Pace {
+        Pace { begun: Instant::now(), before: written(), bytes_per_second }
+    }
+}
+
+impl BuildProgress for Pace {
+    fn update(&self, _: BuildPhase, done: u64, _: Option<u64>) {
+        // Reports come once per passage; looking at every hundredth suffices.
+        let Some(limit) = self.bytes_per_second.filter(|_| done.is_multiple_of(100)) else { return };
+        let due = Duration::from_secs_f64(written().saturating_sub(self.before) as f64 / limit.max(1) as f64);
+        thread::sleep(due.saturating_sub(self.begun.elapsed()).min(Duration::from_secs(1)));
+    }
+}
+
+/// Returns the number of bytes that this thread has written. 0 where the system does not tell.
+fn written() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap_or_default();
+    let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,96 @@
+//! Embeds the texts of changes before their commit, so that a large change does not hold up others while it is embedded.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+
+use crate::batch_embedder::BatchEmbedder;
+use crate::commit::Changes;
+use crate::corpus::Document;
+use crate::embedding_cache::EmbeddingCache;
+use crate::embedding_journal::TextHash;
+use crate::error::IndexError;
+use crate::graph::{Graph, phrase};
+use crate::live::LiveIndex;
+
+/// Vectors embedded before a commit; see [`LiveIndex::prepare`].
+#[derive(Default)]
+pub struct PreparedVectors(HashMap<TextHash, Vec<f32>>);
+
+impl fmt::Debug for PreparedVectors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedVectors").field("texts", &self.0.len()).finish_non_exhaustive()
+    }
+}
+
+impl PreparedVectors {
+    /// Number of texts.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns `true` if there are no texts.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds the vectors to a cache.
+    pub(crate) fn publish<'a>(&'a self, memory: &mut EmbeddingCache<'a>) {
+        self.0.iter().for_each(|(&key, vector)| memory.publish_hashed(key, vector));
+    }
+}
+
+impl LiveIndex {
+    /// Embeds the texts that `changes` bring and the index does not know: documents, and the phrases and facts of given
+    /// triples. Calls `go_on` before each batch, and returns `None` once it returns `false`. A commit with the result in
+    /// [`CommitOptions::prepared`](crate::CommitOptions::prepared) need not embed them.
+    ///
+    /// # Errors
+    /// If the embedder fails or a file is damaged.
+    pub fn prepare(
+        &self,
+        changes: &Changes,
+        batch: usize,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Option<PreparedVectors>, IndexError> {
+        let current = self.current();
+        let snapshot = &current.snapshot;
+        let mut texts: [(&'static str, BTreeSet<String>); 3] =
+            [("passages", BTreeSet::new()), ("phrases", BTreeSet::new()), ("facts", BTreeSet::new())];
+        for document in &changes.upsert {
+            let known = snapshot.store.find(&document.id)?.map(|number| snapshot.store.passage(number)).transpose()?;
+            if known.is_none_or(|known| (&known.title, &known.text) != (&document.title, &document.text)) {
+                texts[0].1.insert(document.content());
+            }
+            stated(document, snapshot.graph.as_ref(), &mut texts);
+        }
+        let memory = EmbeddingCache::open(&self.dir, self.embed.as_ref(), false)?;
+        let embedding = BatchEmbedder { embed: self.embed.as_ref(), batch, memory: &memory };
+        let mut prepared = PreparedVectors::default();
+        for (what, texts) in texts {
+            let texts: Vec<String> = texts.into_iter().collect();
+            for few in texts.chunks(batch.max(1)) {
+                if !go_on() {
+                    return Ok(None);
+                }
+                let vectors = embedding.vectors(what, few)?;
+                prepared.0.extend(few.iter().map(|text| TextHash::of(text)).zip(vectors));
+            }
+        }
+        Ok(Some(prepared))
+    }
+}
+
+/// Adds the unknown phrases and facts of a document.
+fn stated(document: &Document, graph: Option<&Graph>, texts: &mut [(&'static str, BTreeSet<String>); 3]) {
+    for triple in document.triples.iter().flatten() {
+        let [subject, relation, object] = [&triple.subject, &triple.relation, &triple.object].map(|part| phrase::normalize(part));
+        if graph.is_none_or(|graph| !graph.knows_fact(&subject, &relation, &object)) {
+            texts[2].1.insert(phrase::fact(&subject, &relation, &object));
+        }
+        for text in [subject, object] {
+            if graph.is_none_or(|graph| graph.known_vector(&text).is_none()) {
+                texts[1].1.insert(text);
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Repair of a damaged index from an undamaged copy.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::checksum::FileChecksum;
+use crate::delta::log;
+use crate::error::IndexError;
+use crate::folder::{self, LockedFolder};
+use crate::manifest::Manifest;
+
+/// Result of [`repair`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Replaced parts: file relative to the index, and the range of bytes.
+    pub replaced: Vec<(String, Range<u64>)>,
+    /// Number of files read.
+    pub files: usize,
+}
+
+/// Replaces every damaged block of the published snapshot in `dir` by that of a copy of the index in `from`, such as a
+/// replica or a backup, whose blocks have the right checksums. The copy may be of another snapshot, as long as it holds
+/// the same files. Searches of the index continue with the damaged files until the index is opened again.
+///
+/// # Errors
+/// If the copy lacks a damaged block or it is damaged there too; if another process is writing; if the disk fails.
+pub fn repair(dir: &Path, from: &Path) -> Result<RepairReport, IndexError> {
+    let manifest = Manifest::read(dir)?;
+    let _writing = LockedFolder::lock(dir)?;
+    let source = Manifest::read(from)?;
+    let mut report = RepairReport::default();
+    for (name, sum) in &manifest.files {
+        report.files += 1;
+        let path = dir.join(name);
+        let damaged = if path.exists() { sum.damaged(&path, &mut |_| ())? } else { vec![0..sum.bytes] };
+        if damaged.is_empty() {
+            continue;
+        }
+        let copy = copy_of(&source, from, name, sum).ok_or_else(|| {
+            IndexError::corrupt(&path, format!("block {} is wrong, and {} has no such file", damaged[0].start, from.display()))
+        })?;
+        restore(&path, &copy, sum, &damaged)?;
+        report.replaced.extend(damaged.into_iter().map(|range| (name.clone(), range)));
+    }
+    if let Some(delta) = &manifest.delta {
+        let path = dir.join(&delta.log);
+        let dims = manifest.embedder.dims;
+        if log::read(&path, 0, delta.bytes, dims).is_err() {
+            let copy = from.join(&delta.log);
+            log::read(&copy, 0, delta.bytes, dims)?;
+            replace(&path, &read(&copy, 0..delta.bytes)?)?;
+            report.replaced.push((delta.log.clone(), 0..delta.bytes));
+        }
+    }
+    Ok(report)
+}
+
+/// Finds the file of the copy with the same content.
+fn copy_of(source: &Manifest, from: &Path, name: &str, sum: &FileChecksum) -> Option<PathBuf> {
+    let within = |name: &str| name.split_once('/').map(|(_, within)| within.to_owned());
+    let same = |(other, found): &(&String, &FileChecksum)| within(other) == within(name) && *found == sum;
+    source.files.iter().find(same).map(|(other, _)| from.join(other))
+}
+
+/// Writes a file anew, with damaged ranges from the copy.
+fn restore(path: &Path, copy: &Path, sum: &FileChecksum, damaged: &[Range<u64>]) -> Result<(), IndexError> {
+    let mut bytes = fs::read(path).unwrap_or_default();
+    bytes.resize(sum.bytes as usize, 0);
+    for range in damaged {
+        bytes[range.start as usize..range.end as usize].copy_from_slice(&read(copy, range.clone())?);
+    }
+    if FileChecksum::of_bytes(&bytes).crc32 != sum.crc32 {
+        return Err(IndexError::corrupt(copy, "it is damaged where the other copy is"));
+    }
+    replace(path, &bytes)
+}
+
+fn read(path: &Path, range: Range<u64>) -> Result<Vec<u8>, IndexError> {
+    let mut file = File::open(path).map_err(IndexError::io("open", path))?;
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    let read = file.seek(SeekFrom::Start(range.start)).and_then(|_| file.read_exact(&mut bytes));
+    read.map_err(IndexError::io("read", path))?;
+    Ok(bytes)
+}
+
+/// Replaces a file by a rename, so that processes that have mapped the damaged one keep it.
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), IndexError> {
+    let part = path.with_extension("repair.part");
+    let write = |file: &mut File| file.write_all(bytes).and_then(|()| file.sync_all());
+    File::create(&part).and_then(|mut file| write(&mut file)).map_err(IndexError::io("write", &part))?;
+    fs::rename(&part, path).map_err(IndexError::io("replace", path))?;
+    path.parent().map_or(Ok(()), folder::sync_folder)
+}

@@ -1,0 +1,90 @@
+//! Scrubbing: reads the files of the current snapshot again and again in the background, to find damage before it is
+//! needed.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::delta::log;
+use crate::error::IndexError;
+use crate::live::LiveIndex;
+use crate::manifest::Manifest;
+
+impl LiveIndex {
+    /// Description of the damage that the last scrub found in the current snapshot. `None` if there is none.
+    pub fn damage(&self) -> Option<String> {
+        self.damage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads all files of the current snapshot, at most about `bytes_per_second`, and remembers whether they are as they
+    /// were written. Returns the first damage. A snapshot that is replaced meanwhile counts as whole.
+    pub fn scrub(&self, bytes_per_second: u64) -> Option<String> {
+        let manifest = self.current().manifest().clone();
+        let result = check(&self.dir, &manifest, bytes_per_second);
+        let replaced = || self.current().manifest().base() != manifest.base();
+        let damage = result.err().filter(|_| !replaced()).map(|error| error.to_string());
+        let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(damage) = damage.as_ref().filter(|&damage| known.as_ref() != Some(damage)) {
+            tracing::error!(damage, "the index is damaged: repair it with `waymark index repair`, or build it again");
+        }
+        known.clone_from(&damage);
+        damage
+    }
+
+    /// Starts a thread that scrubs, waits for `pause`, and begins again, until the index is dropped. Between scrubs it
+    /// compares the lengths of the files every second, since a mapped file that shrinks cannot be searched.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn scrub_in_background(self: &Arc<Self>, bytes_per_second: u64, pause: Duration) -> std::io::Result<()> {
+        let watched = Arc::downgrade(self);
+        let work = move || loop {
+            let Some(live) = watched.upgrade() else { break };
+            live.scrub(bytes_per_second);
+            drop(live);
+            let end = Instant::now() + pause;
+            while Instant::now() < end {
+                thread::sleep(Duration::from_secs(1).min(pause));
+                let Some(live) = watched.upgrade() else { return };
+                live.check_lengths();
+            }
+        };
+        thread::Builder::new().name("index-scrub".to_owned()).spawn(work).map(drop)
+    }
+
+    fn check_lengths(&self) {
+        let manifest = self.current().manifest().clone();
+        let Err(error) = manifest.verify(&self.dir, false) else { return };
+        if self.current().manifest().base() == manifest.base() {
+            let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+            if known.is_none() {
+                tracing::error!(%error, "the index is damaged");
+            }
+            *known = Some(error.to_string());
+        }
+    }
+}
+
+/// Reads all files of a snapshot at a limited rate. Fails with the first damage.
+fn check(dir: &Path, manifest: &Manifest, bytes_per_second: u64) -> Result<(), IndexError> {
+    manifest.verify(dir, false)?;
+    let begun = Instant::now();
+    let mut bytes = 0_u64;
+    let mut pace = |read: u64| {
+        bytes += read;
+        let due = Duration::from_secs_f64(bytes as f64 / bytes_per_second.max(1) as f64);
+        thread::sleep(due.saturating_sub(begun.elapsed()));
+    };
+    for (name, sum) in &manifest.files {
+        let path = dir.join(name);
+        if !sum.damaged(&path, &mut pace)?.is_empty() {
+            return sum.check(&path, manifest.base());
+        }
+    }
+    if let Some(delta) = &manifest.delta {
+        log::read(&dir.join(&delta.log), 0, delta.bytes, manifest.embedder.dims)?;
+        pace(delta.bytes);
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Passages of a snapshot: those of the base snapshot and those changed since.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::PassageStore;
+use crate::corpus::Document;
+use crate::delta::DocumentDelta;
+use crate::error::IndexError;
+use crate::evidence::Passage;
+use crate::extract::Passages;
+
+/// Passages addressed by number or by ID. Numbers may have gaps; see [`DocumentDelta`].
+#[derive(Debug, Clone)]
+pub(crate) struct CurrentStore {
+    pub(crate) base: Arc<PassageStore>,
+    pub(crate) delta: Arc<DocumentDelta>,
+}
+
+impl CurrentStore {
+    /// Number of passages.
+    pub(crate) fn len(&self) -> usize {
+        self.delta.live() as usize
+    }
+
+    /// First number that no passage has.
+    pub(crate) fn bound(&self) -> u32 {
+        self.delta.bound()
+    }
+
+    /// Iterates over the numbers of the passages, in order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.delta.live_numbers()
+    }
+
+    /// Reads the passage with this number, without its metadata.
+    pub(crate) fn passage(&self, number: u32) -> Result<Passage, IndexError> {
+        match self.delta.get(number) {
+            None => self.base.passage(number),
+            Some(document) => document.map(|document| document.passage()).ok_or_else(|| self.base.broken(number)),
+        }
+    }
+
+    /// Reads ID and title of the passage with this number.
+    pub(crate) fn name(&self, number: u32) -> Result<(String, String), IndexError> {
+        match self.delta.get(number) {
+            None => self.base.name(number),
+            Some(document) => {
+                let name = document.map(|document| (document.id.clone(), document.title.clone()));
+                name.ok_or_else(|| self.base.broken(number))
+            }
+        }
+    }
+
+    /// Reads the whole document with this number, without triples.
+    pub(crate) fn document(&self, number: u32) -> Result<Document, IndexError> {
+        match self.delta.get(number) {
+            None => self.base.document(number),
+            Some(document) => document.map(|document| document.document()).ok_or_else(|| self.base.broken(number)),
+        }
+    }
+
+    /// Reads the metadata of the document with this number. `None` if it has none.
+    pub(crate) fn metadata(&self, number: u32) -> Result<Option<Map<String, Value>>, IndexError> {
+        match self.delta.get(number) {
+            None => self.base.metadata(number),
+            Some(document) => {
+                document.map(|document| document.metadata.clone()).ok_or_else(|| self.base.broken(number))
+            }
+        }
+    }
+
+    /// Returns the number of the passage with this ID.
+    pub(crate) fn find(&self, id: &str) -> Result<Option<u32>, IndexError> {
+        self.delta.find(id).map_or_else(|| self.base.find(id), Ok)
+    }
+}
+
+/// Passages of a snapshot numbered without gaps, for an extractor.
+#[derive(Debug)]
+pub(crate) struct DensePassages<'a> {
+    store: &'a CurrentStore,
+    pub(crate) numbers: Vec<u32>,
+}
+
+impl<'a> DensePassages<'a> {
+    pub(crate) fn of(store: &'a CurrentStore) -> DensePassages<'a> {
+        DensePassages { numbers: store.numbers().collect(), store }
+    }
+}
+
+impl Passages for DensePassages<'_> {
+    fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    fn passage(&self, number: u32) -> Result<Passage, IndexError> {
+        // An unknown number gives the error of the store.
+        self.store.passage(self.numbers.get(number as usize).copied().unwrap_or(u32::MAX))
+    }
+}

@@ -1,0 +1,345 @@
+//! An index whose commits append to a log answers like one built from scratch, opened anew, followed live, or merged.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod corpora;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use corpora::{HashEmbed, document, numbered, open, write};
+use proptest::prelude::*;
+use waymark_index::{
+    BuildOptions, Changes, CommitOptions, Condition, Contents, Document, Extract, Index, IndexError, LiveIndex, Mode,
+    OpenOptions, Passages, Query, Ranking, Triple, TripleSink, commit, repair, restore_snapshot, snapshots,
+};
+
+/// Extractor that makes a triple of each two consecutive words. If it reads the corpus, the relation tells how many
+/// passages have the title.
+#[derive(Debug, Clone, Copy)]
+struct Pairs {
+    reads_corpus: bool,
+}
+
+impl Extract for Pairs {
+    fn id(&self) -> String {
+        "pairs".to_owned()
+    }
+
+    fn reads_corpus(&self) -> bool {
+        self.reads_corpus
+    }
+
+    fn extract(&self, passages: &dyn Passages, numbers: &[u32], sink: &mut TripleSink<'_>) -> Result<(), IndexError> {
+        let mut titles = BTreeMap::new();
+        for number in (0..).take(if self.reads_corpus { passages.len() } else { 0 }) {
+            *titles.entry(passages.passage(number)?.title).or_insert(0) += 1;
+        }
+        for &number in numbers {
+            let passage = passages.passage(number)?;
+            let words: Vec<&str> = passage.text.split_whitespace().collect();
+            let relation = format!("precedes {}", titles.get(&passage.title).unwrap_or(&0));
+            let triples = words.windows(2).map(|pair| Triple::new(pair[0], relation.as_str(), pair[1])).collect();
+            sink(number, triples)?;
+        }
+        Ok(())
+    }
+}
+
+fn appending() -> CommitOptions {
+    CommitOptions { append_from: 0, threads: 1, journal: false, ..CommitOptions::default() }
+}
+
+fn some_document() -> impl Strategy<Value = Document> {
+    let word = || {
+        prop::sample::select(vec![
+            "river", "rivers", "city", "old city", "city old", "museum", "painter", "Émile", "1889", "a b", "?",
+        ])
+    };
+    let text = prop::collection::vec(word(), 1..6).prop_map(|words| words.join(" "));
+    let triple = (word(), word(), word()).prop_map(|(a, b, c)| Triple::new(a, b, c));
+    let triples = prop::option::weighted(0.6, prop::collection::vec(triple, 0..4));
+    (0..9_u8, word(), text, triples, prop::option::of(word())).prop_map(|(id, title, text, triples, note)| {
+        let metadata = note.map(|note| [("note".to_owned(), note.into())].into_iter().collect());
+        Document { triples, metadata, ..document(&format!("d{id}"), title, &text) }
+    })
+}
+
+fn some_changes() -> impl Strategy<Value = Changes> {
+    let delete = prop::collection::vec((0..9_u8).prop_map(|id| format!("d{id}")), 0..3);
+    (prop::collection::vec(some_document(), 0..4), delete).prop_map(|(documents, mut delete)| {
+        let upsert: BTreeMap<String, Document> =
+            documents.into_iter().map(|document| (document.id.clone(), document)).collect();
+        delete.retain(|id| !upsert.contains_key(id));
+        Changes { upsert: upsert.into_values().collect(), delete, ..Changes::default() }
+    })
+}
+
+/// Plain reimplementation of the effect of a commit.
+fn apply(documents: &mut Vec<Document>, changes: &Changes) {
+    documents.retain(|document| !changes.delete.contains(&document.id));
+    for new in &changes.upsert {
+        match documents.iter_mut().find(|document| document.id == new.id) {
+            Some(old) => *old = new.clone(),
+            None => documents.push(new.clone()),
+        }
+    }
+}
+
+/// Files of the published snapshot that are independent of its history. Excluded are file names that tantivy draws at
+/// random, the nearest-neighbor graph, and the order in which triples became known.
+fn canonical(index: &Index) -> BTreeMap<String, Vec<u8>> {
+    let other = |name: &str| name.contains("lexical/") || name.contains("vectors.") || name.ends_with("triples.bin");
+    let dir = index.info().dir;
+    let names = index.manifest().files.keys().filter(|name| !other(name) || name.ends_with("vectors.bin"));
+    names.map(|name| (name.split_once('/').unwrap().1.to_owned(), fs::read(dir.join(name)).unwrap())).collect()
+}
+
+/// Asserts that both indexes answer alike, to the bit, except for the snapshot number.
+fn assert_alike(living: &Index, scratch: &Index, told: &str) {
+    assert_eq!(living.manifest().graph, scratch.manifest().graph, "{told}");
+    assert_eq!(living.manifest().passages, scratch.manifest().passages, "{told}");
+    let documents = living.documents(None, 100).unwrap().unwrap();
+    assert_eq!(documents, scratch.documents(None, 100).unwrap().unwrap(), "{told}");
+    for document in &documents {
+        let number = |index: &Index| index.number(&document.id).unwrap().unwrap();
+        let triples = |index: &Index| index.graph().map(|graph| graph.triples(number(index)).unwrap());
+        assert_eq!(triples(living), triples(scratch), "{told}");
+        assert_eq!(living.vector(number(living)), scratch.vector(number(scratch)), "{told}");
+        assert_eq!(living.passage(&document.id).unwrap(), scratch.passage(&document.id).unwrap());
+    }
+    assert_eq!(living.modes(), scratch.modes(), "{told}");
+    let noted: Condition =
+        serde_json::from_value(serde_json::json!({"key": "note", "type": "eq", "value": "river"})).unwrap();
+    let only = [None, Some(Arc::new(noted))];
+    for text in ["old river", "painter of the city", "1889 Émile river museum city", "none of these", "?"] {
+        for (&mode, only) in living.modes().iter().flat_map(|mode| only.iter().map(move |only| (mode, only))) {
+            for ranking in [Ranking::Bm25, Ranking::Dense, Ranking::Fused] {
+                let query = Query::new(text, mode, 4).ranking(ranking);
+                let query = Query { explain: true, scaled: true, only: only.clone(), ..query };
+                let mut found = living.search(&query).unwrap();
+                found.snapshot = scratch.manifest().snapshot;
+                assert_eq!(found, scratch.search(&query).unwrap(), "{told}: {query:?}");
+            }
+        }
+    }
+}
+
+fn opened(dir: &Path, walk_below: usize) -> Index {
+    let options = OpenOptions { walk_below, ..OpenOptions::default() };
+    Index::open_with(dir, Arc::new(HashEmbed::default()), &options).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn after_any_changes_it_is_as_if_built_from_scratch(
+        first in prop::collection::btree_map(0..9_u8, some_document(), 1..6),
+        rounds in prop::collection::vec(some_changes(), 1..7),
+        extract in prop::option::weighted(0.5, any::<bool>()),
+        merge_after in 0..8_usize,
+        walk_below in prop_oneof![Just(0_usize), Just(1000)],
+    ) {
+        let extract = extract.map(|reads_corpus| Arc::new(Pairs { reads_corpus }) as Arc<dyn Extract>);
+        let rename = |(id, document)| Document { id: format!("d{id}"), ..document };
+        let mut documents: Vec<Document> = first.into_iter().map(rename).collect();
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, scratch) = (temp.path().join("living"), temp.path().join("scratch"));
+        let building = BuildOptions { extract: extract.clone(), threads: 1, journal: false, ..corpora::replacing() };
+        let committing = CommitOptions { extract, ..appending() };
+        write(&dir, documents.clone(), &building).unwrap();
+        let options = OpenOptions { walk_below, ..OpenOptions::default() };
+        let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), options.clone()).unwrap();
+        let watching = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), options).unwrap();
+        for (round, changes) in rounds.into_iter().enumerate() {
+            let before = documents.clone();
+            apply(&mut documents, &changes);
+            let done = live.commit(changes, &committing, &());
+            if documents.is_empty() {
+                prop_assert!(matches!(done, Err(IndexError::Emptied { .. })), "{:?}", done);
+                documents = before;
+                continue;
+            }
+            done.unwrap();
+            if round == merge_after {
+                live.merge(&committing, None).unwrap();
+            }
+            if round % 2 == 0 {
+                watching.refresh().unwrap();
+            }
+        }
+        watching.refresh().unwrap();
+        write(&scratch, documents.clone(), &building).unwrap();
+        let scratch = opened(&scratch, walk_below);
+        assert_alike(&live.current(), &scratch, "live");
+        assert_alike(&watching.current(), &scratch, "followed");
+        assert_alike(&opened(&dir, walk_below), &scratch, "opened");
+        let exported = Contents::open(&dir).unwrap().documents(true).collect::<Result<Vec<_>, _>>().unwrap();
+        prop_assert_eq!(exported.len(), documents.len());
+        live.merge(&committing, None).unwrap();
+        assert_alike(&live.current(), &scratch, "merged");
+        let merged = opened(&dir, walk_below);
+        prop_assert!(merged.manifest().delta.is_none());
+        prop_assert!(canonical(&merged) == canonical(&scratch), "the files differ");
+    }
+}
+
+/// Folder with an index over `count` passages.
+fn index(count: usize) -> (tempfile::TempDir, std::path::PathBuf) {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("index");
+    write(&dir, numbered(count, "first"), &BuildOptions::default()).unwrap();
+    (temp, dir)
+}
+
+fn add(dir: &Path, id: &str, options: &CommitOptions) -> u64 {
+    let changes = Changes::upsert([document(id, id, &format!("the text of {id}"))]);
+    commit(dir, &HashEmbed::default(), changes, options, &()).unwrap().manifest.snapshot
+}
+
+#[test]
+fn a_commit_writes_what_it_changes() {
+    let (_temp, dir) = index(400);
+    let size = |dir: &Path| corpora::files(dir).iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>();
+    let before = size(&dir);
+    let base: Vec<_> = corpora::files(&dir.join("snapshot-1"));
+    add(&dir, "new", &appending());
+    assert!(size(&dir) < before + 4096, "{} bytes after {before}", size(&dir));
+    assert_eq!(corpora::files(&dir.join("snapshot-1")), base);
+    let found = open(&dir).unwrap().search(&Query::new("text of new", Mode::Passage, 1)).unwrap();
+    assert_eq!(found.hits[0].passage.id, "new");
+}
+
+#[test]
+fn kept_snapshots_are_listed_searched_and_restored() {
+    let (_temp, dir) = index(20);
+    let options = CommitOptions { keep: 3, ..appending() };
+    let numbers: Vec<u64> = (0..5).map(|i| add(&dir, &format!("new{i}"), &options)).collect();
+    let listed = || snapshots(&dir).unwrap().into_iter().map(|s| (s.number, s.passages, s.current)).collect::<Vec<_>>();
+    assert_eq!(
+        listed(),
+        [(numbers[4], 25, true), (numbers[3], 24, false), (numbers[2], 23, false), (numbers[1], 22, false)]
+    );
+    let at = |number| Index::open_snapshot(&dir, number, Arc::new(HashEmbed::default()), &OpenOptions::default());
+    assert!(at(numbers[2]).unwrap().passage("new2").unwrap().is_some());
+    assert!(at(numbers[2]).unwrap().passage("new3").unwrap().is_none());
+    assert!(matches!(at(numbers[0]), Err(IndexError::NoSnapshot { .. })));
+
+    let restored = restore_snapshot(&dir, numbers[2], 3).unwrap();
+    assert_eq!((restored.passages, restored.snapshot), (23, numbers[4] + 1));
+    let later = add(&dir, "later", &options);
+    assert!(open(&dir).unwrap().passage("new3").unwrap().is_none());
+    // Commits after a restore overwrite nothing that newer kept snapshots need.
+    assert!(at(numbers[4]).unwrap().passage("new4").unwrap().is_some());
+    restore_snapshot(&dir, numbers[4], 3).unwrap();
+    let index = open(&dir).unwrap();
+    assert!(index.passage("new4").unwrap().is_some() && index.passage("later").unwrap().is_none());
+    assert!(listed().iter().any(|(number, _, _)| *number == later));
+    // A merge keeps them too; afterwards fewer are kept, and their files go.
+    let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+    assert!(live.merge(&options, None).unwrap());
+    assert!(at(later).unwrap().passage("later").unwrap().is_some());
+    add(&dir, "last", &CommitOptions { keep: 0, ..options });
+    assert_eq!(listed().len(), 1);
+    add(&dir, "really last", &appending());
+    assert!(!dir.join("snapshot-1").exists(), "what no manifest names goes");
+}
+
+#[test]
+fn commits_made_during_a_merge_are_carried_over() {
+    let (_temp, dir) = index(300);
+    let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+    let mut number = 0;
+    let mut one_more = |live: &LiveIndex| {
+        let id = format!("n{number}");
+        let triples = vec![Triple::new(id.as_str(), "follows", format!("n{}", number / 2))];
+        let new = Document { triples: Some(triples), ..document(&id, &id, &format!("text {id}")) };
+        number += 1;
+        live.commit(Changes::upsert([new]), &appending(), &()).unwrap();
+        number
+    };
+    // The first commit with triples gives the index its graph, which needs a new base snapshot.
+    let mut added = 0;
+    while added < 20 {
+        added = one_more(&live);
+    }
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let added = std::thread::scope(|scope| {
+        let merging = scope.spawn(|| {
+            let merged = live.merge(&appending(), None);
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+            merged
+        });
+        while !done.load(std::sync::atomic::Ordering::SeqCst) {
+            added = one_more(&live);
+        }
+        assert!(merging.join().unwrap().unwrap());
+        added
+    });
+    for index in [&*live.current(), &open(&dir).unwrap()] {
+        assert_eq!(index.manifest().passages, 300 + added as u64);
+        assert!((0..added).all(|i| index.passage(&format!("n{i}")).unwrap().is_some()));
+        let facts = index.manifest().graph.as_ref().unwrap().facts;
+        assert_eq!(facts, added as u64);
+    }
+}
+
+#[test]
+fn damage_gets_no_fresh_checksum() {
+    for name in ["vectors.bin", "graph/triples.bin"] {
+        let (_temp, dir) = index(300);
+        let given = Some(vec![Triple::new("a city", "has", "a river")]);
+        let with = |id: &str| Changes::upsert([Document { triples: given.clone(), ..document(id, id, "text") }]);
+        commit(&dir, &HashEmbed::default(), with("a"), &appending(), &()).unwrap();
+        let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+        let path = dir.join("snapshot-2").join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        let place = bytes.len() / 3;
+        bytes[place] ^= 1;
+        // In place, as a failing disk does it.
+        fs::write(&path, bytes).unwrap();
+        live.commit(with("b"), &appending(), &()).unwrap();
+        let manifest = fs::read(dir.join("manifest.json")).unwrap();
+        let error = live.merge(&appending(), None).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+        let error = live.commit(with("c"), &CommitOptions { append_from: 9999, ..appending() }, &()).unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+        assert_eq!(fs::read(dir.join("manifest.json")).unwrap(), manifest, "nothing was published");
+    }
+}
+
+#[test]
+fn a_scrub_names_the_damage_and_a_copy_repairs_it() {
+    let (temp, dir) = index(300);
+    add(&dir, "new", &appending());
+    let replica = temp.path().join("replica");
+    for file in corpora::files(&dir) {
+        let target = replica.join(file.strip_prefix(&dir).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(&file, target).unwrap();
+    }
+    let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+    assert_eq!((live.scrub(u64::MAX), live.state().damaged), (None, false));
+    let flip = |name: &str| {
+        let mut bytes = fs::read(dir.join(name)).unwrap();
+        let place = bytes.len() - 9;
+        bytes[place] ^= 16;
+        fs::write(dir.join(name), bytes).unwrap();
+    };
+    let log = live.current().manifest().delta.as_ref().unwrap().log.clone();
+    for name in ["snapshot-1/vectors.bin", log.as_str(), "snapshot-1/passages.bin"] {
+        flip(name);
+        let damage = live.scrub(u64::MAX).unwrap();
+        assert!(damage.contains(name) && live.state().damaged, "{damage}");
+        // A copy that is damaged in the same place repairs nothing.
+        fs::rename(replica.join(name), temp.path().join("good")).unwrap();
+        fs::copy(dir.join(name), replica.join(name)).unwrap();
+        repair(&dir, &replica).unwrap_err();
+        fs::rename(temp.path().join("good"), replica.join(name)).unwrap();
+        let report = repair(&dir, &replica).unwrap();
+        assert_eq!(report.replaced.len(), 1, "{report:?}");
+        assert_eq!((live.scrub(u64::MAX), live.state().damaged), (None, false));
+        open(&dir).unwrap();
+    }
+}
