@@ -77,7 +77,7 @@ mod resume;
 mod sampling_params;
 pub mod search;
 mod search_results;
-mod snapshots;
+pub mod snapshots;
 mod sse;
 mod state;
 pub mod tokenize;
