@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
-use waymark_index::{Index, SearchOptions};
+use waymark_index::{Index, InvalidOption, SearchOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::PrintableWriter;
 use waymark_runtime::config::{FactFilterArgs, LogFormat, cores};
@@ -77,7 +77,8 @@ impl Args {
         self.check_used()?;
         self.search.explain = Some(self.search.explain == Some(true) || self.json);
         let query = self.search.query(self.query);
-        query.check().map_err(|invalid| anyhow!("{} {}", flag(invalid.name), invalid.reason()))?;
+        // Checked here as well, before an embedder is loaded for nothing.
+        query.check().map_err(|invalid| refusal(&invalid))?;
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(cores())))?;
         let mut index = Index::open(&self.index, Arc::new(embedder))?;
         if let Some(config) = self.fact_filter.resolve()? {
@@ -111,5 +112,68 @@ fn flag(option: &str) -> String {
     match option {
         "entities" => "--entity".to_owned(),
         option => format!("--{}", option.rsplit('.').next().unwrap_or(option).replace('_', "-")),
+    }
+}
+
+/// Names the flag of an option whose value is out of range.
+fn refusal(invalid: &InvalidOption) -> anyhow::Error {
+    anyhow!("{} {}", flag(invalid.name), invalid.reason())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+    use waymark_index::Mode;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(flags: &[&str]) -> Args {
+        let words = ["search", "--index", "x", "Where?"].iter().chain(flags);
+        Cli::try_parse_from(words).unwrap().args
+    }
+
+    #[test]
+    fn without_flags_three_passages_are_searched() {
+        let SearchOptions { mode, k, graph, ref entities, .. } = args(&[]).search;
+        assert_eq!((mode, k, graph, entities), (Some(Mode::Passage), Some(3), None, &None));
+        args(&[]).check_used().unwrap();
+    }
+
+    #[test]
+    fn flags_without_effect_are_named() {
+        for (flags, named) in [
+            (
+                vec!["--mode", "kag", "--damping", "0.5"],
+                "--damping is not used in the mode kag, only in: graph, hybrid",
+            ),
+            (vec!["--damping", "0.5", "--graph", "hippo_rag"], "--graph is not used in the mode passage"),
+            (vec!["--linking-top-k", "9"], "--linking-top-k is not used in the mode passage"),
+            (vec!["--entity", "a", "--entity", "b"], "--entity is not used in the mode passage, only in: kag"),
+            (vec!["--mode", "graph", "--ranking", "bm25"], "--ranking is not used in the mode graph"),
+        ] {
+            let refused = args(&flags).check_used().unwrap_err().to_string();
+            assert!(refused.starts_with(named), "{refused}");
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_by_their_flag() {
+        for (flags, said) in [
+            (vec!["-k", "0"], "--k must be at least 1, not 0"),
+            (vec!["--mode", "graph", "--passage-weight", "1.5"], "--passage-weight must be from 0 to 1, not 1.5"),
+        ] {
+            let refused = args(&flags).search.query("x").check().unwrap_err();
+            assert_eq!(refusal(&refused).to_string(), said);
+        }
+        let kag = ["search", "--index", "x", "Where?", "--mode", "kag", "--kag", r#"{"damping": 1}"#];
+        let refused = Cli::try_parse_from(kag).unwrap_err().to_string();
+        assert!(refused.contains("needs a `damping` from 0 to below 1, not 1"), "{refused}");
     }
 }

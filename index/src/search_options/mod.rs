@@ -61,6 +61,10 @@ pub struct SearchOptions {
     /// Names of entities that the query is about, for the mode `kag`; at most 8.
     #[cfg_attr(feature = "openapi", schema(max_items = 8))]
     #[cfg_attr(feature = "clap", arg(long = "entity", value_name = "NAME", help_heading = "Graph search"))]
+    #[cfg_attr(
+        feature = "clap",
+        arg(help = "Entity that the query is about, for the mode `kag`; may be given several times")
+    )]
     pub entities: Option<Vec<String>>,
     /// Joint ranking of passages and triples in the mode `kag`, as JSON with any of these fields: `{"chunks": 10,
     /// "entities": 5, "triples": 10, "damping": 0.5, "threshold": 0.5, "iterations": 20, "relevance": {"kind":
@@ -76,6 +80,12 @@ pub struct SearchOptions {
     /// If `true`, explains the results: the facts linked to the query, the phrases where the walk over the graph began,
     /// and the path to each passage.
     #[cfg_attr(feature = "clap", arg(long, action = clap::ArgAction::SetTrue))]
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            help = "Explain the results: the facts linked to the query, the phrases where the walk over the graph began, and the path to each passage"
+        )
+    )]
     pub explain: Option<bool>,
 }
 
