@@ -195,6 +195,36 @@ test("a follow-up goes on with the conversation, and all of it is there after a 
   await close(page);
 });
 
+test("a run that the server keeps is shown with its sources and replayed", async (t) => {
+  const trace = {
+    id: "ep-1", created: 1795439382, model: "routerag-smollm2", protocol: "routerag", error: null, answer: " Salzburg", finish_reason: "stop",
+    messages: [{ role: "user", content: "Who?" }, { role: "assistant", content: "Mozart" }, { role: "user", content: QUESTION }],
+    options: { mode: null, k: null }, usage: { prompt_tokens: 9, completion_tokens: 8, environment_tokens: 7, searches: 1, search_ms: 2 }, timings: { total: 1.25 },
+    text: "<think> First I look. </think>\n<search> x </search>\n<information></information><think> Doc 1 says so. </think>\n<answer> Salzburg </answer>",
+    searches: [{ turn: 1, query: "Mozart", mode: "passage", snapshot: 1, hits: [hit(1, PASSAGES.mozart), hit(2, PASSAGES.haydn)], triples: [], cached: false, neutralised: 0, seconds: 0.002, error: null, withdrawn: null }],
+  };
+  const { url } = await server(t, {
+    "GET /v1/traces": ({ response }) => json(response, { object: "list", data: [{ id: "ep-1", question: QUESTION, model: "routerag-smollm2", created: 1795439382 }], has_more: false }),
+    "GET /v1/traces/ep-1": ({ response }) => json(response, trace),
+  });
+  const page = await open(url);
+  await page.waitForSelector(".examples");
+  await page.click("text=On this server");
+  await page.click(".on-server li button");
+  await page.waitForSelector(".citation");
+  assert.equal(await page.textContent(".question"), QUESTION);
+  assert.deepEqual(await page.locator(".source mark").allTextContents(), ["Salzburg"]);
+  assert.deepEqual(await page.locator(".node.lit bdi").allTextContents(), ["Mozart", "Wolfgang Amadeus Mozart", "Salzburg"]);
+  await page.click(".steps > summary");
+  assert.deepEqual(await page.locator(".thought").allTextContents(), ["First I look.", "Doc 1 says so."]);
+  await page.click(".citation");
+  await page.click("text=Answer without this passage");
+  await page.waitForSelector(".card ins");
+  await accessible(page);
+  await look(page, "on-server");
+  await close(page);
+});
+
 test("a run is stopped and asked again", async (t) => {
   let asked = 0;
   const { url } = await server(t, { "POST /v1/agent": ({ response }) => { asked += 1; return stream(response, asked === 1 ? [...EPISODE.slice(0, 9), 20000] : EPISODE); } });
@@ -260,11 +290,13 @@ test("a run of `waymark ask --json` is opened, and a damaged one is refused in w
 
 test("a stream that breaks is taken up again where it ended", async (t) => {
   const taken = [];
+  let page = null;
   const { url } = await server(t, {
-    "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 7), "break"]),
+    // A browser drops what it has not read when a connection breaks.
+    "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 7), () => page.waitForSelector(".node.passage"), "break"]),
     "GET /v1/agent/ep-1": ({ response, query }) => { taken.push(query.get("after")); return stream(response, EPISODE, { from: Number(query.get("after")) }); },
   });
-  const page = await open(url);
+  page = await open(url);
   await ask(page, QUESTION);
   assert.equal((await page.textContent(".answer p")).replace(/\d/g, ""), "Salzburg");
   assert.deepEqual(taken, ["7"]);
@@ -272,8 +304,12 @@ test("a stream that breaks is taken up again where it ended", async (t) => {
 });
 
 test("a server that dies in the middle of an answer is told, and what came stays", async (t) => {
-  const { url } = await server(t, { "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 14), "break"]), "GET /v1/agent/ep-1": ({ response }) => error(response, 404, "not_found", "there is no stream") });
-  const page = await open(url);
+  let page = null;
+  const { url } = await server(t, {
+    "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 14), () => page.waitForSelector("text=Joseph Haydn"), "break"]),
+    "GET /v1/agent/ep-1": ({ response }) => error(response, 404, "not_found", "there is no stream"),
+  });
+  page = await open(url);
   await ask(page, QUESTION);
   assert.ok((await page.textContent(".notice.bad")).includes("The connection to the server was lost"));
   assert.ok(await page.locator(".node.passage").count() > 2);
@@ -488,6 +524,24 @@ test("an index that may not be changed offers no upload, and a missing scope is 
   assert.equal(await page.locator("#upload").count(), 0);
   await page.click("nav >> text=Operate");
   await page.waitForSelector("text=lacks the scope “admin”");
+  await close(page);
+});
+
+test("a browser that cannot draw the graph shows its lists", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await page.addInitScript(() => {
+    const context = HTMLCanvasElement.prototype.getContext;
+    HTMLCanvasElement.prototype.getContext = function (kind, ...rest) { return /webgl/.test(kind) ? null : context.call(this, kind, ...rest); };
+  });
+  await page.reload();
+  await page.click("nav >> text=Explore");
+  await page.waitForSelector("text=it has no WebGL");
+  await page.fill("#find", "moz");
+  await page.click(".matches button >> nth=0");
+  await page.click(".neighbors button:has-text('Salzburg')");
+  await page.waitForFunction(() => document.querySelector(".panel h2")?.textContent === "Salzburg");
+  await accessible(page);
   await close(page);
 });
 
