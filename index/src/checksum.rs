@@ -52,7 +52,8 @@ impl FileChecksum {
             None => Ok(()),
             Some(Range { start, end }) => {
                 let block = start / BLOCK;
-                let message = format!("block {block} (bytes {start} to {end}) of snapshot {snapshot} has a wrong checksum");
+                let message =
+                    format!("block {block} (bytes {start} to {end}) of snapshot {snapshot} has a wrong checksum");
                 Err(IndexError::corrupt(path, message))
             }
         }

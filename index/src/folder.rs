@@ -122,9 +122,8 @@ impl LockedFolder {
         let kept = history::manifests(&self.dir)?;
         let named: Vec<&Manifest> = current.into_iter().chain(&kept).collect();
         let needs_snapshot = |number| named.iter().any(|manifest| manifest.base() == number);
-        let needs_log = |name: &str| {
-            named.iter().any(|manifest| manifest.delta.as_ref().is_some_and(|delta| delta.log == name))
-        };
+        let needs_log =
+            |name: &str| named.iter().any(|manifest| manifest.delta.as_ref().is_some_and(|delta| delta.log == name));
         for name in names(&self.dir)? {
             let path = self.dir.join(&name);
             let removed = match snapshot_number(&name) {

@@ -262,8 +262,11 @@ impl Manifest {
         let plain =
             [snapshot_file::STORE, snapshot_file::VECTORS, snapshot_file::VECTOR_GRAPH, snapshot_file::NODE_PASSAGES]
                 .map(str::to_owned);
-        let graph =
-            self.base_graph().into_iter().flat_map(|_| graph_file::ALL).map(|name| format!("{}/{name}", snapshot_file::GRAPH));
+        let graph = self
+            .base_graph()
+            .into_iter()
+            .flat_map(|_| graph_file::ALL)
+            .map(|name| format!("{}/{name}", snapshot_file::GRAPH));
         if let Some(delta) = &self.delta
             && (delta_number(&delta.log).is_none() || delta.base >= self.snapshot)
         {

@@ -83,7 +83,8 @@ impl LiveIndex {
 /// Adds the unknown phrases and facts of a document.
 fn stated(document: &Document, graph: Option<&Graph>, texts: &mut [(&'static str, BTreeSet<String>); 3]) {
     for triple in document.triples.iter().flatten() {
-        let [subject, relation, object] = [&triple.subject, &triple.relation, &triple.object].map(|part| phrase::normalize(part));
+        let [subject, relation, object] =
+            [&triple.subject, &triple.relation, &triple.object].map(|part| phrase::normalize(part));
         if graph.is_none_or(|graph| !graph.knows_fact(&subject, &relation, &object)) {
             texts[2].1.insert(phrase::fact(&subject, &relation, &object));
         }

@@ -39,7 +39,10 @@ pub fn repair(dir: &Path, from: &Path) -> Result<RepairReport, IndexError> {
             continue;
         }
         let copy = copy_of(&source, from, name, sum).ok_or_else(|| {
-            IndexError::corrupt(&path, format!("block {} is wrong, and {} has no such file", damaged[0].start, from.display()))
+            IndexError::corrupt(
+                &path,
+                format!("block {} is wrong, and {} has no such file", damaged[0].start, from.display()),
+            )
         })?;
         restore(&path, &copy, sum, &damaged)?;
         report.replaced.extend(damaged.into_iter().map(|range| (name.clone(), range)));

@@ -108,8 +108,7 @@ impl Snapshot {
 
     /// Returns the snapshot in a changed state, described by `manifest`.
     pub(crate) fn with(&self, manifest: Manifest, state: ChangedState) -> Result<Snapshot, IndexError> {
-        let lexical =
-            self.lexical.with_delta(&self.store.base, Arc::clone(&state.documents), Some(&state.touched))?;
+        let lexical = self.lexical.with_delta(&self.store.base, Arc::clone(&state.documents), Some(&state.touched))?;
         self.finished(manifest, state, lexical)
     }
 
@@ -141,12 +140,7 @@ impl Snapshot {
         self.finished(manifest, state, lexical)
     }
 
-    fn finished(
-        &self,
-        manifest: Manifest,
-        state: ChangedState,
-        lexical: LexicalIndex,
-    ) -> Result<Snapshot, IndexError> {
+    fn finished(&self, manifest: Manifest, state: ChangedState, lexical: LexicalIndex) -> Result<Snapshot, IndexError> {
         let ChangedState { documents, touched, graph } = state;
         let store = CurrentStore { base: Arc::clone(&self.store.base), delta: Arc::clone(&documents) };
         let selections = self.selections.carried(|condition, allowed| {

@@ -9,8 +9,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use corpora::{HashEmbed, files, numbered, open, replacing, write};

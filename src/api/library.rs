@@ -232,7 +232,8 @@ impl Library {
         }
         change.changes.check().map_err(|error| refusal(&error))?;
         let pending = self.pending.as_ref();
-        let pending = pending.ok_or_else(|| unwritable("accepted changes cannot be stored: send `wait: true`".into()))?;
+        let pending =
+            pending.ok_or_else(|| unwritable("accepted changes cannot be stored: send `wait: true`".into()))?;
         let file = pending.add(&change).map_err(|error| unwritable(shortened(error.to_string())))?;
         let accepted = AcceptedChange { pending: Arc::clone(pending), file };
         Ok(SubmittedChange { changes: change.changes, accepted: Some(accepted) })
@@ -373,7 +374,17 @@ impl ChangeQueue {
         let number = waiting.next_number;
         waiting.next_number += 1;
         let prepared = None;
-        waiting.changes.push(QueuedChange { number, changes, preparing, prepared, accepted, begun, span, progress, slot });
+        waiting.changes.push(QueuedChange {
+            number,
+            changes,
+            preparing,
+            prepared,
+            accepted,
+            begun,
+            span,
+            progress,
+            slot,
+        });
         number
     }
 

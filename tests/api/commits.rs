@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
 use waymark::api::Library;
-use waymark_index::{
-    Changes, CommitOptions, Embed, EmbedError, LiveIndex, PendingChange, PendingChanges,
-};
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
+use waymark_index::{Changes, CommitOptions, Embed, EmbedError, LiveIndex, PendingChange, PendingChanges};
 
 use crate::documents::{edition, plan_with};
 use crate::harness::{ServerPlan, TestServer, answer, eventually};
@@ -421,9 +419,10 @@ async fn what_was_acknowledged_is_committed_by_the_next_process() {
     assert!(left.is_empty());
     // As a process leaves it that is killed between the answer and the commit.
     let document = |id: &str| serde_json::from_value(edition(&[id], 2)["documents"][0].clone()).unwrap();
-    for (id, changes) in
-        [("commit-1", Changes::upsert([document("x")])), ("commit-2", Changes::delete(["x".to_owned(), "a".to_owned()]))]
-    {
+    for (id, changes) in [
+        ("commit-1", Changes::upsert([document("x")])),
+        ("commit-2", Changes::delete(["x".to_owned(), "a".to_owned()])),
+    ] {
         pending.add(&PendingChange { id: id.to_owned(), owner: None, changes }).unwrap();
     }
     let library = Library::new(Arc::clone(&live), CommitOptions::default());

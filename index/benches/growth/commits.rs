@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use waymark_index::{BuildOptions, Changes, CommitOptions, Corpus, CorpusOptions, LiveIndex, Mode, OpenOptions, Query, Ranking, build};
+use waymark_index::{
+    BuildOptions, Changes, CommitOptions, Corpus, CorpusOptions, LiveIndex, Mode, OpenOptions, Query, Ranking, build,
+};
 
 use super::hash::HashEmbed;
 use super::synthetic;

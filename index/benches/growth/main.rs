@@ -33,7 +33,14 @@ struct Options {
 
 impl Options {
     fn read() -> Options {
-        let mut options = Options { sizes: vec![10_000], dims: 64, csv: None, dir: std::env::temp_dir(), commits: false, alone: false };
+        let mut options = Options {
+            sizes: vec![10_000],
+            dims: 64,
+            csv: None,
+            dir: std::env::temp_dir(),
+            commits: false,
+            alone: false,
+        };
         let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
         while let Some(name) = arguments.next() {
             let mut value = || arguments.next().unwrap_or_else(|| panic!("{name} needs a value"));

@@ -44,6 +44,7 @@ pub(super) fn write(
 /// the passage is gone or has another vector.
 fn moved_nodes(base: &BaseSnapshot<'_>) -> Vec<Option<u32>> {
     let dense = &base.snapshot.dense;
-    let same = |number| base.snapshot.store.delta.get(number).is_none() || dense.base().row(number) == dense.row(number);
+    let same =
+        |number| base.snapshot.store.delta.get(number).is_none() || dense.base().row(number) == dense.row(number);
     (0..).zip(base.moved).take(dense.base().count()).map(|(number, moved)| moved.filter(|_| same(number))).collect()
 }

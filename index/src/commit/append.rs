@@ -37,9 +37,9 @@ struct ExtractedTriples {
 impl Manifest {
     /// Returns `true` if the log of changes is so large that a merge saves more than it costs.
     pub(crate) fn needs_merge(&self) -> bool {
-        self.delta.as_ref().is_some_and(|delta| {
-            delta.changes > (delta.passages / MERGE_SHARE).max(1024) || delta.bytes > MERGE_BYTES
-        })
+        self.delta
+            .as_ref()
+            .is_some_and(|delta| delta.changes > (delta.passages / MERGE_SHARE).max(1024) || delta.bytes > MERGE_BYTES)
     }
 }
 

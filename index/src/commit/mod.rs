@@ -66,7 +66,16 @@ pub struct CommitOptions {
 impl Default for CommitOptions {
     fn default() -> CommitOptions {
         let crate::BuildOptions { batch, threads, journal, extract, .. } = crate::BuildOptions::default();
-        CommitOptions { batch, threads, journal, extract, bare: false, append_from: 2048, keep: 0, prepared: Vec::new() }
+        CommitOptions {
+            batch,
+            threads,
+            journal,
+            extract,
+            bare: false,
+            append_from: 2048,
+            keep: 0,
+            prepared: Vec::new(),
+        }
     }
 }
 
@@ -111,7 +120,10 @@ pub fn commit(
     // Opened under the lock, so nobody else can publish in between.
     let base = Snapshot::open_newest(dir, &OpenOptions::unwalked())?;
     // One change yields exactly one report.
-    Committing { dir, embed, options, merges_elsewhere: false, progress }.commit_together(&writing, &base, vec![changes])?.reports.remove(0)
+    Committing { dir, embed, options, merges_elsewhere: false, progress }
+        .commit_together(&writing, &base, vec![changes])?
+        .reports
+        .remove(0)
 }
 
 /// Result of several changes committed together.

@@ -97,7 +97,8 @@ impl Hnsw {
     ) -> Result<Vec<Scored>, IndexError> {
         let wanted = k.min(vectors.count());
         let slot = self.slots.take(deadline).ok_or(IndexError::Deadline { stage: "the vector search" })?;
-        let may_be_found = |node| self.keys.passage(node).is_some_and(|number| usable.is_none_or(|usable| usable(number)));
+        let may_be_found =
+            |node| self.keys.passage(node).is_some_and(|number| usable.is_none_or(|usable| usable(number)));
         // An unfiltered search is faster, and possible only if every node is a valid result.
         let found = if self.keys.gone() == 0 && usable.is_none() {
             self.index.search(query, wanted)

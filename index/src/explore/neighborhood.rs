@@ -80,7 +80,9 @@ impl Graph {
         let wanted = |&(target, _): &(u32, f32)| kind.is_none_or(|kind| self.node_at(target).kind == kind);
         let mut edges: Vec<(u32, f32)> = targets.iter().copied().zip(weights.iter().copied()).filter(wanted).collect();
         let total = edges.len();
-        let heavier = |a: &(u32, f32), b: &(u32, f32)| -> Ordering { b.1.total_cmp(&a.1).then_with(|| self.node_order(a.0, b.0)) };
+        let heavier = |a: &(u32, f32), b: &(u32, f32)| -> Ordering {
+            b.1.total_cmp(&a.1).then_with(|| self.node_order(a.0, b.0))
+        };
         // Only the part that is returned has to be sorted: a hub may have a million edges.
         if limit < total {
             edges.select_nth_unstable_by(limit, heavier);

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 
 use super::*;
-use crate::layout::graph_file;
 use crate::condition::TopPassages;
 use crate::corpus::Document;
 use crate::embed::fake::HashEmbed;
 use crate::graph_ranking::{GraphRanker, PassageWeights, Seed};
+use crate::layout::graph_file;
 use crate::mode::GraphVariant;
 use crate::openie::Builtin;
 use crate::{BuildOptions, Corpus, Index, build};

@@ -44,7 +44,8 @@ struct CandidatePath {
 impl<'a> PathTracer<'a> {
     /// Prepares a tracer for the walk of a variant from these seeds. Seeds of weight 0 start no path.
     pub(crate) fn new(graph: &'a Graph, variant: GraphVariant, seeds: &[Seed]) -> PathTracer<'a> {
-        let seeds = seeds.iter().filter(|seed| seed.weight > 0.0).map(|seed| (graph.phrase_node(seed.phrase), seed.weight));
+        let seeds =
+            seeds.iter().filter(|seed| seed.weight > 0.0).map(|seed| (graph.phrase_node(seed.phrase), seed.weight));
         let mut tracer = PathTracer {
             graph,
             edges: graph.adjacency(),
@@ -65,7 +66,9 @@ impl<'a> PathTracer<'a> {
             for (target, weight) in self.row(seed) {
                 let found = NearbyPhrase { seed, chance: start * f64::from(weight), weight };
                 let best = around.entry(target).or_insert(found);
-                if found.chance > best.chance || (found.chance == best.chance && self.graph.node_order(seed, best.seed).is_lt()) {
+                if found.chance > best.chance
+                    || (found.chance == best.chance && self.graph.node_order(seed, best.seed).is_lt())
+                {
                     *best = found;
                 }
             }

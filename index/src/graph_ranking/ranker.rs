@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::local::{LocalPageRank, LocalScores, ScratchPool};
 use super::seeds::Seed;
 use crate::condition::TopPassages;
-use crate::graph::{FlatGraph, Graph, AdjacentNode};
+use crate::graph::{AdjacentNode, FlatGraph, Graph};
 use crate::mode::GraphVariant;
 use crate::options::GraphOptions;
 use crate::pagerank::{Edges, PageRankScores, PageRankSolver};

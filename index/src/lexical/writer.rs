@@ -39,8 +39,7 @@ impl LexicalWriter {
     /// Creates the folder and starts an empty index in it.
     pub(crate) fn create(dir: &Path) -> Result<LexicalWriter, IndexError> {
         std::fs::create_dir(dir).map_err(IndexError::io("create", dir))?;
-        let files =
-            MmapDirectory::open(dir).map_err(|error| IndexError::lexical("create", dir)(error.into()))?;
+        let files = MmapDirectory::open(dir).map_err(|error| IndexError::lexical("create", dir)(error.into()))?;
         LexicalWriter::start(dir, files, MEMORY_BUDGET)
     }
 

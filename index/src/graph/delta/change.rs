@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::super::phrase::normalize;
-use super::super::{Graph, AdjacentNode};
+use super::super::{AdjacentNode, Graph};
 use super::{AddedFact, AddedPhrase, DeltaRow, DerivedGraph};
 use crate::delta::DocumentDelta;
 use crate::error::IndexError;

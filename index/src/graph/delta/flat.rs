@@ -1,6 +1,6 @@
 //! Graph in compressed rows with the node numbers of a new base snapshot, for walks over the whole graph.
 
-use super::super::{Graph, AdjacentNode};
+use super::super::{AdjacentNode, Graph};
 
 /// Edges of all phrases and passages in use, numbered without gaps as a build numbers them.
 #[derive(Debug)]
@@ -16,8 +16,7 @@ pub(crate) struct FlatGraph {
 
 impl FlatGraph {
     pub(crate) fn of(graph: &Graph) -> FlatGraph {
-        let mut phrases: Vec<u32> =
-            (0..graph.phrases() as u32).filter(|&phrase| graph.has_phrase(phrase)).collect();
+        let mut phrases: Vec<u32> = (0..graph.phrases() as u32).filter(|&phrase| graph.has_phrase(phrase)).collect();
         // A stable sort merges the sorted base phrases with the added ones.
         phrases.sort_by(|&a, &b| graph.phrase_order(a, b));
         let passages: Vec<u32> = graph.documents.live_numbers().collect();
@@ -26,8 +25,7 @@ impl FlatGraph {
         let nodes = phrases.iter().map(|&phrase| graph.phrase_node(phrase));
         let nodes: Vec<u32> = nodes.chain(passages.iter().map(|&passage| graph.passage_node(passage))).collect();
         nodes.iter().zip(0..).for_each(|(&node, place)| places[node as usize] = place);
-        let mut flat =
-            FlatGraph { offsets: vec![0], targets: Vec::new(), weights: Vec::new(), phrases, passages };
+        let mut flat = FlatGraph { offsets: vec![0], targets: Vec::new(), weights: Vec::new(), phrases, passages };
         for node in nodes {
             let (targets, weights) = adjacency.row(node);
             flat.targets.extend(targets.iter().map(|&target| places[target as usize]));

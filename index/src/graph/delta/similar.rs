@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::super::phrase::has_synonyms;
 use super::super::synonyms::{MOST, all_similar};
-use super::super::{Graph, AdjacentNode};
+use super::super::{AdjacentNode, Graph};
 use super::change::GraphChange;
 use crate::error::IndexError;
 
@@ -23,9 +23,8 @@ impl GraphChange<'_> {
         let queries: BTreeSet<u32> = self.fresh.iter().chain(&again).copied().collect();
         let queries: Vec<u32> = queries.into_iter().filter(|&phrase| !self.new.phrase(phrase).is_empty()).collect();
         if !queries.is_empty() {
-            let columns = (0..self.new.phrases() as u32).filter(|&phrase| {
-                self.new.has_phrase(phrase) && !self.new.phrase(phrase).is_empty()
-            });
+            let columns = (0..self.new.phrases() as u32)
+                .filter(|&phrase| self.new.has_phrase(phrase) && !self.new.phrase(phrase).is_empty());
             let columns: Vec<u32> = columns.collect();
             for (phrase, found) in all_similar(&self.new, &queries, &columns, threads)? {
                 if fresh.contains(&phrase) {

@@ -35,7 +35,18 @@ fn index(nodes: u64) -> Manifest {
         waymark_index::BuildInfo { version: "0".into(), analyzer: "none".into(), connectivity: 1, expansion: 1 };
     let corpus = "large".into();
     let files = std::collections::BTreeMap::new();
-    Manifest { format: 2, snapshot: 1, corpus, passages: 10, embedder, graph: Some(graph), build, files, delta: None, checksum: 0 }
+    Manifest {
+        format: 2,
+        snapshot: 1,
+        corpus,
+        passages: 10,
+        embedder,
+        graph: Some(graph),
+        build,
+        files,
+        delta: None,
+        checksum: 0,
+    }
 }
 
 /// The engine decodes token by token over cached KV with observations in between, while the learner processes the whole
