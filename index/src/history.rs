@@ -76,6 +76,10 @@ pub fn restore_snapshot(dir: &Path, number: u64, keep: usize) -> Result<Manifest
 
 /// Copies the part of a log that belongs to a snapshot, so that later commits do not overwrite what newer snapshots need.
 fn forked(dir: &Path, delta: &DeltaInfo, old: &Manifest, snapshot: u64) -> Result<DeltaInfo, IndexError> {
+    // An empty log has no file: nothing was committed since the snapshot was restored.
+    if delta.bytes == 0 {
+        return Ok(DeltaInfo { log: delta_name(snapshot), ..delta.clone() });
+    }
     let from = dir.join(&delta.log);
     // Reads every record as a check.
     crate::delta::log::read(&from, 0, delta.bytes, old.embedder.dims)?;
