@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::harness::{Letters, ServerPlan, TestServer, says};
+use crate::tools::template;
 
 /// Longer than 32,768 tokens of one byte, than 64 KiB of a query, and than 200 tokens of an embedder.
 fn long() -> String {
@@ -18,7 +19,9 @@ async fn post(server: &TestServer, path: &str, body: Value) -> (u16, Value) {
 
 #[tokio::test]
 async fn a_text_that_cannot_fit_is_refused_by_its_bytes_on_every_route() {
-    let server = ServerPlan { embedder: Some(Arc::new(Letters)), ..ServerPlan::new(says("hi")) }.build().await;
+    let server = ServerPlan { embedder: Some(Arc::new(Letters)), template: template(), ..ServerPlan::new(says("hi")) }
+        .build()
+        .await;
     let text = long();
     let chat = json!([{"role": "user", "content": text}]);
     let tool = json!([{"type": "function", "function": {"name": "f", "description": text}}]);

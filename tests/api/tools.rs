@@ -29,7 +29,7 @@ fn look() -> Value {
     }}})
 }
 
-fn template() -> ChatTemplate {
+pub fn template() -> ChatTemplate {
     ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap()
 }
 
