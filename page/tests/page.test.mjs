@@ -260,11 +260,13 @@ test("a run of `waymark ask --json` is opened, and a damaged one is refused in w
 
 test("a stream that breaks is taken up again where it ended", async (t) => {
   const taken = [];
+  let page = null;
   const { url } = await server(t, {
-    "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 7), "break"]),
+    // A browser drops what it has not read when a connection breaks.
+    "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 7), () => page.waitForSelector(".node.passage"), "break"]),
     "GET /v1/agent/ep-1": ({ response, query }) => { taken.push(query.get("after")); return stream(response, EPISODE, { from: Number(query.get("after")) }); },
   });
-  const page = await open(url);
+  page = await open(url);
   await ask(page, QUESTION);
   assert.equal((await page.textContent(".answer p")).replace(/\d/g, ""), "Salzburg");
   assert.deepEqual(taken, ["7"]);
@@ -272,8 +274,12 @@ test("a stream that breaks is taken up again where it ended", async (t) => {
 });
 
 test("a server that dies in the middle of an answer is told, and what came stays", async (t) => {
-  const { url } = await server(t, { "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 14), "break"]), "GET /v1/agent/ep-1": ({ response }) => error(response, 404, "not_found", "there is no stream") });
-  const page = await open(url);
+  let page = null;
+  const { url } = await server(t, {
+    "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 14), () => page.waitForSelector("text=Joseph Haydn"), "break"]),
+    "GET /v1/agent/ep-1": ({ response }) => error(response, 404, "not_found", "there is no stream"),
+  });
+  page = await open(url);
   await ask(page, QUESTION);
   assert.ok((await page.textContent(".notice.bad")).includes("The connection to the server was lost"));
   assert.ok(await page.locator(".node.passage").count() > 2);

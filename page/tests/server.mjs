@@ -74,15 +74,16 @@ export function error(response, status, code, message) {
 
 export const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-// Streams events as `/v1/agent` does. A number among them is a pause; "break" ends the connection.
+// Streams events as `/v1/agent` does. A number among them is a pause, a
+// function is waited for, and "break" ends the connection.
 export async function stream(response, events, { id = "ep-1", from = 0 } = {}) {
   response.writeHead(200, { "content-type": "text/event-stream", "content-location": "/v1/agent/" + id });
   let number = 0;
   for (const event of events) {
     if (typeof event === "number") await pause(event);
+    else if (typeof event === "function") await event();
     else if (event === "break") {
-      // What was written arrives; the end of the response never does. A browser drops what it has not read by then.
-      await pause(500);
+      // What was written arrives; the end of the response never does.
       return void response.socket.end();
     }
     else {
