@@ -497,6 +497,24 @@ test("an index that may not be changed offers no upload, and a missing scope is 
   await close(page);
 });
 
+test("a browser that cannot draw the graph shows its lists", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await page.addInitScript(() => {
+    const context = HTMLCanvasElement.prototype.getContext;
+    HTMLCanvasElement.prototype.getContext = function (kind, ...rest) { return /webgl/.test(kind) ? null : context.call(this, kind, ...rest); };
+  });
+  await page.reload();
+  await page.click("nav >> text=Explore");
+  await page.waitForSelector("text=it has no WebGL");
+  await page.fill("#find", "moz");
+  await page.click(".matches button >> nth=0");
+  await page.click(".neighbors button:has-text('Salzburg')");
+  await page.waitForFunction(() => document.querySelector(".panel h2")?.textContent === "Salzburg");
+  await accessible(page);
+  await close(page);
+});
+
 test("all can be done by the keyboard, and nothing moves for those who ask for calm", async (t) => {
   const { url } = await server(t);
   const page = await open(url);
