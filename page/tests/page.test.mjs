@@ -195,6 +195,36 @@ test("a follow-up goes on with the conversation, and all of it is there after a 
   await close(page);
 });
 
+test("a run that the server keeps is shown with its sources and replayed", async (t) => {
+  const trace = {
+    id: "ep-1", created: 1795439382, model: "routerag-smollm2", protocol: "routerag", error: null, answer: " Salzburg", finish_reason: "stop",
+    messages: [{ role: "user", content: "Who?" }, { role: "assistant", content: "Mozart" }, { role: "user", content: QUESTION }],
+    options: { mode: null, k: null }, usage: { prompt_tokens: 9, completion_tokens: 8, environment_tokens: 7, searches: 1, search_ms: 2 }, timings: { total: 1.25 },
+    text: "<think> First I look. </think>\n<search> x </search>\n<information></information><think> Doc 1 says so. </think>\n<answer> Salzburg </answer>",
+    searches: [{ turn: 1, query: "Mozart", mode: "passage", snapshot: 1, hits: [hit(1, PASSAGES.mozart), hit(2, PASSAGES.haydn)], triples: [], cached: false, neutralised: 0, seconds: 0.002, error: null, withdrawn: null }],
+  };
+  const { url } = await server(t, {
+    "GET /v1/traces": ({ response }) => json(response, { object: "list", data: [{ id: "ep-1", question: QUESTION, model: "routerag-smollm2", created: 1795439382 }], has_more: false }),
+    "GET /v1/traces/ep-1": ({ response }) => json(response, trace),
+  });
+  const page = await open(url);
+  await page.waitForSelector(".examples");
+  await page.click("text=On this server");
+  await page.click(".on-server li button");
+  await page.waitForSelector(".citation");
+  assert.equal(await page.textContent(".question"), QUESTION);
+  assert.deepEqual(await page.locator(".source mark").allTextContents(), ["Salzburg"]);
+  assert.deepEqual(await page.locator(".node.lit bdi").allTextContents(), ["Mozart", "Wolfgang Amadeus Mozart", "Salzburg"]);
+  await page.click(".steps > summary");
+  assert.deepEqual(await page.locator(".thought").allTextContents(), ["First I look.", "Doc 1 says so."]);
+  await page.click(".citation");
+  await page.click("text=Answer without this passage");
+  await page.waitForSelector(".card ins");
+  await accessible(page);
+  await look(page, "on-server");
+  await close(page);
+});
+
 test("a run is stopped and asked again", async (t) => {
   let asked = 0;
   const { url } = await server(t, { "POST /v1/agent": ({ response }) => { asked += 1; return stream(response, asked === 1 ? [...EPISODE.slice(0, 9), 20000] : EPISODE); } });

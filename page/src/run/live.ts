@@ -61,7 +61,6 @@ export class Live {
       this.controller = null;
     }
     await this.addFacts();
-    this.refresh();
   }
 
   private events(stop: AbortSignal) {
@@ -93,7 +92,7 @@ export class Live {
   }
 
   // Facts of the passages that were used, which tell the way in words; then of a few more.
-  private async addFacts(): Promise<void> {
+  async addFacts(): Promise<void> {
     const view = viewOf(this.run);
     if (!view.searches.length) return;
     const used = [...usedPassages(view)];
@@ -107,5 +106,6 @@ export class Live {
         // A document that is gone, or a server that does not tell: no facts.
       }
     }));
+    this.refresh();
   }
 }

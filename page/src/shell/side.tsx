@@ -1,8 +1,9 @@
 // The bar at the side, on phones at the top: the views, and the conversations kept in this browser.
-import { signal } from "@preact/signals";
+import { signal, useSignal } from "@preact/signals";
 import { clear, entries, remove } from "../store/history";
+import { type TraceSummary, listTraces, traceAsRun } from "../store/traces";
 import { conversation, newConversation, openRun } from "../ask/conversation";
-import { offline } from "../api/server";
+import { connection, offline } from "../api/server";
 import { readRun } from "../share/read";
 import { explain } from "../api/client";
 import { Icon, Sign } from "./icon";
@@ -59,8 +60,45 @@ function History() {
           </li>
         ))}
       </ul>
+      {!offline && connection.value === "up" && <OnServer />}
       {entries.value.length > 1 && <button class="quiet forget" onClick={() => { if (confirm("Forget all conversations that are kept in this browser?")) { newConversation(); void clear(); } }}>Forget all</button>}
     </section>
+  );
+}
+
+// Runs that the server keeps; asked for only when somebody looks.
+function OnServer() {
+  const kept = useSignal<TraceSummary[] | null>(null);
+  const failure = useSignal("");
+  const look = async () => {
+    try {
+      kept.value = await listTraces();
+      failure.value = "";
+    } catch (error) {
+      failure.value = explain(error);
+    }
+  };
+  const show = async (id: string) => {
+    try {
+      const run = await traceAsRun(id);
+      openRun(run);
+      historyShown.value = false;
+      void conversation.value.lives[0].addFacts();
+    } catch (error) {
+      say(explain(error));
+    }
+  };
+  return (
+    <details class="on-server" onToggle={(event) => { if (event.currentTarget.open) void look(); }}>
+      <summary>On this server</summary>
+      {failure.value && <p class="bad">{failure.value}</p>}
+      {kept.value?.length === 0 && <p class="dim">It keeps no runs of yours.</p>}
+      <ul>
+        {kept.value?.map(({ id, question }) => (
+          <li key={id}><button class="quiet" dir="auto" onClick={() => void show(id)}>{question || id}</button></li>
+        ))}
+      </ul>
+    </details>
   );
 }
 

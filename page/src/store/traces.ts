@@ -1,0 +1,83 @@
+// Runs whose traces the server keeps, of this page and of other clients of the same key.
+import { get, inPath } from "../api/client";
+import type { AgentEvent, Cited, Hit, TripleHit, Usage } from "../api/types";
+import { type Run, newRun } from "../run/run";
+import { forms, placeOf } from "../run/words";
+
+export interface TraceSummary { id: string; question: string; model: string; created: number }
+
+interface Trace {
+  id: string;
+  created: number;
+  model: string;
+  protocol: string;
+  messages: { role: string; content: string }[];
+  options: { mode: string | null; k: number | null };
+  answer: string | null;
+  error: { message: string } | null;
+  finish_reason: string | null;
+  usage: Usage;
+  text: string;
+  searches: {
+    turn: number; query: string; mode: string; snapshot: number | null; hits: Hit[]; triples: TripleHit[]; cached: boolean; neutralised: number;
+    seconds: number; error: string | null; withdrawn: number | null;
+  }[];
+  timings: { total: number };
+}
+
+export const listTraces = async () => (await get<{ data: TraceSummary[] }>("/v1/traces?limit=20")).data;
+
+export async function traceAsRun(id: string): Promise<Run> {
+  return runOf(await get<Trace>("/v1/traces/" + inPath(id)));
+}
+
+function runOf(trace: Trace): Run {
+  const { messages } = trace;
+  const question = messages.at(-1)?.content ?? "";
+  const before = messages.slice(0, -1).flatMap((message, at) =>
+    (message.role === "user" && messages[at + 1]?.role === "assistant" ? [{ question: message.content, answer: messages[at + 1].content }] : []));
+  const run = newRun(question, { model: trace.model, mode: trace.options.mode ?? "", k: trace.options.k }, before);
+  return {
+    ...run,
+    started: trace.created * 1000,
+    took: Math.round(trace.timings.total * 1000),
+    events: eventsOf(trace, question).map((event) => ({ at: 0, event })),
+    ...(trace.error ? { failure: trace.error.message } : {}),
+  };
+}
+
+function eventsOf(trace: Trace, question: string): AgentEvent[] {
+  const events: AgentEvent[] = [{ type: "started", id: trace.id, model: trace.model, protocol: trace.protocol, question, prompt_tokens: trace.usage.prompt_tokens }];
+  const thoughts = [...trace.text.matchAll(/<think>([^]*?)<\/think>/g)].map((match) => match[1]);
+  const turns = Math.max(thoughts.length, ...trace.searches.map((search) => search.turn));
+  for (let turn = 1; turn <= turns; turn++) {
+    if (thoughts[turn - 1]) events.push({ type: "think", turn, text: thoughts[turn - 1] });
+    for (const search of trace.searches.filter((one) => one.turn === turn)) {
+      const { query, mode, hits, triples, snapshot, cached, neutralised, error } = search;
+      events.push({ type: "search_started", turn, query, mode, k: hits.length });
+      events.push({ type: "search_finished", turn, query, mode, hits, triples, snapshot, cached, neutralised, milliseconds: search.seconds * 1000, error: error ?? undefined });
+      if (search.withdrawn !== null) events.push({ type: "withdrawn", turn: search.withdrawn, search: turn, query });
+    }
+  }
+  if (trace.answer) events.push({ type: "answer", text: trace.answer });
+  if (!trace.error) {
+    const citations = trace.answer ? stating(trace.answer, trace.searches.flatMap((search) => search.hits)) : [];
+    events.push({ type: "finished", reason: trace.finish_reason ?? "stop", answer: trace.answer, usage: trace.usage, turns, searches: trace.searches.length, citations });
+  }
+  return events;
+}
+
+// Traces hold no citations. The passages that state the whole answer are found by the first part of the server's rule.
+function stating(answer: string, hits: Hit[]): Cited[] {
+  const claimed = forms(answer);
+  const text = [...answer];
+  const start = text.length - [...answer.trimStart()].length;
+  const end = [...answer.trimEnd()].length;
+  const known = new Set<string>();
+  return hits.flatMap(({ passage: { id, title, text: body } }) => {
+    const states = placeOf(claimed, forms(body)) >= 0 || placeOf(claimed, forms(title)) >= 0;
+    if (!states || known.has(id)) return [];
+    known.add(id);
+    return [{ start, end, passage: id, title, stated: true }];
+  });
+}
