@@ -23,7 +23,7 @@ async fn the_page_comes_with_a_policy_that_allows_nothing_from_outside() {
     assert_eq!(header("content-type"), "text/html; charset=utf-8");
     assert_eq!(header("x-content-type-options"), "nosniff");
     assert_eq!(header("referrer-policy"), "no-referrer");
-    assert_eq!(header("vary"), "accept");
+    assert_eq!(header("vary"), "accept, accept-encoding");
     let policy = header("content-security-policy");
     for part in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"] {
         assert!(policy.contains(part), "{policy}");
