@@ -90,7 +90,7 @@ fn begin_search(core: &mut EpisodeCore, search: PolicySearch) -> State {
     let turn = core.turn.number;
     let pending = PendingSearch { turn, search: search.clone(), mode, recalled: recalled.is_some() };
     core.emit(pending.started(core.setup.settings.retrieval.search.k()));
-    core.ask(Step::Search(SearchRequest { search, mode, recalled }));
+    core.ask(Step::Search(Box::new(SearchRequest { search, mode, recalled })));
     State::Searching(pending)
 }
 

@@ -66,7 +66,7 @@ impl<Q: EpisodeSequence> EpisodeDriver<Q> {
                 }
                 Step::Search(request) => {
                     let began = Instant::now();
-                    let result = self.world.search(request).await;
+                    let result = self.world.search(*request).await;
                     self.machine.found(result, began.elapsed());
                 }
                 Step::Close => {

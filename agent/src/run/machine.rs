@@ -67,9 +67,9 @@ impl EpisodeMachine {
             State::TurnOver(ended, limit) => acting::begin(core, ended, limit),
             State::Searching(pending) => {
                 let nothing = SearchError::Failed("the search was not executed".to_owned());
-                State::Found(pending, Err(nothing), Duration::ZERO)
+                State::Found(pending, Box::new(Err(nothing)), Duration::ZERO)
             }
-            State::Found(pending, result, took) => acting::end_search(core, pending, result, took),
+            State::Found(pending, result, took) => acting::end_search(core, pending, *result, took),
             State::Replying(parts) => acting::reply(core, parts)?,
             State::RoundOver => acting::end_round(core, elapsed),
             State::Closing => State::Closed(core.transcript.close(0, elapsed)),
@@ -104,7 +104,7 @@ impl EpisodeMachine {
     /// Takes the result of a search.
     pub(super) fn found(&mut self, result: Result<Evidence, SearchError>, took: Duration) {
         self.answer(|state| match state {
-            State::Searching(pending) => State::Found(pending, result, took),
+            State::Searching(pending) => State::Found(pending, Box::new(result), took),
             other => other,
         });
     }

@@ -32,7 +32,7 @@ pub(super) enum State {
     /// A search is running.
     Searching(PendingSearch),
     /// A search has ended.
-    Found(PendingSearch, Result<Evidence, SearchError>, Duration),
+    Found(PendingSearch, Box<Result<Evidence, SearchError>>, Duration),
     /// The environment replies.
     Replying(Vec<Injected>),
     /// The environment has replied.

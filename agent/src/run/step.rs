@@ -25,7 +25,7 @@ pub(super) enum Step {
     /// Generate with these parameters. Answered by `sampled` for each token, then by `generated`.
     Generate(Box<Generate>),
     /// Search. Answered by `found`.
-    Search(SearchRequest),
+    Search(Box<SearchRequest>),
     /// Close the sequence. Answered by `closed`.
     Close,
     /// Find the passages that support an answer. Answered by `cited`.

@@ -254,7 +254,7 @@ mod tests {
         for (json, words) in [
             (r#"{"explain": true}"#, "unknown field `explain`, expected one of `mode`"),
             (r#"{"kk": 5}"#, "unknown field `kk`, expected one of `mode`"),
-            (r#"{"graph": {"variant": "hippo_rag"}}"#, "unknown variant `variant`"),
+            (r#"{"graph": {"variant": "hippo_rag"}}"#, "unknown variant `variant`, expected one of `route_rag`"),
             (r#"{"k": "five"}"#, "invalid type: string \"five\", expected usize"),
             ("3", "expected an object"),
         ] {
