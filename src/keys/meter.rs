@@ -61,17 +61,25 @@ impl Meter {
             Bucket::of(&mut usage.tokens, rate, now).check(1.0, rate).map_err(Refused::Tokens)?;
         }
         if let Some(rate) = limits.requests_per_minute {
-            Bucket::of(&mut usage.requests, rate, now).take(1.0, rate).map_err(Refused::Rate)?;
+            let bucket = Bucket::of(&mut usage.requests, rate, now);
+            bucket.check(1.0, rate).map_err(Refused::Rate)?;
+            bucket.level -= 1.0;
         }
         usage.running += 1;
         Ok(Admitted(Arc::clone(self)))
     }
 
-    /// Counts `more` further requests at `now`, if `limits` allow them: those that an admitted request stands for. As many
-    /// as a minute allows may exceed what is left of it, or they could never be made.
+    /// Counts `more` further requests at `now`, if `limits` allow them: those that an admitted request stands for. More than
+    /// a minute allows need all of a minute's worth and overdraw it, or they could never be made.
     pub(crate) fn count_requests(&self, limits: &KeyLimits, more: usize, now: Instant) -> Result<(), Refused> {
         let Some(rate) = limits.requests_per_minute else { return Ok(()) };
-        Bucket::of(&mut self.usage().requests, rate, now).take(more as f64, rate).map_err(Refused::Rate)
+        let mut usage = self.usage();
+        let bucket = Bucket::of(&mut usage.requests, rate, now);
+        // The admitted request has taken the first of a minute's worth.
+        let needed = (more as f64).min(f64::from(rate) - 1.0);
+        bucket.check(needed, rate).map_err(Refused::Rate)?;
+        bucket.level -= more as f64;
+        Ok(())
     }
 
     /// Counts `tokens` tokens at `now`.
@@ -114,13 +122,6 @@ impl Bucket {
         // Callers take their timestamps before the lock, so these may arrive slightly out of order.
         bucket.filled = bucket.filled.max(now);
         bucket
-    }
-
-    /// Takes `units` units. Returns the time to wait if there are fewer.
-    fn take(&mut self, units: f64, rate: u32) -> Result<(), Duration> {
-        self.check(units.min(f64::from(rate).max(1.0)), rate)?;
-        self.level -= units;
-        Ok(())
     }
 
     /// Checks that there are `units` units. Returns the time to wait if there are fewer.
@@ -196,7 +197,8 @@ mod tests {
         meter.count_requests(&limits, 9, now).unwrap();
         assert!(meter.admit(&limits, now).is_err());
         // A longer list than a minute allows needs a whole minute's worth and delays the next request by its length.
-        let later = now + Duration::from_secs(60);
+        let later = now + Duration::from_secs(120);
+        let _long = meter.admit(&limits, later).unwrap();
         meter.count_requests(&limits, 63, later).unwrap();
         let Err(Refused::Rate(wait)) = meter.admit(&limits, later) else { panic!("it was let in") };
         assert!(wait > Duration::from_secs(5 * 60), "{wait:?}");

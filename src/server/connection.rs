@@ -32,7 +32,8 @@ pub(super) enum ShutdownStage {
     Now,
 }
 
-/// Serves requests of `client` on `stream` until the client disconnects, a timeout of `watch` expires, or the server shuts down.
+/// Serves requests of `client` on `stream` until the client disconnects, a timeout of `watch` expires, or the server
+/// shuts down.
 pub(super) async fn serve<S>(
     stream: S,
     client: ClientAddress,

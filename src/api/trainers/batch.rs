@@ -12,7 +12,8 @@ use crate::api::state::AppState;
 /// Maximum number of queries in a request: more than the largest published batch (512 questions with 5 rollouts each).
 const MAX_QUERIES: usize = 8192;
 
-/// Maximum number of passages in a response. Its size in bytes is bounded as well, by `--answer-bytes`. The largest published batch asks for 512,000 (2,560 queries, 200 passages each).
+/// Maximum number of passages in a response. Its size in bytes is bounded as well, by `--answer-bytes`. The largest
+/// published batch asks for 512,000 (2,560 queries, 200 passages each).
 const MAX_PASSAGES: usize = 1 << 19;
 
 /// Number of concurrent queries per request. The searcher bounds the total over all requests and refuses what exceeds
