@@ -25,8 +25,8 @@ pub(super) fn check_below(root: &Path, path: &Path) -> Result<(), AgentError> {
     }
 }
 
-/// Checks that an adapter's directory and files are below `root`. Missing files are skipped: loading the adapter reports
-/// them.
+/// Checks that an adapter's directory and files are below `root`. Missing files are skipped: loading the adapter
+/// reports them.
 ///
 /// # Errors
 /// Same as [`check_below`].

@@ -97,10 +97,10 @@ impl<S: SessionSource> Episode<S> {
     ///
     /// # Errors
     /// [`AgentError::TooLong`] and [`AgentError::TooManyBytes`] when the prompt leaves no room for an answer,
-    /// [`AgentError::Mode`] and [`AgentError::NoIndex`] when the requested searches are impossible, [`AgentError::Speakers`] when the template
-    /// cannot show evidence as messages, [`AgentError::Option`] and [`AgentError::NoGuide`] for invalid options and
-    /// limits, [`AgentError::AnswerFormat`] and [`AgentError::Tool`] for an unsupported schema, [`AgentError::Text`] when
-    /// template or tokenizer fail.
+    /// [`AgentError::Mode`] and [`AgentError::NoIndex`] when the requested searches are impossible,
+    /// [`AgentError::Speakers`] when the template cannot show evidence as messages, [`AgentError::Option`] and
+    /// [`AgentError::NoGuide`] for invalid options and limits, [`AgentError::AnswerFormat`] and [`AgentError::Tool`]
+    /// for an unsupported schema, [`AgentError::Text`] when template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
         policy: &Policy,

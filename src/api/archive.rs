@@ -1,5 +1,5 @@
-//! Bounded in-memory store of values by ID, shared fairly by the API keys. When it is full, the oldest values of the key
-//! that takes the most room are evicted, so that no key can push out the values of another one that takes less.
+//! Bounded in-memory store of values by ID, shared fairly by the API keys. When it is full, the oldest values of the
+//! key that takes the most room are evicted, so that no key can push out the values of another one that takes less.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

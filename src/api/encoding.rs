@@ -95,7 +95,8 @@ impl AppState {
         run_blocking(holding(share, work)).await
     }
 
-    /// Admits texts to encoding by an embedder that reads at most `limit` bytes of a text; the longest has `bytes` bytes.
+    /// Admits texts to encoding by an embedder that reads at most `limit` bytes of a text; the longest has `bytes`
+    /// bytes.
     ///
     /// # Errors
     /// 400 if the text is longer than the limit, 503 if too many others are being encoded.

@@ -1,10 +1,10 @@
-//! Middleware that checks the head of every request, before anything else reads it: `Host`, and headers that must not be
-//! repeated.
+//! Middleware that checks the head of every request, before anything else reads it: `Host`, and headers that must not
+//! be repeated.
 //!
-//! A server without API keys trusts everyone who can reach it. A web page can reach it from its visitor's browser by DNS
-//! rebinding: the page's own host name is made to resolve to this server, and the browser takes the requests for
-//! same-origin ones. Their `Host` is that name, so a server without keys answers only to hosts that no page of others can
-//! have: IP addresses, `localhost`, and the names given by `--allowed-host`.
+//! A server without API keys trusts everyone who can reach it. A web page can reach it from its visitor's browser by
+//! DNS rebinding: the page's own host name is made to resolve to this server, and the browser takes the requests for
+//! same-origin ones. Their `Host` is that name, so a server without keys answers only to hosts that no page of others
+//! can have: IP addresses, `localhost`, and the names given by `--allowed-host`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;

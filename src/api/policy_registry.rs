@@ -111,8 +111,8 @@ impl PolicyRegistry {
 
     /// Reloads all policies that were read from a directory, including their adapters. Running requests keep their
     /// policy. A policy is not touched if it cannot be read, or if its files have not changed, so that its cached
-    /// prefixes and the replays of its traces stay valid. The files of a policy that was loaded from `store` must still be
-    /// below its root.
+    /// prefixes and the replays of its traces stay valid. The files of a policy that was loaded from `store` must still
+    /// be below its root.
     pub(super) async fn reload(&self, engine: &Engine, base: &LoadedBase, store: Option<&PolicyStore>) {
         for old in self.all() {
             let Some(dir) = &old.policy.dir else { continue };
@@ -127,7 +127,8 @@ impl PolicyRegistry {
         }
     }
 
-    /// Replaces `old` with the policy in `dir`, whose files must be below `root`, unless they are identical. Returns `true` if it did.
+    /// Replaces `old` with the policy in `dir`, whose files must be below `root`, unless they are identical. Returns
+    /// `true` if it did.
     ///
     /// # Errors
     /// If the policy cannot be loaded.

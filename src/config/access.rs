@@ -26,12 +26,13 @@ pub struct AccessArgs {
     #[arg(long, env = "WAYMARK_PRIVATE_CACHE")]
     pub private_cache: bool,
 
-    /// Maximum number of requests per minute from one client address, or from one /64 network of IPv6. Behind a proxy all
-    /// requests come from one address. Unlimited by default.
+    /// Maximum number of requests per minute from one client address, or from one /64 network of IPv6. Behind a proxy
+    /// all requests come from one address. Unlimited by default.
     #[arg(long, env = "WAYMARK_ADDRESS_REQUESTS_PER_MINUTE", value_name = "N")]
     pub address_requests_per_minute: Option<u32>,
 
-    /// Maximum number of tokens per minute from one client address, of prompts and answers together. Unlimited by default.
+    /// Maximum number of tokens per minute from one client address, of prompts and answers together. Unlimited by
+    /// default.
     #[arg(long, env = "WAYMARK_ADDRESS_TOKENS_PER_MINUTE", value_name = "N")]
     pub address_tokens_per_minute: Option<u32>,
 
@@ -39,9 +40,9 @@ pub struct AccessArgs {
     #[arg(long, env = "WAYMARK_OPEN_METRICS")]
     pub open_metrics: bool,
 
-    /// Host name that the server answers to, besides IP addresses and `localhost`, such as `rag.example.org`, or `*` for
-    /// all; may be given several times. Without API keys other hosts get 403, as a protection against DNS rebinding; with
-    /// keys every host is allowed unless names are given.
+    /// Host name that the server answers to, besides IP addresses and `localhost`, such as `rag.example.org`, or `*`
+    /// for all; may be given several times. Without API keys other hosts get 403, as a protection against DNS
+    /// rebinding; with keys every host is allowed unless names are given.
     #[arg(long = "allowed-host", env = "WAYMARK_ALLOWED_HOST", value_name = "HOST", value_delimiter = ',')]
     pub allowed_hosts: Vec<String>,
 

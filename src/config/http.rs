@@ -17,13 +17,13 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_BODY_LIMIT", value_name = "SIZE", default_value = "2MiB")]
     pub body_limit: Size,
 
-    /// Memory for encoding texts into tokens, such as `512MiB`: half of it for texts of up to 16 KiB, half for longer ones.
-    /// Further requests wait for up to 30 seconds.
+    /// Memory for encoding texts into tokens, such as `512MiB`: half of it for texts of up to 16 KiB, half for longer
+    /// ones. Further requests wait for up to 30 seconds.
     #[arg(long, env = "WAYMARK_ENCODING_BYTES", value_name = "SIZE", default_value = "512MiB")]
     pub encoding_bytes: Size,
 
-    /// Maximum size of the answer to a search or a batch of searches, such as `64MiB`. What exceeds it is left out, and the
-    /// answer says so (`cut`).
+    /// Maximum size of the answer to a search or a batch of searches, such as `64MiB`. What exceeds it is left out, and
+    /// the answer says so (`cut`).
     #[arg(long, env = "WAYMARK_ANSWER_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub answer_bytes: Size,
 
@@ -31,8 +31,8 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_DRAIN_SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub drain_seconds: f64,
 
-    /// Seconds of silence after which a stream sends a comment to keep its connection open. `ask` and `bench serve` give up
-    /// on a server that is silent for 120.
+    /// Seconds of silence after which a stream sends a comment to keep its connection open. `ask` and `bench serve`
+    /// give up on a server that is silent for 120.
     #[arg(long, env = "WAYMARK_PING_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub ping_seconds: f64,
 

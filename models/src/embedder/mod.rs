@@ -109,8 +109,8 @@ impl Embedder {
         self.pipeline.encode_fast(window, false).map_or(0, |encoding| encoding.len())
     }
 
-    /// Returns the beginning of `text`, in whole windows, that determines its embedding. The tokenizer takes hundreds of
-    /// bytes per byte of its input, so it must not see the rest.
+    /// Returns the beginning of `text`, in whole windows, that determines its embedding. The tokenizer takes hundreds
+    /// of bytes per byte of its input, so it must not see the rest.
     fn beginning<'a>(&self, text: &'a str) -> &'a str {
         let mut pieces = 0;
         let mut end = 0;

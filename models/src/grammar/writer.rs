@@ -24,8 +24,8 @@ impl Grammar {
     /// Creates a grammar. `is_blank` returns `true` for tokens of white space only, and for end tokens.
     ///
     /// # Errors
-    /// [`GrammarError::Schema`] when the beginning of an output shows that the schema is unsatisfiable or exceeds the work
-    /// limits.
+    /// [`GrammarError::Schema`] when the beginning of an output shows that the schema is unsatisfiable or exceeds the
+    /// work limits.
     pub(super) fn new(parser: TokenParser, is_blank: impl Fn(u32) -> bool) -> Result<Grammar, GrammarError> {
         let mut matcher = Matcher::new(Ok(parser));
         // Computing the first mask reveals schemas that are unsatisfiable or exceed the work limits.

@@ -51,8 +51,8 @@ impl Caller {
     /// Checks that the caller, who holds `own` of the `used` places for `what`, may take another one of `most`.
     ///
     /// A key may hold no more places than are free (the dynamic threshold of Choudhury and Hahne, "Dynamic queue length
-    /// thresholds for shared-memory packet switches", 1998): `n` greedy keys get `most / (n + 1)` places each, and as many
-    /// stay free for others.
+    /// thresholds for shared-memory packet switches", 1998): `n` greedy keys get `most / (n + 1)` places each, and as
+    /// many stay free for others.
     ///
     /// # Errors
     /// 503 if all places are taken, 429 if the caller's key already holds its share.
