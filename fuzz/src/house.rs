@@ -96,7 +96,7 @@ impl House {
 
     /// Sends a request and reads the answer to its end; `None` where `target` is no URI.
     pub(super) fn send(&self, method: &Method, target: &str, body: &[u8]) -> Option<Answer> {
-        let request = Request::builder().method(method).uri(target).header(header::HOST, "fuzz");
+        let request = Request::builder().method(method).uri(target).header(header::HOST, "localhost");
         let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(body.to_vec())).ok()?;
         self.runtime.block_on(async {
             let Ok(response) = self.router.clone().call(request).await;
