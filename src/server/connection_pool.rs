@@ -58,7 +58,7 @@ impl ConnectionPool {
     pub(super) async fn receive(&mut self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, address)) => self.admit(stream, address.ip(), Instant::now()),
+                Ok((stream, address)) => self.admit(stream, address.ip(), Instant::now()).await,
                 Err(error) if is_client_error(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "cannot accept a connection");
@@ -68,7 +68,7 @@ impl ConnectionPool {
         }
     }
 
-    fn admit(&mut self, stream: TcpStream, address: IpAddr, accepted: Instant) {
+    async fn admit(&mut self, stream: TcpStream, address: IpAddr, accepted: Instant) {
         // Each token is a small write of its own. Nagle's algorithm would delay it until the previous one is
         // acknowledged.
         if let Err(error) = stream.set_nodelay(true) {
@@ -79,7 +79,7 @@ impl ConnectionPool {
         let slot = address_slot.and_then(|from| Some((from, Arc::clone(&self.slots).try_acquire_owned().ok()?)));
         if let Some(slot) = slot {
             tokio::spawn(self.serve(stream, client, self.router.clone(), self.times, accepted, slot));
-        } else if let Some(slot) = self.refused.slot() {
+        } else if let Some(slot) = self.refused.slot().await {
             let times = ConnectionConfig {
                 header: REFUSAL_TIMEOUT,
                 body: REFUSAL_TIMEOUT,

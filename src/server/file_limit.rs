@@ -8,7 +8,7 @@ const RESERVED: usize = 256;
 /// Raises the process's limit of open files for `most` connections, as far as the system permits, and returns the number
 /// of connections that fit into the limit.
 pub fn fit_connections(most: usize) -> usize {
-    let Some(files) = raise_file_limit(most.saturating_add(refused_connections::FILES + RESERVED)) else {
+    let Some(files) = raise_file_limit(most.saturating_add(refused_connections::HELD + RESERVED)) else {
         return most;
     };
     let connections = connections_within(files, most);
@@ -26,7 +26,7 @@ pub fn fit_connections(most: usize) -> usize {
 /// Returns the number of connections, up to `most`, that leave enough of `files` open files for everything else.
 fn connections_within(files: usize, most: usize) -> usize {
     let reserved = RESERVED.min(files / 4);
-    let refused = refused_connections::FILES.min(files / 4);
+    let refused = refused_connections::HELD.min(files / 4);
     files.saturating_sub(reserved + refused).min(most).max(1)
 }
 
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn files_are_left_for_everything_else() {
         assert_eq!(connections_within(65_536, 1024), 1024);
-        assert_eq!(connections_within(1024, 1024), 1024 - 256 - 128);
+        assert_eq!(connections_within(1024, 1024), 1024 - 256 - 64);
         assert_eq!(connections_within(256, 1024), 128);
         assert_eq!(connections_within(0, 1024), 1);
         assert_eq!(connections_within(1024, 1), 1);

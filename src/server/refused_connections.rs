@@ -7,10 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 /// Maximum number of connections beyond the limit that are held at a time.
-const HELD: usize = 64;
-
-/// Maximum number of their open files: an ended connection keeps its file until its task has been dropped.
-pub(super) const FILES: usize = 2 * HELD;
+pub(super) const HELD: usize = 64;
 
 /// Connections beyond the limit. A new one ends the oldest, so that a probe gets its response however many clients hold
 /// connections on which they send nothing.
@@ -22,24 +19,26 @@ pub(super) struct RefusedConnections {
 
 impl Default for RefusedConnections {
     fn default() -> Self {
-        Self { slots: Arc::new(Semaphore::new(FILES)), held: VecDeque::new() }
+        Self { slots: Arc::new(Semaphore::new(HELD)), held: VecDeque::new() }
     }
 }
 
 impl RefusedConnections {
-    /// Returns a slot for one more connection. `None` if too many are still being closed.
-    pub(super) fn slot(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.slots).try_acquire_owned().ok()
-    }
-
-    /// Holds the task of a connection, and ends the oldest one if there are too many.
-    pub(super) fn hold(&mut self, task: AbortHandle) {
+    /// Returns a slot for one more connection. If there is none, ends the oldest connection and waits until it is closed,
+    /// so that the number of open files stays bounded.
+    pub(super) async fn slot(&mut self) -> Option<OwnedSemaphorePermit> {
         self.held.retain(|task| !task.is_finished());
-        if self.held.len() >= HELD
+        if self.slots.available_permits() == 0
             && let Some(oldest) = self.held.pop_front()
         {
             oldest.abort();
         }
+        // The semaphore is never closed, so acquiring can only succeed.
+        Arc::clone(&self.slots).acquire_owned().await.ok()
+    }
+
+    /// Holds the task of a connection, which keeps its slot.
+    pub(super) fn hold(&mut self, task: AbortHandle) {
         self.held.push_back(task);
     }
 }
@@ -54,7 +53,7 @@ mod tests {
         let mut refused = RefusedConnections::default();
         let mut tasks = Vec::new();
         for _ in 0..HELD + 1 {
-            let slot = refused.slot().unwrap();
+            let slot = refused.slot().await.unwrap();
             let task = tokio::spawn(async move {
                 let _slot = slot;
                 std::future::pending::<()>().await;
@@ -65,13 +64,19 @@ mod tests {
         let newest = tasks.pop().unwrap();
         assert!(tasks.remove(0).await.unwrap_err().is_cancelled());
         assert!(!newest.is_finished() && tasks.iter().all(|task| !task.is_finished()));
-        assert_eq!(refused.slots.available_permits(), FILES - HELD);
+        assert_eq!(refused.slots.available_permits(), 0);
     }
 
     #[tokio::test]
-    async fn connections_that_are_being_closed_are_bounded_too() {
-        let refused = RefusedConnections::default();
-        let slots: Vec<_> = std::iter::from_fn(|| refused.slot()).collect();
-        assert_eq!(slots.len(), FILES);
+    async fn a_connection_that_has_ended_gives_its_slot_back() {
+        let mut refused = RefusedConnections::default();
+        for _ in 0..2 * HELD {
+            let slot = refused.slot().await.unwrap();
+            let task = tokio::spawn(async move { drop(slot) });
+            refused.hold(task.abort_handle());
+            task.await.unwrap();
+        }
+        assert_eq!(refused.slots.available_permits(), HELD);
+        assert!(refused.slot().await.is_some() && refused.held.is_empty());
     }
 }
