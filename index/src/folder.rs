@@ -89,7 +89,11 @@ impl LockedFolder {
         }
         let json = manifest.to_json();
         let write = |file: &mut File| file.write_all(&json).and_then(|()| file.sync_all());
-        File::create(&part).and_then(|mut file| write(&mut file)).map_err(IndexError::io("write", &part))?;
+        if let Err(error) = File::create(&part).and_then(|mut file| write(&mut file)) {
+            // The next writer would sweep it, too.
+            let _ = fs::remove_file(&part);
+            return Err(IndexError::io("write", &part)(error));
+        }
         fs::rename(&part, &target).map_err(IndexError::io("replace", &target))?;
         // The snapshot is published from here on, even if the sync fails; only a machine crash could undo it.
         if let Err(error) = sync_folder(&self.dir) {

@@ -81,7 +81,7 @@ impl Committing<'_> {
             return Ok(None);
         }
         let graph = counts.map(|counts| graph_info(base, &counts, &extracted, extract));
-        let mut manifest = manifest_after(base, plan, record.snapshot);
+        let mut manifest = manifest_after(base, &record);
         manifest.passages = u64::from(state.documents.live());
         manifest.graph = graph;
         let snapshot = base.with(manifest, state)?;
@@ -238,7 +238,8 @@ fn embed_contents(embedding: &BatchEmbedder<'_>, record: &mut DeltaRecord) -> Re
 }
 
 /// Builds the manifest of the snapshot after `base`, without the numbers that depend on the result.
-fn manifest_after(base: &Snapshot, plan: &CommitPlan, snapshot: u64) -> Manifest {
+fn manifest_after(base: &Snapshot, record: &DeltaRecord) -> Manifest {
+    let snapshot = record.snapshot;
     let earlier = base.manifest.delta.clone();
     let delta = earlier.unwrap_or_else(|| DeltaInfo {
         base: base.manifest.snapshot,
@@ -249,7 +250,8 @@ fn manifest_after(base: &Snapshot, plan: &CommitPlan, snapshot: u64) -> Manifest
         commits: 0,
         changes: 0,
     });
-    let delta = DeltaInfo { commits: delta.commits + 1, changes: delta.changes + plan.len(), ..delta };
+    let changes = delta.changes + (record.deleted.len() + record.upserted.len()) as u64;
+    let delta = DeltaInfo { commits: delta.commits + 1, changes, ..delta };
     Manifest { format: FORMAT, snapshot, delta: Some(delta), ..base.manifest.clone() }
 }
 

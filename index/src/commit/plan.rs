@@ -197,11 +197,6 @@ impl CommitPlan {
         self.arriving().iter().any(|(_, document)| document.triples.is_some())
     }
 
-    /// Number of documents changed.
-    pub(super) fn len(&self) -> u64 {
-        (self.fates.len() + self.new.len()) as u64
-    }
-
     /// Returns `true` if the plan leaves no document of `base`, after `before`, a plan about other documents, has been
     /// applied.
     pub(super) fn empties(&self, base: &Snapshot, before: &CommitPlan) -> bool {
