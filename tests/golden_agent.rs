@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use waymark_agent::sanitize::{sanitize, without_headers};
 use waymark_agent::{
     Action, ActionOutcome, AllowedActions, Budget, Conversation, EpisodeOptions, Format, FoundEvidence, Guide,
     Injected, LoopVariant, PathRouter, Policy, Protocol, ProtocolPrompt, ReadingRule, RouteRag, Runtime, SearchR1,
@@ -324,4 +325,32 @@ async fn check(
     for (acted, written) in searched.filter(|acted| matches!(acted.action, Action::Search(_))).zip(stub.written()) {
         posted[acted.turn - 1].push(written);
     }
+}
+
+/// A passage of a corpus.
+#[derive(Deserialize)]
+struct Ordinary {
+    title: String,
+    text: String,
+}
+
+#[test]
+fn ordinary_passages_are_shown_as_they_are() {
+    const CORPORA: [&str; 4] =
+        ["2wiki/corpus.jsonl", "hotpotqa/corpus.jsonl", "musique_dev/corpus.jsonl", "popqa/corpus.jsonl"];
+    let Some(folder) = outside::data(&CORPORA) else { return };
+    let mut seen = 0;
+    for corpus in CORPORA {
+        for line in std::fs::read_to_string(folder.join(corpus)).unwrap().lines() {
+            let Ordinary { title, text } = serde_json::from_str(line).unwrap();
+            for name in ["routerag", "tearag", "graphrag-r1"] {
+                let tags = Policy::builtin(name).unwrap().protocol.tags();
+                let unchanged = ([title.clone(), text.clone()], 0);
+                assert_eq!(without_headers([title.as_str(), text.as_str()], tags), unchanged, "{name}");
+                assert_eq!(sanitize(&text, tags), (text.clone(), 0), "{name}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 35_000, "{seen} passages");
 }

@@ -64,6 +64,7 @@ static TAGS: Tags = Tags {
     ],
     names: &["think", "search", "backtrack", "answer", "refuse", "information"],
     labels: &[],
+    headers: &[tag::DOCUMENT],
     trims: true,
 };
 

@@ -7,6 +7,7 @@ use waymark_index::{GraphVariant, Mode, SearchOptions, TripleHit};
 use super::action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 use super::budget::Budget;
 use super::conversation::{Conversation, Role};
+use super::evidence_header::EvidenceHeader;
 use super::guide::{AllowedActions, Guide};
 use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
@@ -53,6 +54,8 @@ static TAGS: Tags = Tags {
     names: &["think", "answer", "begin_of_query", "end_of_query", "begin_of_documents", "end_of_documents"],
     // Speaker labels of the prompt, which has no other marks for speakers.
     labels: &["User", "Assistant"],
+    // Header of a triple: passages have none. Code may hold the same characters within a line.
+    headers: &[EvidenceHeader { parts: &["(", EvidenceHeader::NUMBER, ")", "{"], mark: 3, begins_line: true }],
     trims: true,
 };
 

@@ -10,7 +10,7 @@
 //! | `scanner`, `answer_filter`, `turn_reader`, `tool_call` | tokens to deltas; tool calls in a reply |
 //! | `event`, `token_logprob`, `usage`, `trajectory`, `replay` | events, records, and replaying a record |
 //! | `citation` | passages that support an answer |
-//! | `sanitize` | tags in retrieved text made harmless |
+//! | `sanitize`, `folded_text`, `hidden_text`, `evidence_header` | tags and headers in retrieved text made harmless |
 //! | `search`, `search_pool`, `excluded_passages` | search on threads of its own |
 //! | `generator` | the interface to the engine |
 //! | `metric` | scores of answers and of retrieval |
@@ -28,11 +28,14 @@ mod episode;
 mod episode_limits;
 mod error;
 mod event;
+mod evidence_header;
 mod evo_rag;
 mod excluded_passages;
+mod folded_text;
 mod generator;
 mod graphrag_r1;
 mod guide;
+mod hidden_text;
 mod json_query;
 mod loaded_base;
 mod loop_rules;
@@ -79,6 +82,7 @@ pub use conversation::{Conversation, ConversationMessage, Role};
 pub use episode::Episode;
 pub use error::AgentError;
 pub use event::{Cited, EpisodeEnd, Event};
+pub use evidence_header::EvidenceHeader;
 pub use evo_rag::EvoRag;
 pub use excluded_passages::MAX_WITHOUT;
 pub use generator::{Generator, SessionSource, Steps};

@@ -5,9 +5,10 @@ use std::fmt;
 use waymark_engine::StopSet;
 use waymark_index::{Evidence, Mode};
 
-use super::action::PolicySearch;
+use super::action::{FoundEvidence, PolicySearch};
+use super::observation::most_bytes;
 use super::protocol::{Injected, Protocol, ReadingRule};
-use super::sanitize::sanitize;
+use super::sanitize::{SanitizedEvidence, sanitize};
 use super::segment::{SegmentKind, Tags};
 use super::trajectory::SearchRecord;
 
@@ -44,6 +45,12 @@ pub(super) trait LoopRules: fmt::Debug + Send + Sync {
 
     /// Removes from the frame that begins an observation the white space that the policy has written after its action.
     fn join(&self, _written: &str, _frame: &mut String) {}
+
+    /// Makes headers in single passages and triples harmless, for an observation of `room` tokens. `None` shows the
+    /// evidence as it is.
+    fn sanitize_items(&self, _evidence: FoundEvidence<'_>, _tags: &Tags, _room: usize) -> Option<SanitizedEvidence> {
+        None
+    }
 
     /// Makes tags and labels in retrieved text harmless. Returns their number.
     fn sanitize(&self, _parts: &mut [Injected], _tags: &Tags) -> usize {
@@ -95,6 +102,10 @@ impl LoopRules for ServingRules {
         if let Some(shorter) = frame.strip_prefix(written) {
             *frame = shorter.to_owned();
         }
+    }
+
+    fn sanitize_items(&self, evidence: FoundEvidence<'_>, tags: &Tags, room: usize) -> Option<SanitizedEvidence> {
+        Some(SanitizedEvidence::of(evidence.passages, evidence.triples, tags, most_bytes(room)))
     }
 
     fn sanitize(&self, parts: &mut [Injected], tags: &Tags) -> usize {

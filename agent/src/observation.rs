@@ -67,10 +67,15 @@ fn encode_within(
     Ok(Observation { text: codec.tokenizer.decode(&ids), ids, truncated: true })
 }
 
+/// Returns the number of bytes beyond which no text is shown in an observation of `limit` tokens.
+pub(super) fn most_bytes(limit: usize) -> usize {
+    limit.saturating_add(1).saturating_mul(LONGEST)
+}
+
 /// Truncates retrieved texts that no tokens within the limit could represent. A passage may be megabytes long, and
 /// encoding all of it would block the other tasks of this thread.
 pub(super) fn within(mut parts: Vec<Injected>, limit: usize) -> Vec<Injected> {
-    let most = limit.saturating_add(1).saturating_mul(LONGEST);
+    let most = most_bytes(limit);
     for part in &mut parts {
         if let Injected::Retrieved(text) = part {
             text.truncate(text.floor_char_boundary(most));

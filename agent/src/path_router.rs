@@ -67,6 +67,7 @@ static TAGS: Tags = Tags {
     ],
     names: &["think", "query", "answer", "knowledge"],
     labels: &[],
+    headers: &[tag::DOCUMENT],
     trims: true,
 };
 

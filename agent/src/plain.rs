@@ -17,6 +17,7 @@ static TAGS: Tags = Tags {
     pairs: &[Tag { kind: SegmentKind::Think, open: "<think>", close: "</think>" }],
     names: &["think"],
     labels: &[],
+    headers: &[],
     trims: false,
 };
 

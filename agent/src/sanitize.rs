@@ -1,82 +1,172 @@
-//! Sanitizing of retrieved text: no passage can close its frame or act for the policy.
+//! Sanitizing of retrieved text: no passage can close its frame, act for the policy, or look like another passage.
+//!
+//! Tags, labels and headers are found in the [folded](FoldedText) text, so that no spelling hides them. Apart from the
+//! characters that are replaced, and from hidden text, every byte stays as it is.
 
+use waymark_index::{Passage, TripleHit};
+
+use super::evidence_header::breaks;
+use super::folded_text::FoldedText;
+use super::hidden_text::without_hidden_text;
 use super::segment::Tags;
 
 /// Replacement for the `<` of a tag: looks alike and is part of no tag.
 pub const STAND_IN: char = '\u{2039}';
 
-/// Replacement for the colon of a label.
+/// Replacement for the colon of a label or a header.
 const COLON: char = '\u{2236}';
+
+/// Replacement for the parenthesis of a header.
+const PARENTHESIS: char = '\u{2768}';
+
+/// Replacement for the brace of a header.
+const BRACE: char = '\u{2774}';
 
 /// Replaces the `<` of every text that could be read as one of the named tags (opening or closing, of unusual case or
 /// spacing, complete or not) or as the beginning of a control token (`<|`), and the colon of every text that could be
-/// read as one of the labels at the beginning of its line, numbered or not. Returns the text and the number of
-/// replacements. This is the second line of defense: retrieved text is never encoded into control tokens, and never
-/// parsed.
+/// read as one of the labels at the beginning of its line, numbered or not. Removes hidden text. Returns the text and
+/// the number of replacements. This is the second line of defense: retrieved text is never encoded into control tokens,
+/// and never parsed.
 pub fn sanitize(text: &str, tags: &Tags) -> (String, usize) {
-    let mut out = String::with_capacity(text.len());
-    let mut count = 0;
+    let (text, hidden) = without_hidden_text(text);
+    let folded = FoldedText::of(&text);
+    let mut marks = Vec::new();
     let mut begins = true;
-    let mut colon = None;
-    for (at, c) in text.char_indices() {
+    for at in 0..folded.len() {
         if begins {
-            colon = label(&text[at..], tags.labels).map(|length| at + length);
+            marks.extend(label(&folded, at, tags.labels).map(|at| (at, COLON)));
         }
-        begins = breaks(c);
-        let stand_in = match c {
-            '<' if looks_like_tag(&text[at + 1..], tags.names) => Some(STAND_IN),
-            ':' if colon == Some(at) => Some(COLON),
-            _ => None,
-        };
-        out.push(stand_in.unwrap_or(c));
-        count += usize::from(stand_in.is_some());
+        begins = folded.get(at).is_some_and(breaks);
+        if folded.get(at) == Some('<') && looks_like_tag(&folded, at + 1, tags.names) {
+            marks.push((at, STAND_IN));
+        }
     }
-    (out, count)
+    let (text, replaced) = replaced(&text, &folded, &marks);
+    (text, replaced + hidden)
 }
 
-/// Returns the position of the colon of the label that a line begins with, ignoring invisible characters.
-fn label(line: &str, labels: &[&str]) -> Option<usize> {
-    let blank = |&(_, c): &(usize, char)| c.is_whitespace() && !breaks(c);
-    labels.iter().find_map(|label| {
-        let mut chars = line.char_indices().filter(|&(_, c)| !invisible(c)).peekable();
-        while chars.next_if(blank).is_some() {}
-        for wanted in label.chars() {
-            if wanted == ' ' {
-                chars.next_if(blank)?;
-                while chars.next_if(blank).is_some() {}
-            } else {
-                chars.next_if(|&(_, c)| c.eq_ignore_ascii_case(&wanted))?;
-            }
+/// Replaces the mark of every text that could be read as one of the protocol's headers, within one of the texts or
+/// across their boundaries, and removes hidden text. Returns the texts and the number of replacements.
+///
+/// Only for a single item of evidence: in a whole observation the protocol's own headers would be replaced too.
+pub fn without_headers<const N: usize>(texts: [&str; N], tags: &Tags) -> ([String; N], usize) {
+    if tags.headers.is_empty() {
+        return (texts.map(str::to_owned), 0);
+    }
+    let joined = texts.join("\n");
+    let (joined, hidden) = without_hidden_text(&joined);
+    let folded = FoldedText::of(&joined);
+    let mut marks = Vec::new();
+    for at in 0..folded.len() {
+        for header in tags.headers {
+            let mark = header.mark_at(&folded, at);
+            marks.extend(mark.and_then(|at| Some((at, stand_in(folded.get(at)?)?))));
         }
-        while chars.next_if(|part| blank(part) || part.1.is_ascii_digit()).is_some() {}
-        chars.next_if(|&(_, c)| c == ':').map(|(at, _)| at)
+    }
+    let (joined, replaced) = replaced(&joined, &folded, &marks);
+    // No line break is replaced or removed, so each text ends after as many of them as before.
+    let mut rest = joined.as_str();
+    let texts = texts.map(|text| {
+        let breaks = text.bytes().filter(|&byte| byte == b'\n').count();
+        let end = rest.match_indices('\n').nth(breaks).map_or(rest.len(), |(at, _)| at);
+        let own = rest[..end].to_owned();
+        rest = rest.get(end + 1..).unwrap_or_default();
+        own
+    });
+    (texts, replaced + hidden)
+}
+
+/// Evidence of a search in which no text could be read as a header of the protocol.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SanitizedEvidence {
+    /// Passages, best first.
+    pub passages: Vec<Passage>,
+    /// Triples, best first.
+    pub triples: Vec<TripleHit>,
+    /// Number of replacements.
+    pub replaced: usize,
+}
+
+impl SanitizedEvidence {
+    /// Sanitizes evidence. Texts are cut after `most` bytes, beyond which no observation shows them.
+    pub fn of(passages: &[Passage], triples: &[TripleHit], tags: &Tags, most: usize) -> SanitizedEvidence {
+        let mut sanitized = SanitizedEvidence { passages: Vec::new(), triples: Vec::new(), replaced: 0 };
+        for Passage { id, title, text } in passages {
+            let ([title, text], replaced) = without_headers([head(title, most), head(text, most)], tags);
+            sanitized.passages.push(Passage { id: id.clone(), title, text });
+            sanitized.replaced += replaced;
+        }
+        for triple in triples {
+            let texts = [&triple.subject, &triple.relation, &triple.object].map(|text| head(text, most));
+            let ([subject, relation, object], replaced) = without_headers(texts, tags);
+            sanitized.triples.push(TripleHit { subject, relation, object, ..triple.clone() });
+            sanitized.replaced += replaced;
+        }
+        sanitized
+    }
+}
+
+fn head(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
+}
+
+/// Returns the replacement for the mark of a header.
+fn stand_in(mark: char) -> Option<char> {
+    match mark {
+        ':' => Some(COLON),
+        '(' => Some(PARENTHESIS),
+        '{' => Some(BRACE),
+        _ => None,
+    }
+}
+
+/// Replaces the origins of the marked characters. Returns the text and the number of replacements.
+fn replaced(text: &str, folded: &FoldedText, marks: &[(usize, char)]) -> (String, usize) {
+    let mut places: Vec<(usize, char)> =
+        marks.iter().filter_map(|&(at, stand_in)| Some((folded.origin(at)?, stand_in))).collect();
+    places.sort_unstable();
+    places.dedup_by_key(|place| place.0);
+    let mut out = String::with_capacity(text.len() + 2 * places.len());
+    let mut begin = 0;
+    for &(at, stand_in) in &places {
+        out.push_str(&text[begin..at]);
+        out.push(stand_in);
+        begin = at + text[at..].chars().next().map_or(0, char::len_utf8);
+    }
+    out.push_str(&text[begin..]);
+    (out, places.len())
+}
+
+/// Returns the position of the colon of the label that a line begins with.
+fn label(text: &FoldedText, line: usize, labels: &[&str]) -> Option<usize> {
+    let blank = |c: char| c.is_whitespace() && !breaks(c);
+    labels.iter().find_map(|label| {
+        let mut at = text.skip(line, blank);
+        for (number, word) in label.split(' ').enumerate() {
+            // Words of a label are separated by at least one blank.
+            if number > 0 {
+                let end = text.skip(at, blank);
+                (at..end).find(|&at| text.get(at).is_some_and(blank))?;
+                at = end;
+            }
+            at = text.after(at, &word.to_ascii_lowercase())?;
+        }
+        let colon = text.skip(at, |c| blank(c) || c.is_ascii_digit());
+        (text.get(colon) == Some(':')).then_some(colon)
     })
 }
 
-/// Returns `true` if the character ends a line.
-fn breaks(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
-}
-
-/// Returns `true` if `rest`, after a `<`, reads like the rest of a tag, ignoring invisible characters.
-fn looks_like_tag(rest: &str, names: &[&str]) -> bool {
-    let visible =
-        || rest.chars().filter(|&c| !invisible(c)).skip_while(|&c| c.is_whitespace() || c == '/' || c == '\\');
-    // Also the full-width bar, which some tokenizers use in control tokens.
-    if matches!(visible().next(), Some('|' | '\u{ff5c}')) {
+/// Returns `true` if the text from `at`, after a `<`, reads like the rest of a tag.
+fn looks_like_tag(text: &FoldedText, at: usize, names: &[&str]) -> bool {
+    let at = text.skip(at, |c| c.is_whitespace() || c == '/' || c == '\\');
+    // Folded, this is also the full-width bar, which some tokenizers use in control tokens.
+    if text.get(at) == Some('|') {
         return true;
     }
     names.iter().any(|name| {
-        let mut chars = visible();
-        let same = name.chars().all(|wanted| chars.next().is_some_and(|c| c.eq_ignore_ascii_case(&wanted)));
-        same && !chars.next().is_some_and(|c| c.is_alphanumeric() || c == '_')
+        let end = text.after(at, &name.to_ascii_lowercase());
+        end.is_some_and(|end| !text.get(end).is_some_and(|c| c.is_alphanumeric() || c == '_'))
     })
-}
-
-/// Returns `true` for characters without width, which could hide inside a tag.
-fn invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
-        || (c.is_control() && !c.is_whitespace())
 }
 
 #[cfg(test)]

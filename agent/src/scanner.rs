@@ -198,6 +198,7 @@ mod tests {
         pairs: &[Tag { kind: SegmentKind::Think, open: "<think>", close: "</think>" }],
         names: &[],
         labels: &[],
+        headers: &[],
         trims: false,
     };
 
@@ -211,6 +212,7 @@ mod tests {
         ],
         names: &["r"],
         labels: &["Ask", "Say"],
+        headers: &[],
         trims: true,
     };
 

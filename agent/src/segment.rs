@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::evidence_header::EvidenceHeader;
+
 /// Kind of a segment of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -53,6 +55,8 @@ pub struct Tags {
     pub names: &'static [&'static str],
     /// Labels that are sanitized in retrieved text, at the beginning of a line and before a colon.
     pub labels: &'static [&'static str],
+    /// Headers of evidence that are sanitized in each retrieved passage and triple.
+    pub headers: &'static [EvidenceHeader],
     /// If `true`, white space around an answer is stripped.
     pub trims: bool,
 }

@@ -4,10 +4,15 @@
 use waymark_index::Passage;
 
 use super::action::{Action, ActionOutcome, PolicySearch};
+use super::evidence_header::EvidenceHeader;
 use super::guide::{AllowedActions, Guide};
 use super::protocol::{Injected, ReadingRule};
 use super::retrieval::Format;
 use super::segment::{SegmentKind, Tag, Tags};
+
+/// Header of a passage in [`passages_to_string`].
+pub(super) const DOCUMENT: EvidenceHeader =
+    EvidenceHeader { parts: &["doc", EvidenceHeader::NUMBER, "(", "title"], mark: 2, begins_line: false };
 
 /// Tags shared by both protocols.
 pub static TAGS: Tags = Tags {
@@ -21,6 +26,7 @@ pub static TAGS: Tags = Tags {
     ],
     names: &["think", "search", "answer", "information"],
     labels: &[],
+    headers: &[DOCUMENT],
     trims: true,
 };
 

@@ -27,6 +27,7 @@ use waymark_index::{Mode, Passage, SearchOptions, TripleHit};
 use super::action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 use super::budget::Budget;
 use super::conversation::Conversation;
+use super::evidence_header::EvidenceHeader;
 use super::guide::{AllowedActions, Guide, GuideState};
 use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
@@ -72,6 +73,8 @@ static TAGS: Tags = Tags {
     ],
     names: &["Reference"],
     labels: &["Step", "Important entity", "Subquery", "Summary", "Final answer"],
+    // Passages are joined to one line each, so a header may stand anywhere.
+    headers: &[EvidenceHeader { parts: &["evidence", EvidenceHeader::NUMBER, ":"], mark: 2, begins_line: false }],
     trims: true,
 };
 

@@ -19,6 +19,7 @@ static TAGS: Tags = Tags {
     pairs: &[],
     names: &[],
     labels: &[],
+    headers: &[],
     trims: false,
 };
 

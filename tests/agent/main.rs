@@ -10,6 +10,7 @@ mod evo_rag;
 mod graphrag_r1;
 mod guided;
 mod path_router;
+mod sanitizing;
 mod tearag;
 
 use std::sync::Arc;

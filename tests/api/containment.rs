@@ -173,6 +173,7 @@ static TAGLESS: Tags = Tags {
     pairs: &[Tag { kind: SegmentKind::Answer, open: "", close: "</answer>" }],
     names: &["answer"],
     labels: &[],
+    headers: &[],
     trims: true,
 };
 

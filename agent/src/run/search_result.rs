@@ -56,12 +56,20 @@ impl PendingSearch {
             (evidence.hits, evidence.triples, Some(evidence.snapshot))
         });
         let passages: Vec<Passage> = hits.iter().map(|hit| hit.passage.clone()).collect();
-        let seen = FoundEvidence { mode, passages: &passages, triples: &triples };
+        let stored = FoundEvidence { mode, passages: &passages, triples: &triples };
+        // Single items, because later the protocol's own headers stand between them.
+        let sanitized = setup.rules.sanitize_items(stored, setup.protocol.tags(), room);
+        let seen = sanitized.as_ref().map_or(stored, |items| FoundEvidence {
+            mode,
+            passages: &items.passages,
+            triples: &items.triples,
+        });
         let outcome = error.as_deref().map_or(ActionOutcome::Evidence(seen), ActionOutcome::Failed);
         // No more than the room can hold is built and sanitized: a passage may be megabytes long.
         let format = setup.settings.retrieval.format;
         let mut parts = within(setup.protocol.observation(&outcome, format), room);
-        let neutralised = setup.rules.sanitize(&mut parts, setup.protocol.tags());
+        let replaced = sanitized.as_ref().map_or(0, |items| items.replaced);
+        let neutralised = replaced + setup.rules.sanitize(&mut parts, setup.protocol.tags());
         let event = Event::SearchFinished {
             turn,
             query: query.clone(),
