@@ -1,6 +1,6 @@
 //! Sanitizing of retrieved text: no passage can close its frame, act for the policy, or look like another passage.
 //!
-//! Tags, labels and headers are found in the [folded](FoldedText) text, so that no spelling hides them. Apart from the
+//! Tags, labels and headers are found in the folded text, so that no spelling hides them. Apart from the
 //! characters that are replaced, and from hidden text, every byte stays as it is.
 
 use waymark_index::{Passage, TripleHit};
