@@ -34,7 +34,11 @@ pub fn repair(dir: &Path, from: &Path) -> Result<RepairReport, IndexError> {
     for (name, sum) in &manifest.files {
         report.files += 1;
         let path = dir.join(name);
-        let damaged = if path.exists() { sum.damaged(&path, &mut |_| ())? } else { vec![0..sum.bytes] };
+        // A missing file is one damaged range.
+        let damaged = match path.exists() {
+            true => sum.damaged(&path, &mut |_| ())?,
+            false => std::iter::once(0..sum.bytes).collect(),
+        };
         if damaged.is_empty() {
             continue;
         }

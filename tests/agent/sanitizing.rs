@@ -40,10 +40,10 @@ impl Forms {
         }
         let headers: &[String] = match protocol.name() {
             "routerag" | "search-r1" | "evo-rag" | "path-router" => {
-                &[format!(r"(?:^|[^\p{{Alphabetic}}\p{{N}}])doc\s*\p{{N}}+\s*\(\s*title")]
+                &[r"(?:^|[^\p{Alphabetic}\p{N}])doc\s*\p{N}+\s*\(\s*title".to_owned()]
             }
-            "tearag" => &[format!(r"(?:^|[^\p{{Alphabetic}}\p{{N}}])evidence\s*\p{{N}}+\s*:")],
-            "graphrag-r1" => &[format!(r"(?:^|{BREAK}){BLANK}*\({BLANK}*\p{{N}}+{BLANK}*\){BLANK}*\{{")],
+            "tearag" => &[r"(?:^|[^\p{Alphabetic}\p{N}])evidence\s*\p{N}+\s*:".to_owned()],
+            "graphrag-r1" => &[r"(?:^|{BREAK}){BLANK}*\({BLANK}*\p{N}+{BLANK}*\){BLANK}*\{".to_owned()],
             "plain" => &[],
             other => panic!("the headers of {other} are not known here"),
         };

@@ -61,15 +61,15 @@ impl Index {
     /// If a file is damaged.
     pub fn example_questions(&self, limit: usize) -> Result<Vec<ExampleQuestion>, IndexError> {
         let mut questions = match self.graph() {
-            Some(graph) => self.from_facts(graph, limit)?,
+            Some(graph) => self.questions_of_facts(graph, limit)?,
             None => Vec::new(),
         };
         let missing = limit - questions.len().min(limit);
-        questions.extend(self.from_titles(missing)?);
+        questions.extend(self.questions_of_titles(missing)?);
         Ok(questions)
     }
 
-    fn from_facts(&self, graph: &Graph, limit: usize) -> Result<Vec<ExampleQuestion>, IndexError> {
+    fn questions_of_facts(&self, graph: &Graph, limit: usize) -> Result<Vec<ExampleQuestion>, IndexError> {
         let mut one_hop = Vec::new();
         let mut two_hops = Vec::new();
         for number in self.spread(SAMPLE) {
@@ -133,7 +133,7 @@ impl Index {
         (0..sample).map(|i| numbers[i * numbers.len() / sample]).collect()
     }
 
-    fn from_titles(&self, limit: usize) -> Result<Vec<ExampleQuestion>, IndexError> {
+    fn questions_of_titles(&self, limit: usize) -> Result<Vec<ExampleQuestion>, IndexError> {
         let mut questions = Vec::new();
         let mut seen = HashSet::new();
         // Twice as many as needed, since some passages may have no title, or the same one.

@@ -143,11 +143,11 @@ impl LexicalDelta {
             segments.iter().map(|segment| segment.class()).find(|&class| of(class) >= FAN_IN)
         };
         while let Some(class) = full(&self.segments) {
-            let (merged, kept) =
+            let (merged, kept): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut self.segments).into_iter().partition(|segment| segment.class() == class);
             self.segments = kept;
             let mut documents = Vec::new();
-            for segment in Vec::<Arc<DeltaSegment>>::from(merged) {
+            for segment in merged {
                 let live = (0..).zip(&segment.documents).filter(|(place, _)| segment.number(*place, current).is_some());
                 documents.extend(live.map(|(_, (number, document))| (*number, Arc::clone(document))));
             }

@@ -49,6 +49,7 @@ pub(super) fn is_word_break(bytes: &[u8], at: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::expect_used)]
     use super::*;
 
     #[test]

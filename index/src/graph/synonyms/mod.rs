@@ -94,13 +94,16 @@ impl Neighbors {
     }
 }
 
+/// A phrase with its synonyms and their similarities.
+pub(crate) type PhraseSynonyms = (u32, Vec<(u32, f32)>);
+
 /// Finds for each of some phrases all others among `columns` that are similar enough to be synonyms, exactly.
 pub(crate) fn all_similar(
     vectors: &dyn VectorRows,
     queries: &[u32],
     columns: &[u32],
     threads: usize,
-) -> Result<Vec<(u32, Vec<(u32, f32)>)>, IndexError> {
+) -> Result<Vec<PhraseSynonyms>, IndexError> {
     let found = scan::all(vectors, queries, columns, threads)?;
     Ok(found.into_iter().map(|(phrase, best)| (phrase, best.list())).collect())
 }
