@@ -122,7 +122,7 @@ mod tests {
         assert!(left.is_empty());
         let change = |i: usize| PendingChange {
             id: format!("commit-{i}"),
-            owner: (i % 2 == 0).then(|| "key".to_owned()),
+            owner: i.is_multiple_of(2).then(|| "key".to_owned()),
             changes: Changes { mirror: i == 3, ..Changes::delete([format!("d{i}")]) },
         };
         let files: Vec<_> = (0..12).map(|i| pending.add(&change(i)).unwrap()).collect();

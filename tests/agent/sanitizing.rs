@@ -43,7 +43,7 @@ impl Forms {
                 &[r"(?:^|[^\p{Alphabetic}\p{N}])doc\s*\p{N}+\s*\(\s*title".to_owned()]
             }
             "tearag" => &[r"(?:^|[^\p{Alphabetic}\p{N}])evidence\s*\p{N}+\s*:".to_owned()],
-            "graphrag-r1" => &[r"(?:^|{BREAK}){BLANK}*\({BLANK}*\p{N}+{BLANK}*\){BLANK}*\{".to_owned()],
+            "graphrag-r1" => &[format!(r"(?:^|{BREAK}){BLANK}*\({BLANK}*\p{{N}}+{BLANK}*\){BLANK}*\{{")],
             "plain" => &[],
             other => panic!("the headers of {other} are not known here"),
         };

@@ -15,7 +15,7 @@ use waymark_agent::Search;
 use waymark_agent::metric::quantile;
 use waymark_engine::{Engine, Generate, Origin, Session, SessionOptions};
 use waymark_models::sampler::SamplingParams;
-use waymark_runtime::evaluate::SearchMethod as Mode;
+use waymark_runtime::evaluate::SearchMethod;
 
 use super::report::AgenticLoad;
 use super::shape::ModelShape;
@@ -62,8 +62,8 @@ pub(super) struct AgenticScript {
 /// Search between turns.
 #[derive(Debug, Clone)]
 pub(super) enum SearchSource {
-    /// Searches an index in this mode for these questions.
-    Index(Arc<dyn Search>, Mode, Arc<Vec<String>>),
+    /// Searches an index by this method for these questions.
+    Index(Arc<dyn Search>, Arc<SearchMethod>, Arc<Vec<String>>),
     /// Waits for this time instead of searching.
     Wait(Duration),
 }

@@ -158,7 +158,7 @@ impl Args {
             timeout: std::time::Duration::from_secs(10),
         };
         let searcher: Arc<dyn Search> = Arc::new(Searcher::new(index, limits)?);
-        Ok(Some(SearchSource::Index(searcher, mode, questions)))
+        Ok(Some(SearchSource::Index(searcher, Arc::new(mode), questions)))
     }
 
     fn engine(&self, backend: Box<dyn Backend>) -> anyhow::Result<Engine> {
