@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::Span;
 use waymark_index::{
-    BuildPhase, BuildProgress, Changes, CommitOptions, CommitReport, IndexError, LiveIndex, PendingChange,
-    PendingChanges, PendingFile, PreparedVectors,
+    Changes, CommitOptions, CommitReport, IndexError, LiveIndex, PendingChange, PendingChanges, PendingFile,
+    PreparedVectors,
 };
 
 use super::auth::Caller;
+use super::commit_meter::{CommitLog, CommitMeter, CommitStep};
 use super::documents::CommitResponse;
 use super::drain::{self, Drain};
 use super::error::{ApiError, Code};
@@ -62,30 +63,6 @@ pub(crate) enum ChangeProgress {
     Running,
     /// Finished, successfully or not.
     Finished(Result<CommitResponse, ApiError>),
-}
-
-/// Progress of a commit within one of its phases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CommitStep {
-    pub(crate) phase: BuildPhase,
-    /// Number of units done: passages, vectors, files.
-    pub(crate) done: u64,
-    /// Number of all units. `None` if it is not known yet.
-    pub(crate) total: Option<u64>,
-}
-
-/// Step of the running commit, or of the last one; clones share it.
-#[derive(Debug, Clone, Default)]
-struct CommitMeter(Arc<Mutex<Option<CommitStep>>>);
-
-impl CommitMeter {
-    fn set(&self, step: Option<CommitStep>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = step;
-    }
-
-    fn get(&self) -> Option<CommitStep> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Handle to follow a change. The change is committed even if all its handles are dropped, except that a large change is
@@ -566,21 +543,6 @@ impl Committer {
         // The slot is released before the result is sent, because the caller may send its next change at once.
         drop(slot);
         progress.send_replace(ChangeProgress::Finished(made));
-    }
-}
-
-/// Logs the beginning of each phase of a commit, and keeps its step for those who follow it.
-struct CommitLog<'a> {
-    begun: Instant,
-    meter: &'a CommitMeter,
-}
-
-impl BuildProgress for CommitLog<'_> {
-    fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>) {
-        self.meter.set(Some(CommitStep { phase, done, total }));
-        if done == 0 {
-            tracing::debug!(%phase, total, seconds = self.begun.elapsed().as_secs_f64(), "committing");
-        }
     }
 }
 

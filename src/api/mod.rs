@@ -42,6 +42,7 @@ mod blocking;
 mod body;
 pub mod chat;
 mod chunks;
+mod commit_meter;
 pub mod commits;
 pub mod completions;
 mod cors;

@@ -160,8 +160,8 @@ async fn a_page_of_large_documents_ends_early() {
     let sent = json!({"documents": (0..40).map(large).collect::<Vec<_>>()});
     let (status, done) = answer(server.post("/v1/documents", &sent).await).await;
     assert_eq!((status, &done["documents"]), (200, &json!(46)), "{done}");
-    // The document that exceeds 8 MiB is the 34th of them, and the last of the page.
-    for (after, first, last, more) in [("e", "f", "x33", true), ("x33", "x34", "x39", false)] {
+    // The document that exceeds 8 MiB is the 33rd of them, and the last of the page.
+    for (after, first, last, more) in [("e", "f", "x32", true), ("x32", "x33", "x39", false)] {
         let (_, page) = answer(server.get(&format!("/v1/documents?limit=100&after={after}")).await).await;
         let found: Vec<&str> = page["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
         assert_eq!((found[0], found[found.len() - 1]), (first, last), "after {after}");

@@ -29,7 +29,7 @@ pub(super) struct GuideRun {
 /// Progress within a state.
 #[derive(Debug)]
 enum Phase {
-    /// Nothing of the state is written.
+    /// The state has begun, without any text yet.
     Entered,
     /// The branches that agree with the first `depth` tokens of the choice are left.
     Choosing { live: Vec<Branch>, depth: usize, asked: bool },
@@ -46,7 +46,7 @@ struct Branch {
     next: usize,
 }
 
-/// What a guide needs to know about its turn.
+/// Part of a turn that a guide reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GuideView<'a> {
     pub(super) codec: &'a TextCodec,

@@ -1,4 +1,4 @@
-//! What a search becomes: an event, a record and an observation.
+//! Result of a search as an event, a record and an observation.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What does not change during an episode.
+//! Properties of an episode that do not change while it runs.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use waymark_index::{Evidence, Mode, Passage};
 use crate::action::PolicySearch;
 use crate::event::Event;
 
-/// What the driver of an episode does next. Requests that have a result are answered before the next poll.
+/// Next task for the driver of an episode. Requests that have a result are answered before the next poll.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Send an event.
@@ -35,7 +35,7 @@ pub(super) enum Step {
         /// Passages found, in the order of retrieval.
         passages: Vec<Passage>,
     },
-    /// Nothing: the episode is over.
+    /// The episode is over.
     End,
 }
 

@@ -107,7 +107,8 @@ impl<'a> Made<'a> {
         let relation = normalize(&triple.relation);
         let core = without_auxiliary(&relation);
         let bare = core.len() == relation.len();
-        let (subject, object) = (triple.subject.as_str(), triple.object.as_str());
+        let subject = triple.subject.as_str();
+        let object = triple.object.as_str();
         let made = MAKINGS.iter().find_map(|making| {
             let (work, maker) = match core {
                 core if core == making.passive || core == making.noun => (subject, object),
