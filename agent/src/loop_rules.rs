@@ -84,6 +84,7 @@ impl LoopRules for ServingRules {
     }
 
     fn answer_opening(&self, protocol: &dyn Protocol, writing: SegmentKind) -> Option<String> {
+        // Clients wait for an answer; evaluations and training must see that the policy gave none.
         protocol.force_answer(writing)
     }
 
@@ -92,6 +93,7 @@ impl LoopRules for ServingRules {
             found.mode == mode && found.query == search.query && found.entities == search.entities
         };
         let evidence = |found: &SearchRecord| {
+            // A failed search has no snapshot, and is tried again.
             let evidence = Evidence::of(found.snapshot?, mode, found.hits.clone());
             Some(Evidence { triples: found.triples.clone(), ..evidence })
         };
@@ -99,6 +101,7 @@ impl LoopRules for ServingRules {
     }
 
     fn join(&self, written: &str, frame: &mut String) {
+        // A sampled token may reach beyond the closing tag; without the cut the white space would stand twice.
         if let Some(shorter) = frame.strip_prefix(written) {
             *frame = shorter.to_owned();
         }

@@ -24,6 +24,7 @@ const DEFAULT_REFUSAL: &str = "The question cannot be answered.";
 
 /// Reads the action of a turn, and executes it or ends the episode. `limit` leaves no room for another turn.
 pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<BudgetLimit>) -> State {
+    // Text that might have been the beginning of a tag is shown now that the turn is over.
     let events = core.turn.reader.finish();
     core.emit_all(events);
     let action = core.turn.action(&core.setup);
@@ -56,6 +57,7 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
         Action::Refuse { .. } if reason == EpisodeEnd::Stop => core.end(EpisodeEnd::Refused, None),
         Action::Refuse { .. } => core.end(reason, None),
         _ if over || ended == TurnEnd::Time => core.end(reason, None),
+        // A context or token limit is a matter of length; the limits of the environment count like used rounds.
         _ if limit.is_some() && !spent => core.end(EpisodeEnd::Length, None),
         _ => core.end(EpisodeEnd::Turns, None),
     }
@@ -101,9 +103,11 @@ pub(super) fn end_search(
     result: Result<Evidence, SearchError>,
     took: Duration,
 ) -> State {
+    // A repeated search costs nothing, and so leaves the policy its searches.
     if !pending.recalled {
         core.budget.spend_search();
     }
+    // The record counts sanitized tags only as far as the observation may show them.
     let (room, _) = core.budget.observation_room(core.transcript.len());
     let finished = pending.finish(result, took, room, &core.setup);
     core.transcript.record_search(finished.record);
@@ -148,6 +152,7 @@ pub(super) fn reply(core: &mut EpisodeCore, parts: Vec<Injected>) -> Result<Stat
 
 /// Begins the next round, unless the time is used.
 pub(super) fn end_round(core: &mut EpisodeCore, elapsed: Duration) -> State {
+    // Counted after the observation, because an episode that ends before it has used no round.
     core.budget.spend_round();
     // Searches do not end a turn, so their time is checked here.
     if core.budget.is_late(elapsed) {

@@ -75,6 +75,7 @@ impl BudgetTracker {
     /// # Errors
     /// The limit that leaves too few.
     pub(super) fn turn_room(&self, length: usize) -> Result<usize, BudgetLimit> {
+        // The reserve lets an episode that runs out of tokens still be forced to answer.
         let sampled = self.sampled_left().saturating_sub(self.reserves.answer);
         let context = self.context_left(length).saturating_sub(self.reserves.ending);
         if sampled < self.reserves.turn {
@@ -104,6 +105,7 @@ impl BudgetTracker {
         let (room, limit) =
             if context < most { (context, BudgetLimit::Context) } else { (most, BudgetLimit::ObservationTokens) };
         match self.environment_left {
+            // On a tie the limit on all observations is named, because it also blocks the next one.
             Some(left) if left <= room => (left, BudgetLimit::EnvironmentTokens),
             _ => (room, limit),
         }
@@ -124,6 +126,7 @@ impl BudgetTracker {
         if room < self.reserves.frame {
             return Some(limit);
         }
+        // A withdrawal needs an observation but no search.
         self.exhausted().filter(|limit| searches || *limit != BudgetLimit::Searches)
     }
 

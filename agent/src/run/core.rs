@@ -39,6 +39,7 @@ pub(super) struct EpisodeResult {
 impl EpisodeCore {
     /// Creates an episode with this prompt.
     pub(super) fn new(setup: EpisodeSetup, prompt: Vec<u32>) -> EpisodeCore {
+        // The prompt is in the record from the start, so that an episode that is interrupted at once still has it.
         let transcript = Transcript::new(setup.settings.id.clone(), &prompt);
         let started = Event::Started {
             id: setup.settings.id.clone(),
@@ -82,6 +83,7 @@ impl EpisodeCore {
     /// Appends given tokens.
     pub(super) fn extend(&mut self, ids: Vec<u32>, origin: Origin, forced: bool) {
         if !ids.is_empty() {
+            // Recorded in the same step that asks for it: record and sequence never differ when the machine is polled.
             self.transcript.append(&ids, origin, forced);
             self.ask(Step::Extend { ids, origin, forced });
         }

@@ -62,6 +62,7 @@ impl<Q: EpisodeSequence> EpisodeDriver<Q> {
                     let began = Instant::now();
                     let ended = self.sequence.generate(*spec, &mut self.machine, &self.world).await;
                     self.machine.transcript_mut().add_generation(began.elapsed());
+                    // The time is recorded first: a generation that fails has taken it all the same.
                     self.machine.generated(ended?);
                 }
                 Step::Search(request) => {

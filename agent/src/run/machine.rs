@@ -66,6 +66,8 @@ impl EpisodeMachine {
             State::Written(ended) => writing::complete(core, ended)?,
             State::TurnOver(ended, limit) => acting::begin(core, ended, limit),
             State::Searching(pending) => {
+                // Reached only if the driver polls again without an answer; the policy then sees a failed search
+                // instead of waiting forever.
                 let nothing = SearchError::Failed("the search was not executed".to_owned());
                 State::Found(pending, Box::new(Err(nothing)), Duration::ZERO)
             }
@@ -83,6 +85,7 @@ impl EpisodeMachine {
 
     /// Takes a sampled token. Returns the events for its text.
     pub(super) fn sampled(&mut self, step: &TokenStep) -> Vec<Event> {
+        // Counted before the text is read, so that a token without text counts too.
         self.core.budget.spend_token();
         self.core.transcript.push(step);
         self.core.turn.reader.push(step)
@@ -145,6 +148,8 @@ impl EpisodeMachine {
     /// Keeps the first `most` tokens after the prompt. The answer is at the end of the sequence, so it is cut first.
     pub(super) fn truncate_response(&mut self, most: usize) {
         if self.core.transcript.truncate_response(most) {
+            // A record without the answer's tokens must not claim the answer, or a reward would be paid for lost
+            // tokens.
             self.core.result.answer = None;
         }
     }

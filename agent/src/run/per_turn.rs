@@ -60,9 +60,11 @@ impl<S: SessionSource> EpisodeSequence for SessionPerTurn<S> {
     ) -> Result<TurnEnd, AgentError> {
         let tokens = machine.transcript().tokens();
         let visible = if machine.turn().number == 1 { usize::MAX } else { self.visible };
+        // The end of the record is kept, like the rolling state of Search-R1's `generation.py`.
         let hidden = tokens.len().saturating_sub(visible);
         let ids: Vec<u32> = tokens[hidden..].iter().map(|token| token.id).collect();
         let session = self.session.insert(self.source.open(self.options));
+        // All of it is a prompt to this session: what it sampled in earlier turns was encoded again.
         session.append(&ids, Origin::Prompt, false);
         let ended = world.stream(session.generate(spec).await?, machine).await?;
         let events = machine.end_text();
@@ -71,6 +73,7 @@ impl<S: SessionSource> EpisodeSequence for SessionPerTurn<S> {
         let kept = self.protocol.training().map_or(text, |training| training.cut(text));
         let bytes = kept.len();
         let ids = self.codec.literal(kept)?;
+        // From here on the record, not the session, is what the policy wrote.
         machine.cut_turn(bytes, &ids);
         Ok(ended)
     }
