@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::UNIX_EPOCH;
 
+use indicatif::HumanDuration;
 use waymark_index::{repair, restore_snapshot, snapshots};
 
 /// Lists the current snapshot of an index and the earlier ones that are kept.
@@ -52,10 +52,11 @@ impl SnapshotsArgs {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
         for snapshot in snapshots(&self.dir)? {
-            let seconds = snapshot.published.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-            let time = seconds.map_or_else(|| "-".to_owned(), |time| time.as_secs().to_string());
+            // A clock that was set back since would give a negative age.
+            let age = snapshot.published.and_then(|time| time.elapsed().ok());
+            let age = age.map_or_else(String::new, |age| format!("  published {} ago", HumanDuration(age)));
             let current = if snapshot.current { "  current" } else { "" };
-            writeln!(out, "{}  {} passages  published at {time}{current}", snapshot.number, snapshot.passages)?;
+            writeln!(out, "{}  {} passages{age}{current}", snapshot.number, snapshot.passages)?;
         }
         Ok(())
     }
