@@ -3,97 +3,30 @@
 
 mod corpora;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use corpora::{HashEmbed, document, numbered, open, write};
+use corpora::{HashEmbed, Pairs, apply, canonical, changes_of, document, document_of, numbered, open, write};
 use proptest::prelude::*;
 use waymark_index::{
     BuildOptions, Changes, CommitOptions, Condition, Contents, Document, Extract, Index, IndexError, LiveIndex, Mode,
-    OpenOptions, Passages, Query, Ranking, Triple, TripleSink, commit, repair, restore_snapshot, snapshots,
+    OpenOptions, Query, Ranking, Triple, commit, repair, restore_snapshot, snapshots,
 };
-
-/// Extractor that makes a triple of each two consecutive words. If it reads the corpus, the relation tells how many
-/// passages have the title.
-#[derive(Debug, Clone, Copy)]
-struct Pairs {
-    reads_corpus: bool,
-}
-
-impl Extract for Pairs {
-    fn id(&self) -> String {
-        "pairs".to_owned()
-    }
-
-    fn reads_corpus(&self) -> bool {
-        self.reads_corpus
-    }
-
-    fn extract(&self, passages: &dyn Passages, numbers: &[u32], sink: &mut TripleSink<'_>) -> Result<(), IndexError> {
-        let mut titles = BTreeMap::new();
-        for number in (0..).take(if self.reads_corpus { passages.len() } else { 0 }) {
-            *titles.entry(passages.passage(number)?.title).or_insert(0) += 1;
-        }
-        for &number in numbers {
-            let passage = passages.passage(number)?;
-            let words: Vec<&str> = passage.text.split_whitespace().collect();
-            let relation = format!("precedes {}", titles.get(&passage.title).unwrap_or(&0));
-            let triples = words.windows(2).map(|pair| Triple::new(pair[0], relation.as_str(), pair[1])).collect();
-            sink(number, triples)?;
-        }
-        Ok(())
-    }
-}
 
 fn appending() -> CommitOptions {
     CommitOptions { append_from: 0, threads: 1, journal: false, ..CommitOptions::default() }
 }
 
+const WORDS: &[&str] =
+    &["river", "rivers", "city", "old city", "city old", "museum", "painter", "Émile", "1889", "a b", "?"];
+
 fn some_document() -> impl Strategy<Value = Document> {
-    let word = || {
-        prop::sample::select(vec![
-            "river", "rivers", "city", "old city", "city old", "museum", "painter", "Émile", "1889", "a b", "?",
-        ])
-    };
-    let text = prop::collection::vec(word(), 1..6).prop_map(|words| words.join(" "));
-    let triple = (word(), word(), word()).prop_map(|(a, b, c)| Triple::new(a, b, c));
-    let triples = prop::option::weighted(0.6, prop::collection::vec(triple, 0..4));
-    (0..9_u8, word(), text, triples, prop::option::of(word())).prop_map(|(id, title, text, triples, note)| {
-        let metadata = note.map(|note| [("note".to_owned(), note.into())].into_iter().collect());
-        Document { triples, metadata, ..document(&format!("d{id}"), title, &text) }
-    })
+    document_of(WORDS, 0.6)
 }
 
 fn some_changes() -> impl Strategy<Value = Changes> {
-    let delete = prop::collection::vec((0..9_u8).prop_map(|id| format!("d{id}")), 0..3);
-    (prop::collection::vec(some_document(), 0..4), delete).prop_map(|(documents, mut delete)| {
-        let upsert: BTreeMap<String, Document> =
-            documents.into_iter().map(|document| (document.id.clone(), document)).collect();
-        delete.retain(|id| !upsert.contains_key(id));
-        Changes { upsert: upsert.into_values().collect(), delete, ..Changes::default() }
-    })
-}
-
-/// Plain reimplementation of the effect of a commit.
-fn apply(documents: &mut Vec<Document>, changes: &Changes) {
-    documents.retain(|document| !changes.delete.contains(&document.id));
-    for new in &changes.upsert {
-        match documents.iter_mut().find(|document| document.id == new.id) {
-            Some(old) => *old = new.clone(),
-            None => documents.push(new.clone()),
-        }
-    }
-}
-
-/// Files of the published snapshot that are independent of its history. Excluded are file names that tantivy draws at
-/// random, the nearest-neighbor graph, and the order in which triples became known.
-fn canonical(index: &Index) -> BTreeMap<String, Vec<u8>> {
-    let other = |name: &str| name.contains("lexical/") || name.contains("vectors.") || name.ends_with("triples.bin");
-    let dir = index.info().dir;
-    let names = index.manifest().files.keys().filter(|name| !other(name) || name.ends_with("vectors.bin"));
-    names.map(|name| (name.split_once('/').unwrap().1.to_owned(), fs::read(dir.join(name)).unwrap())).collect()
+    changes_of(some_document())
 }
 
 /// Asserts that both indexes answer alike, to the bit, except for the snapshot number.

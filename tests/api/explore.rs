@@ -1,4 +1,4 @@
-//! What the index holds: its size, questions it answers, its nodes, their edges, its passages.
+//! Views of the index: its size, questions it answers, its nodes, their edges, its passages.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

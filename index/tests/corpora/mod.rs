@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 mod hash;
+mod histories;
 
 use waymark_index::{BuildOptions, BuildReport, Corpus, Document, Index, IndexError, build};
 
 // No test file uses all of them.
 #[allow(unused_imports)]
 pub use hash::{Failing, HashEmbed};
+#[allow(unused_imports)]
+pub use histories::{Pairs, apply, canonical, changes_of, document_of};
 
 pub fn document(id: &str, title: &str, text: &str) -> Document {
     Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), triples: None, metadata: None }
