@@ -40,6 +40,7 @@ pub(crate) async fn observe(State(state): State<AppState>, mut request: Request,
     let mut record = RequestRecord {
         metrics: state.metrics,
         route,
+        // Stays 0 without a response, which then counts as 499.
         status: 0,
         error: None,
         begun: Instant::now(),
@@ -63,6 +64,7 @@ pub(crate) async fn admit(State(state): State<AppState>, request: Request, next:
         return ApiError::new(Code::Draining, "the server is shutting down").into_response();
     }
     let response = tokio::select! {
+        // A response that is ready wins over the deadline of the drain.
         biased;
         response = next.run(request) => response,
         () = state.drain.reached(DrainPhase::Expired) => {

@@ -135,6 +135,7 @@ fn page(source: TripleSource, triples: &[Triple], query: &TripleQuery) -> IndexT
     for triple in triples.iter().skip(query.offset).take(query.limit) {
         let triple = IndexTriple::from(triple);
         bytes += triple.bytes();
+        // The first triple is sent however large it is, or no client could get past it.
         if bytes > RESPONSE_BYTES && !data.is_empty() {
             break;
         }
@@ -161,6 +162,7 @@ impl From<&Triple> for IndexTriple {
 impl IndexTriple {
     /// Returns the approximate size of the triple as JSON, in bytes.
     fn bytes(&self) -> usize {
+        // Each phrase is about as long as the text that it comes from.
         2 * (self.subject.len() + self.object.len()) + self.relation.len() + 100
     }
 }

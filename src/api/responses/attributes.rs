@@ -111,6 +111,7 @@ impl SearchOrigin {
             path: (!via.is_empty()).then(|| path(via)),
             metadata: Map::new(),
         };
+        // Comes last, because its room depends on the other attributes.
         attributes.metadata = attributes.extra_metadata(hit);
         FileSearchResult {
             file_id: hit.passage.id.clone(),

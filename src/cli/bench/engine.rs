@@ -132,6 +132,7 @@ impl Args {
             writeln!(out, "{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head())?;
         }
         let mut lines = Vec::new();
+        // The same prompts in every run, and random ones, so that the prefix cache finds nothing.
         let mut random = ChaCha8Rng::seed_from_u64(1);
         for &sequences in &self.sequences {
             let line = self.measure(&engine, sequences, threads, vocab, &files, &mut random).await?;
@@ -162,6 +163,7 @@ impl Args {
     ) -> anyhow::Result<EngineRates> {
         let mut ours = RateSamples::default();
         let mut peers: Vec<RateSamples> = files.iter().map(|_| RateSamples::default()).collect();
+        // Rounds alternate, so that a change of the machine's speed meets both.
         for _ in 0..self.rounds {
             ours.push(self.round(engine, sequences, vocab, random).await?);
             let Some(binary) = &self.llama else { continue };
@@ -171,6 +173,7 @@ impl Args {
             }
         }
         let (prefill, decode) = ours.medians();
+        // The best of the peer's files counts, for prefill and decode apart.
         let best = self.llama.as_ref().map(|_| {
             let medians = peers.iter_mut().map(RateSamples::medians);
             medians.fold((0.0_f64, 0.0_f64), |best, peer| (best.0.max(peer.0), best.1.max(peer.1)))

@@ -126,6 +126,7 @@ impl Args {
                             return anyhow::Ok(timings);
                         }
                         let question = &questions[index % questions.len()];
+                        // Questions have seeds of their own, the same in every run.
                         timings.push(ask(&client, &model, question, max_tokens, index).await?);
                     }
                 })

@@ -62,7 +62,7 @@ fn path() -> Sample {
 
 fn scored(sample: &Sample, support: &[&str]) -> RewardValue {
     let support: Vec<String> = support.iter().map(|text| (*text).to_owned()).collect();
-    let reward = TeaRag { relevance: Relevance::Cosine {} };
+    let reward = TeaRagReward { relevance: Relevance::Cosine {} };
     let context = RewardContext { cost: 0.0, support: &support };
     let similarity = TextSimilarity::of(&Circle, reward.texts(sample, &context)).unwrap();
     reward.score_in_context(&[sample], &[context], &similarity).remove(0)
@@ -186,7 +186,7 @@ struct Process {
 
 #[test]
 fn memory_is_divided_by_steps() {
-    let reward = TeaRag { relevance: Relevance::Cosine {} };
+    let reward = TeaRagReward { relevance: Relevance::Cosine {} };
     for Process { memory_vector, steps, reward: expected } in cases("derived_formulas", "tearag_process") {
         // One text, and one angle per gold passage whose cosine is the expected coverage.
         let support: Vec<String> =
