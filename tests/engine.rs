@@ -86,6 +86,7 @@ async fn wait_free(engine: &Engine) {
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_clients_share_a_pool_of_two_requests() {
     let config = EngineConfig { step_tokens: 64, max_batch_rows: 8, ..EngineConfig::default() };
+    // Requests end with 75 to 124 tokens, which take 5 to 8 of these blocks.
     let engine = start(mock().with_blocks(14), config);
     let clients = (0..50).map(|client| {
         let engine = engine.clone();
@@ -102,6 +103,7 @@ async fn fifty_clients_share_a_pool_of_two_requests() {
         client.await.unwrap();
     }
     wait_free(&engine).await;
+    // Otherwise the pool was never short, and nothing was tested.
     assert!(engine.counters().evictions_total.get() + engine.counters().preemptions_total.get() > 0);
 }
 
@@ -143,6 +145,7 @@ async fn cancels_at_random_moments_give_all_blocks_back() {
 async fn a_dropped_session_is_gone_within_two_steps() {
     let time = Duration::from_millis(20);
     let engine = start(mock().with_time(time, Duration::ZERO), EngineConfig { step_tokens: 32, ..Default::default() });
+    // 2,000 tokens take 63 steps of prefill, and 20 take one.
     for tokens in [2000, 20] {
         // In the middle of a prefill, then of a decode.
         let mut session = session(&engine, &prompt(3, tokens));
@@ -189,6 +192,7 @@ async fn a_prompt_seen_before_comes_from_the_cache() {
     drop(first);
     let mut again = session(&engine, &prompt(1, 100));
     run(&mut again, greedy(30)).await.unwrap();
+    // Only whole blocks of 16 tokens are shared.
     assert_eq!(again.cached_prompt_tokens(), 96);
     // What was sampled is shared as well; and of a prompt that is known to its last token one block is computed.
     let mut longer = session(&engine, &ids(&again)[..128]);
@@ -208,6 +212,7 @@ async fn choices_of_one_prompt_compute_it_once() {
     let engine = start(backend, EngineConfig::default());
     let mut sessions: Vec<Session> = (0..4).map(|_| session(&engine, &prompt(1, 200))).collect();
     futures::future::join_all(sessions.iter_mut().map(|session| run(session, greedy(5)))).await;
+    // The first computes all of it; each other one computes only the 8 tokens after the last whole block.
     assert_eq!(engine.counters().prefill_tokens_total.get(), 200 + 3 * 8);
     assert_eq!(sessions.iter().map(Session::cached_prompt_tokens).sum::<usize>(), 3 * 192);
 }
@@ -226,6 +231,7 @@ async fn thirty_two_clients_take_the_steps_of_one() {
     let ends = futures::future::join_all(crowd.iter_mut().map(|session| run(session, greedy(TOKENS)))).await;
     assert!(ends.into_iter().all(|end| end.unwrap().0.len() == TOKENS));
     let many = engine.counters().steps_total.get() - one;
+    // Twice as many, because not all arrive in the same step.
     assert!(many <= 2 * one, "{many} steps for 32 of them, {one} for one");
 }
 
@@ -253,6 +259,7 @@ async fn time_between_passes_is_told_apart_from_their_own_and_from_rest() {
 #[tokio::test]
 async fn a_snapshot_tells_who_holds_what() {
     let backend = mock().with_time(Duration::from_millis(2), Duration::ZERO);
+    // One row, so that the second session has to wait.
     let engine = start(backend, EngineConfig { max_batch_rows: 1, ..EngineConfig::default() });
     let mut first = session(&engine, &prompt(1, 40));
     let mut second = session(&engine, &prompt(2, 40));
@@ -324,6 +331,7 @@ async fn a_full_queue_refuses_new_sessions_only() {
 
 #[tokio::test]
 async fn requests_without_meaning_are_refused_and_change_nothing() {
+    // Four blocks of 16 tokens are all of the context.
     let engine = start(mock().with_blocks(4), EngineConfig::default());
     let refusal = async |session: &mut Session, generate: Generate| session.generate(generate).await.unwrap_err();
     let mut empty = engine.session(SessionOptions::default());
@@ -345,6 +353,7 @@ async fn requests_without_meaning_are_refused_and_change_nothing() {
 #[tokio::test]
 async fn logits_that_are_no_numbers_fail_one_session() {
     let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
+    // The mock never samples this token, so only the bad prompt holds it.
     backend.faults().nan_on(257);
     let engine = start(backend, EngineConfig::default());
     let mut good = session(&engine, &prompt(1, 40));
@@ -387,6 +396,7 @@ async fn a_panic_in_a_step_fails_only_the_row_that_causes_it() {
     assert_eq!(engine.counters().step_failures_total.get(), 3, "one batch, its bad row alone, and the fifteenth pass");
     assert_eq!(engine.counters().turn_failures_total.get(), 1);
     // The session that failed is still there, and the rest of its life is its owner's choice.
+    // No token has this ID.
     faults.panic_on(u32::MAX);
     run(&mut bad, greedy(5)).await.unwrap();
     check_text(&bad);
@@ -398,6 +408,7 @@ async fn a_request_that_always_fails_does_not_kill_the_engine() {
     backend.faults().panic_on(257);
     backend.faults().nan_on(258);
     let engine = start(backend, EngineConfig::default());
+    // Far more than the three failed steps after which an engine is dead.
     for poison in [257, 258].into_iter().cycle().take(20) {
         assert!(run(&mut session(&engine, &[65, poison]), greedy(5)).await.is_err());
     }
@@ -415,6 +426,7 @@ async fn an_engine_that_only_fails_is_dead_and_says_so() {
     let mut parked = session(&engine, &prompt(1, 20));
     run(&mut parked, greedy(1)).await.unwrap();
     assert!(matches!(run(&mut first, greedy(100)).await.unwrap_err(), EngineError::Backend(_)));
+    // With the turn above, these are three failures in a row.
     for _ in 0..2 {
         assert!(run(&mut first, greedy(100)).await.is_err());
     }
@@ -438,6 +450,7 @@ async fn a_slow_reader_pauses_its_own_session_and_no_other() {
     while engine.counters().sessions_stalled.get() < 3 {
         sleep(Duration::from_millis(1)).await;
     }
+    // Each stopped at its maximum of undelivered tokens.
     assert_eq!(engine.counters().decode_tokens_total.get(), 3 * 8);
     let mut quick = session(&engine, &prompt(9, 20));
     assert_eq!(run(&mut quick, greedy(100)).await.unwrap().0.len(), 100);
@@ -458,11 +471,13 @@ async fn a_stop_string_ends_a_turn_across_tokens() {
     let engine = start(mock(), EngineConfig::default());
     let mut probe = session(&engine, &prompt(1, 20));
     let said: Vec<u8> = run(&mut probe, greedy(40)).await.unwrap().0.iter().map(|step| step.id as u8).collect();
+    // The first string never occurs, so the end has to name the second.
     let stops = Arc::new(StopSet::new([b"\0never".as_slice(), &said[20..25]]));
     let mut again = session(&engine, &prompt(1, 20));
     let (steps, finish) = run(&mut again, Generate { stops, ..greedy(40) }).await.unwrap();
     assert_eq!((steps.len(), finish), (25, TurnFinish::Stop(1)));
     let eos = vec![u32::from(said[7])];
+    // The same byte may occur before the seventh.
     let first = said.iter().position(|byte| *byte == said[7]).unwrap();
     let mut third = session(&engine, &prompt(1, 20));
     let (steps, finish) = run(&mut third, Generate { eos: eos.clone(), ..greedy(40) }).await.unwrap();
@@ -517,8 +532,10 @@ async fn a_seed_gives_the_same_tokens_alone_and_in_company() {
     let mut session_alone = session(&alone, &prompt(1, 50));
     run(&mut session_alone, sample(11)).await.unwrap();
     let config = EngineConfig { step_tokens: 24, max_batch_rows: 5, ..EngineConfig::default() };
+    // Twelve sessions of 7 blocks each compete for these.
     let crowded = start(mock().with_confidence(3.0).with_blocks(24), config);
     let mut crowd: Vec<Session> = (0..12).map(|first| session(&crowded, &prompt(first, 50))).collect();
+    // The second of the crowd has the prompt and the seed of the one that ran alone.
     let ends = crowd.iter_mut().enumerate().map(|(seed, session)| run(session, sample(seed as u64 + 10)));
     assert!(futures::future::join_all(ends).await.iter().all(Result::is_ok));
     assert!(crowded.counters().preemptions_total.get() > 0, "the crowd was meant to be preempted");
