@@ -111,6 +111,7 @@ pub(crate) async fn search(
     id: Result<Path<String>, PathRejection>,
     JsonBody(request): JsonBody<VectorStoreSearchRequest>,
 ) -> Result<axum::Json<VectorStoreSearchPage>, ApiError> {
+    // Without an index no name is right, and the error has to say so.
     state.searcher()?;
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
     if !state.is_index(&id) {

@@ -45,6 +45,7 @@ impl CompletionPlan {
         state: &AppState,
         request: CompletionRequest,
     ) -> Result<(CompletionPlan, Vec<EpisodeQuestion>), ApiError> {
+        // Completions continue the prompt as it is, so the protocol of the policy must not touch it.
         let policy = state.policies.get(&request.model)?.verbatim.clone();
         let head = CompletionHead::new(state, &policy, episodes::id("cmpl"));
         let streams = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
@@ -87,6 +88,7 @@ impl CompletionPlan {
 /// Adds up the usage of the answers. A prompt counts once, not for each of its `n` answers.
 pub(super) fn usage(spent: &[Option<Usage>], n: usize) -> ChatUsage {
     let mut all = ChatUsage::default();
+    // The answers to one prompt are next to each other, as `drafts` makes them.
     for prompt in spent.chunks(n) {
         let mut one = ChatUsage::default();
         prompt.iter().flatten().for_each(|usage| one.add(usage));

@@ -99,8 +99,8 @@ pub(super) struct McpFault {
 impl McpMessage {
     /// Parses one message.
     ///
-    /// Describes why the body is not a message, and holds its ID if one could be read.
-    /// The message is malformed. The error holds its ID if one could be read.
+    /// # Errors
+    /// If the body is not a message. The error holds the message's ID if one could be read.
     pub(super) fn read(bytes: &[u8]) -> Result<McpMessage, McpFault> {
         let value = body::json(bytes).map_err(|error| McpFault::new(PARSE, error))?;
         // Revision 2025-03-26 has batches, and 2025-06-18 removed them.

@@ -107,6 +107,7 @@ impl RateSamples {
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         ensure!(
+            // The decode rate is measured from the first token to the last, so it takes two.
             self.prompt > 0 && self.tokens > 1 && self.rounds > 0,
             "--prompt and --rounds must be at least 1, --tokens at least 2"
         );
@@ -227,6 +228,7 @@ impl EngineRates {
 /// Decodes `tokens` tokens and returns the times of the first and the last.
 async fn decode(mut session: Session, tokens: usize) -> anyhow::Result<(Instant, Instant)> {
     let generate =
+        // Random prompts may lead to an early end, which would leave fewer tokens than are counted.
         Generate { sampling: SamplingParams::greedy(), max_tokens: tokens, ignore_eos: true, ..Generate::default() };
     let mut turn = session.generate(generate).await?;
     let mut first = None;

@@ -138,6 +138,7 @@ impl Args {
 
     fn searcher(&self) -> anyhow::Result<(Searcher, Vec<SearchMethod>)> {
         let threads = if self.threads == 0 { cores() } else { self.threads };
+        // Searches run in parallel, so one thread for each embedding is enough.
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(1)))?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;

@@ -213,6 +213,7 @@ fn report(timings: &[EpisodeTiming], clients: usize, seconds: f64, before: &str,
     let mut first: Vec<f64> = timings.iter().map(|timing| timing.first).collect();
     let mut answer: Vec<f64> = timings.iter().map(|timing| timing.answer).collect();
     let tokens: usize = timings.iter().map(|timing| timing.tokens).sum();
+    // The counters run since the server's start, so only their growth belongs to this run.
     let grown = |name: &str| metric(after, name) - metric(before, name);
     ServeReport {
         questions: timings.len(),

@@ -123,6 +123,7 @@ impl Args {
     fn answering_policy(&self, mut recipe: Recipe) -> anyhow::Result<AnsweringPolicy> {
         let mut adapter = None;
         let mut init = String::new();
+        // The facts record the recipe as it was given, not with the base that --init may put into it.
         let given = recipe.clone();
         let (mut base, _) = assembly::checkpoint(&recipe.base, self.host_args.cache.clone())?;
         let vocabulary = hash::vocabulary(&base.tokenizer);

@@ -27,6 +27,7 @@ impl Recipe {
     pub fn parse(text: &str, path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         let syntax = |error: toml::de::Error| RecipeError::Syntax { path: path.into(), reason: error.to_string() };
         let mut table: Table = text.parse().map_err(syntax)?;
+        // Replaced before anything is checked, so that overrides are checked like the file.
         for text in overrides {
             replace(&mut table, text)?;
         }

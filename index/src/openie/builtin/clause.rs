@@ -17,8 +17,9 @@ const LONGEST_JOINED: usize = 256;
 const LONGEST_ASIDE: usize = 256;
 
 /// Connection of a phrase to the one before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Link {
+    #[default]
     None,
     Comma,
     And,
@@ -39,7 +40,7 @@ pub(super) struct Clauses<'p, 'a> {
 }
 
 /// State of the clause being read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ClauseState {
     subjects: Vec<String>,
     /// Aspect of the subject under discussion: `father` in `Her father was`.
@@ -71,30 +72,6 @@ struct ClauseState {
     relative: bool,
 }
 
-impl ClauseState {
-    fn new() -> ClauseState {
-        ClauseState {
-            subjects: Vec::new(),
-            facet: String::new(),
-            thing: false,
-            opening: Vec::new(),
-            verb: None,
-            copula: false,
-            noun: String::new(),
-            direct: false,
-            preposition: None,
-            relation: String::new(),
-            object: None,
-            named: false,
-            owned: None,
-            dated: false,
-            link: Link::None,
-            outer: None,
-            relative: false,
-        }
-    }
-}
-
 impl<'p, 'a> Clauses<'p, 'a> {
     /// Prepares to read the sentence `tokens` of `text`, split into `chunks`.
     pub(super) fn new(
@@ -105,7 +82,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         referents: &'p mut Referents,
         triples: &'p mut UniqueTriples,
     ) -> Clauses<'p, 'a> {
-        Clauses { text, tokens, chunks, first, referents, triples, state: ClauseState::new() }
+        Clauses { text, tokens, chunks, first, referents, triples, state: ClauseState::default() }
     }
 
     /// Reads the sentence to its end.
@@ -136,7 +113,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     /// Ends a clause. A clause without a verb of its own describes the title: `Born in Paris.`
     fn close(&mut self) {
-        let state = std::mem::replace(&mut self.state, ClauseState::new());
+        let state = std::mem::take(&mut self.state);
         if state.subjects.is_empty() {
             let title = self.referents.title().to_owned();
             for (words, object) in state.opening.iter().filter(|(words, _)| words.contains(' ')) {
@@ -146,7 +123,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 
     fn phrase(&mut self, phrase: Phrase, at: usize) {
-        let link = std::mem::replace(&mut self.state.link, Link::None);
+        let link = std::mem::take(&mut self.state.link);
         self.relate_role(phrase);
         let Some(text) = self.resolve(phrase) else {
             self.state.preposition = None;
@@ -177,8 +154,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             return self.extend_subject(phrase, text, link);
         }
         if link != Link::None && self.is_followed_by_verb(at) && self.state.preposition.is_none() {
-            let outer = ClauseState::new();
-            self.state = outer;
+            self.state = ClauseState::default();
             return self.begin(phrase, text);
         }
         self.object(phrase, text, link, at);
@@ -345,7 +321,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 
     fn verb(&mut self, verb: Verb, at: usize) {
-        let link = std::mem::replace(&mut self.state.link, Link::None);
+        let link = std::mem::take(&mut self.state.link);
         let mut words = self.verb_words(verb);
         // `written and directed by`.
         // The verb before stands two chunks back, in front of the comma or `and`.

@@ -116,6 +116,7 @@ fn incomplete_paths_have_no_format_reward() {
         assert!(whole.text.contains(from), "{from}");
         Sample { text: whole.text.replace(from, to), ..whole.clone() }
     };
+    // A search with a query but without a key entity.
     let nameless = TurnAction { action: Action::Search(PolicySearch::plain("Which?")), ..whole.actions[1].clone() };
     let broken = [
         act(1, search(2, "Italy", "Which? @60", None)),
