@@ -99,6 +99,7 @@ async fn every_token_is_one_that_was_allowed_then() {
 #[tokio::test]
 async fn a_slow_rule_holds_up_its_own_turn_alone() {
     let engine = start();
+    // Much longer than a step of the mock.
     let slow = Thirds { takes: Duration::from_millis(40), ..thirds() };
     let mut held = session(&engine, 0..40);
     let mut other = session(&engine, 50..90);

@@ -91,7 +91,7 @@ struct RequestRecord {
     status: u16,
     error: Option<Code>,
     begun: Instant,
-    span: tracing::Span,
+    span: Span,
 }
 
 impl Drop for RequestRecord {

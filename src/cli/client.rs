@@ -58,6 +58,7 @@ impl Client {
     /// Creates a client of a server on this machine, whatever its address: without a proxy, without certificate checks,
     /// and without a key.
     pub(crate) fn local(base: &str) -> Self {
+        // A certificate names the server's public address, not the local one.
         let unproven = TlsConfig::builder().disable_verification(true).build();
         Self { agent: agent(base, unproven, READ_TIMEOUT), ..Self::new(base) }
     }

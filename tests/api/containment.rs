@@ -395,6 +395,7 @@ async fn a_panic_while_an_adapter_is_loaded() {
     let server = ServerPlan { store: Some(store), ..ServerPlan::new(backend) }.build().await;
     let load = async || server.post("/v1/policies", &json!({"directory": "one"})).await;
     let request = body("hello", true);
+    // Loaded while another request generates, which must not notice.
     let (refused, stream) = tokio::join!(load(), server.stream(&request));
     assert_eq!(refused.status(), 400);
     assert!(refused.json::<Value>().await.unwrap()["error"]["message"].as_str().unwrap().contains("panic"));

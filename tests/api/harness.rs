@@ -295,6 +295,7 @@ impl Search for Abyss {
         self.0.fetch_add(1, SeqCst);
         let waiting = Waiting(self.0.clone());
         Box::pin(async move {
+            // Moved into the future, so that a search that is canceled no longer counts.
             let _waiting = waiting;
             std::future::pending().await
         })

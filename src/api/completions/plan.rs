@@ -151,6 +151,7 @@ fn prompts(state: &AppState, prompt: PromptInput, n: usize) -> Result<Vec<Comple
         return Err(ApiError::invalid("prompt", message));
     }
     for (text, ids) in &prompts {
+        // IDs may have no text, such as an end token alone, and are a prompt all the same.
         let empty = ids.as_ref().map_or(text.is_empty(), Vec::is_empty);
         if empty {
             return Err(ApiError::invalid("prompt", "a prompt must not be empty"));

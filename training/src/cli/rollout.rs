@@ -229,6 +229,7 @@ impl RolloutJob<'_> {
         let Grpo { group, concurrent, .. } = self.settings;
         let made = self.made(out)?;
         let total = self.total();
+        // Enough questions to keep all places busy, or the measured rate would be too low.
         let few = TRIED.max(concurrent.div_ceil(*group)).min(self.questions.len());
         let began = Instant::now();
         let tried = rollouts(&self.policy, &self.questions[..few], &self.plan(1)).await?.rollouts.len();

@@ -1,5 +1,9 @@
 //! Extracts the statements of one sentence, clause by clause.
 
+mod naming;
+mod words;
+
+use self::words::{is_auxiliary, is_kin, is_particle, join};
 use super::UniqueTriples;
 use super::brackets;
 use super::chunk::{SentenceChunk, Verb};
@@ -9,8 +13,6 @@ use super::referent::Referents;
 use super::token::WordToken;
 use crate::triple::Triple;
 
-/// Maximum bytes of a resolved name; longer phrases name nothing.
-const LONGEST_NAME: usize = 1024;
 /// Maximum bytes of verbs joined by `and`, or of nouns joined by `of`, before nothing more is joined.
 const LONGEST_JOINED: usize = 256;
 /// Maximum number of tokens read in brackets.
@@ -388,6 +390,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         }
         if let (true, Some(object)) = (state.verb.is_some() && state.named, state.object.clone()) {
             let subjects = std::mem::replace(&mut state.subjects, vec![object]);
+            // Of nested clauses, the outermost subjects are those to return to.
             state.outer.get_or_insert(subjects);
         }
         state.verb = None;
@@ -412,73 +415,6 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn is_followed_by_verb(&self, at: usize) -> bool {
         let mut rest = self.chunks[at + 1..].iter().filter(|chunk| !matches!(chunk, SentenceChunk::Aside { .. }));
         matches!(rest.next(), Some(SentenceChunk::Verb(verb)) if verb.finite)
-    }
-
-    /// Emits statements from a name's role and owner: `his son Henry`, `singer Marvin Gaye`.
-    fn relate_role(&mut self, phrase: Phrase) {
-        let (Some((start, end)), Some(name)) = (phrase.role(), self.resolve(phrase)) else { return };
-        let role = self.slice(start, end).to_owned();
-        match phrase.owner.and_then(|owner| self.owner(owner)) {
-            Some(owner) => self.emit(&owner, &role, &name),
-            None if role.starts_with(char::is_lowercase) && is_person_noun(&role) => self.emit(&name, "is", &role),
-            None => {}
-        }
-    }
-
-    fn owner(&mut self, (start, end): (usize, usize)) -> Option<String> {
-        let text = self.slice(start, end);
-        if text.len() > LONGEST_NAME {
-            return None;
-        }
-        if self.tokens[start].tag != WordTag::Owner {
-            let name = unquoted(text);
-            if self.referents.is_class(&self.tokens[end - 1].text.to_lowercase()) {
-                return Some(self.referents.title().to_owned());
-            }
-            let full = self.referents.full(&name).map_or_else(|| name.clone(), str::to_owned);
-            self.referents.see(&full);
-            return Some(full);
-        }
-        if text == "whose" {
-            return self.state.object.clone().or_else(|| self.state.subjects.first().cloned());
-        }
-        self.referents.pronoun(text)
-    }
-
-    /// Returns the name that a phrase stands for in triples.
-    fn resolve(&mut self, phrase: Phrase) -> Option<String> {
-        if self.slice(phrase.start, phrase.end).len() > LONGEST_NAME {
-            return None;
-        }
-        match phrase.kind {
-            PhraseKind::Pronoun => self.referents.pronoun(self.slice(phrase.start, phrase.end)),
-            PhraseKind::Name => {
-                let name = unquoted(self.slice(phrase.name, phrase.end));
-                let opens = self.first && self.state.subjects.is_empty() && self.state.preposition.is_none();
-                if opens && self.referents.resembles(&name) {
-                    let title = self.referents.title().to_owned();
-                    if name.contains(' ') && !self.referents.is_variant(&name) {
-                        self.emit(&title, "also known as", &name);
-                    }
-                    return Some(title);
-                }
-                let full = self.referents.full(&name).map_or(name, str::to_owned);
-                if self.tokens[phrase.name].tag != WordTag::Quote {
-                    self.referents.see(&full);
-                }
-                Some(full)
-            }
-            PhraseKind::Thing
-                if phrase.definite
-                    && phrase.owner.is_none()
-                    && phrase.end - phrase.start == 1
-                    && !(self.state.copula && self.state.preposition.is_none())
-                    && self.referents.is_class(&self.head(phrase)) =>
-            {
-                Some(self.referents.title().to_owned())
-            }
-            _ => Some(unquoted(self.slice(phrase.start, phrase.end))),
-        }
     }
 
     fn verb_words(&self, verb: Verb) -> String {
@@ -509,56 +445,4 @@ impl<'p, 'a> Clauses<'p, 'a> {
         }
         self.triples.add(Triple::new(subject, relation, object));
     }
-}
-
-fn is_auxiliary(word: &str) -> bool {
-    matches!(word, "is" | "are" | "was" | "were" | "be" | "been" | "being" | "has" | "have" | "had" | "having")
-}
-
-/// Recognizes adverbs that are part of a verb's meaning.
-fn is_particle(word: &str) -> bool {
-    matches!(word, "up" | "down" | "out" | "away" | "back" | "not" | "off" | "over")
-}
-
-/// Removes quotation marks, and commas inside them.
-fn unquoted(text: &str) -> String {
-    let text: String = text.chars().filter(|char| !matches!(char, '“' | '”' | '«' | '»')).collect();
-    text.trim_matches([' ', ',', ';']).to_owned()
-}
-
-/// Returns `true` if `role` ends in a noun for a person: `singer`, `biologist`, `king`.
-fn is_person_noun(role: &str) -> bool {
-    let last = role.rsplit(' ').next().unwrap_or(role);
-    ["er", "or", "ist", "ress", "ian", "king", "queen", "man", "woman"].iter().any(|end| last.ends_with(end))
-        || is_kin(last)
-}
-
-fn is_kin(word: &str) -> bool {
-    matches!(
-        word,
-        "son"
-            | "daughter"
-            | "child"
-            | "brother"
-            | "sister"
-            | "wife"
-            | "husband"
-            | "widow"
-            | "mother"
-            | "father"
-            | "nephew"
-            | "niece"
-            | "grandson"
-            | "granddaughter"
-            | "cousin"
-            | "consort"
-            | "spouse"
-            | "sibling"
-            | "descendant"
-    )
-}
-
-fn join(words: &[&str]) -> String {
-    let words: Vec<&str> = words.iter().copied().filter(|word| !word.is_empty()).collect();
-    words.join(" ")
 }
