@@ -99,6 +99,7 @@ async fn every_token_is_one_that_was_allowed_then() {
 #[tokio::test]
 async fn a_slow_rule_holds_up_its_own_turn_alone() {
     let engine = start();
+    // Much longer than a step of the mock.
     let slow = Thirds { takes: Duration::from_millis(40), ..thirds() };
     let mut held = session(&engine, 0..40);
     let mut other = session(&engine, 50..90);
@@ -108,6 +109,7 @@ async fn a_slow_rule_holds_up_its_own_turn_alone() {
     assert_eq!(ids, free(50..90, 200));
     let ids = held.await.unwrap().unwrap();
     assert!(ids.len() == 20 && (0..).zip(&ids).all(|(at, id)| id % 3 == at % 3), "{ids:?}");
+    // Proves that the slow rule was late, so that the free turn had something to wait for.
     assert!(engine.counters().late_masks_total.get() > 0);
     assert_eq!(engine.counters().invariant_violations_total.get(), 0);
 }
@@ -138,6 +140,7 @@ async fn a_turn_dropped_while_its_mask_is_found_leaves_nothing() {
     let ids = run(&mut session(&engine, 50..90), generate(30, None)).await.unwrap();
     assert_eq!(ids, free(50..90, 30));
     let counters = engine.counters();
+    // The engine thread frees the blocks some time after the drop.
     for _ in 0..1000 {
         if counters.blocks_used.get() == 0 {
             return assert_eq!(counters.invariant_violations_total.get(), 0);

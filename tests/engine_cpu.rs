@@ -39,6 +39,7 @@ fn alone(decoder: &mut Decoder, ids: &[u32], tokens: usize, adapter: Option<Adap
     let mut ids = ids.to_vec();
     let mut logits = Logits::new();
     let blocks = (ids.len() + tokens).div_ceil(BLOCK);
+    // In reverse, so that a decoder which ignored the table would fail.
     let table: Vec<u32> = (0..blocks as u32).rev().collect();
     let mut cache = decoder.kv_cache(blocks);
     let mut done = 0;
@@ -47,6 +48,7 @@ fn alone(decoder: &mut Decoder, ids: &[u32], tokens: usize, adapter: Option<Adap
         batch.push(&ids[done..], done, &table, adapter, LogitPositions::Last);
         decoder.forward(&batch, &mut cache, &mut logits).unwrap();
         done = ids.len();
+        // Of equal logits the lowest ID wins, as in greedy sampling.
         let best = logits.row(0).iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
         ids.push(best.unwrap().0 as u32);
     }
@@ -146,6 +148,7 @@ async fn other_weights_answer_and_nothing_cached_by_the_old_ones_does() {
         let mut decoder = decoder(&learner.weights().unwrap());
         let wanted = episode_alone(&mut decoder, &prompt, None);
         // Twice: the second time it is found in the cache, as it was computed with these weights.
+        // 32 of the 40 tokens are in whole blocks.
         for found in [32 * (round - 1), 32 * round] {
             let session = episode(&engine, prompt.clone(), None).await;
             assert_eq!((ids(&session), hits()), (wanted.clone(), found), "round {round}");
@@ -193,6 +196,7 @@ async fn what_was_sampled_is_scored_again_to_the_bit() {
     };
     let sampled = run(EngineConfig::default(), Vec::new()).await;
     let force = sampled[50..].iter().map(|token| token.id).collect();
+    // Other batches than those in which it was sampled.
     let scored = run(EngineConfig { step_tokens: 16, max_batch_rows: 4, ..EngineConfig::default() }, force).await;
     assert_eq!(scored, sampled);
 }
@@ -270,5 +274,6 @@ async fn smollm2_parks_and_goes_on_without_computing_anything_twice() {
         assert_eq!(ids(session), episode_alone(&mut decoder, prompt, None));
     }
     assert_eq!(engine.counters().prefill_tokens_recomputed_total.get(), 0);
+    // Ten more: the observation, and the token before it, which was sampled last.
     assert_eq!(engine.counters().prefill_tokens_total.get(), 3 * (50 + 10));
 }

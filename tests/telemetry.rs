@@ -70,6 +70,7 @@ impl TracedServer {
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let read =
             |line: Result<String, _>| serde_json::from_str(&line.unwrap()).expect("every line of the log is JSON");
+        // Read all the time, because a full pipe would block the server.
         let log = std::thread::spawn(move || stderr.lines().map(read).collect());
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -143,6 +144,7 @@ fn every_line_of_a_request_carries_its_id() {
         ("GET", "/metrics", String::new(), "200"),
     ] {
         let (id, answer) = program.ask(method, path, "", &body);
+        // After `HTTP/1.1 `.
         assert_eq!(&answer[9..12], status, "{answer}");
         asked.insert(id, path);
     }
@@ -235,7 +237,9 @@ fn a_trace_tells_of_queue_prefill_decode_and_search() {
     let program = TracedServer::start(&path, &["--otlp-endpoint", &collector.address]);
     let parent = format!("traceparent: 00-{TRACE}-{CALLER}-01\r\n");
     let (streamed, _) = program.ask("POST", "/v1/chat/completions", &parent, &chat("routerag", true));
+    // A header that cannot be read begins a trace of its own.
     let (whole, _) = program.ask("POST", "/v1/chat/completions", "traceparent: nonsense\r\n", &chat("routerag", false));
+    // The last spans are sent when the program ends.
     program.end();
 
     let spans = collector.spans.lock().unwrap();
@@ -271,6 +275,7 @@ fn a_collector_that_is_away_holds_nobody_up() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("index");
     index(&path);
+    // Dropped at once, so that nobody answers at its port.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let program = TracedServer::start(&path, &["--otlp-endpoint", &format!("http://{nobody}")]);
     let (_, answer) = program.ask("POST", "/v1/chat/completions", "", &chat("routerag", false));

@@ -127,6 +127,7 @@ async fn a_handshake_that_does_not_come_and_plain_words() {
     let mut http = HttpConfig::default();
     http.connection.header = Duration::from_millis(300);
     let server = start_server(dir.path(), http).await;
+    // Silence, and a client that does not speak TLS.
     for words in ["", "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         socket.write_all(words.as_bytes()).await.unwrap();
@@ -193,5 +194,6 @@ fn what_cannot_be_used_is_said() {
     std::fs::write(dir.path().join("cert.pem"), &key).unwrap();
     assert!(said().contains("no certificate"), "{}", said());
     std::fs::write(dir.path().join("key.pem"), &old).unwrap();
+    // The message must not quote the file, which could hold a key.
     assert!(!said().contains("BEGIN"), "{}", said());
 }

@@ -34,6 +34,7 @@ impl ClosingTag {
     pub(super) fn new(close: &'static str, tokens: Arc<TokenBytes>) -> ClosingTag {
         let close = close.as_bytes();
         let text = mask(&tokens, |bytes| close.first().is_none_or(|first| !bytes.contains(first)));
+        // A token may write several bytes of the tag at once, so each position of the tag has its own mask.
         let closes = (0..close.len()).map(|at| mask(&tokens, |bytes| close[at..].starts_with(bytes))).collect();
         ClosingTag { tokens, close, text, closes }
     }
@@ -52,6 +53,7 @@ pub(super) fn mask(tokens: &TokenBytes, such: impl Fn(&[u8]) -> bool) -> TokenMa
     let mut mask = TokenMask::all(tokens.len());
     for id in 0..tokens.len() as u32 {
         let bytes = tokens.get(id);
+        // Control tokens have no bytes, and none may appear in a constrained text.
         if bytes.is_empty() || !such(bytes) {
             mask.forbid(id);
         }
@@ -86,7 +88,9 @@ impl ConstraintState for ClosingProgress {
             ClosingState::Inside(inner) => {
                 let mut mask = inner.allowed()?.unwrap_or_else(|| TokenMask::all(rule.ends.tokens.len()));
                 let whole = rule.eos.iter().any(|&id| mask.allows(id));
+                // Forbids the end-of-sequence tokens as well, which have no bytes.
                 mask.keep(&rule.ends.text);
+                // Where the inner text may end, the tag takes the place of the end of the sequence.
                 if let Some(begins) = rule.ends.closes.first().filter(|_| whole) {
                     mask.add(begins);
                 }
@@ -99,6 +103,7 @@ impl ConstraintState for ClosingProgress {
         let bytes = self.rule.ends.tokens.get(id);
         match &mut self.at {
             ClosingState::Closing(at) => *at += bytes.len(),
+            // No token inside the text contains this byte, so it can only begin the tag.
             ClosingState::Inside(_) if bytes.first() == self.rule.ends.close.first() => {
                 self.at = ClosingState::Closing(bytes.len())
             }

@@ -66,6 +66,7 @@ impl AnswerFilter {
         // The minimum by end, then by start: the first stop that completes, and the longest of those.
         let (mut length, found) = match self.stops.iter().filter_map(met).min() {
             Some((_, at)) => (at, true),
+            // The end of the text may be the beginning of a stop string, and is held back until that is known.
             None => (rest.len() - self.stops.iter().map(|stop| overlap(rest, stop)).max().unwrap_or(0), false),
         };
         self.stopped = found;

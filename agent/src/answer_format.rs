@@ -94,14 +94,17 @@ fn prescribes_angle_bracket(schema: &Value) -> bool {
         _ => return false,
     };
     fields.iter().any(|(name, value)| match (name.as_str(), value) {
+        // Annotations prescribe no text.
         ("title" | "description" | "default" | "examples" | "$comment", _) => false,
         ("enum" | "const" | "required", value) => contains_angle_bracket(value),
+        // A property may be called like a keyword, so names of properties are not read as keywords.
         ("properties", Value::Object(all)) => {
             all.iter().any(|(name, value)| name.contains('<') || prescribes_angle_bracket(value))
         }
         ("$defs" | "definitions" | "patternProperties", Value::Object(all)) => {
             all.values().any(prescribes_angle_bracket)
         }
+        // Any other keyword may contain a schema.
         (_, value) => prescribes_angle_bracket(value),
     })
 }

@@ -145,6 +145,7 @@ impl ConstraintState for OpeningProgress {
         };
         for &byte in rule.marks.tokens.get(id) {
             let Some(state) = rule.marks.opens.advance(*opens, byte) else {
+                // The token ends here: the mask forbids tokens that reach beyond the tag.
                 self.at = OpeningState::Inside(rule.answer.begin());
                 return Ok(());
             };

@@ -61,6 +61,8 @@ impl Budget {
     /// Returns the wall time as a duration. A negative value counts as zero, and one beyond a day as a day.
     pub fn time(&self) -> Duration {
         const DAY: f64 = 86_400.0;
+        // `from_secs_f64` panics on values that are negative, not finite or too large, which a budget made in code may
+        // hold.
         Duration::from_secs_f64(if self.seconds.is_nan() { 0.0 } else { self.seconds.clamp(0.0, DAY) })
     }
 

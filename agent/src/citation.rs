@@ -107,6 +107,7 @@ impl Claim {
     fn supported(&self, answer: &str, read: &[PassageWords], passages: &[Passage]) -> Vec<Citation> {
         let find = |supports: fn(&PassageWords, &Claim) -> bool| {
             let mut cited = HashSet::new();
+            // A passage that several searches found is in the list several times.
             let supports = |at: &usize| supports(&read[*at], self) && cited.insert(passages[*at].id.as_str());
             (0..read.len()).filter(supports).collect::<Vec<usize>>()
         };
@@ -114,6 +115,7 @@ impl Claim {
         let stating = find(PassageWords::states);
         let stated = !stating.is_empty();
         let passages = if stated { stating } else { find(PassageWords::covers) };
+        // Clients count characters; a byte offset would mean something else to them in any text outside ASCII.
         let place = |byte| answer[..byte].chars().count();
         let claim = place(self.range.start)..place(self.range.end);
         passages.into_iter().map(|passage| Citation { claim: claim.clone(), passage, stated }).collect()
@@ -144,6 +146,7 @@ impl PassageWords {
 
     fn covers(&self, claim: &Claim) -> bool {
         let telling: HashSet<&str> = claim.telling().collect();
+        // A single word occurs in too many sentences to support a claim.
         if telling.len() < 2 || !claim.says_something() {
             return false;
         }
@@ -170,6 +173,7 @@ pub fn sentences(text: &str) -> Vec<Range<usize>> {
         }
     };
     for (at, c) in text.char_indices() {
+        // Quotation marks and brackets after the punctuation belong to the sentence that has ended.
         if at < start {
             continue;
         }

@@ -33,6 +33,7 @@ pub(super) fn check_below(root: &Path, path: &Path) -> Result<(), AgentError> {
 pub(super) fn check_adapter_below(root: &Path, adapter: &Path) -> Result<(), AgentError> {
     check_below(root, adapter)?;
     let files = ADAPTER.iter().map(|name| adapter.join(name));
+    // A link that leads nowhere counts as present, and is refused; `exists` would skip it.
     files.filter(|file| file.symlink_metadata().is_ok()).try_for_each(|file| check_below(root, &file))
 }
 
@@ -49,6 +50,7 @@ pub(super) fn content_hash(text: &str, adapter: Option<&Path>) -> Result<Hash, A
         let path = adapter.join(name);
         let found = content(&path).map_err(|error| AgentError::Policy { path, reason: error.to_string() })?;
         if let Some(hash) = found {
+            // The name tells which file the hash belongs to when the other one is missing.
             all.update(name.as_bytes()).update(hash.as_bytes());
         }
     }

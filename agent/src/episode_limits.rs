@@ -21,11 +21,13 @@ pub(super) fn reserved_tokens<S: SessionSource>(
     budget: &Budget,
     context: usize,
 ) -> usize {
+    // An encoding that fails is reported where its text is written; here it only makes the reserve smaller.
     let length = |text: &str| runtime.literal(text).map_or(0, |ids| ids.len());
     let opening = policy.variant.rules().answer_opening(&*policy.protocol, SegmentKind::Think);
     let forced = opening.map_or(0, |opening| budget.reserve(context) + length(&opening) + 1);
     let frame = |(informed, turn)| {
         let question = line(question);
+        // `[graph][passage]` is the longest marker that a guide may write.
         let modes = vec![Mode::Hybrid];
         let offer =
             AllowedActions { question, informed, turn, search: true, answer: true, modes, ..AllowedActions::default() };
@@ -41,6 +43,7 @@ pub(super) fn truncate_prompt(policy: &Policy, prompt: &mut Vec<u32>, context: u
     let Some(training) = policy.protocol.training() else {
         return Err(AgentError::Option { field: "variant", reason: "the protocol of the policy has no training loop" });
     };
+    // One token of the context is left for the response.
     let most = training.prompt_tokens().min(context.saturating_sub(1));
     prompt.drain(..prompt.len().saturating_sub(most));
     Ok(())

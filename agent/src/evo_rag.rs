@@ -169,8 +169,10 @@ impl TrainingProtocol for EvoRag {
 /// does one that other tags follow.
 fn unclosed(turn: &str) -> Option<&str> {
     let (before, text) = turn.split_once(REFUSE.0)?;
+    // `None` is less than any position, so a thought that was opened and not closed counts.
     let thinks = before.rfind("<think>") > before.rfind("</think>");
     let tagged = TAGS.pairs.iter().any(|tag| text.contains(tag.open) || text.contains(tag.close));
+    // A token limit may cut the closing tag.
     let text = &text[..text.len() - overlap(text, REFUSE.1)];
     (!thinks && !tagged).then(|| text.trim())
 }

@@ -22,6 +22,7 @@ impl FoldedText {
     }
 
     fn push(&mut self, c: char, at: usize) {
+        // Most text is ASCII, which needs no tables.
         if c.is_ascii() {
             self.0.push((c.to_ascii_lowercase(), at));
             return;

@@ -103,6 +103,7 @@ impl Guide {
     pub fn frame(&self, length: impl Fn(&str) -> usize) -> usize {
         let of = |state: &GuideState| match state {
             GuideState::Force { text, .. } => length(text),
+            // One token more, because a branch that begins another one gets a space.
             GuideState::Choose { branches } => branches.iter().map(|(text, _)| length(text) + 1).max().unwrap_or(0),
             GuideState::Free { close, .. } => length(close),
             GuideState::End => 0,

@@ -37,6 +37,7 @@ fn decimal(number: f64) -> String {
     let short = format!("{number:e}");
     let (digits, exponent) = short.split_once('e').unwrap_or((&short, "0"));
     match exponent.parse::<i32>().unwrap_or(0) {
+        // Python writes an exponent below 1e-4 and from 1e16 on.
         -4..=15 => format!("{number:?}"),
         power => format!("{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.abs()),
     }

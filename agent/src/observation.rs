@@ -100,6 +100,7 @@ fn drop_middle(codec: &TextCodec, text: &mut String, limit: usize) -> Result<(),
             text.replace_range(head..tail, "");
             return Ok(());
         }
+        // Tokens of white space, for example, are much longer than usual: a longer beginning is needed.
         most = most.saturating_mul(4);
     }
 }
@@ -164,6 +165,7 @@ fn shortened(
     let mut keep = retrieved.len().saturating_sub(length - limit);
     loop {
         let kept = codec.tokenizer.decode(&retrieved[..keep]);
+        // The cut may fall within a character, of which a replacement character is left.
         parts[at] = Injected::retrieved(kept.trim_end_matches(char::REPLACEMENT_CHARACTER));
         let ids = codec.encode_parts(&parts)?;
         if ids.len() <= limit {
@@ -173,6 +175,7 @@ fn shortened(
         if keep == 0 {
             return Ok(None);
         }
+        // Smaller in every pass, so the loop ends.
         keep = keep.saturating_sub(ids.len() - limit);
     }
 }

@@ -84,6 +84,7 @@ impl EpisodeOptions {
         if let Some(field) = self.search.given().next().filter(|_| !policy.searches()) {
             return Err(refusal(field.name, "this policy does not search"));
         }
+        // Checked before the policy's options are added, so that the error is about the request.
         self.search.check().map_err(|invalid| AgentError::of_search("rag", &invalid))?;
         let search = self.search.clone().or(&policy.retrieval.search);
         check_mode(search.mode(), &*policy.protocol)?;

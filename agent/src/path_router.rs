@@ -111,6 +111,7 @@ impl Protocol for PathRouter {
             ActionOutcome::Failed(reason) => format!("The search gave no result: {reason}."),
             ActionOutcome::Evidence(seen) => {
                 let text = tag::passages_to_string(seen.passages, format);
+                // The frame brings its own line break.
                 text.strip_suffix('\n').unwrap_or(&text).to_owned()
             }
             _ => return Vec::new(),
@@ -189,6 +190,7 @@ fn request(written: &str, reading: ReadingRule) -> Option<PolicySearch> {
         Some(query) if reading.lenient() => query.trim().to_owned(),
         Some(query) => query,
         None if written.is_empty() || !reading.lenient() => return None,
+        // Malformed JSON, and no query in plain words.
         None if written.starts_with('{') && reading != ReadingRule::Guided => return None,
         None => written.to_owned(),
     };

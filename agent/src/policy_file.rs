@@ -118,6 +118,7 @@ fn searching(protocol: &dyn Protocol, variant: LoopVariant, written: WithSearch<
 
 /// Merges the fields that a file states over the protocol's budget.
 fn overlay(budget: Budget, stated: &toml::Table) -> Result<Budget, toml::de::Error> {
+    // Fields that the file leaves out have RouteRAG's values here, and are not used.
     let written: Budget = stated.clone().try_into()?;
     let has = |field: &str| stated.contains_key(field);
     let pick = |field: &str, stated: usize, own: usize| if has(field) { stated } else { own };

@@ -50,6 +50,7 @@ impl Policy {
     /// # Errors
     /// Same as [`load`](Self::load), without those of reading.
     pub async fn engage(mut self, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
+        // Checked before loading: the shapes of an adapter may fit another base model.
         if let Some(reason) = base.mismatch(&self) {
             let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
             return Err(AgentError::Policy { path, reason });

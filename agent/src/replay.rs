@@ -50,6 +50,7 @@ impl<S: SessionSource> Episode<S> {
         // Frees the session's blocks before the searches run.
         drop(session);
         let mut found = Vec::new();
+        // A search that the episode answered itself was never executed, so there is nothing to repeat.
         for then in evidence.iter().filter(|found| !found.cached) {
             found.push(self.search_again(then).await);
         }
@@ -64,37 +65,16 @@ impl<S: SessionSource> Episode<S> {
             None => Err(SearchError::Failed("no index is loaded".to_owned())),
         };
         let result = result.map(|found| self.settings.permitted(found));
-        let error = result.as_ref().err().map(SearchError::to_string);
-        let (hits, triples, snapshot) =
-            result.map_or_else(|_| Default::default(), |found| (found.hits, found.triples, Some(found.snapshot)));
-        let turn = then.turn;
-        let query = then.query.clone();
-        let mode = then.mode;
-        let seconds = began.elapsed().as_secs_f64();
-        let entities = then.entities.clone();
-        let withdrawn = then.withdrawn;
-        let cached = false;
-        let neutralised = 0;
-        SearchRecord {
-            turn,
-            query,
-            entities,
-            mode,
-            hits,
-            triples,
-            snapshot,
-            cached,
-            neutralised,
-            seconds,
-            error,
-            withdrawn,
-        }
+        let asked = SearchRecord::asked(then.turn, then.query.clone(), then.entities.clone(), then.mode);
+        // The withdrawal is part of the tokens, which the replay does not change.
+        SearchRecord { withdrawn: then.withdrawn, ..asked.with_result(result, began.elapsed()) }
     }
 }
 
 /// Scores `ids` as if the session had sampled them.
 async fn score(session: &mut impl Generator, ids: Vec<u32>) -> Result<(), AgentError> {
     let sampling = SamplingParams::greedy();
+    // A recorded end-of-sequence token must not end the replay.
     let spec = Generate { sampling, max_tokens: ids.len(), force: ids, ignore_eos: true, ..Generate::default() };
     let mut turn = session.generate(spec).await?;
     while let Some(step) = turn.next().await {

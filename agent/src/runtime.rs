@@ -62,12 +62,15 @@ impl<S: SessionSource> Runtime<S> {
 
     /// Returns the vocabulary prepared for grammars. Computed once.
     pub(super) fn vocabulary(&self) -> Result<&Vocabulary, GrammarError> {
+        // An error is kept too: a vocabulary that cannot be prepared fails for every request alike.
         let made = self.vocabulary.get_or_init(|| Vocabulary::new(&self.tokenizer.table(), &self.eos));
         made.as_ref().map_err(Clone::clone)
     }
 
     /// Returns the prepared tags around the answers of a protocol, if it has any. Computed once per protocol.
     pub(super) fn around(&self, protocol: &dyn Protocol) -> Option<AnswerTags> {
+        // The lock is held while tags are prepared, so that concurrent requests do not scan the same vocabulary. It
+        // guards no state that a panic could leave half-written.
         let mut known = self.around.lock().unwrap_or_else(PoisonError::into_inner);
         let find = || AnswerTags::new(protocol.tags(), &self.tokenizer.table());
         known.entry(protocol.name()).or_insert_with(find).clone()

@@ -37,6 +37,7 @@ impl Sampling {
     /// Fills in missing parameters from `back`.
     #[must_use]
     pub fn or(&self, back: &Sampling) -> Sampling {
+        // The list is replaced as a whole: a merged one could not take back a bias of the policy.
         let logit_bias = if self.logit_bias.is_empty() { &back.logit_bias } else { &self.logit_bias };
         Sampling {
             temperature: self.temperature.or(back.temperature),

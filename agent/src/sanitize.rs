@@ -124,6 +124,7 @@ fn stand_in(mark: char) -> Option<char> {
 fn replaced(text: &str, folded: &FoldedText, marks: &[(usize, char)]) -> (String, usize) {
     let mut places: Vec<(usize, char)> =
         marks.iter().filter_map(|&(at, stand_in)| Some((folded.origin(at)?, stand_in))).collect();
+    // Headers may overlap, and several folded characters may come from one character of the text.
     places.sort_unstable();
     places.dedup_by_key(|place| place.0);
     let mut out = String::with_capacity(text.len() + 2 * places.len());
@@ -131,6 +132,7 @@ fn replaced(text: &str, folded: &FoldedText, marks: &[(usize, char)]) -> (String
     for &(at, stand_in) in &places {
         out.push_str(&text[begin..at]);
         out.push(stand_in);
+        // The origin, unlike its folded form, may take several bytes.
         begin = at + text[at..].chars().next().map_or(0, char::len_utf8);
     }
     out.push_str(&text[begin..]);
@@ -165,6 +167,7 @@ fn looks_like_tag(text: &FoldedText, at: usize, names: &[&str]) -> bool {
     }
     names.iter().any(|name| {
         let end = text.after(at, &name.to_ascii_lowercase());
+        // Not within a longer word, such as `<searching`.
         end.is_some_and(|end| !text.get(end).is_some_and(|c| c.is_alphanumeric() || c == '_'))
     })
 }

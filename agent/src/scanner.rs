@@ -84,6 +84,7 @@ impl Scanner {
     /// Returns the tags that count in the current state.
     fn known(&self) -> impl Iterator<Item = &'static str> + use<> {
         let kind = self.kind;
+        // A query is searched for as it is written, so only its own end counts in it.
         let inside_query = self.kind == SegmentKind::Query;
         let pairs = self.tags.pairs.iter();
         pairs.flat_map(move |tag| {
@@ -125,6 +126,7 @@ impl Scanner {
     }
 
     fn turn_to(&mut self, tag: &str) {
+        // An answer goes on until its own end, whatever tags the policy writes in it.
         let inside_answer = self.kind == SegmentKind::Answer && self.kind != self.tags.outside;
         for pair in self.tags.pairs {
             if pair.close == tag && pair.kind == self.kind {
@@ -171,6 +173,7 @@ pub(super) fn is_blank(c: char) -> bool {
 
 /// Returns the length of the longest suffix of `text` that is a proper prefix of `tag`.
 pub(super) fn overlap(text: &str, tag: &str) -> usize {
+    // Bytes are compared, because a suffix of this length may begin within a character.
     let longest = text.len().min(tag.len().saturating_sub(1));
     (1..=longest).rev().find(|&n| text.as_bytes()[text.len() - n..] == tag.as_bytes()[..n]).unwrap_or(0)
 }

@@ -161,6 +161,7 @@ impl Searcher {
     /// # Errors
     /// The error of the system when it refuses threads.
     pub fn new(find: impl BlockingSearch + 'static, limits: SearchLimits) -> std::io::Result<Searcher> {
+        // Without a thread every search would wait until its deadline.
         let limits = SearchLimits { threads: limits.threads.max(1), ..limits };
         Ok(Searcher(Arc::new(SearcherState {
             find: Box::new(find),
@@ -199,6 +200,7 @@ impl Searcher {
                 let late = reply.is_closed() || Instant::now() >= deadline;
                 let search = || shared.guarded(&wanted);
                 let found = if late { Err(SearchError::Timeout) } else { span.in_scope(search) };
+                // The caller gets the reply once the thread is free, so that its next search finds it free.
                 Box::new(move || drop(reply.send(found)))
             };
             let ticket = self.0.pool.run(permit, Box::new(work));
@@ -219,6 +221,7 @@ struct AbandonOnDrop {
 impl Drop for AbandonOnDrop {
     fn drop(&mut self) {
         if Instant::now() >= self.deadline {
+            // Without a runtime, as when the process ends, the search keeps its thread.
             self.shared.pool.give_up(&self.ticket);
         } else if !self.ticket.ended()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()

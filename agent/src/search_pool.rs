@@ -92,6 +92,7 @@ impl SearchPool {
             return;
         }
         let more = |stuck: usize| (stuck < MAX_STUCK).then_some(stuck + 1);
+        // Counted before a thread is started, so that concurrent calls cannot exceed the bound.
         if self.shared.stuck.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_err() {
             return;
         }
@@ -137,6 +138,7 @@ impl SearchPoolState {
             return false;
         };
         let change = |from, to| ticket.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        // The caller gave up while the job was queued. Dropping the permit frees the thread.
         if !change(WAITING, RUNNING) {
             return true;
         }
@@ -147,6 +149,7 @@ impl SearchPoolState {
             drop(permit);
         } else {
             // Another thread has replaced this one.
+            // `replace` has added a permit for the new thread, so the old one must not come back.
             permit.forget();
             self.stuck.fetch_sub(1, Ordering::SeqCst);
         }

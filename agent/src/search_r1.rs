@@ -37,6 +37,7 @@ impl Protocol for SearchR1 {
 
     fn prompt(&self, conversation: &Conversation, guided: bool) -> ProtocolPrompt {
         let question = conversation.question().trim();
+        // Search-R1 adds the mark to its questions (`nq_search.py`).
         let mark = if question.ends_with('?') { "" } else { "?" };
         let instruction =
             if guided { tag::without_example(INSTRUCTION, QUERY, ANSWER, question) } else { INSTRUCTION.into() };

@@ -24,6 +24,7 @@ impl Speakers {
     /// # Errors
     /// [`ModelError::Template`] when the template refuses the conversation or does not keep its messages apart.
     pub(super) fn of(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Speakers, ModelError> {
+        // Texts short enough to be found again in the rendering, and not trusted, unlike those of the template.
         let messages = [("user", "1"), ("assistant", "2"), ("user", "3")];
         let segments = template.render_segments(&messages.map(|(role, said)| Message::new(role, said)), true)?;
         let mixed = || ModelError::Template("it does not keep the messages of a conversation apart".to_owned());

@@ -40,6 +40,7 @@ impl TokenBans {
                 first.push(ban);
                 inside.push(ban);
                 last.push(ban);
+            // Where `</` is one token it may close a span, but must not begin one.
             } else if bytes.iter().any(|byte| b"<\n".contains(byte))
                 || bytes.iter().all(|&byte| char::from(byte).is_whitespace())
             {

@@ -106,7 +106,9 @@ impl CallScanner {
     fn outside(&mut self, parts: &mut Vec<ReplySegment>) -> bool {
         let opening = self.held.find(OPEN);
         let certain = opening.unwrap_or_else(|| self.held.len() - overlap(&self.held, OPEN));
+        // White space before a call is held back: the call swallows it, unless the text turns out to be none.
         self.tell(self.held[..certain].trim_end().len(), parts);
+        // Searched again, because `tell` has moved the text.
         self.open = self.held.find(OPEN).map(|at| {
             let body = at + OPEN.len();
             OpenCall { body, read: body, quoted: false, escaped: false }
@@ -129,6 +131,7 @@ impl CallScanner {
                     self.close(open, parts);
                     return true;
                 }
+                // The rest of the closing tag may still come.
                 b'<' if !open.quoted && CLOSE.as_bytes().starts_with(rest) => break,
                 _ => {}
             }

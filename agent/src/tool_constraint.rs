@@ -108,6 +108,7 @@ impl ToolCallRule {
         if !rest.is_empty() {
             return mask(&self.tokens, |bytes| rest.starts_with(bytes));
         }
+        // Built by ID: tokens that end a reply have no bytes, so `mask` would forbid them.
         let mut words = vec![0; self.tokens.len().div_ceil(u32::BITS as usize)];
         for &id in &self.eos {
             if let Some(word) = words.get_mut((id / u32::BITS) as usize) {

@@ -1,10 +1,13 @@
 //! Records of episodes, for training and evaluation.
 
+use std::time::Duration;
+
 use waymark_engine::Token;
-use waymark_index::{Hit, Mode, TripleHit};
+use waymark_index::{Evidence, Hit, Mode, TripleHit};
 
 use super::action::Action;
 use super::event::EpisodeEnd;
+use super::search::SearchError;
 use super::usage::Usage;
 
 /// Record of one run of the loop for one question.
@@ -98,6 +101,36 @@ pub struct SearchRecord {
 }
 
 impl SearchRecord {
+    /// Creates the record of a search without a result.
+    pub(super) fn asked(turn: usize, query: String, entities: Vec<String>, mode: Mode) -> SearchRecord {
+        SearchRecord {
+            turn,
+            query,
+            entities,
+            mode,
+            hits: Vec::new(),
+            triples: Vec::new(),
+            snapshot: None,
+            cached: false,
+            neutralised: 0,
+            seconds: 0.0,
+            error: None,
+            withdrawn: None,
+        }
+    }
+
+    /// Adds the result of the search, which took `took`.
+    #[must_use]
+    pub(super) fn with_result(self, result: Result<Evidence, SearchError>, took: Duration) -> SearchRecord {
+        let seconds = took.as_secs_f64();
+        match result {
+            Ok(Evidence { hits, triples, snapshot, .. }) => {
+                SearchRecord { hits, triples, snapshot: Some(snapshot), seconds, ..self }
+            }
+            Err(error) => SearchRecord { error: Some(error.to_string()), seconds, ..self },
+        }
+    }
+
     /// Returns `true` if the search was not withdrawn, so that its evidence supports an answer.
     pub fn stands(&self) -> bool {
         self.withdrawn.is_none()

@@ -98,7 +98,7 @@ pub(super) trait Machine {
 }
 
 /// A session and its reader.
-pub(super) struct Client {
+pub(super) struct HarnessClient {
     id: u64,
     salt: u64,
     pub(super) tokens: Vec<u32>,
@@ -109,7 +109,7 @@ pub(super) struct Client {
     pub(super) finish: Option<TurnFinish>,
 }
 
-impl Client {
+impl HarnessClient {
     /// Reads the available steps. Returns `true` if the engine has to be resumed.
     pub(super) fn read(&mut self) -> bool {
         let Some(inbox) = &self.inbox else { return false };
@@ -144,7 +144,7 @@ impl Client {
 /// Clients of a machine.
 pub(super) struct Harness<M> {
     pub(super) machine: M,
-    pub(super) clients: Vec<Client>,
+    pub(super) clients: Vec<HarnessClient>,
     pub(super) counters: Arc<Counters>,
     sessions: u64,
     max_undelivered: usize,
@@ -192,7 +192,7 @@ impl<M: Machine> Harness<M> {
                 let tokens = (0..tokens as u32).map(|position| 40 + family + position % 5).collect();
                 self.sessions += 1;
                 let id = self.sessions;
-                self.clients.push(Client {
+                self.clients.push(HarnessClient {
                     id,
                     salt,
                     tokens,

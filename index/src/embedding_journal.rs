@@ -85,6 +85,7 @@ impl EmbeddingJournal {
         self.end = self.header.len() as u64;
         let mut record = vec![0; record_length(self.dims)];
         while fill(&mut reader, &mut record)? {
+            // A damaged record and everything after it is written again.
             let Some(key) = key_of(&record) else { break };
             // A repeated key overwrites its place; both records hold the same vector.
             self.places.insert(key, self.end + KEY);
@@ -116,6 +117,7 @@ impl EmbeddingJournal {
             bytes.extend_from_slice(&sum.to_le_bytes());
         }
         self.append(&bytes).map_err(IndexError::io("write", &self.path))?;
+        // Only now: a record whose write failed must not be found.
         for (key, _) in vectors {
             self.places.insert(*key, place);
             place += record_length(self.dims) as u64;

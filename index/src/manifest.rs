@@ -201,6 +201,7 @@ impl Manifest {
     }
 
     fn sum(&self) -> u32 {
+        // The checksum covers everything but itself.
         crc32fast::hash(&Manifest { checksum: 0, ..self.clone() }.to_json())
     }
 

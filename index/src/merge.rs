@@ -60,6 +60,7 @@ impl LiveIndex {
         every: Duration,
     ) -> std::io::Result<()> {
         self.merging.store(true, Ordering::Relaxed);
+        // A strong reference would keep the index open for as long as its own thread runs.
         let watched = Arc::downgrade(self);
         let work = move || {
             let mut wait = every;
@@ -76,6 +77,7 @@ impl LiveIndex {
                     Ok(false) => {}
                     Err(error) => {
                         tracing::warn!(%error, "cannot merge the log of changes: trying again later");
+                        // A merge that failed may have written most of the index, so it is not repeated at once.
                         wait = every.saturating_mul(30);
                     }
                 }
@@ -119,6 +121,7 @@ impl Merge<'_> {
         let Snapshot { store, graph, .. } = Snapshot::open_files(part.path(), merged.clone(), &unwalked)?;
         let mut tail = MergedTail { merged, store, graph, records: Vec::new(), end: delta.bytes };
         // Most of the commits made meanwhile are carried over before the lock is taken, which delays the next commit.
+        // Each round has less to carry than the one before.
         for _ in 0..3 {
             let now = Manifest::read(&self.live.dir)?;
             self.carry(&mut tail, &delta, &now)?;
@@ -130,6 +133,7 @@ impl Merge<'_> {
             self.carry(&mut tail, &delta, &now)?;
             self.publish(&writing, part, tail, &now)
         });
+        // Reset on errors too, so they are returned only afterwards.
         self.live.publishing.store(false, Ordering::SeqCst);
         published.map(|()| Merged::Done)
     }
@@ -155,6 +159,7 @@ impl Merge<'_> {
         let draft = SnapshotWriter { embedding, threads: self.options.threads, extract: None, progress };
         let mut next = 0..;
         let live = |number| base.store.delta.alive().is_none_or(|alive| alive.contains(number));
+        // Passages that are left move up into the numbers of deleted ones.
         let moved = (0..base.store.bound()).map(|number| live(number).then(|| next.next()).flatten());
         let moved: Vec<Option<u32>> = moved.collect();
         let files = self.live.dir.join(snapshot_name(base.manifest.base()));
@@ -172,6 +177,7 @@ impl Merge<'_> {
     fn carry(&self, tail: &mut MergedTail, merged: &DeltaInfo, now: &Manifest) -> Result<(), IndexError> {
         let replaced = || IndexError::Replaced { dir: self.live.dir.clone() };
         let delta = now.delta.as_ref().ok_or_else(replaced)?;
+        // Another base, another log or a shorter one: a build or a restore has replaced what was merged.
         if delta.base != merged.base || delta.log != merged.log || delta.bytes < tail.end {
             return Err(replaced());
         }
@@ -241,6 +247,7 @@ impl Merge<'_> {
         }
         writing.publish(&manifest, self.options.keep)?;
         self.live.published(snapshot);
+        // The merged snapshot is published by now, so this is no failure of the merge.
         if let Err(error) = writing.sweep(Some(&manifest)) {
             tracing::warn!(%error, "cannot remove the merged snapshot");
         }

@@ -126,6 +126,7 @@ static FIELD: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\[\[ ## (
 
 /// Returns the facts in the last readable field `fact_after_filter` of a reply. Empty if there is none.
 fn facts(reply: &str) -> Vec<Value> {
+    // Lines before the first header belong to no field.
     let mut fields: Vec<(&str, Vec<&str>)> = vec![("", Vec::new())];
     for line in lines(reply) {
         let header = FIELD.as_ref().and_then(|field| field.captures(line.trim()));

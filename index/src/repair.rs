@@ -73,6 +73,7 @@ fn copy_of(source: &Manifest, from: &Path, name: &str, sum: &FileChecksum) -> Op
 
 /// Writes a file anew, with damaged ranges from the copy.
 fn restore(path: &Path, copy: &Path, sum: &FileChecksum, damaged: &[Range<u64>]) -> Result<(), IndexError> {
+    // A missing file is one damaged range; anything else that is lost here fails the check below.
     let mut bytes = fs::read(path).unwrap_or_default();
     bytes.resize(sum.bytes as usize, 0);
     for range in damaged {

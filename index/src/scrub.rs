@@ -25,6 +25,7 @@ impl LiveIndex {
         let replaced = || self.current().manifest().base() != manifest.base();
         let damage = result.err().filter(|_| !replaced()).map(|error| error.to_string());
         let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        // Logged once, and not again by every scrub.
         if let Some(damage) = damage.as_ref().filter(|&damage| known.as_ref() != Some(damage)) {
             tracing::error!(damage, "the index is damaged: repair it with `waymark index repair`, or build it again");
         }
@@ -42,6 +43,7 @@ impl LiveIndex {
         let work = move || loop {
             let Some(live) = watched.upgrade() else { break };
             live.scrub(bytes_per_second);
+            // Released while waiting, or the index could not be dropped.
             drop(live);
             let end = Instant::now() + pause;
             while Instant::now() < end {
@@ -56,6 +58,7 @@ impl LiveIndex {
     fn check_lengths(&self) {
         let manifest = self.current().manifest().clone();
         let Err(error) = manifest.verify(&self.dir, false) else { return };
+        // A snapshot that was replaced meanwhile may have lost its files by right.
         if self.current().manifest().base() == manifest.base() {
             let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
             if known.is_none() {

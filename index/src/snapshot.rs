@@ -63,6 +63,7 @@ impl Snapshot {
         let files = dir.join(snapshot_name(manifest.base()));
         let Some(delta) = manifest.delta.clone() else { return Snapshot::open_files(&files, manifest, options) };
         let records = delta::log::read(&dir.join(&delta.log), 0, delta.bytes, manifest.embedder.dims)?;
+        // Without a solver, which `finished` prepares for the state after the log.
         let base = Snapshot::open_files(&files, manifest.clone(), &OpenOptions { walk_below: 0, ..options.clone() })?;
         Snapshot { walk_below: options.walk_below, ..base }.replayed(dir, manifest, &records)
     }

@@ -91,6 +91,7 @@ fn child() {
     };
     if let Err(error) = done {
         assert!(error.to_string().contains(dir.to_str().unwrap()), "{error}");
+        // A code of its own, because a panic ends the test harness with another one.
         std::process::exit(NO_ROOM);
     }
 }
@@ -112,6 +113,7 @@ fn check(dir: &Path) -> &'static str {
     let (edition, first, count) = match index.manifest().passages {
         20 => ("first", 0, 20),
         22 => ("second", 0, 22),
+        // The commit adds passages up to p23 and removes p0.
         23 => ("second", 1, 24),
         other => panic!("no edition has {other} passages"),
     };
@@ -146,9 +148,11 @@ fn random(state: &mut u64) -> u64 {
 fn killed(task: &str, rounds: u64) -> BTreeMap<&'static str, u64> {
     let (_temp, dir) = first();
     let begun = Instant::now();
+    // A point below 0 is never reached: the task runs to its end.
     assert!(start(&dir, task, -1).wait().unwrap().success());
     let whole = begun.elapsed();
     assert_eq!(check(&dir), "second");
+    // More steps than any task has; lowered below to those that were taken.
     let (mut seen, mut state, mut steps) = (BTreeMap::new(), 0x5eed, 140);
     for round in 0..rounds {
         if check(&dir) == "second" {

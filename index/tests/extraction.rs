@@ -138,6 +138,7 @@ fn pairs_agree_with_those_of_a_language_model() {
         }
         exact.right += both;
         exact.hit += both;
+        // Counted from both sides, because several pairs may contain the same one.
         contained.right += ours.iter().filter(|a| theirs.iter().any(|b| alike(a, b))).count();
         contained.hit += theirs.iter().filter(|a| ours.iter().any(|b| alike(a, b))).count();
     }
@@ -153,6 +154,7 @@ fn pairs_agree_with_those_of_a_language_model() {
 fn sentence(title: &str, text: &str) -> Vec<String> {
     let passage =
         |title: &str, text: &str| Passage { id: title.to_owned(), title: title.to_owned(), text: text.to_owned() };
+    // Titles of other passages are recognized as names wherever they occur.
     let others = ["Charlie Day", "Marvin Gaye", "Let's Get It On", "Boso the Elder", "Lothair II", "Steno (director)"];
     let mut passages = vec![passage(title, text)];
     passages.extend(others.map(|title| passage(title, "")));
@@ -165,6 +167,7 @@ fn an_encyclopaedia_is_read() {
     let cases: [(&str, &str, &[&str]); 5] = [
         (
             "Teutberga",
+            // The misplaced space stands so in 2WikiMultihopQA.
             "Teutberga( died 11 November 875) was a queen of Lotharingia by marriage to Lothair II. She was a daughter \
              of Bosonid Boso the Elder and sister of Hucbert.",
             &[
@@ -249,78 +252,80 @@ proptest! {
     }
 }
 
+/// Words, marks and spaces, many of which have a meaning for the extractor.
+const PIECES: &[&str] = &[
+    "He",
+    "She",
+    "It",
+    "The",
+    "the",
+    "a",
+    "film",
+    "band",
+    "Paris",
+    "Marvin",
+    "Gaye",
+    "Jr.",
+    "J.",
+    "U.S.",
+    "was",
+    "is",
+    "born",
+    "directed",
+    "starring",
+    "that",
+    "who",
+    "which",
+    "whose",
+    "his",
+    "'s",
+    "'",
+    "``",
+    "''",
+    "\"",
+    "“",
+    "”",
+    "(",
+    ")",
+    "[",
+    "]",
+    ",",
+    ".",
+    ";",
+    ":",
+    "–",
+    "—",
+    "-",
+    "--",
+    "and",
+    "or",
+    "&",
+    "of",
+    "in",
+    "to",
+    "by",
+    "not",
+    "has",
+    "quickly",
+    "up",
+    "1950",
+    "May",
+    "24",
+    "1,000.5",
+    "957–960",
+    "plays",
+    "runs",
+    "é",
+    "北京",
+    "\u{301}",
+    "\u{0}",
+    "\n",
+    " ",
+    "\u{a0}",
+];
+
 /// Arbitrary text, and words, marks and spaces of sentences in arbitrary order.
 fn any_text() -> impl Strategy<Value = String> {
-    const PIECES: &[&str] = &[
-        "He",
-        "She",
-        "It",
-        "The",
-        "the",
-        "a",
-        "film",
-        "band",
-        "Paris",
-        "Marvin",
-        "Gaye",
-        "Jr.",
-        "J.",
-        "U.S.",
-        "was",
-        "is",
-        "born",
-        "directed",
-        "starring",
-        "that",
-        "who",
-        "which",
-        "whose",
-        "his",
-        "'s",
-        "'",
-        "``",
-        "''",
-        "\"",
-        "“",
-        "”",
-        "(",
-        ")",
-        "[",
-        "]",
-        ",",
-        ".",
-        ";",
-        ":",
-        "–",
-        "—",
-        "-",
-        "--",
-        "and",
-        "or",
-        "&",
-        "of",
-        "in",
-        "to",
-        "by",
-        "not",
-        "has",
-        "quickly",
-        "up",
-        "1950",
-        "May",
-        "24",
-        "1,000.5",
-        "957–960",
-        "plays",
-        "runs",
-        "é",
-        "北京",
-        "\u{301}",
-        "\u{0}",
-        "\n",
-        " ",
-        "\u{a0}",
-    ];
     let pieces = prop::collection::vec((prop::sample::select(PIECES), any::<bool>()), 0..60).prop_map(|pieces| {
         pieces.iter().map(|(piece, spaced)| format!("{piece}{}", if *spaced { " " } else { "" })).collect()
     });
@@ -342,6 +347,7 @@ fn long_passages_take_no_longer_than_their_length_asks_for() {
         }
         text
     };
+    // Each text tempts a rule to look far ahead or back from every word, which would take quadratic time.
     let long = "a".repeat(LENGTH / 2);
     let texts = [
         repeated("!") + " a",
@@ -370,6 +376,7 @@ fn long_passages_take_no_longer_than_their_length_asks_for() {
         found(vec![Passage { id: "a".to_owned(), title: "Marvin Gaye".to_owned(), text }]);
         let took = began.elapsed();
         println!("{took:>9.2?}  {start}");
+        // Linear time is far below this even in a debug build, quadratic time far above.
         assert!(took.as_secs() < 10, "{took:?} for {start}");
     }
 }

@@ -127,6 +127,7 @@ fn a_flipped_byte_in_any_file_is_noticed() {
         let everywhere: Vec<_> =
             if path.ends_with("manifest.json") { (0..whole.len()).collect() } else { places.to_vec() };
         for place in everywhere {
+            // 0x20 changes the case of a letter, after which JSON is still valid.
             for flip in [0x01, 0x20] {
                 let mut bytes = whole.clone();
                 bytes[place] ^= flip;
@@ -261,6 +262,7 @@ fn the_same_corpus_gives_the_same_answers_every_time() {
         .map(|_| {
             let temp = tempfile::tempdir().unwrap();
             let mut documents = numbered(200, "first");
+            // Two passages of equal rank, whose order must not change either.
             documents.push(document("twin", "Title3", &documents[3].text.clone()));
             write(temp.path(), documents, &options).unwrap();
             let open_options = OpenOptions { exact_below: 0, ..OpenOptions::default() };

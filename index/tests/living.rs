@@ -101,6 +101,7 @@ fn a_report_says_what_was_done() {
     let mut second = numbered(7, "second");
     second[0] = numbered(1, "first").remove(0);
     let mut changes = Changes::upsert(second.into_iter().filter(|document| document.id != "p3"));
+    // IDs that are given twice count once.
     changes.delete = ["p3", "nobody", "p3", "nobody"].map(str::to_owned).to_vec();
     let report = changed(&dir, changes);
     assert_eq!((report.added, report.replaced, report.unchanged, report.removed), (2, 3, 1, 1));
@@ -252,6 +253,7 @@ fn the_built_in_extractor_is_asked_beside_another_source() {
     // Another film or album of that name makes the first one use its whole title, so it is extracted again.
     assert_eq!(source(changed(&dir, Changes::upsert([album.clone()]))), "corpus and builtin and pairs");
     write(&scratch, vec![film, given, paired, album], &builtin()).unwrap();
+    // Passage 2 has the triples of another extractor, which the built index lacks.
     for number in [0, 1, 3] {
         assert_eq!(triples(&dir, number), triples(&scratch, number));
     }

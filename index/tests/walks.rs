@@ -168,6 +168,7 @@ fn evidence_that_was_tampered_with_is_found_out() {
         let evidence = searched(&index, &query);
         let (mut changes, json) = (0, serde_json::to_value(&evidence).unwrap());
         tamper(&json, &mut |whole| whole, "", &mut |at, changed| {
+            // Some changes, such as an unknown mode, make no evidence at all.
             let Ok(changed) = serde_json::from_value::<Evidence>(changed) else { return };
             changes += 1;
             let checked = check(&index, &HashEmbed::default(), &query, &changed);

@@ -30,6 +30,7 @@ impl AnswerRoom {
     /// Takes `bytes` bytes. Returns `false` if there are fewer, and takes none of them then or later.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let fits = bytes <= self.left;
+        // Nothing fits any more: a smaller result later would leave a gap in the ranks.
         self.left = if fits { self.left - bytes } else { 0 };
         fits
     }
@@ -58,6 +59,7 @@ const FIELDS: usize = 512;
 /// Returns the approximate size of a passage in an answer. Escaping is not counted.
 fn hit_bytes(hit: &Hit) -> usize {
     let metadata = hit.metadata.as_ref().map_or(0, map_bytes);
+    // 32 bytes for the weight and the names of a step.
     let via = hit.path.graph.iter().flat_map(|rank| &rank.via).map(|edge| edge.phrase.len() + 32).sum::<usize>();
     FIELDS + hit.passage.id.len() + hit.passage.title.len() + hit.passage.text.len() + metadata + via
 }

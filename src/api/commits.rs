@@ -97,6 +97,7 @@ pub(super) async fn start(state: &AppState, caller: &Caller, changes: Changes) -
     let library = Arc::clone(state.library.as_ref().ok_or_else(ApiError::no_index)?);
     let accepted = {
         let library = Arc::clone(&library);
+        // The change is acknowledged only once it is on disk, so that it survives a crash.
         run_blocking(move || library.accept(pending)).await?
     };
     let ticket = library.submit(accepted, caller, &state.metrics.index, &state.drain)?;

@@ -221,6 +221,7 @@ fn page(index: &Index, query: &PageQuery) -> Result<DocumentList, ApiError> {
         let found = index.documents(after, 1).map_err(|error| broken(&error))?.ok_or_else(unknown)?;
         let Some(document) = found.into_iter().next().map(DocumentBody::from) else { break false };
         bytes += document.bytes();
+        // A document larger than a page is a page of its own, or the list would never get past it.
         if data.len() == query.limit || (bytes > PAGE_BYTES && !data.is_empty()) {
             break true;
         }

@@ -243,6 +243,7 @@ async fn embed(
         let first = vectors.len();
         // Taken anew for each chunk, so that searches and other requests get their turn in between.
         let turn = Arc::clone(&served.queue.turn).lock_owned().await;
+        // Admitted after the turn was taken, so that a waiting chunk holds no memory for encoding.
         let longest = chunk.iter().map(String::len).max().unwrap_or(0);
         let share = state.admit_embedding("input", longest, embedder.max_bytes()).await?;
         let work = move || -> Result<_, ApiError> {

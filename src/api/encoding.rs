@@ -68,6 +68,7 @@ impl EncodingBudget {
 
 /// Returns the number of permits for `bytes` bytes; at least 1.
 fn units(bytes: usize) -> u32 {
+    // A semaphore panics above its maximum.
     u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, Semaphore::MAX_PERMITS as u32)
 }
 

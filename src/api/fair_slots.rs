@@ -34,6 +34,7 @@ impl FairSlots {
     /// # Errors
     /// 429 if the caller has its maximum or its share of the places, 503 if all are taken.
     pub(super) fn take(&self, caller: &Caller) -> Result<FairSlot, ApiError> {
+        // One lock for both checks and the taking, so that concurrent callers cannot take the same place.
         let mut taken = self.lock();
         let own = taken.get(&caller.owner).copied().unwrap_or(0);
         caller.may_have_another(own, self.what)?;
@@ -53,6 +54,7 @@ impl Drop for FairSlot {
         let mut taken = self.slots.lock();
         if let Some(own) = taken.get_mut(&self.owner) {
             *own -= 1;
+            // Owners come and go, and their entries would pile up.
             if *own == 0 {
                 taken.remove(&self.owner);
             }

@@ -29,6 +29,7 @@ fn guarded<T: Send + 'static>(
             Poll::Ready(Some(Err(axum::Error::new("this answer ran into a bug in the server"))))
         });
         if matches!(item, Poll::Ready(None | Some(Err(_)))) {
+            // Ends the work of the request now, even if the stream itself is dropped later.
             held = None;
         }
         item

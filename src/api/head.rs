@@ -47,6 +47,7 @@ impl HostRule {
         match hosts.into_iter().flatten().find(|host| !is_allowed(host, allowed)) {
             None => Ok(()),
             Some(host) => {
+                // A client may send any length, and the message repeats it.
                 let host: String = String::from_utf8_lossy(host).chars().take(100).collect();
                 let message = format!("the host `{host}` is not allowed: start the server with `--allowed-host`");
                 Err(ApiError::new(Code::HostNotAllowed, message))
@@ -91,6 +92,7 @@ fn is_allowed(host: &[u8], allowed: &[String]) -> bool {
     let (name, port) = host.find(':').map_or((host, ""), |at| host.split_at(at));
     // A final dot stands for the root of the DNS.
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    // DNS rebinding needs a name that an attacker controls, and these are none.
     let known = name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok();
     is_port(port) && (known || allowed.iter().any(|allowed| allowed == "*" || *allowed == name))
 }

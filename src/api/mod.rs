@@ -191,6 +191,7 @@ pub fn router(state: AppState) -> Router {
     let router = router
         .fallback(error_mapping::no_route)
         .layer(from_fn_with_state(gate, auth::authorize))
+        // Within `observe`, so that a panic is logged and counted as a response with status 500.
         .layer(CatchPanicLayer::custom(error_mapping::panicked))
         .layer(DefaultBodyLimit::max(state.config.body_limit));
     // Outside of the gate, because preflight requests carry no key.

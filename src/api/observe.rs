@@ -44,6 +44,7 @@ pub(crate) async fn observe(State(state): State<AppState>, mut request: Request,
         metrics: state.metrics,
         probe: PROBES.contains(&route.as_str()),
         route,
+        // Stays 0 without a response, which then counts as 499.
         status: 0,
         error: None,
         begun: Instant::now(),
@@ -67,6 +68,7 @@ pub(crate) async fn admit(State(state): State<AppState>, request: Request, next:
         return ApiError::new(Code::Draining, "the server is shutting down").into_response();
     }
     let response = tokio::select! {
+        // A response that is ready wins over the deadline of the drain.
         biased;
         response = next.run(request) => response,
         () = state.drain.reached(DrainPhase::Expired) => {
@@ -95,7 +97,7 @@ struct RequestRecord {
     status: u16,
     error: Option<Code>,
     begun: Instant,
-    span: tracing::Span,
+    span: Span,
 }
 
 impl Drop for RequestRecord {

@@ -53,6 +53,7 @@ impl RequestSampling<'_> {
             let id = id.parse::<u32>().ok().filter(|id| (*id as usize) < vocab).ok_or_else(|| {
                 ApiError::invalid("logit_bias", format!("`logit_bias`: `{id}` is not a token ID below {vocab}"))
             })?;
+            // The range of OpenAI's interface.
             within("logit_bias", Some(*bias), -100.0, 100.0)?;
             logit_bias.push((id, *bias));
         }

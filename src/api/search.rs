@@ -87,6 +87,7 @@ pub(crate) async fn search(
 
 /// Searches the index. Used by several routes.
 pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<SearchResponse, ApiError> {
+    // A server without an index says so before it looks at the query.
     state.searcher()?;
     let query = checked(&request)?;
     let begun = Instant::now();
@@ -112,6 +113,7 @@ impl AppState {
         let searcher = self.searcher()?;
         let begun = Instant::now();
         let found = searcher.search(query.into()).await.map_err(ApiError::from);
+        // A refused query is the client's mistake, and no failure of the search.
         let failed = found.as_ref().is_err_and(|error| error.code.status().is_server_error());
         self.metrics.client_searched(begun.elapsed(), failed);
         found

@@ -126,6 +126,7 @@ pub(super) async fn detokenize(
         let message = format!("{} is not a token ID below {vocab}", request.tokens[at]);
         return Err(ApiError::invalid(&format!("tokens[{at}]"), message));
     }
+    // Counted before the text is built: an ID of a few bytes may stand for much text.
     let bytes: usize = request.tokens.iter().map(|id| spelled(&tokenizer, *id).len()).sum();
     if bytes > state.config.answer_bytes {
         let limit = state.config.answer_bytes;
@@ -133,6 +134,7 @@ pub(super) async fn detokenize(
         return Err(ApiError::invalid("tokens", message));
     }
     let work = move || {
+        // Joined before decoding, because a character may be split between tokens.
         let bytes: Vec<u8> = request.tokens.iter().flat_map(|id| spelled(&tokenizer, *id)).collect();
         Ok(Detokenized { prompt: String::from_utf8_lossy(&bytes).into_owned() })
     };

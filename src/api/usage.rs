@@ -47,6 +47,7 @@ impl ChatUsage {
         self.completion_tokens += usage.completion_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
         let cached = &mut self.prompt_tokens_details.cached_tokens;
+        // Every episode of a prompt may find it in the cache, so the best hit counts, not the sum.
         *cached = (*cached).max(usage.cached_tokens.min(usage.prompt_tokens));
         self.completion_tokens_details.reasoning_tokens += usage.reasoning_tokens;
         self.environment_tokens += usage.environment_tokens;

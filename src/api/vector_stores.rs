@@ -111,6 +111,7 @@ pub(crate) async fn search(
     id: Result<Path<String>, PathRejection>,
     JsonBody(request): JsonBody<VectorStoreSearchRequest>,
 ) -> Result<axum::Json<VectorStoreSearchPage>, ApiError> {
+    // Without an index no name is right, and the error has to say so.
     state.searcher()?;
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
     if !state.is_index(&id) {
@@ -126,6 +127,7 @@ pub(crate) async fn search(
     let deep = if texts.len() == 1 { k } else { depth_of_rankings(k) };
     let search = SearchOptions { k: Some(deep), filters: filters.map(Arc::new), ..SearchOptions::default() };
     let mut lists = Vec::with_capacity(texts.len());
+    // One after another: a request with several queries takes one thread of the searcher, like any other.
     for text in &texts {
         lists.push(state.search(search.query(text.as_str())).await?.hits);
     }
@@ -164,6 +166,7 @@ impl SearchTexts {
 
 /// Joins several lists of results into one of `k` results. The lists are as deep as those fused within one search.
 fn joined(mut lists: Vec<Vec<Hit>>, k: usize) -> Vec<Hit> {
+    // A single list keeps the scores of its search.
     if lists.len() == 1 {
         return lists.swap_remove(0);
     }

@@ -12,7 +12,7 @@ use waymark_runtime::config::cores;
 
 use super::corpus::{self, CorpusArgs};
 use super::index::BuildBars;
-use super::triples::{self, TripleSource};
+use super::triples::{self, TripleProvider};
 
 /// Adds documents to an index, or replaces those with the same IDs.
 ///
@@ -94,8 +94,8 @@ impl AddArgs {
         let mut corpus = self.corpus.open(source.as_ref())?;
         let changes = Changes { mirror: self.mirror, ..Changes::corpus(&mut corpus)? };
         let options = CommitOptions {
-            extract: source.as_ref().and_then(TripleSource::extract),
-            bare: matches!(source, Some(TripleSource::None)),
+            extract: source.as_ref().and_then(TripleProvider::extract),
+            bare: matches!(source, Some(TripleProvider::None)),
             ..CommitOptions::default()
         };
         self.target.commit(changes, options)?;
@@ -128,6 +128,7 @@ impl IndexTarget {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(threads)))?;
         let bars = BuildBars::default();
+        // Without the flag a commit drops no snapshot. The current one is not among those kept.
         let kept = || snapshots(&self.index).map(|snapshots| snapshots.len() - 1);
         let keep = self.keep_snapshots.map_or_else(kept, Ok)?;
         let report = commit(&self.index, &embedder, changes, &CommitOptions { threads, keep, ..options }, &bars)?;

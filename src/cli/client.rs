@@ -58,6 +58,7 @@ impl Client {
     /// Creates a client of a server on this machine, whatever its address: without a proxy, without certificate checks,
     /// and without a key.
     pub(crate) fn local(base: &str) -> Self {
+        // A certificate names the server's public address, not the local one.
         let unproven = TlsConfig::builder().disable_verification(true).build();
         Self { agent: agent(base, unproven, READ_TIMEOUT), ..Self::new(base) }
     }
@@ -131,11 +132,13 @@ impl Client {
         request: &serde_json::Value,
         mut each: impl FnMut(Event) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
+        // The HTTP client blocks, so it reads on a thread of its own, which a slow receiver slows down.
         let (sender, mut events) = mpsc::channel(EVENT_CAPACITY);
         let client = self.clone();
         let body = request.to_string();
         let reading = spawn_blocking(move || client.read(body, &sender));
         while let Some(event) = events.recv().await {
+            // An error drops the receiver, which ends the reading thread.
             each(event)?;
         }
         reading.await?
@@ -210,6 +213,7 @@ fn parse(message: &[u8]) -> anyhow::Result<Option<Event>> {
     if data.is_empty() || data == "[DONE]" {
         return Ok(None);
     }
+    // Errors in a stream have the form of error responses, not of events.
     if let Ok(refusal) = serde_json::from_str::<Refusal>(&data) {
         bail!("the server ended the episode with an error: {}", refusal.error.message);
     }

@@ -9,7 +9,7 @@ use waymark_index::{Corpus, CorpusOptions};
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::embedding::TextEmbedder;
 
-use super::triples::TripleSource;
+use super::triples::TripleProvider;
 
 /// Flags for reading a corpus.
 #[derive(Debug, clap::Args)]
@@ -36,11 +36,11 @@ impl CorpusArgs {
     ///
     /// # Errors
     /// If the corpus cannot be opened, or records are split while a file of triples refers to whole ones.
-    pub(super) fn open(&self, source: Option<&TripleSource>) -> anyhow::Result<Corpus> {
+    pub(super) fn open(&self, source: Option<&TripleProvider>) -> anyhow::Result<Corpus> {
         let chunk = self.chunk.map(NonZeroUsize::get);
         let corpus = Corpus::open(&self.corpus, &CorpusOptions { skip_bad: self.skip_bad, chunk })?;
         ensure!(
-            chunk.is_none() || corpus.is_prose() || !matches!(source, Some(TripleSource::Import(_))),
+            chunk.is_none() || corpus.is_prose() || !matches!(source, Some(TripleProvider::Import(_))),
             "--chunk splits records, but the triples in the file belong to whole records: split the records beforehand, or \
              use another source of triples"
         );

@@ -90,6 +90,7 @@ impl ExportArgs {
     fn tell(&self, manifest: &Manifest, out: &mut dyn Write) -> io::Result<()> {
         let Manifest { passages, snapshot, graph, .. } = manifest;
         let builtin = |graph: &GraphInfo| graph.extractors().any(|name| name == Builtin.id());
+        // A rebuild makes the triples of the built-in extractor again, so they are not exported.
         let left_out = !self.all_triples && graph.as_ref().is_some_and(builtin);
         let triples = if left_out { "builtin" } else { "none" };
         let file = self.out.as_deref().unwrap_or(Path::new("FILE"));
@@ -100,6 +101,7 @@ impl ExportArgs {
 
 /// Replaces the file at `path` atomically with what `fill` writes: to a temporary file beside it, synced, then renamed.
 fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    // The rename would put a file in place of a device or a pipe, such as `/dev/stdout`.
     ensure!(path.is_file() || !path.exists(), "--out {}: not a regular file", path.display());
     let mut name = OsString::from(".");
     name.push(path.file_name().with_context(|| format!("--out {}: no file name", path.display()))?);
@@ -116,7 +118,9 @@ fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>)
         let _ = fs::remove_file(&part);
     }
     filled.with_context(|| format!("cannot write {}", path.display()))?;
+    // The parent of a bare file name is the empty path, which cannot be opened.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Until the folder is synced, the rename may be lost in a crash.
     File::open(folder).and_then(|folder| folder.sync_all()).with_context(|| format!("cannot sync {}", folder.display()))
 }
 

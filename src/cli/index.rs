@@ -83,6 +83,7 @@ const WORK: &str = "warn,waymark=info";
 
 impl IndexCommand {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
+        // Reading a manifest has no progress to log.
         let quiet = if matches!(self, IndexCommand::Info(_)) { "warn" } else { WORK };
         logging::start(log, quiet, LogFormat::Text)?;
         match self {
@@ -101,6 +102,7 @@ impl IndexCommand {
 impl BuildArgs {
     fn run(self) -> anyhow::Result<()> {
         let triples = self.triples.source(&self.out)?;
+        // Everything that flags can get wrong fails before the embedder is loaded, or even downloaded.
         let corpus = self.corpus.open(Some(&triples))?;
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?;
@@ -183,6 +185,7 @@ impl CurrentBar {
             self.bar.set_length(total);
         }
         self.bar.set_position(done);
+        // A hidden bar means that standard error is no terminal.
         if self.bar.is_hidden() && self.told.is_none_or(|told| told.elapsed() >= PAUSE) {
             self.told = Some(Instant::now());
             tracing::info!(phase = %self.phase, done, total, "indexing");

@@ -75,6 +75,7 @@ impl Args {
 
     fn search(mut self) -> anyhow::Result<()> {
         self.check_used()?;
+        // Programs can skip what they do not need, so JSON always explains.
         self.search.explain = Some(self.search.explain == Some(true) || self.json);
         let query = self.search.query(self.query);
         // Checked here as well, before an embedder is loaded for nothing.
@@ -91,6 +92,7 @@ impl Args {
             writeln!(out)?;
             return Ok(());
         }
+        // Passages come from outside, and may contain escape sequences for the terminal.
         let mut out = PrintableWriter(out);
         if query.explain {
             explain::print(&query, &evidence, &mut out)?;

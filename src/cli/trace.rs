@@ -59,6 +59,7 @@ impl<W: Write> Printer<W> {
                 }
             }
         }
+        // Tokens arrive one at a time, and would otherwise wait in the buffer for a line break.
         self.out.flush()
     }
 
@@ -77,6 +78,7 @@ impl<W: Write> Printer<W> {
         let text = printable(text);
         let mut text = text.as_str();
         if self.section != Some(label) {
+            // Policies often write a line break after a tag.
             text = text.trim_start();
             if text.is_empty() {
                 return Ok(());
@@ -84,6 +86,7 @@ impl<W: Write> Printer<W> {
             self.head(label)?;
         }
         for (number, line) in text.split('\n').enumerate() {
+            // Line breaks are written only before more text, so that no section ends in empty lines.
             self.breaks += usize::from(number > 0);
             if line.is_empty() || (self.breaks > 0 && line.trim().is_empty()) {
                 continue;
@@ -121,6 +124,7 @@ impl<W: Write> Printer<W> {
             let title = printable(&hit.passage.title);
             write!(self.out, "\n{:LABEL$}{} {}  {}", "", hit.rank, title.cyan(), route(hit).dimmed())?;
         }
+        // No label is shown, but a query that follows has to begin with its own.
         self.section = Some("found");
         Ok(())
     }
@@ -130,6 +134,7 @@ impl<W: Write> Printer<W> {
         let mut names: Vec<String> = Vec::new();
         for Cited { passage, title, .. } in citations {
             let title = if title.trim().is_empty() { passage } else { title };
+            // A title may have line breaks, and the list is one line.
             let name = printable(title).split_whitespace().collect::<Vec<_>>().join(" ");
             if !names.contains(&name) {
                 names.push(name);

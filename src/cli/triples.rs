@@ -36,6 +36,7 @@ impl FromStr for TriplesFlag {
             "builtin" => TriplesFlag::Builtin,
             "none" => TriplesFlag::None,
             "endpoint" => TriplesFlag::Endpoint,
+            // A file called `builtin` can be given as `./builtin`.
             path => TriplesFlag::File(path.into()),
         })
     }
@@ -96,7 +97,7 @@ pub(crate) struct Args {
 
 /// An extractor that reports afterwards what it found.
 #[derive(Debug)]
-pub(crate) enum TripleSource {
+pub(crate) enum TripleProvider {
     Builtin,
     None,
     Import(Arc<Imported>),
@@ -105,12 +106,12 @@ pub(crate) enum TripleSource {
 
 impl Args {
     /// Opens the source that the flags name, for an index at `out`.
-    pub(crate) fn source(&self, out: &Path) -> anyhow::Result<TripleSource> {
+    pub(crate) fn source(&self, out: &Path) -> anyhow::Result<TripleProvider> {
         self.check_typed()?;
         Ok(match self.triples.as_ref().unwrap_or(&TriplesFlag::Builtin) {
-            TriplesFlag::Builtin => TripleSource::Builtin,
-            TriplesFlag::None => TripleSource::None,
-            TriplesFlag::File(path) => TripleSource::Import(Arc::new(
+            TriplesFlag::Builtin => TripleProvider::Builtin,
+            TriplesFlag::None => TripleProvider::None,
+            TriplesFlag::File(path) => TripleProvider::Import(Arc::new(
                 Imported::open(path).context("--triples: expected builtin, none, endpoint or a file of triples")?,
             )),
             TriplesFlag::Endpoint => self.endpoint(out)?,
@@ -119,7 +120,7 @@ impl Args {
 
     /// Chooses the source of triples for documents added to the index in `dir`, which was built with `extractor`: the
     /// one the flags name, or else the same extractor if its name identifies it. `None` leaves the choice to the index.
-    pub(crate) fn source_of(&self, dir: &Path, extractor: Option<&str>) -> anyhow::Result<Option<TripleSource>> {
+    pub(crate) fn source_of(&self, dir: &Path, extractor: Option<&str>) -> anyhow::Result<Option<TripleProvider>> {
         if self.triples.is_some() {
             return self.source(dir).map(Some);
         }
@@ -175,7 +176,7 @@ impl Args {
         self.openie_model.clone().or_else(|| variable("WAYMARK_OPENIE_MODEL"))
     }
 
-    fn endpoint(&self, out: &Path) -> anyhow::Result<TripleSource> {
+    fn endpoint(&self, out: &Path) -> anyhow::Result<TripleProvider> {
         let (Some(url), Some(model)) = (self.url(), self.model()) else {
             bail!("--triples endpoint needs --openie-url and --openie-model");
         };
@@ -193,34 +194,35 @@ impl Args {
             journal: Some(journal.clone()),
             ..EndpointOptions::default()
         };
-        Ok(TripleSource::Endpoint(Arc::new(Endpoint::new(Arc::new(complete), options)), journal))
+        Ok(TripleProvider::Endpoint(Arc::new(Endpoint::new(Arc::new(complete), options)), journal))
     }
 }
 
 /// Path of the journal of endpoint replies, beside the index: replies cost money and outlive a failed build.
 fn journal(out: &Path) -> PathBuf {
+    // Without the final slash, after which the name would be a file within the index.
     let mut name = out.components().as_path().as_os_str().to_owned();
     name.push(".openie.jsonl");
     name.into()
 }
 
-impl TripleSource {
+impl TripleProvider {
     /// Returns the source as the index's extractor.
     pub(crate) fn extract(&self) -> Option<Arc<dyn Extract>> {
         match self {
-            TripleSource::Builtin => Some(Arc::new(Builtin)),
-            TripleSource::None => None,
-            TripleSource::Import(imported) => Some(Arc::clone(imported) as Arc<dyn Extract>),
-            TripleSource::Endpoint(endpoint, _) => Some(Arc::clone(endpoint) as Arc<dyn Extract>),
+            TripleProvider::Builtin => Some(Arc::new(Builtin)),
+            TripleProvider::None => None,
+            TripleProvider::Import(imported) => Some(Arc::clone(imported) as Arc<dyn Extract>),
+            TripleProvider::Endpoint(endpoint, _) => Some(Arc::clone(endpoint) as Arc<dyn Extract>),
         }
     }
 
     /// Prints a report of what was found and what failed.
     pub(crate) fn report(&self, out: &mut dyn Write) -> io::Result<()> {
         match self {
-            TripleSource::Builtin | TripleSource::None => Ok(()),
-            TripleSource::Import(imported) => report_import(&imported.report(), &imported.id(), out),
-            TripleSource::Endpoint(endpoint, journal) => {
+            TripleProvider::Builtin | TripleProvider::None => Ok(()),
+            TripleProvider::Import(imported) => report_import(&imported.report(), &imported.id(), out),
+            TripleProvider::Endpoint(endpoint, journal) => {
                 report_endpoint(&endpoint.report(), &endpoint.id(), out)?;
                 writeln!(out, "replies are stored in {}", journal.display())
             }
@@ -305,7 +307,7 @@ mod tests {
         let (dir, url) =
             (Path::new("corpus.index"), ["--openie-url", "http://127.0.0.1:9/v1", "--openie-key-env", "NO_SUCH_KEY"]);
         let source = |more: &[&str]| args(&[&url, more].concat()).source_of(dir, Some("endpoint a"));
-        assert!(matches!(source(&["--openie-model", "a"]), Ok(Some(TripleSource::Endpoint(..)))));
+        assert!(matches!(source(&["--openie-model", "a"]), Ok(Some(TripleProvider::Endpoint(..)))));
         let error = source(&["--openie-model", "b"]).unwrap_err().to_string();
         assert!(error.contains("the model a, not b") && error.contains("--triples endpoint"), "{error}");
         assert!(source(&["--openie-model", "b", "--triples", "endpoint"]).is_ok());

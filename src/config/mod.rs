@@ -127,10 +127,12 @@ impl ServeArgs {
         }
         Ok(ServeConfig {
             address: SocketAddr::new(self.host, self.port),
+            // The first policy names the base model if no flag does.
             model: self.model.resolve(self.policies.first().map(PathBuf::as_path))?,
             policies: self.policies,
             policy_root: self.policy_root,
             retrieval: self.retrieval.resolve()?,
+            // Needs the access flags before the next line consumes them.
             http: self.http.resolve(&self.access)?,
             access: self.access.resolve()?,
             tls: self.tls.resolve(),

@@ -102,6 +102,7 @@ impl Digest {
 impl Digest {
     /// Derives the identity of the key as an owner of stored objects.
     pub fn owner(&self) -> KeyOwner {
+        // Stored objects name their owner by this value, so the context string must never change.
         let derived = blake3::derive_key("waymark 2026-11 owner of stored objects", self.0.as_bytes());
         let mut first = [0; 16];
         first.copy_from_slice(&derived[..16]);

@@ -115,6 +115,7 @@ impl ApiKeys {
     pub fn reload(&self) -> Result<Reloaded, KeysError> {
         let Some(shared) = &self.0 else { return Ok(Reloaded { known: 0, added: 0, removed: 0 }) };
         let before = shared.current();
+        // Read outside the lock, so that no request waits for the file.
         let now = ring(shared.file.as_deref(), &shared.fixed, &before)?;
         let missing = |these: &[Arc<KnownKey>], there: &[Arc<KnownKey>]| {
             these.iter().filter(|key| !there.iter().any(|other| other.entry.digest == key.entry.digest)).count()

@@ -80,6 +80,7 @@ impl ConnectionTimer {
         let mut stage = self.stage();
         // A pipelined head, which arrives before its turn, is not looked at: hyper closes the connection after it.
         if matches!(*stage, ConnectionStage::Idle { .. } | ConnectionStage::Head { .. }) {
+            // The stage stays locked meanwhile. Both are never locked in the other order.
             self.head().feed(bytes);
         }
         // Further bytes of a head must not extend its timeout.
@@ -93,6 +94,7 @@ impl ConnectionTimer {
     /// Handles the end of the response body, which may still have to be flushed.
     fn response_finished(&self) {
         let mut stage = self.stage();
+        // A deadline of the response covers its flush. Without one, the flush has the time of a whole response.
         let end = if let ConnectionStage::Sending { lifetime, .. } = &*stage { lifetime.end() } else { None };
         *stage = ConnectionStage::Flushing { until: end.unwrap_or_else(|| Instant::now() + self.0.times.send) };
         drop(stage);
@@ -101,6 +103,7 @@ impl ConnectionTimer {
 
     /// Handles the flush of everything that was written.
     fn flushed(&self) {
+        // hyper flushes often; only a flush after the end of a body makes the connection idle.
         if matches!(*self.stage(), ConnectionStage::Flushing { .. }) {
             self.enter(ConnectionStage::Idle { until: Instant::now() + self.0.times.idle });
         }
@@ -121,6 +124,7 @@ impl ConnectionTimer {
     /// Handles the response of the handler, which is sent until its body is dropped.
     pub(super) fn response_started(&self, answer: AxumResponse, lifetime: Lifetime) -> Response<TimedBody> {
         let whole = answer.body().size_hint().exact().is_some();
+        // Streams have deadlines of their own, which precede this one.
         let until = Instant::now() + if whole { self.0.times.send } else { LONGEST_STREAM };
         self.enter(ConnectionStage::Sending { lifetime, until });
         answer.map(|body| TimedBody { body, watch: self.clone() })

@@ -330,6 +330,7 @@ async fn breaking_off_during_a_search_frees_everything() {
     let (runtime, _) = saying(&[SEARCH, ANSWER], france().with_delay(Duration::from_secs(600)));
     for gone in [false, true] {
         let episode = Episode::new(&runtime, &policy("routerag"), Conversation::new("?"), default()).unwrap();
+        // Room for one event, so that the episode is never far ahead of the test.
         let (sender, mut events) = mpsc::channel(1);
         let task = tokio::spawn(episode.run(sender));
         while !matches!(events.recv().await.unwrap(), Event::SearchStarted { .. }) {}
@@ -394,6 +395,7 @@ async fn time_is_a_bound() {
 #[tokio::test]
 async fn a_prompt_that_does_not_fit_is_refused_before_any_work() {
     let (runtime, _) = saying(&[ANSWER], france());
+    // Each byte is a token here: 20,000 of them, where the context has 16,384.
     let long = "why ".repeat(5000);
     let refused = run(&runtime, &policy("routerag"), &long, default()).await.unwrap_err();
     assert!(matches!(refused, AgentError::TooLong { limit: 16_384, .. }), "{refused}");
@@ -478,6 +480,7 @@ async fn what_a_thought_mentions_that_the_template_opens_is_no_action() {
         let lines = [line, "Paris</answer>"];
         let runtime = if opens { thinking(&lines, france()).0 } else { scripted(&lines, france()).0 };
         let mut policy = policy("evo-rag");
+        // Each byte is a token, so the line fills its turn and the answer is forced.
         (policy.budget.turn_tokens, policy.budget.turns) = (line.len(), 1);
         let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
         assert_eq!(trajectory.actions[0].action, Action::Invalid, "{line}");
@@ -487,6 +490,7 @@ async fn what_a_thought_mentions_that_the_template_opens_is_no_action() {
 
 #[tokio::test]
 async fn a_seed_repeats_a_run() {
+    // No token is likelier than another, so only the seed decides.
     let (runtime, _) = mock(MockBackend::random(3, 259).with_confidence(0.0), france());
     let mut policy = policy("routerag");
     policy.guided = true;

@@ -146,6 +146,7 @@ async fn a_training_turn_that_rambles_on_behind_its_query_searches_all_the_same(
     let (runtime, script, stub) = scripted(&[&format!("{JSON}{}", "x".repeat(5000)), REPLY], france());
     let mut policy = policy("path-router");
     policy.variant = LoopVariant::Training;
+    // One turn may use up all tokens, unless those that are cut do not count.
     policy.budget.sampled_tokens = policy.budget.turn_tokens;
     assert_eq!(policy.budget.turn_tokens, 4096);
     let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
@@ -164,6 +165,7 @@ async fn without_room_for_another_speaker_there_is_no_search() {
             let (runtime, _, stub) = scripted(&[JSON, "Paris</answer>", REPLY], france());
             let mut policy = policy("path-router");
             (policy.variant, policy.retrieval.format) = (variant, format);
+            // Less than the frame with its speakers takes.
             policy.budget.observation_tokens = 20;
             let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
             assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (answer, reason), "{variant:?} {format:?}");
@@ -179,6 +181,7 @@ async fn with_little_context_left_the_frame_fits_whole_or_not_at_all() {
     let mut policy = policy("path-router");
     policy.variant = LoopVariant::Evaluation;
     let (whole, _) = run(&runtime, &policy, "?", default()).await.unwrap();
+    // Length of the observation without the retrieved text.
     let frame = environment(&whole).len() - BLOCK.split_once('\n').unwrap().1.find("\n</knowledge>").unwrap()
         + "<knowledge>\n".len();
     for (left, rounds) in [(frame - 1, 0), (frame + 1, 1)] {
@@ -196,6 +199,7 @@ async fn with_little_context_left_the_frame_fits_whole_or_not_at_all() {
 #[tokio::test]
 async fn a_template_without_words_for_others_is_found_before_the_first_turn() {
     let (runtime, _, _) = scripted(&[QUERY, REPLY], france());
+    // It renders no second message, so no text between speakers can be found.
     let text = format!("{{% if messages|length > 1 %}}{{{{ raise_exception('one alone') }}}}{{% endif %}}{TEMPLATE}");
     let template = Arc::new(ChatTemplate::new(&text, "", "<|im_end|>").unwrap());
     let runtime = Runtime::new(runtime.engine, runtime.tokenizer, Some(template), runtime.eos, runtime.searcher);

@@ -68,8 +68,10 @@ impl Generator for ScriptSession {
         let context: Vec<u32> = self.tokens.iter().map(|token| token.id).collect();
         assert!(context.len() < self.script.limit, "the context is exceeded");
         self.script.seen.lock().unwrap().push(context);
+        // A policy without a line left says nothing.
         let line = self.script.lines.lock().unwrap().pop_front().unwrap_or_default();
         let mut ids: VecDeque<u32> = self.script.tokenizer.encode(&line, Specials::Literal).unwrap().into();
+        // A line that no stop string ends is closed by the end of the sequence.
         ids.extend(spec.eos.first());
         Ok(ScriptTurn { session: self, ids, matcher: Matcher::default(), spec, made: 0, finish: None })
     }
@@ -215,6 +217,7 @@ pub async fn run<S: SessionSource>(
     options: EpisodeOptions,
 ) -> Result<(Trajectory, Vec<Event>), AgentError> {
     let episode = Episode::new(runtime, policy, Conversation::new(question), options)?;
+    // Smaller than an episode, so that the loop has to wait for its reader.
     let (sender, mut receiver) = mpsc::channel(4);
     let (trajectory, events) = tokio::join!(episode.run(sender), async {
         let mut events = Vec::new();
@@ -243,6 +246,7 @@ pub fn streamed_answer(events: &[Event]) -> String {
 /// Builds a byte-level BPE tokenizer with `<|im_end|>` in which every character of `text` is one token; its only merges
 /// build these characters and `words`.
 pub fn character_tokenizer(text: &str, words: &[&str]) -> Tokenizer {
+    // GPT-2's table of bytes as visible characters.
     let spell = |byte: u8| -> char {
         let printable = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
         let odd = (0..=255u8).filter(|b| !matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff));

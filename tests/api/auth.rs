@@ -64,6 +64,7 @@ async fn every_route_without_a_key_with_a_wrong_one_and_with_the_right_one() {
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
             let at = path.split('/').map(|part| match part {
+                // An existing file, because any other name is answered with 404.
                 "{file}" => "app.js",
                 part if part.starts_with('{') => "x",
                 part => part,
@@ -79,12 +80,14 @@ async fn every_route_without_a_key_with_a_wrong_one_and_with_the_right_one() {
                 assert!(operation["responses"][status].is_object(), "{method} {path}: {status} is not described");
             }
             let unknown = Secret::generate();
+            // A header may hold bytes outside ASCII.
             for key in [None, Some(unknown.reveal()), Some("x"), Some("é")] {
                 let refused = knock(&server, method, &at, key).await;
                 assert_eq!(refused, (401, "invalid_api_key".to_owned()), "{method} {path}");
             }
             for (scope, secret) in &secrets {
                 let (status, code) = knock(&server, method, &at, Some(secret.reveal())).await;
+                // The request is invalid on purpose: another refusal shows that the key was accepted.
                 if scope.name() == needs {
                     assert_ne!((status, code.as_str()), (401, "invalid_api_key"), "{method} {path}");
                     assert_ne!(code, "insufficient_scope", "{method} {path}");
@@ -163,6 +166,7 @@ async fn a_key_that_asks_too_often_waits() {
     let header = |name: &str| refused.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
     let seconds = header("retry-after");
     let milliseconds = header("retry-after-ms");
+    // One of three requests a minute comes back after 20 seconds.
     assert!((1..=20).contains(&seconds) && milliseconds.div_ceil(1000) == seconds, "{seconds} {milliseconds}");
     let body: Value = refused.json().await.unwrap();
     assert_eq!(body["error"]["type"], "rate_limit_error");
@@ -175,6 +179,7 @@ async fn a_key_has_so_much_running_until_it_is_sent_or_given_up() {
     let secret = Secret::generate();
     let limits = KeyLimits { concurrent: Some(1), ..KeyLimits::default() };
     let entries = vec![KeyEntry { limits, ..entry("a", &secret, &[Scope::Infer]) }];
+    // Long enough to run until it is given up.
     let backend = says(&"word ".repeat(1000)).with_time(Duration::from_millis(4), Duration::ZERO);
     let server = ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(backend) }.build().await;
     let mut body = chat();
@@ -212,6 +217,7 @@ async fn cached_prefixes_are_shared_unless_a_key_keeps_its_own() {
         };
         let path = "/v1/chat/completions";
         assert_eq!(cached(&secrets[0], path, &body).await, 0);
+        // The prompt has 280 bytes, each of them a token.
         assert!(cached(&secrets[0], path, &body).await >= 256, "one's own are always found");
         let shared = !private && !everybody;
         assert_eq!(cached(&secrets[1], path, &body).await > 0, shared, "private {private}, everybody {everybody}");
@@ -262,6 +268,7 @@ async fn tokens_and_every_prompt_of_a_list_count_towards_the_limits() {
             server.client.post(server.url(path)).bearer_auth(secret.reveal()).json(&body).send().await.unwrap();
         (response.status().as_u16(), response.json::<Value>().await.unwrap())
     };
+    // Nine of the ten requests of a minute, so that no second list fits.
     let prompts = vec!["x"; 9];
     assert_eq!(ask("/v1/completions", json!({"model": "plain", "prompt": prompts})).await.0, 200);
     let (status, refused) = ask("/v1/completions", json!({"model": "plain", "prompt": prompts})).await;
@@ -277,6 +284,7 @@ async fn tokens_and_every_prompt_of_a_list_count_towards_the_limits() {
     let response = server.post("/v1/chat/completions", &chat()).await;
     assert_eq!(response.status(), 429);
     let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    // About a minute until what was overdrawn is paid back.
     assert!((50..=65).contains(&wait), "{wait}");
     let body: Value = response.json().await.unwrap();
     assert_eq!(body["error"]["message"], "this address may use 1000 tokens a minute");

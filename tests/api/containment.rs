@@ -78,6 +78,7 @@ async fn a_panic_in_a_step() {
     let server = TestServer::new(backend).await;
     let (streamed, whole) = among_others(&server, POISON).await;
     assert_told(&streamed, &whole, "forward pass failed");
+    // The batch with the bad row, and the row alone.
     assert!(server.state.runtime.engine.counters().step_failures_total.get() >= 2);
 }
 
@@ -394,6 +395,7 @@ async fn a_panic_while_an_adapter_is_loaded() {
     let server = ServerPlan { store: Some(store), ..ServerPlan::new(backend) }.build().await;
     let load = async || server.post("/v1/policies", &json!({"directory": "one"})).await;
     let request = body("hello", true);
+    // Loaded while another request generates, which must not notice.
     let (refused, stream) = tokio::join!(load(), server.stream(&request));
     assert_eq!(refused.status(), 400);
     assert!(refused.json::<Value>().await.unwrap()["error"]["message"].as_str().unwrap().contains("panic"));
@@ -411,6 +413,7 @@ async fn an_engine_that_only_fails_is_reported_by_readiness_and_the_server_stays
     let backend = says("hi");
     backend.faults().broken_from(1);
     let mut server = TestServer::new(backend).await;
+    // Three failures in a row make an engine dead.
     for _ in 0..3 {
         assert_eq!(server.chat(&body("hello", false)).await.0, 500);
     }
@@ -422,6 +425,7 @@ async fn an_engine_that_only_fails_is_reported_by_readiness_and_the_server_stays
     for path in ["/health", "/metrics", "/v1/models"] {
         assert_eq!(server.get(path).await.status(), 200, "{path}");
     }
+    // A search needs no engine.
     assert_eq!(server.post("/v1/search", &json!({"query": "x"})).await.status(), 200);
     server.terminate();
     server.running.await.unwrap();

@@ -88,6 +88,7 @@ async fn a_passage_that_is_left_out_is_nowhere() {
     let (server, row) = test_server().await;
     let told = ask(&server).await;
     assert_eq!((&told["answer"], cited(&told)), (&json!("Goethe"), vec!["faust", "weimar"]));
+    // Neither an unknown passage nor a repeated one changes the result.
     let without = json!(["faust", "nowhere", "faust"]);
     let replay = replay(&server, &told["id"], json!({"without": without, "store": true})).await;
     assert_eq!((&replay["answer"], &replay["answer_changed"]), (&json!("nobody"), &json!(true)));
@@ -96,6 +97,7 @@ async fn a_passage_that_is_left_out_is_nowhere() {
     assert_eq!(search["lost"], json!([{"id": "faust", "rank": 1}]));
     assert_eq!(search["added"], json!([{"id": "tell", "rank": 2}]));
     assert_eq!(search["moved"], json!([{"id": "weimar", "then": 2, "now": 1}]));
+    // Two more than requested, one for each passage that is left out.
     assert_eq!(*row.0.lock().unwrap(), [(Mode::Passage, 2), (Mode::Passage, 4)]);
 
     let (status, kept) = trace(&server, replay["trace"].as_str().unwrap()).await;
@@ -120,6 +122,7 @@ async fn an_answer_hangs_on_some_of_what_it_cites() {
     {
         let first = replay(&server, &told["id"], json!({"without": [passage]})).await;
         assert_eq!((&first["answer_changed"], cited(&first)), (&json!(changed), rest), "{passage}: {first}");
+        // This passage was not found in the first place.
         assert_eq!((&first["ids_equal"], &first["trace"]), (&json!(passage == "thames"), &Value::Null));
         assert_eq!(first, replay(&server, &told["id"], json!({"without": [passage]})).await);
     }

@@ -22,6 +22,7 @@ fn documents() -> Vec<Value> {
         json!({"id": "leonardo", "title": "Leonardo", "text": "Leonardo was born in Vinci.",
                "triples": [["Leonardo", "was born in", "Vinci"], ["Leonardo", "drew", "Mona Lisa"]]}),
         json!({"id": "town/paris", "title": "Paris", "text": "Paris has streets.", "triples": triples}),
+        // IDs of two chunks of a file, which the API links to each other.
         json!({"id": "book#1", "title": "", "text": "First chunk of a book.", "triples": []}),
         json!({"id": "book#2", "title": "", "text": "Second chunk of a book.", "triples": []}),
     ]
@@ -152,6 +153,7 @@ async fn a_click_on_a_neighbor_leads_on() {
     let facts = &leonardo.unwrap()["facts"];
     let told: BTreeSet<&str> =
         facts.as_array().unwrap().iter().map(|fact| fact["relation"].as_str().unwrap()).collect();
+    // An edge has the facts of both directions.
     assert_eq!(told, BTreeSet::from(["drew", "was painted by"]));
     assert_eq!(facts[0]["passages"], json!(["leonardo"]));
 

@@ -28,6 +28,7 @@ pub fn steady(mut value: Value) -> Value {
                 for (name, field) in fields.iter_mut() {
                     match name.as_str() {
                         "created" | "milliseconds" | "search_ms" | "cached_tokens" => *field = json!(0),
+                        // Rounded, because the last digits of logarithms differ between platforms.
                         "logprob" => *field = json!((field.as_f64().unwrap() * 100.0).round() / 100.0),
                         "id" if field.as_str().is_some_and(|id| {
                             ["chatcmpl-", "cmpl-", "call_"].iter().any(|kind| id.starts_with(kind))
@@ -358,5 +359,6 @@ async fn cached_prompt_tokens_are_told() {
     let cached =
         async || server.chat(&ask(json!({}))).await.1["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
     assert_eq!(cached().await, 0);
+    // Whole blocks are shared, and the prompt fills one.
     assert_eq!(cached().await, 16);
 }

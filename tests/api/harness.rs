@@ -71,6 +71,7 @@ impl ServerPlan {
     pub fn new(backend: MockBackend) -> Self {
         let mut policies: Vec<Policy> =
             ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
+        // A name with a slash must work in every route.
         policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
         Self {
             backend,
@@ -187,6 +188,7 @@ impl TestServer {
         })
         .await;
         let steps = counters.steps_total.get();
+        // Longer than a step, so that a step that still runs is seen.
         tokio::time::sleep(Duration::from_millis(30)).await;
         assert_eq!(counters.steps_total.get(), steps, "the engine still steps");
         assert_eq!(counters.invariant_violations_total.get(), 0);
@@ -235,6 +237,7 @@ pub fn chunks(stream: &str) -> Vec<Value> {
         Some(body) => (body, true),
         None => (stream, false),
     };
+    // A stream that failed ends with its error, without `[DONE]`.
     assert!(done || body.contains("\"error\""), "neither done nor failed: {stream}");
     body.split_terminator("\n\n")
         .filter(|message| !message.starts_with(':'))
@@ -292,6 +295,7 @@ impl Search for Abyss {
         self.0.fetch_add(1, SeqCst);
         let waiting = Waiting(self.0.clone());
         Box::pin(async move {
+            // Moved into the future, so that a search that is canceled no longer counts.
             let _waiting = waiting;
             std::future::pending().await
         })

@@ -150,6 +150,7 @@ async fn many_texts_to_embed_hold_up_neither_searches_nor_chats() {
     assert_eq!(statuses.iter().filter(|&&status| status == 200).count(), ROOM);
     let passes = single.passes.lock().unwrap();
     let place = passes.iter().position(|text| text == "river").unwrap();
+    // In the line of requests that waited before it, the search would be last.
     assert!(place < ROOM / 2, "the search came {place} passes after the first of {}", passes.len());
 }
 
@@ -159,6 +160,7 @@ async fn many_texts_to_embed_hold_up_neither_searches_nor_chats() {
 #[ignore = "a measurement"]
 async fn throughput() {
     const LONG: usize = 1000;
+    // Enough that no session is preempted.
     let server = TestServer::new(MockBackend::random(SEED, tokenizer().vocab()).with_blocks(1 << 15)).await;
     let begun = std::time::Instant::now();
     let clients = (0..CLIENTS).map(|number| {
@@ -169,6 +171,7 @@ async fn throughput() {
             let mut socket = server.raw("/v1/chat/completions", &body).await;
             let mut buffer = vec![0; 1 << 16];
             let mut chunks = 0;
+            // The end may be split between two reads.
             let mut last = [0; 16];
             while !last.windows(8).any(|part| part == b"[DONE]\n\n") {
                 let count = socket.read(&mut buffer).await.unwrap();
@@ -196,6 +199,7 @@ fn processor_time(tokens: usize) -> String {
     let ticks = |index: usize| fields.get(index).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or_default();
     format!(
         "{:.1} µs user and {:.1} µs system per token",
+        // `utime` and `stime` of proc(5), in ticks of 10 ms.
         ticks(11) * 1e4 / tokens as f64,
         ticks(12) * 1e4 / tokens as f64
     )

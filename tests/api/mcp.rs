@@ -45,6 +45,7 @@ async fn the_handshake() {
     for (wanted, spoken) in [
         ("2025-06-18", "2025-06-18"),
         ("2025-03-26", "2025-03-26"),
+        // To a revision that it does not speak, a server answers with its latest.
         ("2024-11-05", "2025-06-18"),
         ("2026-07-28", "2025-06-18"),
     ] {
@@ -130,6 +131,7 @@ async fn the_tools_are_listed_with_their_schemas() {
         }
         let output = &tool["outputSchema"];
         assert_eq!((&output["type"], &output["required"]), (&json!("object"), &json!(gives)), "{output}");
+        // A client sees each schema alone, so no reference may lead out of it.
         check_references(input, input);
         check_references(output, output);
     }
@@ -184,6 +186,7 @@ async fn a_search_is_the_one_of_the_other_route() {
     assert_eq!(found["hits"][0]["passage"]["title"], "Faust");
     assert_eq!(found["hits"][0]["path"]["dense"]["rank"], 1);
     call(&server, "search", json!({"query": "Tell", "mode": null, "k": null})).await;
+    // `null` stands for the default of 5.
     assert_eq!(*asked.lock().unwrap(), [3, 3, 5]);
 }
 

@@ -233,11 +233,12 @@ async fn a_snapshot_that_cannot_be_opened_makes_the_index_stale() {
         let corpus = Corpus::from_documents("test", vec![document]);
         build(corpus, &embed, dir.path(), &BuildOptions { replace: true, ..BuildOptions::default() }, &()).unwrap();
     };
+    // Built with another embedder, so this server cannot open it.
     rebuilt(HashEmbed { id: "another", dims: 64 });
     live.refresh().unwrap_err();
     assert_eq!(index(&server).await, [1, 6, 1]);
     assert_eq!(server.post("/v1/search", &json!({"query": "river"})).await.status(), 200);
-    // A response cannot continue one with an unknown ID.
+    // A commit cannot continue a snapshot that cannot be opened.
     assert_eq!(server.post("/v1/documents", &edition(&["a"], 2)).await.status(), 500);
     assert_eq!(index(&server).await, [1, 6, 1]);
     rebuilt(HashEmbed::default());
@@ -278,6 +279,7 @@ async fn searches_of_clients_are_counted_apart_from_those_of_policies() {
     }
     assert_eq!(server.post("/v1/search", &json!({"query": ""})).await.status(), 400);
     let shown = server.metrics().await;
+    // `/retrieve` makes two, and the refused search is none.
     for (name, count) in [
         ("client_searches_total", 6),
         ("client_search_seconds_count", 6),

@@ -105,6 +105,7 @@ async fn a_request_keeps_the_policy_it_began_with() {
         waymark_agent::EpisodeOptions::default(),
     );
     let episode = waymark_agent::Episode::new(&server.state.runtime, &lease, conversation, options).unwrap();
+    // Room for all events, because nobody reads them.
     let (events, mut heard) = tokio::sync::mpsc::channel(1024);
     let trajectory = episode.run(events).await.unwrap();
     heard.close();
@@ -199,6 +200,7 @@ async fn what_came_from_a_directory_is_read_again() {
     write(&root.path().join("two"), "third");
     fs::write(root.path().join("three/policy.toml"), "nonsense").unwrap();
     teach(&root.path().join("four"), "more");
+    // An open request keeps the old adapter loaded meanwhile.
     let running = server.raw("/v1/chat/completions", &question("fourth")).await;
     server.state.reload_policies().await;
     let after = served().await;
@@ -265,6 +267,7 @@ async fn a_fingerprint_tells_adapters_apart_on_every_server() {
     assert!(second[0] != first[0] && second[1] != first[1], "another adapter by the same name");
     assert_eq!(second[2], first[2], "of the base alone");
     let all: BTreeSet<_> = first.iter().chain(&second).collect();
+    // Two policies with two adapters each, and the base alone.
     assert_eq!(all.len(), 5);
 }
 

@@ -21,6 +21,7 @@ fn error(status: u16, value: &Value) -> (u16, String, Value) {
 #[tokio::test]
 async fn bad_messages_are_named() {
     let server = TestServer::new(says("hi")).await;
+    // More tokens than the context has, as each byte is one.
     let long = "x".repeat(40_000);
     let message = |message: Value| json!({"messages": [message]});
     for (change, status, code, param) in [
@@ -224,6 +225,7 @@ async fn bytes_that_are_no_request() {
         assert!(response.headers()["x-request-id"].to_str().unwrap().starts_with("req_"));
         error(response.status().as_u16(), &response.json().await.unwrap())
     };
+    // Deep enough to overflow the stack of a parser that recurses.
     let deep = "[".repeat(200_000);
     for (kind, bytes, status, code) in [
         ("application/json", b"{".as_slice(), 400, "invalid_json"),
@@ -252,6 +254,7 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
     // Without a length header the size is noticed while reading.
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    // 7d0 is 2,000 in hexadecimal.
     socket.write_all(format!("{head}7d0\r\n{}\r\n", "x".repeat(2000)).as_bytes()).await.unwrap();
     let answer = read_until(&mut socket, "request_too_large").await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");

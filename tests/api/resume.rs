@@ -113,6 +113,7 @@ async fn a_socket_killed_at_random_loses_nothing_and_computes_nothing_twice() {
             let mut seen: Vec<(u64, String, Value)> = Vec::new();
             let mut kills = 0;
             loop {
+                // At most a third, so that every seed kills at least twice.
                 let (bytes, over) = read_some(response, random.random_range(1..length / 3)).await;
                 seen.extend(messages(&bytes));
                 if over {
@@ -121,6 +122,7 @@ async fn a_socket_killed_at_random_loses_nothing_and_computes_nothing_twice() {
                 kills += 1;
                 let id = location.strip_prefix("/v1/agent/").unwrap();
                 response = get(&server, id, seen.last().map_or(0, |(id, ..)| *id)).await;
+                // All events had arrived before the socket was killed.
                 if response.status() == 204 {
                     break;
                 }
@@ -162,6 +164,7 @@ async fn whoever_has_it_all_is_told_so() {
     for (path, after, status) in [
         (id.as_str(), (last + 1).to_string(), 400),
         (&id, "eleven".to_owned(), 400),
+        // The number after it must not overflow.
         (&id, u64::MAX.to_string(), 400),
         ("ep-nobody", "0".to_owned(), 404),
     ] {
@@ -195,6 +198,7 @@ async fn a_stream_is_cancelled_when_nobody_comes_back() {
     let before = counters.decode_tokens_total.get();
     eventually("it goes on alone", || counters.decode_tokens_total.get() > before + 20).await;
     server.quiet().await;
+    // Of 5,000 tokens, about 150 fit into the time until it is given up.
     assert!(counters.decode_tokens_total.get() < 1000);
     assert_eq!(get(&server, &id, 1).await.status(), 404);
     assert_eq!(trace(&server, &id).await.1["status"], "cancelled");
@@ -210,6 +214,7 @@ async fn without_a_reader_it_waits_when_its_room_is_full() {
     drop(response);
     let counters = server.state.runtime.engine.counters();
     eventually("it waits", || counters.sessions_stalled.get() == 1 && counters.sessions_running.get() == 0).await;
+    // All of it would be 2,000 tokens.
     assert!(counters.decode_tokens_total.get() < 2000);
     // A new reader gets all events, except those sent to a lost reader and evicted since.
     let response = server.get(&location).await;
@@ -249,6 +254,7 @@ async fn read_more(socket: &mut TcpStream, bytes: &mut Vec<u8>) -> bool {
 
 #[tokio::test]
 async fn streams_are_counted_and_can_be_turned_off() {
+    // Without a grace period, streams cannot be resumed.
     let off = ResumeConfig { grace: Duration::ZERO, ..ResumeConfig::default() };
     let one = ResumeConfig { count: 1, ..ResumeConfig::default() };
     for (resume, status, code) in [(off, 400, "unsupported_parameter"), (one, 503, "queue_full")] {
@@ -302,6 +308,7 @@ impl Search for Slow {
 
 #[tokio::test]
 async fn the_silence_of_a_search_is_filled_and_outlived() {
+    // Short enough that the silence of a search holds several.
     let lines: Lines = loops();
     for resumable in [false, true] {
         let searcher = Slow::default();

@@ -19,6 +19,7 @@ async fn models_are_listed_and_found_by_name() {
     for path in ["/v1/models/a%2Fb", "/v1/models/a/b"] {
         let model: Value = server.get(path).await.json().await.unwrap();
         assert_eq!((&model["id"], &model["object"]), (&json!("a/b"), &json!("model")));
+        // A time after 2020.
         assert!(model["created"].as_u64().unwrap() > 1_600_000_000 && model["owned_by"].is_string());
         assert_eq!((&model["parent"], &model["protocol"]), (&json!("mock"), &json!("plain")));
     }
@@ -54,6 +55,7 @@ async fn embeddings_as_numbers_and_as_base64() {
         base64::engine::general_purpose::STANDARD.decode(answer["data"][0]["embedding"].as_str().unwrap()).unwrap();
     let numbers: Vec<f32> = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
     assert_eq!(numbers, [2.0, 2.0, 0.0]);
+    // Several chunks, whose order must be kept.
     let many: Vec<String> = (0..100).map(|n| "a".repeat(n + 1)).collect();
     let (_, answer) = embed(json!({"model": "letters", "input": many, "dimensions": 3, "user": null})).await;
     for (index, item) in answer["data"].as_array().unwrap().iter().enumerate() {

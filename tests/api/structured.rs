@@ -55,6 +55,7 @@ async fn a_reply_that_does_not_is_made_to() {
     streaming["stream"] = json!(true);
     let texts = joined(&chunks(&server.stream(&streaming).await), "content");
     for (index, choice) in whole["choices"].as_array().unwrap().iter().enumerate() {
+        // The constraint must not depend on how the response is delivered.
         assert_eq!(choice["message"]["content"], texts[&(index as u64)], "the same seed gives the same");
     }
     server.quiet().await;

@@ -61,6 +61,7 @@ fn what_they_start_is_a_command_that_reads_what_they_set() {
         let port = set.split(' ').find_map(|setting| setting.strip_prefix("WAYMARK_PORT=")).unwrap();
         assert_eq!(of(file, "EXPOSE"), [port]);
         for (name, _) in set.split_whitespace().filter_map(|setting| setting.split_once('=')) {
+            // The system's loader reads this one, not the program.
             let read = name == "LD_LIBRARY_PATH" || help.stdout.contains(&format!("[env: {name}="));
             assert!(read, "`waymark {}` does not read {name}", command[0]);
         }
@@ -149,6 +150,7 @@ fn nothing_that_is_compiled_is_left_out() {
             .into();
     let mut files = 0;
     while let Some(path) = waiting.pop() {
+        // Outputs of builds are left out on purpose.
         if path.ends_with("target") {
             continue;
         }
@@ -158,6 +160,7 @@ fn nothing_that_is_compiled_is_left_out() {
             Err(_) => files += 1,
         }
     }
+    // Otherwise the walk has missed the sources.
     assert!(files > 500, "{files} files");
 }
 
@@ -206,6 +209,7 @@ fn a_cluster_is_told_of_flags_and_variables_that_there_are() {
             flags += 1;
         }
     }
+    // Otherwise the manifests have another form, and nothing was compared.
     assert!(flags >= 6, "{flags}");
     let help = waymark(&["serve", "--help"]).stdout;
     let set: Vec<&str> =

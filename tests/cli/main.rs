@@ -143,6 +143,7 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         (vec!["serve", "--mock", "--max-batch", "0"], "--max-batch"),
         (vec!["serve", "--model", "no-such-model"], "no-such-model"),
         (vec!["serve", "--mock", "--index", "no-such.index"], "no-such.index"),
+        // Nobody listens on port 1.
         (vec!["ask", "--url", "http://127.0.0.1:1", "why?"], "cannot reach"),
         (vec!["ask", "--url", "http://127.0.0.1:1", "--index", "x.index", "why?"], "--index configures a new server"),
         (vec!["ask", "--mock", "--otlp-endpoint", "https://x", "why?"], "--otlp-endpoint"),

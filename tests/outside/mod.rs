@@ -51,6 +51,7 @@ fn skipped(why: Arguments<'_>) {
 
 /// Returns the folder `named` by the environment, or else the `usual` one, which may be absent.
 fn find(named: Option<&OsStr>, usual: &str) -> Result<Option<PathBuf>, String> {
+    // Set to nothing means not set: so a variable can be turned off for one command.
     let named = named.filter(|named| !named.is_empty());
     let folder = named.map_or_else(|| root().join("../shared").join(usual), |named| root().join(named));
     match std::fs::read_dir(&folder) {

@@ -30,6 +30,7 @@ impl RunningServer {
         let mut command = Command::new(program);
         let mut child = setup(command.stdout(Stdio::piped()).stderr(Stdio::null())).spawn().unwrap();
         let mut line = String::new();
+        // Written once the server listens, so that nobody has to poll its port.
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("said {line:?}"));
         RunningServer { address: address.to_owned(), child }
@@ -72,6 +73,7 @@ impl RunningServer {
 }
 
 impl Drop for RunningServer {
+    // A test that failed has not told its server to stop.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -118,6 +120,7 @@ fn a_signal_ends_an_idle_server_with_success() {
 fn the_deadline_ends_a_busy_one_with_success_as_well() {
     let mut program = RunningServer::start(&["--drain-seconds", "0.2"]);
     let mut busy = program.occupy();
+    // The open request, and the one that asks for the metrics.
     until("a request runs", || program.get("/metrics").contains("waymark_http_in_flight 2"));
     program.terminate();
 
@@ -133,9 +136,11 @@ fn a_second_signal_ends_it_at_once() {
     let busy = program.occupy();
     until("a request runs", || program.get("/metrics").contains("waymark_http_in_flight 2"));
     program.terminate();
+    // A second signal counts as one only after the first was handled.
     until("it drains", || program.get("/ready").starts_with("HTTP/1.1 503"));
     let begun = Instant::now();
     program.terminate();
+    // 128 and the number of SIGTERM, as shells report it.
     assert_eq!(program.wait().code(), Some(143));
     assert!(begun.elapsed() < Duration::from_secs(5));
     drop(busy);
@@ -186,6 +191,7 @@ fn work_that_never_ends_cannot_hold_it_up() {
     std::fs::remove_file(&path).unwrap();
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     program.signal("-HUP");
+    // Time to get stuck in the pipe.
     std::thread::sleep(Duration::from_millis(300));
     program.terminate();
     assert_eq!(program.wait().code(), Some(0));
@@ -257,6 +263,7 @@ fn no_key_is_ever_logged() {
     let log = std::fs::read_to_string(log).unwrap();
     assert!(log.contains("\"key\":\"environment\"") && log.contains("\"key\":\"alice\""), "{log}");
     for key in [given, &stored, unknown] {
+        // Without the prefix that all keys share.
         assert!(!log.contains(&key[3..]), "{key} was logged");
     }
 }
@@ -265,8 +272,10 @@ fn no_key_is_ever_logged() {
 /// of the stub.
 fn fetching(dir: &Path, flags: &[&str]) -> (Child, String) {
     use std::os::unix::fs::PermissionsExt;
+    // The download runs `python3`, and finds this one first.
     let python = dir.join("python3");
     let started = dir.join("started");
+    // `exec` keeps the process ID, by which the test sees if the stub has ended.
     std::fs::write(&python, format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", started.display())).unwrap();
     std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
@@ -279,6 +288,7 @@ fn fetching(dir: &Path, flags: &[&str]) -> (Child, String) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    // The number is whole once its line has ended.
     until("it fetches", || std::fs::read_to_string(&started).is_ok_and(|pid| pid.ends_with('\n')));
     (child, std::fs::read_to_string(&started).unwrap().trim().to_owned())
 }
@@ -296,6 +306,7 @@ fn a_signal_ends_it_while_it_still_fetches_its_weights() {
     let status = end_of(&mut child);
     assert_eq!(status.code(), Some(0));
     assert!(begun.elapsed() < Duration::from_secs(5));
+    // Signal 0 only asks if the process exists.
     until("what it started has ended as well", || {
         !Command::new("kill").args(["-0", &fetcher]).stderr(Stdio::null()).status().unwrap().success()
     });

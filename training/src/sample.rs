@@ -279,6 +279,7 @@ impl Sample {
             let end = at.saturating_add(run);
             if origin == Origin::Policy && at >= self.prompt_tokens {
                 if turns == turn {
+                    // Spans of a sample that was not checked may be longer than its tokens.
                     return at.min(length)..end.min(length);
                 }
                 turns += 1;
@@ -457,6 +458,7 @@ pub(crate) mod tests {
     /// Generates samples with arbitrary lengths and indices.
     pub(crate) fn hostile() -> impl Strategy<Value = Sample> {
         fn number() -> impl Strategy<Value = usize> {
+            // Small numbers often make valid samples; huge ones test the arithmetic.
             prop_oneof![3 => 0usize..12, 1 => any::<usize>(), 1 => Just(usize::MAX)]
         }
         let origins = proptest::collection::vec((origin(), number()), 0..4);
@@ -477,6 +479,7 @@ pub(crate) mod tests {
             prop_assert_eq!(sample.sampled_logprobs().len(), sample.tokens.len());
             let within = |turn| sample.turn_start(turn) <= sample.turn_end(turn) && sample.turn_end(turn) <= sample.tokens.len();
             prop_assert!((0..4).all(within));
+            // Wide enough for any sum of lengths.
             let covered: u128 = sample.origins.iter().map(|span| span.1 as u128).sum();
             prop_assert!(sample.flaw().is_some() || covered == sample.tokens.len() as u128);
         }

@@ -88,6 +88,7 @@ fn no_evaluation_question_or_paraphrase_is_taught() {
         for (lesson, _) in course.lessons {
             // The wording of a single-hop question varies, but its need does not.
             let meant = if form == SourceForm::Single { lesson.hops[0].need.clone() } else { lesson.question.clone() };
+            // A question may be taught several times under its ID, another one never.
             let other = named.insert(lesson.question_id.clone(), meant.clone());
             assert!(other.is_none_or(|other| other == meant), "two questions are called {}", lesson.question_id);
             assert!(!ids.contains(lesson.question_id.as_str()), "{}", lesson.question_id);

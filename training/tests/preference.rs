@@ -58,6 +58,7 @@ pairs = { siblings = { margin = 0.001 } }
 
 /// Creates a directory with a base model, a recipe, questions and an index.
 fn ready() -> tempfile::TempDir {
+    // Many golds, so that even an untrained model answers some questions correctly and pairs arise.
     let golds = (10..30).map(|at| format!("\"w{at}\"")).collect::<Vec<_>>().join(", ");
     let question =
         |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [{golds}], \"supporting\": [\"w1\", \"w2\"]}}\n");
@@ -110,6 +111,7 @@ fn preference_runs_are_planned_trained_shown_and_continued() {
 
     succeed(train(dir, "on", &["--init", "run"]));
     assert_ne!(adapter(&dir.join("on")), adapter(&dir.join("run")));
+    // A run cannot be resumed with another initial policy.
     let other = train(dir, "on", &[]).output().unwrap();
     assert!(!other.status.success() && stderr(&other).contains("init = "), "{}", stderr(&other));
 }
@@ -127,6 +129,7 @@ fn rankers_are_planned_trained_and_saved() {
     assert!(begun.len() == 3 && begun.iter().all(|row| row.get("ranker_held_out").is_some()), "{rows:?}");
     let bytes = fs::read(dir.join("run/ranker.safetensors")).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    // Read by hand, not by the code that wrote it.
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     assert_eq!(header["heads"]["shape"][0], 7);
     assert!(header["__metadata__"]["base_id"].is_string(), "{header}");
@@ -164,6 +167,7 @@ fn killed_runs_end_with_the_bytes_of_uninterrupted_ones() {
     for step in [1, 3, 6] {
         let mut running = train(dir, "killed", &[]).spawn().unwrap();
         let reached = |at: u64| dir.join(format!("killed/checkpoints/step-{at:06}.safetensors")).is_file();
+        // Any later checkpoint counts too: old ones are deleted, maybe between two polls.
         while !(step..=40).any(reached) && running.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -105,6 +105,7 @@ fn killed_runs_end_with_the_bytes_of_uninterrupted_ones() {
     let left = latest(&dir.join("killed")).unwrap();
     let output = train(dir, "killed").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Shown if a comparison below fails: which steps were lost depends on timing.
     println!("killed {killed} times, last after {left}");
 
     let adapter = |run: &str| fs::read(dir.join(run).join("policy/adapter_model.safetensors")).unwrap();

@@ -36,6 +36,7 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
     let record = core.turn.record(&action, goes_on || action.ends(), last || spent, &core.setup);
     core.transcript.record_action(record, core.turn.reader.answer_tokens());
     let withheld = core.turn.reader.withheld();
+    // Text between the tags of a refusal was held back. The turn has another action, so it is plain text.
     if !matches!(action, Action::Refuse { .. }) && !withheld.is_empty() {
         let text = withheld.to_owned();
         core.emit(Event::Text { turn: core.turn.number, text, tokens: Vec::new() });
@@ -56,6 +57,7 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
         Action::Answer { text } => core.end(reason, Some(text)),
         Action::Refuse { .. } if reason == EpisodeEnd::Stop => core.end(EpisodeEnd::Refused, None),
         Action::Refuse { .. } => core.end(reason, None),
+        // The references' loops end as if the policy had stopped.
         _ if over || ended == TurnEnd::Time => core.end(reason, None),
         // A context or token limit is a matter of length; the limits of the environment count like used rounds.
         _ if limit.is_some() && !spent => core.end(EpisodeEnd::Length, None),
@@ -124,6 +126,7 @@ fn withdraw(core: &mut EpisodeCore) -> State {
     }
     let outcome = ActionOutcome::Withdrawn(taken.as_ref().map(|(_, query)| query.as_str()));
     let mut parts = core.setup.protocol.observation(&outcome, core.setup.settings.retrieval.format);
+    // The reply quotes a query, and a policy may write a tag in it.
     core.setup.rules.sanitize(&mut parts, core.setup.protocol.tags());
     State::Replying(core.setup.join(parts, core.turn.kept()))
 }

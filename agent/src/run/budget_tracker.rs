@@ -113,6 +113,7 @@ impl BudgetTracker {
 
     /// Returns the exhausted limit of the environment, if any: no more searches are executed, or no observation fits.
     pub(super) fn exhausted(&self) -> Option<BudgetLimit> {
+        // Without a change of speaker the frame is 0, but an observation needs at least one token.
         if self.environment_left.is_some_and(|left| left < self.reserves.frame.max(1)) {
             return Some(BudgetLimit::EnvironmentTokens);
         }

@@ -10,7 +10,7 @@ use crate::event::{EpisodeEnd, Event};
 
 use super::budget_tracker::BudgetTracker;
 use super::setup::EpisodeSetup;
-use super::state::{Generation, State};
+use super::state::{GenerationPurpose, State};
 use super::step::{GenerationParams, Step, TurnEnd};
 use super::transcript::Transcript;
 use super::turn::CurrentTurn;
@@ -98,7 +98,7 @@ impl EpisodeCore {
     }
 
     /// Asks for a generation within the limits of the episode. Without tokens left, it has ended already.
-    pub(super) fn generate(&mut self, params: GenerationParams, generation: Generation) -> State {
+    pub(super) fn generate(&mut self, params: GenerationParams, generation: GenerationPurpose) -> State {
         // The engine samples at least one token, so a limit of 0 never reaches it.
         let max = self.budget.clip(params.max, self.transcript.len());
         if max == 0 {

@@ -90,6 +90,7 @@ impl GuideRun {
     /// Returns the next part of the turn. `ended` is the end of the generation that the last part asked for, if it
     /// asked for one.
     pub(super) fn next(&mut self, ended: Option<TurnEnd>, view: GuideView<'_>) -> Result<GuideStep, AgentError> {
+        // Read only after a generation, so any value will do before the first one.
         let ended = ended.unwrap_or(TurnEnd::Length);
         match self.guide.states.get(self.at) {
             None | Some(GuideState::End) => Ok(GuideStep::Done(self.ended)),
@@ -112,6 +113,7 @@ impl GuideRun {
 
     /// Lets the policy choose between texts, token by token where they differ.
     fn choose(&mut self, ended: TurnEnd, last: Option<u32>) -> GuideStep {
+        // Cannot happen: `next` begins the choice before it comes here.
         let Phase::Choosing { live, depth, asked } = &mut self.phase else { return GuideStep::Done(TurnEnd::Eos) };
         if *asked {
             if ended != TurnEnd::Length {
@@ -166,10 +168,12 @@ impl GuideRun {
         }
         self.phase = Phase::Entered;
         self.ended = ended;
+        // The turn cannot go on, so nothing is written for the policy any more.
         if matches!(ended, TurnEnd::Context | TurnEnd::Stopped | TurnEnd::Time) {
             return Ok(GuideStep::Done(ended));
         }
         self.at = span.next;
+        // In the stop strings of `rest`, 0 is the closing text and 1 the pause.
         let paused = matches!(ended, TurnEnd::Tag(1..)) && !constrained;
         let open = paused || matches!(ended, TurnEnd::Length | TurnEnd::Eos);
         // The policy may have written a part of the closing tag.
@@ -187,6 +191,7 @@ impl FreeSpan {
     fn rest(self, codec: &TextCodec) -> GenerationParams {
         let bans = if self.eos { codec.bans().last.clone() } else { codec.bans().inside.clone() };
         let stops = Arc::new(StopSet::new([self.close, self.pause]));
+        // `first` has sampled one token of the limit, and `free` comes here only for limits above 1.
         GenerationParams { max: self.limit - 1, stops, bans: Some(bans), ..GenerationParams::default() }
     }
 

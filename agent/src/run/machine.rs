@@ -17,7 +17,7 @@ use crate::usage::Usage;
 
 use super::core::EpisodeCore;
 use super::setup::EpisodeSetup;
-use super::state::{Generation, State};
+use super::state::{GenerationPurpose, State};
 use super::step::{Step, TurnEnd};
 use super::transcript::Transcript;
 use super::turn::CurrentTurn;
@@ -59,10 +59,11 @@ impl EpisodeMachine {
         self.state = match mem::replace(&mut self.state, State::Ended) {
             State::TurnBegins => writing::begin(core),
             State::Guided(run, ended) => writing::follow(core, run, ended)?,
+            // Only a driver that polls without an answer comes here; the turn ends instead of waiting forever.
             State::Generating(generation) => State::Generated(generation, TurnEnd::Eos),
-            State::Generated(Generation::Turn, ended) => State::Written(ended),
-            State::Generated(Generation::Guided(run), ended) => State::Guided(run, Some(ended)),
-            State::Generated(Generation::Answer(limit), ended) => State::TurnOver(ended, limit),
+            State::Generated(GenerationPurpose::Turn, ended) => State::Written(ended),
+            State::Generated(GenerationPurpose::Guided(run), ended) => State::Guided(run, Some(ended)),
+            State::Generated(GenerationPurpose::Answer(limit), ended) => State::TurnOver(ended, limit),
             State::Written(ended) => writing::complete(core, ended)?,
             State::TurnOver(ended, limit) => acting::begin(core, ended, limit),
             State::Searching(pending) => {
@@ -74,8 +75,10 @@ impl EpisodeMachine {
             State::Found(pending, result, took) => acting::end_search(core, pending, *result, took),
             State::Replying(parts) => acting::reply(core, parts)?,
             State::RoundOver => acting::end_round(core, elapsed),
+            // The driver has not answered, so the prefix cache's share is unknown.
             State::Closing => State::Closed(core.transcript.close(0, elapsed)),
             State::Closed(usage) => cite(core, usage),
+            // Nobody asked for citations, or the driver has not answered.
             State::Citing(usage) => State::Ending(usage, Vec::new()),
             State::Ending(usage, citations) => finish(core, usage, citations),
             State::Ended => State::Ended,

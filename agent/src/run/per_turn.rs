@@ -59,6 +59,7 @@ impl<S: SessionSource> EpisodeSequence for SessionPerTurn<S> {
         world: &World,
     ) -> Result<TurnEnd, AgentError> {
         let tokens = machine.transcript().tokens();
+        // The first session may see all of the prompt, which `truncate_prompt` has cut to the context.
         let visible = if machine.turn().number == 1 { usize::MAX } else { self.visible };
         // The end of the record is kept, like the rolling state of Search-R1's `generation.py`.
         let hidden = tokens.len().saturating_sub(visible);

@@ -50,13 +50,11 @@ impl PendingSearch {
         room: usize,
         setup: &EpisodeSetup,
     ) -> FinishedSearch {
-        let PendingSearch { turn, search: PolicySearch { query, entities, .. }, mode, recalled: cached } = self;
-        let error = result.as_ref().err().map(SearchError::to_string);
-        let (hits, triples, snapshot) = result.map_or((Vec::new(), Vec::new(), None), |evidence| {
-            (evidence.hits, evidence.triples, Some(evidence.snapshot))
-        });
-        let passages: Vec<Passage> = hits.iter().map(|hit| hit.passage.clone()).collect();
-        let stored = FoundEvidence { mode, passages: &passages, triples: &triples };
+        let PendingSearch { turn, search: PolicySearch { query, entities, .. }, mode, recalled } = self;
+        let found = SearchRecord::asked(turn, query, entities, mode).with_result(result, took);
+        let mut record = SearchRecord { cached: recalled, ..found };
+        let passages: Vec<Passage> = record.hits.iter().map(|hit| hit.passage.clone()).collect();
+        let stored = FoundEvidence { mode, passages: &passages, triples: &record.triples };
         // Single items, because later the protocol's own headers stand between them.
         let sanitized = setup.rules.sanitize_items(stored, setup.protocol.tags(), room);
         let seen = sanitized.as_ref().map_or(stored, |items| FoundEvidence {
@@ -64,38 +62,28 @@ impl PendingSearch {
             passages: &items.passages,
             triples: &items.triples,
         });
-        let outcome = error.as_deref().map_or(ActionOutcome::Evidence(seen), ActionOutcome::Failed);
+        let outcome = record.error.as_deref().map_or(ActionOutcome::Evidence(seen), ActionOutcome::Failed);
         // No more than the room can hold is built and sanitized: a passage may be megabytes long.
         let format = setup.settings.retrieval.format;
         let mut parts = within(setup.protocol.observation(&outcome, format), room);
         let replaced = sanitized.as_ref().map_or(0, |items| items.replaced);
-        let neutralised = replaced + setup.rules.sanitize(&mut parts, setup.protocol.tags());
-        let event = Event::SearchFinished {
-            turn,
-            query: query.clone(),
-            mode,
-            hits: hits.clone(),
-            triples: triples.clone(),
-            snapshot,
-            cached,
-            milliseconds: took.as_secs_f64() * 1e3,
-            neutralised,
-            error: error.clone(),
-        };
-        let record = SearchRecord {
-            turn,
-            query,
-            entities,
-            mode,
-            hits,
-            triples,
-            snapshot,
-            cached,
-            neutralised,
-            seconds: took.as_secs_f64(),
-            error,
-            withdrawn: None,
-        };
-        FinishedSearch { event, record, parts }
+        record.neutralised = replaced + setup.rules.sanitize(&mut parts, setup.protocol.tags());
+        FinishedSearch { event: finished(&record), record, parts }
+    }
+}
+
+/// Returns the event of a search's end.
+fn finished(record: &SearchRecord) -> Event {
+    Event::SearchFinished {
+        turn: record.turn,
+        query: record.query.clone(),
+        mode: record.mode,
+        hits: record.hits.clone(),
+        triples: record.triples.clone(),
+        snapshot: record.snapshot,
+        cached: record.cached,
+        milliseconds: record.seconds * 1e3,
+        neutralised: record.neutralised,
+        error: record.error.clone(),
     }
 }

@@ -53,6 +53,7 @@ impl EpisodeSetup {
     /// Returns a tracker of the episode's limits.
     pub(super) fn budget(&self) -> BudgetTracker {
         let limits = self.settings.budget;
+        // Only the existence of the text matters here, so any kind of text will do.
         let forces = self.rules.answer_opening(&*self.protocol, SegmentKind::Text).is_some();
         let reserves = Reserves {
             context: self.settings.context,
@@ -117,6 +118,7 @@ impl EpisodeSetup {
     /// Returns the engine's parameters of the episode's generation with this number.
     pub(super) fn spec(&self, params: GenerationParams, number: u64) -> Generate {
         // Without its own random sequence, a turn that begins like another one would continue like it.
+        // The constant is 2^64 divided by the golden ratio, as in SplitMix64: neighboring numbers get seeds far apart.
         const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
         let seed = self.settings.seed.wrapping_add(number.wrapping_mul(STRIDE));
         let mut sampling = self.settings.sampling.params(seed, self.settings.logprobs.unwrap_or(0));

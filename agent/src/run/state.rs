@@ -22,9 +22,9 @@ pub(super) enum State {
     /// A guided turn goes on.
     Guided(GuideRun, Option<TurnEnd>),
     /// A generation is running.
-    Generating(Generation),
+    Generating(GenerationPurpose),
     /// A generation has ended.
-    Generated(Generation, TurnEnd),
+    Generated(GenerationPurpose, TurnEnd),
     /// The turn is written, and may still lack an answer.
     Written(TurnEnd),
     /// The turn is over. The limit leaves no room for another one.
@@ -51,7 +51,7 @@ pub(super) enum State {
 
 /// Purpose of a generation.
 #[derive(Debug)]
-pub(super) enum Generation {
+pub(super) enum GenerationPurpose {
     /// A turn that is not guided.
     Turn,
     /// A part of a guided turn.

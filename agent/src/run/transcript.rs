@@ -87,6 +87,8 @@ impl Transcript {
     /// Log-probabilities stay as far as the ids agree. Returns the number of tokens by which the record is shorter.
     pub(super) fn recode(&mut self, start: usize, ids: &[u32]) -> usize {
         let sampled = self.tokens.split_off(start);
+        // After the first difference the sampled tokens followed another context, so their log-probabilities do not
+        // hold.
         let agree = ids.iter().zip(&sampled).take_while(|(id, token)| **id == token.id).count();
         let logprob = |at: usize| sampled.get(at).filter(|_| at < agree).and_then(|token| token.logprob);
         let recoded = ids.iter().enumerate();
@@ -96,6 +98,7 @@ impl Transcript {
             logprob: logprob(at),
             forced: false,
         }));
+        // The new encoding of the same text may also be longer.
         sampled.len().saturating_sub(ids.len())
     }
 
@@ -159,6 +162,7 @@ impl Transcript {
             completion_tokens,
             reasoning_tokens: completion_tokens.saturating_sub(self.answer_tokens),
             environment_tokens: count(Origin::Environment),
+            // A session per turn finds earlier turns in the cache, not only the prompt.
             cached_tokens: cached.min(self.prompt_tokens),
             searches: self.evidence.iter().filter(|found| !found.cached).count(),
             search_ms: self.timings.search * 1e3,

@@ -65,6 +65,7 @@ impl World {
     ) -> Result<TurnEnd, AgentError> {
         loop {
             let step = match timeout_at(self.deadline, turn.next()).await {
+                // Dropping the generation, here and below, stops it in the engine.
                 Err(_) => return Ok(TurnEnd::Time),
                 Ok(None) => return Ok(turn.finish().map_or(TurnEnd::Eos, TurnEnd::from)),
                 Ok(Some(step)) => step?,
@@ -89,6 +90,7 @@ impl World {
             None => {
                 let SearchRequest { search, mode, .. } = request;
                 let wanted = self.settings.query(&search.query, &search.entities, mode);
+                // The index itself stops a search that the episode no longer waits for.
                 let wanted = wanted.deadline(self.deadline.into_std());
                 self.execute(SearchQuery { wanted, written: search.written }).instrument(span.clone()).await
             }
@@ -101,6 +103,7 @@ impl World {
         let Some(searcher) = &self.searcher else {
             return Err(SearchError::Failed("no index is loaded".to_owned()));
         };
+        // A searcher may not look at the deadline of the query.
         let found = timeout_at(self.deadline, searcher.search(query)).await.unwrap_or(Err(SearchError::Timeout));
         found.map(|evidence| self.settings.permitted(evidence))
     }

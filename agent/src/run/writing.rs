@@ -8,7 +8,7 @@ use crate::event::{EpisodeEnd, Event};
 use super::core::EpisodeCore;
 use super::guide_run::{GuideRun, GuideStep, GuideView};
 use super::offer::{OfferState, offer};
-use super::state::{Generation, State};
+use super::state::{GenerationPurpose, State};
 use super::step::TurnEnd;
 use super::turn::CurrentTurn;
 
@@ -26,6 +26,7 @@ pub(super) fn begin(core: &mut EpisodeCore) -> State {
     core.turn = CurrentTurn::new(&core.setup, number, last, core.transcript.len());
     match core.budget.turn_room(core.transcript.len()) {
         Ok(room) => write(core, room),
+        // The turn stays empty, and `complete` forces an answer from the reserve if the loop allows that.
         Err(_) => State::Written(TurnEnd::Length),
     }
 }
@@ -44,7 +45,7 @@ fn write(core: &mut EpisodeCore, room: usize) -> State {
             return State::Guided(GuideRun::new(guide), None);
         }
     }
-    core.generate(core.setup.free_turn(room), Generation::Turn)
+    core.generate(core.setup.free_turn(room), GenerationPurpose::Turn)
 }
 
 /// Writes the next part of a guided turn, after a generation that has `ended`, if there was one.
@@ -61,7 +62,7 @@ pub(super) fn follow(core: &mut EpisodeCore, mut run: GuideRun, ended: Option<Tu
             core.force(ids);
             State::Guided(run, None)
         }
-        GuideStep::Sample(params) => core.generate(params, Generation::Guided(run)),
+        GuideStep::Sample(params) => core.generate(params, GenerationPurpose::Guided(run)),
         GuideStep::Done(ended) => State::Written(ended),
     })
 }
@@ -87,7 +88,7 @@ pub(super) fn complete(core: &mut EpisodeCore, ended: TurnEnd) -> Result<State, 
         return Ok(State::TurnOver(TurnEnd::Length, limit));
     }
     core.force(ids);
-    Ok(core.generate(core.setup.forced_answer(max), Generation::Answer(limit)))
+    Ok(core.generate(core.setup.forced_answer(max), GenerationPurpose::Answer(limit)))
 }
 
 fn answer_opening(core: &EpisodeCore) -> Option<String> {
@@ -103,6 +104,7 @@ fn limit_after(core: &EpisodeCore, action: &Action, over: bool) -> Option<Budget
     if action.ends() || over || core.turn.last {
         return None;
     }
+    // A search that the episode can answer itself needs none of the searches left.
     let searches = action.search().is_some_and(|search| core.recall(search).is_none());
     core.budget.blocks(length, searches)
 }

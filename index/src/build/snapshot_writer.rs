@@ -79,6 +79,7 @@ impl SnapshotWriter<'_> {
         if let Some(base) = base {
             base.keep_extracted(&mut triples, store.count())?;
         }
+        // A graph without triples would only cost time and space.
         if self.extract.is_none() && !triples.any() {
             drop(triples);
             std::fs::remove_dir_all(&graph).map_err(IndexError::io("remove", &graph))?;

@@ -105,6 +105,7 @@ fn a_list_is_read_with_ids_from_its_content() {
     assert_eq!(documents[0].title, "A]\"}");
     assert_eq!(documents[0].metadata.as_ref().unwrap()["idx"], 0);
     assert!(documents[1].id.starts_with("chunk-") && documents[0].id != documents[1].id);
+    // The order of keys, other keys and the file do not change the ID.
     let again = read("other.json", "[{\"text\":\"y\",\"title\":\"B\"}]").unwrap();
     assert_eq!(again[0].id, documents[1].id);
 }
@@ -179,6 +180,7 @@ fn a_link_to_a_file_is_read_as_the_file() {
     fs::create_dir(&folder).unwrap();
     fs::write(dir.path().join("a.txt"), "Some text.").unwrap();
     symlink("../a.txt", folder.join("linked.txt")).unwrap();
+    // Links to folders are not followed: this one leads around in a circle.
     symlink("..", folder.join("round")).unwrap();
     for path in [folder.join("linked.txt"), folder] {
         let corpus = Corpus::open(&path, &CorpusOptions::default()).unwrap();

@@ -94,14 +94,17 @@ mod tests {
 
     #[test]
     fn nodes_follow_their_passages() {
-        let mut keys = NodePassages::identity(4).moved(&[Some(0), None, Some(1), Some(2)]);
-        assert_eq!((keys.nodes(), keys.gone(), keys.missing(4)), (4, 1, vec![3]));
-        keys.push(3);
-        assert_eq!([0, 1, 2, 3, 4, 5].map(|node| keys.passage(node)), [Some(0), None, Some(1), Some(2), Some(3), None]);
+        let mut nodes = NodePassages::identity(4).moved(&[Some(0), None, Some(1), Some(2)]);
+        assert_eq!((nodes.nodes(), nodes.gone(), nodes.missing(4)), (4, 1, vec![3]));
+        nodes.push(3);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5].map(|node| nodes.passage(node)),
+            [Some(0), None, Some(1), Some(2), Some(3), None]
+        );
         let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("keys");
-        keys.write(&path).unwrap();
-        assert_eq!(NodePassages::open(&path, 4).unwrap(), keys);
+        let path = temp.path().join("nodes");
+        nodes.write(&path).unwrap();
+        assert_eq!(NodePassages::open(&path, 4).unwrap(), nodes);
         for count in [3, 5] {
             assert!(NodePassages::open(&path, count).is_err());
         }
@@ -110,7 +113,7 @@ mod tests {
     #[test]
     fn a_passage_without_a_node_or_with_two_is_refused() {
         let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("keys");
+        let path = temp.path().join("nodes");
         for passages in [vec![0, 0, 1], vec![0, 2, 3], vec![0, 1, GONE]] {
             NodePassages { passages, live: 3 }.write(&path).unwrap();
             let error = NodePassages::open(&path, 3).unwrap_err().to_string();

@@ -129,6 +129,7 @@ impl Graph {
     /// Finds facts with these two phrases as subject and object, in either order.
     fn facts_between(&self, a: u32, b: u32) -> Vec<u32> {
         let mut lists = [self.passages_of(a), self.passages_of(b)];
+        // The shorter list is walked, and the longer one is searched.
         lists.sort_unstable_by_key(|list| list.len());
         let [few, many] = lists;
         let mut found = BTreeSet::new();

@@ -45,7 +45,7 @@ const MAKINGS: [Making; 12] = [
 
 /// Question about the subject of a fact, whose answer is the object.
 #[derive(Debug)]
-struct Form {
+struct QuestionForm {
     relations: &'static [&'static str],
     /// Question if the object holds a digit. `{}` stands for the subject.
     time: Option<&'static str>,
@@ -53,44 +53,52 @@ struct Form {
     other: Option<&'static str>,
 }
 
-const FORMS: [Form; 25] = [
-    Form {
+const FORMS: [QuestionForm; 25] = [
+    QuestionForm {
         relations: &["born in", "born at", "born near", "born on"],
         time: Some("When was {} born?"),
         other: Some("Where was {} born?"),
     },
-    Form {
+    QuestionForm {
         relations: &["died in", "died at", "died on"],
         time: Some("When did {} die?"),
         other: Some("Where did {} die?"),
     },
-    Form { relations: &["place of birth"], time: None, other: Some("Where was {} born?") },
-    Form { relations: &["place of death"], time: None, other: Some("Where did {} die?") },
-    Form { relations: &["date of birth"], time: Some("When was {} born?"), other: None },
-    Form { relations: &["date of death"], time: Some("When did {} die?"), other: None },
-    Form { relations: &["buried in", "buried at"], time: None, other: Some("Where is {} buried?") },
-    Form { relations: &["studied at", "educated at", "studied in"], time: None, other: Some("Where did {} study?") },
-    Form { relations: &["taught at"], time: None, other: Some("Where did {} teach?") },
-    Form { relations: &["worked at", "worked in"], time: None, other: Some("Where did {} work?") },
-    Form { relations: &["lived in"], time: None, other: Some("Where did {} live?") },
-    Form { relations: &["raised in", "grew up in"], time: None, other: Some("Where did {} grow up?") },
-    Form { relations: &["married", "married to"], time: None, other: Some("Whom did {} marry?") },
-    Form { relations: &["country of citizenship"], time: None, other: Some("Of which country is {} a citizen?") },
-    Form { relations: &["located in", "located at"], time: None, other: Some("Where is {} located?") },
-    Form { relations: &["based in", "headquartered in"], time: None, other: Some("Where is {} based?") },
-    Form {
+    QuestionForm { relations: &["place of birth"], time: None, other: Some("Where was {} born?") },
+    QuestionForm { relations: &["place of death"], time: None, other: Some("Where did {} die?") },
+    QuestionForm { relations: &["date of birth"], time: Some("When was {} born?"), other: None },
+    QuestionForm { relations: &["date of death"], time: Some("When did {} die?"), other: None },
+    QuestionForm { relations: &["buried in", "buried at"], time: None, other: Some("Where is {} buried?") },
+    QuestionForm {
+        relations: &["studied at", "educated at", "studied in"],
+        time: None,
+        other: Some("Where did {} study?"),
+    },
+    QuestionForm { relations: &["taught at"], time: None, other: Some("Where did {} teach?") },
+    QuestionForm { relations: &["worked at", "worked in"], time: None, other: Some("Where did {} work?") },
+    QuestionForm { relations: &["lived in"], time: None, other: Some("Where did {} live?") },
+    QuestionForm { relations: &["raised in", "grew up in"], time: None, other: Some("Where did {} grow up?") },
+    QuestionForm { relations: &["married", "married to"], time: None, other: Some("Whom did {} marry?") },
+    QuestionForm {
+        relations: &["country of citizenship"],
+        time: None,
+        other: Some("Of which country is {} a citizen?"),
+    },
+    QuestionForm { relations: &["located in", "located at"], time: None, other: Some("Where is {} located?") },
+    QuestionForm { relations: &["based in", "headquartered in"], time: None, other: Some("Where is {} based?") },
+    QuestionForm {
         relations: &["founded in", "established in"],
         time: Some("When was {} founded?"),
         other: Some("Where was {} founded?"),
     },
-    Form { relations: &["released in", "released on"], time: Some("When was {} released?"), other: None },
-    Form { relations: &["published in"], time: Some("When was {} published?"), other: None },
-    Form { relations: &["opened in"], time: Some("When did {} open?"), other: None },
-    Form { relations: &["hangs in"], time: None, other: Some("Where does {} hang?") },
-    Form { relations: &["set in"], time: None, other: Some("Where is {} set?") },
-    Form { relations: &["lies on"], time: None, other: Some("What does {} lie on?") },
-    Form { relations: &["flows into"], time: None, other: Some("What does {} flow into?") },
-    Form { relations: &["named after"], time: None, other: Some("After whom or what is {} named?") },
+    QuestionForm { relations: &["released in", "released on"], time: Some("When was {} released?"), other: None },
+    QuestionForm { relations: &["published in"], time: Some("When was {} published?"), other: None },
+    QuestionForm { relations: &["opened in"], time: Some("When did {} open?"), other: None },
+    QuestionForm { relations: &["hangs in"], time: None, other: Some("Where does {} hang?") },
+    QuestionForm { relations: &["set in"], time: None, other: Some("Where is {} set?") },
+    QuestionForm { relations: &["lies on"], time: None, other: Some("What does {} lie on?") },
+    QuestionForm { relations: &["flows into"], time: None, other: Some("What does {} flow into?") },
+    QuestionForm { relations: &["named after"], time: None, other: Some("After whom or what is {} named?") },
 ];
 
 /// Fact that tells who made a work.
@@ -144,6 +152,7 @@ pub(super) fn form(triple: &Triple) -> Option<&'static str> {
     let relation = normalize(&triple.relation);
     let core = without_auxiliary(&relation);
     let form = FORMS.iter().find(|form| form.relations.contains(&core))?;
+    // The same relation may lead to a place or to a time, and times have digits.
     let dated = triple.object.chars().any(|c| c.is_ascii_digit());
     let wanted = if dated { form.time } else { form.other };
     wanted.filter(|_| is_name(&triple.subject) && !triple.object.trim().is_empty())

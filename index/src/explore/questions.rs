@@ -48,7 +48,7 @@ pub struct QuestionFact {
 
 /// Question with a name for its pattern.
 #[derive(Debug)]
-struct Candidate {
+struct QuestionCandidate {
     pattern: String,
     question: ExampleQuestion,
 }
@@ -84,7 +84,7 @@ impl Index {
                 let fact = QuestionFact { triple: triple.clone(), passage: self.passage_name(number)? };
                 two_hops.extend(self.about_maker(graph, made, &fact)?);
                 let question = ExampleQuestion { question: made.question(), facts: vec![fact], about: None };
-                one_hop.push(Candidate { pattern: made.noun().to_owned(), question });
+                one_hop.push(QuestionCandidate { pattern: made.noun().to_owned(), question });
             }
             one_hop.truncate(ENOUGH);
         }
@@ -92,11 +92,11 @@ impl Index {
     }
 
     /// Asks for the object of a triple.
-    fn about_subject(&self, number: u32, triple: &Triple) -> Result<Option<Candidate>, IndexError> {
+    fn about_subject(&self, number: u32, triple: &Triple) -> Result<Option<QuestionCandidate>, IndexError> {
         let Some(form) = form(triple) else { return Ok(None) };
         let facts = vec![QuestionFact { triple: triple.clone(), passage: self.passage_name(number)? }];
         let question = ExampleQuestion { question: filled(form, &triple.subject), facts, about: None };
-        Ok(Some(Candidate { pattern: form.to_owned(), question }))
+        Ok(Some(QuestionCandidate { pattern: form.to_owned(), question }))
     }
 
     /// Asks for something known about the maker of a work, without naming the maker.
@@ -105,7 +105,7 @@ impl Index {
         graph: &Graph,
         made: Made<'_>,
         first: &QuestionFact,
-    ) -> Result<Option<Candidate>, IndexError> {
+    ) -> Result<Option<QuestionCandidate>, IndexError> {
         let maker = normalize(made.maker);
         let work = normalize(made.work);
         let Some(phrase) = graph.phrase_id(&maker) else { return Ok(None) };
@@ -120,7 +120,10 @@ impl Index {
                 let second = QuestionFact { triple, passage: self.passage_name(number)? };
                 let facts = vec![first.clone(), second];
                 let pattern = format!("{} {form}", made.noun());
-                return Ok(Some(Candidate { pattern, question: ExampleQuestion { question, facts, about: None } }));
+                return Ok(Some(QuestionCandidate {
+                    pattern,
+                    question: ExampleQuestion { question, facts, about: None },
+                }));
             }
         }
         Ok(None)
@@ -163,11 +166,11 @@ fn readable(graph: &Graph, number: u32) -> Result<Vec<Triple>, IndexError> {
 }
 
 /// Orders candidates so that different patterns alternate, and drops repeated questions.
-fn varied(candidates: Vec<Candidate>) -> impl Iterator<Item = ExampleQuestion> {
+fn varied(candidates: Vec<QuestionCandidate>) -> impl Iterator<Item = ExampleQuestion> {
     let mut asked = HashSet::new();
     let mut uses: HashMap<String, usize> = HashMap::new();
     let mut ranked: Vec<(usize, ExampleQuestion)> = Vec::new();
-    for Candidate { pattern, question } in candidates {
+    for QuestionCandidate { pattern, question } in candidates {
         if asked.insert(question.question.clone()) {
             let used = uses.entry(pattern).or_default();
             ranked.push((*used, question));

@@ -122,6 +122,7 @@ impl Graph {
     /// Compares phrases by text.
     pub fn phrase_order(&self, a: u32, b: u32) -> Ordering {
         let base = self.base.phrases.len() as u32;
+        // The base snapshot numbers its phrases, and likewise its facts, in the order of their texts.
         if a.max(b) < base { a.cmp(&b) } else { self.phrase(a).cmp(self.phrase(b)) }
     }
 
@@ -295,6 +296,7 @@ impl Graph {
         let rows = base.chain(added.zip(self.base.phrases.len() as u32..));
         let scored = rows.map(|(row, number)| Scored { number, score: dot(query, row) });
         let scored = scored.filter(|scored| usable(self.phrase(scored.number)));
+        // Something names every phrase of a base snapshot, so the look-up is spared there.
         let scored = scored.filter(|scored| self.is_base() || self.has_phrase(scored.number));
         best_by(scored.collect(), k, |a, b| self.phrase_order(a, b))
     }

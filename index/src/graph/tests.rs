@@ -54,6 +54,7 @@ fn triple([subject, relation, object]: [&str; 3]) -> Triple {
 
 /// Calls every accessor once. Damage must end in an error or an answer, never in a panic.
 fn read_all(graph: &Graph) {
+    // One past the end, and the largest number, must be answered too.
     let beyond = |count: usize| (0..=count as u32).chain([u32::MAX]);
     for phrase in beyond(graph.phrases()) {
         graph.phrase_id(graph.phrase(phrase));
@@ -99,6 +100,7 @@ fn no_damage_makes_it_panic() {
             assert!(matches!(&error, IndexError::Corrupt { file, .. } if *file == path), "{name} {length}: {error}");
         }
         for at in 0..whole.len() {
+            // The lowest bit, the highest, and all.
             for flip in [1, 0x80, 0xff] {
                 let mut bytes = whole.clone();
                 bytes[at] ^= flip;
@@ -161,6 +163,7 @@ proptest! {
         let graph = built.open().unwrap();
         let mut sums: BTreeMap<(String, String), Vec<f32>> = BTreeMap::new();
         for ((a, b), weight) in table(&passages, &graph) {
+            // Edges have no direction: the weights of both directions add up.
             let pair = if a < b { (a, b) } else { (b, a) };
             sums.entry(pair).or_default().push(weight);
         }
@@ -305,6 +308,7 @@ fn what_the_built_in_extractor_found_is_known_also_in_a_file_without_a_word_for_
     let found = TripleFile::open(&path, 1).unwrap().get(0).unwrap();
     fs::remove_file(&path).unwrap();
     let mut old = TripleWriter::create(&path).unwrap();
+    // Older files do not tell the built-in extractor from others.
     old.add(0, &found, TripleOrigin::Extracted).unwrap();
     old.finish(1).unwrap();
     assert_eq!(sources.map(origin), [TripleOrigin::Builtin, TripleOrigin::Extracted, TripleOrigin::Extracted]);

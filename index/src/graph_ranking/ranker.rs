@@ -93,6 +93,7 @@ impl GraphRanker {
 
     fn reusing(whole: Option<&Graph>, scratches: ScratchPool) -> GraphRanker {
         let usual = |graph: &Graph| {
+            // Prepared with the index, so that no search has to wait for the usual solver.
             let damping = GraphOptions::default().damping;
             let flat = (!graph.is_base()).then(|| FlatGraph::of(graph));
             let solver = Arc::new(OnceLock::from(Arc::new(solver(graph, flat.as_ref(), damping, None))));

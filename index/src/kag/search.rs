@@ -192,6 +192,7 @@ fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
     let mut facts = BTreeSet::new();
     for &phrase in &phrases {
         for &passage in graph.passages_of(phrase) {
+            // No list leads from a phrase to its facts, but every passage that names the phrase lists its own.
             facts.extend(graph.facts_of(passage).iter().filter(|&&number| {
                 let fact = graph.fact(number);
                 fact.subject == phrase || fact.object == phrase
@@ -203,6 +204,7 @@ fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
 
 impl KagCandidates {
     fn hit(&self, index: &Index, place: usize, rank: usize, mass: f64) -> Result<Hit, IndexError> {
+        // Chunks are in the order of their similarity.
         let dense = HitRank { rank: place + 1, score: self.chunks[place].score };
         // The walk restarts at the question and its entities, never at a chunk.
         let graph = GraphRank { rank, mass, reset: 0.0, via: Vec::new() };

@@ -67,6 +67,7 @@ impl DeltaSegment {
 
     /// Size class: segments of one class differ in size by less than a factor of [`FAN_IN`].
     fn class(&self) -> u32 {
+        // `ilog` panics on 0.
         self.documents.len().max(1).ilog(FAN_IN)
     }
 }
@@ -85,11 +86,13 @@ impl LexicalDelta {
         let mut analyzer = analyzer::analyzer();
         for &number in &touched.left {
             match before.get(number) {
+                // Unchanged so far, so its text is in the base snapshot.
                 None => {
                     let passage = store.passage(number)?;
                     next.count(&mut analyzer, &passage.title, &passage.text, -1);
                 }
                 Some(Some(document)) => next.count(&mut analyzer, &document.title, &document.text, -1),
+                // Deleted by an earlier commit, and no longer counted.
                 Some(None) => {}
             }
         }
@@ -111,6 +114,7 @@ impl LexicalDelta {
     /// Indexes all changed documents at once.
     pub(super) fn of(dir: &Path, store: &PassageStore, current: &DocumentDelta) -> Result<LexicalDelta, IndexError> {
         let mut touched = TouchedNumbers {
+            // Only the base snapshot has counted anything yet, so only its passages leave.
             left: current.numbers().filter(|&number| number < current.base()).collect(),
             came: current.documents().map(|(number, _)| number).collect(),
         };
@@ -125,6 +129,7 @@ impl LexicalDelta {
             let mut tokens = analyzer.token_stream(part);
             while let Some(token) = tokens.next() {
                 self.tokens += sign;
+                // Looked up first, because most tokens repeat and only a new one needs a string of its own.
                 if !distinct.contains(&token.text) {
                     distinct.insert(token.text.clone());
                 }
@@ -142,6 +147,7 @@ impl LexicalDelta {
             let of = |class| segments.iter().filter(|segment| segment.class() == class).count();
             segments.iter().map(|segment| segment.class()).find(|&class| of(class) >= FAN_IN)
         };
+        // A merged segment may fill the next class.
         while let Some(class) = full(&self.segments) {
             let (merged, kept): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut self.segments).into_iter().partition(|segment| segment.class() == class);

@@ -118,6 +118,7 @@ impl LexicalIndex {
         let clauses = terms.iter().map(|(term, times)| (Occur::Should, clause(term, *times))).collect();
         let weight = BooleanQuery::new(clauses).weight(enabled())?;
         let mut candidates = Candidates { found: Vec::new(), best: BinaryHeap::new(), limit };
+        // Pruning relies on bounds by the statistics of each segment, which commits have shifted since.
         let margin = 1.0 - self.drift()?;
         for (segment, reader) in self.segments().enumerate() {
             weight.for_each_pruning(Score::MIN, reader, &mut |document, score| {
@@ -131,6 +132,7 @@ impl LexicalIndex {
         let floor = candidates.floor();
         let mut found = candidates.found;
         found.retain(|candidate| candidate.score >= floor);
+        // Pruning adds up the scores of terms in any order, and the last bits of a sum depend on that.
         let weights = terms.iter().map(|(term, times)| clause(term, *times).weight(enabled()));
         self.score(&mut found, &weights.collect::<tantivy::Result<Vec<_>>>()?)?;
         Ok(best(found.iter().map(|found| Scored { number: found.number, score: found.score }).collect(), limit))
@@ -171,6 +173,7 @@ impl LexicalIndex {
 
     /// Scores candidates again, adding the scores of their terms in the order of `weights`.
     fn score(&self, found: &mut [Candidate], weights: &[Box<dyn Weight>]) -> tantivy::Result<()> {
+        // A scorer only seeks forward.
         found.sort_unstable_by_key(|candidate| (candidate.segment, candidate.document));
         found.iter_mut().for_each(|candidate| candidate.score = 0.0);
         let readers: Vec<&SegmentReader> = self.segments().collect();

@@ -112,6 +112,7 @@ impl Imported {
 
     fn find(&self, passage: &Passage) -> Option<(PassageKey, RecordSpan)> {
         let keys = [key(KeyKind::Id, &passage.id), key(KeyKind::Text, &content(&passage.title, &passage.text))];
+        // An ID names one passage; a text may be that of several.
         keys.into_iter().find_map(|key| Some((key, *self.places.get(&key)?)))
     }
 
@@ -196,6 +197,7 @@ impl ParsedRecord {
     fn parse(bytes: &[u8]) -> Result<ParsedRecord, String> {
         let fields: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
             let message = error.to_string();
+            // The parser counts lines within the record, and the caller names those of the file.
             let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(head, _)| head);
             format!("broken JSON: {message}")
         })?;
@@ -233,6 +235,7 @@ enum KeyKind {
 /// Hashes an ID or a text. White space around texts is ignored, because programs differ in keeping the line break
 /// before a passage without a title.
 fn key(kind: KeyKind, text: &str) -> PassageKey {
+    // The prefixes keep an ID from being taken for an equal text.
     let mut hash = Sha256::new();
     match kind {
         KeyKind::Id => hash.update(b"id\0"),

@@ -64,6 +64,7 @@ impl ReplyList {
         // A reply has a handful of braces; one with more contains no trustworthy list.
         const BRACES: usize = 256;
         reply.match_indices('{').take(BRACES).find_map(|(start, _)| {
+            // Reads one value, and ignores the text after it.
             let mut values = serde_json::Deserializer::from_str(&reply[start..]).into_iter::<Map<String, Value>>();
             self.list(&mut Value::Object(values.next()?.ok()?))
         })
@@ -132,6 +133,7 @@ fn is_json(text: &str) -> bool {
             _ => c.len_utf8(),
         };
         in_string ^= c == '"';
+        // Any number will do: only the form of the text is checked.
         plain.push_str(if special.is_some() { "0" } else { &rest[..taken] });
         rest = &rest[taken..];
     }

@@ -67,6 +67,7 @@ impl LiteralReader<'_> {
                 self.rest = &self.rest[close.len_utf8()..];
                 return Some((items, commas));
             }
+            // Two values without a comma between them.
             if items.len() != commas {
                 return None;
             }
@@ -87,6 +88,7 @@ impl LiteralReader<'_> {
                 return None;
             }
             let key = self.value(depth + 1)?;
+            // Python cannot hash lists and dicts, so they cannot be keys.
             if !self.take(":") || matches!(key, Value::Array(_) | Value::Object(_)) {
                 return None;
             }
@@ -108,35 +110,14 @@ impl LiteralReader<'_> {
         }
     }
 
+    /// Reads a number with its signs.
     fn number(&mut self) -> Option<Value> {
         let body = self.rest.trim_start_matches(['-', '+']);
         let sign = &self.rest[..self.rest.len() - body.len()];
-        let mut end = 0;
-        for (place, c) in body.char_indices() {
-            let exponent = matches!(c, '+' | '-') && body[..place].ends_with(['e', 'E']);
-            if !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_') || exponent) {
-                break;
-            }
-            end = place + c.len_utf8();
-        }
-        let digits = body[..end].replace('_', "");
-        self.rest = &body[end..];
+        let (digits, rest) = body.split_at(number_length(body));
+        self.rest = rest;
         let minus = sign.chars().filter(|&c| c == '-').count() % 2 == 1;
-        let leading_zero = digits.len() > 1 && digits.starts_with('0') && !digits.trim_matches('0').is_empty();
-        if digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            if leading_zero {
-                return None;
-            }
-            let signed = if minus { format!("-{digits}") } else { digits.clone() };
-            if let Ok(number) = signed.parse::<i64>() {
-                return Some(Value::from(number));
-            }
-        }
-        if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
-            return None;
-        }
-        let value: f64 = digits.parse().ok()?;
-        Number::from_f64(if minus { -value } else { value }).map(Value::Number)
+        number_value(&digits.replace('_', ""), minus)
     }
 
     /// Reads one string, or several adjacent ones, which Python concatenates.
@@ -153,6 +134,7 @@ impl LiteralReader<'_> {
     fn string(&mut self, out: &mut String) -> Option<()> {
         let raw = self.rest.starts_with(['r', 'R']);
         let body = self.rest.strip_prefix(['r', 'R', 'u', 'U']).unwrap_or(self.rest);
+        // Triple marks come first, because they begin with a single one.
         let quote = ["'''", "\"\"\"", "'", "\""].into_iter().find(|quote| body.starts_with(quote))?;
         let mut rest = &body[quote.len()..];
         loop {
@@ -165,6 +147,7 @@ impl LiteralReader<'_> {
             match c {
                 '\\' if raw => {
                     let escaped = rest.chars().next()?;
+                    // A raw string keeps the backslash, which still protects a quotation mark.
                     out.extend(['\\', escaped]);
                     rest = &rest[escaped.len_utf8()..];
                 }
@@ -174,6 +157,40 @@ impl LiteralReader<'_> {
             }
         }
     }
+}
+
+/// Returns the length of the number without a sign at the beginning of `text`, or of what looks like one.
+fn number_length(text: &str) -> usize {
+    let mut end = 0;
+    for (place, c) in text.char_indices() {
+        let exponent = matches!(c, '+' | '-') && text[..place].ends_with(['e', 'E']);
+        if !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_') || exponent) {
+            break;
+        }
+        end = place + c.len_utf8();
+    }
+    end
+}
+
+/// Returns the value of the digits of a number. `None` if Python would refuse them.
+fn number_value(digits: &str, minus: bool) -> Option<Value> {
+    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        // Python refuses `012`, but reads `00`.
+        if digits.len() > 1 && digits.starts_with('0') && !digits.trim_matches('0').is_empty() {
+            return None;
+        }
+        let signed = if minus { format!("-{digits}") } else { digits.to_owned() };
+        // An integer beyond 64 bits is read as a float below.
+        if let Ok(number) = signed.parse::<i64>() {
+            return Some(Value::from(number));
+        }
+    }
+    // Rust reads `inf` and `nan` as floats, but they are no literals.
+    if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return None;
+    }
+    let value: f64 = digits.parse().ok()?;
+    Number::from_f64(if minus { -value } else { value }).map(Value::Number)
 }
 
 /// Decodes the escape after a backslash, and returns the text behind the escape.

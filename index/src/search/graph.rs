@@ -263,6 +263,7 @@ impl GraphSearchResult<'_> {
     pub(super) fn returned(&self) -> Vec<(u32, f32)> {
         let pair = |candidate: &CandidateFact| (candidate.fact, candidate.score);
         let candidates = || self.facts.iter().map(pair).collect();
+        // `kept` is empty without a filter too; a filter that has kept nothing leaves all its facts unmarked.
         let filtered = self.walk.facts.iter().any(|fact| !fact.kept) || !self.walk.kept.is_empty();
         match (filtered, self.walk.kept.as_slice()) {
             (false, _) => candidates(),

@@ -168,6 +168,7 @@ impl SearchOptions {
                 return Err(InvalidOption::new(name, count, expected));
             }
         }
+        // The text of a query does not matter to its check.
         self.query("").check()
     }
 

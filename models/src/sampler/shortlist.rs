@@ -16,15 +16,15 @@ use super::distribution::{BLOCK, block_sum, exp, highest, sum_exp};
 const WINDOWS: [f32; 5] = [5.0, 10.0, 20.0, 40.0, f32::INFINITY];
 
 /// A token with its scaled logit relative to the best token.
-type Candidate = (u32, f32);
+type WindowedToken = (u32, f32);
 
 /// Reusable buffers for truncated sampling.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shortlist {
     /// Candidates sorted by ID.
-    candidates: Vec<Candidate>,
+    candidates: Vec<WindowedToken>,
     /// Copy of the candidates in the order that selection leaves.
-    selection: Vec<Candidate>,
+    selection: Vec<WindowedToken>,
     /// Sum of weights of each block of the vocabulary.
     blocks: Vec<f32>,
 }
@@ -174,7 +174,7 @@ impl Shortlist {
 }
 
 /// Order by logit, best first; the lowest ID wins ties.
-fn order(a: &Candidate, b: &Candidate) -> Ordering {
+fn order(a: &WindowedToken, b: &WindowedToken) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
@@ -185,7 +185,7 @@ fn floor(params: &SamplingParams) -> f32 {
 
 /// Last of the best candidates that together reach the weight `wanted`. Repeatedly partitions the list around a
 /// pivot until one candidate is left, in expected linear time.
-fn last_within(mut list: &mut [Candidate], mut wanted: f64) -> Option<Candidate> {
+fn last_within(mut list: &mut [WindowedToken], mut wanted: f64) -> Option<WindowedToken> {
     while list.len() > 1 {
         let half = list.len() / 2;
         list.select_nth_unstable_by(half - 1, order);
@@ -202,7 +202,7 @@ fn last_within(mut list: &mut [Candidate], mut wanted: f64) -> Option<Candidate>
 }
 
 /// Total weight of some candidates, relative to the best token.
-fn weight(candidates: &[Candidate]) -> f64 {
+fn weight(candidates: &[WindowedToken]) -> f64 {
     candidates.iter().map(|&(_, logit)| f64::from(exp(logit))).sum()
 }
 

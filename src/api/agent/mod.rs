@@ -144,6 +144,7 @@ async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Resu
     }
     let id = options.id.clone().unwrap_or_default();
     let conversation =
+        // A question alone can only be empty.
         Conversation::from_messages(vec![ConversationMessage::new(waymark_agent::Role::User, request.question)])
             .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
     if resumable {

@@ -105,6 +105,7 @@ impl AddressAccounts {
         }
         // A poisoned lock is safe to use: no code in here can panic halfway through a change.
         let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        // Idle addresses are dropped only when the table is full: a request usually looks at one entry.
         if meters.len() >= MAX_ADDRESSES && !meters.contains_key(&address) {
             let now = Instant::now().into_std();
             meters.retain(|_, meter| !meter.is_idle(&self.limits, now));

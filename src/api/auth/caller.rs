@@ -78,6 +78,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
         Ok(Self {
             owner: known.map(|known| known.known.entry.digest.owner()),
             accounts: parts.extensions.get::<Accounts>().cloned().unwrap_or_default(),
+            // Without keys all requests share one prefix cache, whose salt is 0.
             salt: known.map_or(0, |known| known.salt),
             concurrent: known.and_then(|known| known.known.entry.limits.concurrent),
             shares: known.is_some_and(|known| known.shares),

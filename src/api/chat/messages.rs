@@ -67,6 +67,7 @@ fn convert(at: usize, message: ChatMessage, known: &mut CallHistory) -> Result<C
     let content = match message.content {
         Some(MessageContent::Text(text)) => text,
         Some(MessageContent::Parts(parts)) => joined(at, parts)?,
+        // A message that only calls tools has no content.
         None if role == Role::Assistant => String::new(),
         None => return Err(ApiError::missing(&format!("messages[{at}].content"))),
     };

@@ -48,6 +48,7 @@ pub(super) async fn create(
     JsonBody(request): JsonBody<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let (plan, question) = ChatPlan::new(&state, request)?;
+    // The gate has counted one request, for the first choice.
     caller.accounts.count_requests(plan.n - 1)?;
     let events = episodes::start(&state, &caller, &plan.policy, question, plan.n).await?;
     if plan.stream {

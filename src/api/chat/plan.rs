@@ -94,6 +94,7 @@ fn offer(
     if shown.is_empty() {
         return Ok((Vec::new(), conversation));
     }
+    // A grammar for the whole answer would leave no room for calls.
     if options.json.is_some() {
         return Err(ApiError::unsupported("response_format", "answers held to JSON beside `tools` are"));
     }

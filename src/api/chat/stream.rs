@@ -42,6 +42,7 @@ impl Chunks for ChatWriter {
 
     /// Writes the usage, if requested.
     fn end(&self, frame: &mut Frame) -> Result<(), ApiError> {
+        // Without this check, a stream that lost an episode would end like a complete one.
         if self.finished < self.choices.len() {
             return Err(ApiError::new(Code::Internal, "an episode ended without a result"));
         }

@@ -171,6 +171,7 @@ impl ChatToolCall {
         let CalledFunction { name, arguments } = self.function;
         check_name(&format!("{param}.function.name"), &name)?;
         let param = format!("{param}.function.arguments");
+        // Some clients send a call without arguments back with an empty text.
         let none = arguments.trim().is_empty();
         let arguments = if none { Ok(Map::new()) } else { serde_json::from_str(&arguments) };
         let arguments = arguments
@@ -221,6 +222,7 @@ impl ClientTools {
         }
         let demanded = match choice {
             None | Some(ToolChoice::Mode(ToolMode::Auto)) => Vec::new(),
+            // The tools were checked all the same: `none` does not make an invalid request valid.
             Some(ToolChoice::Mode(ToolMode::None)) => return Ok(ClientTools::default()),
             Some(ToolChoice::Mode(ToolMode::Required)) => shown.iter().map(|tool| tool.name.clone()).collect(),
             Some(ToolChoice::Named(NamedTool { function: NamedFunction { name }, .. })) => {
@@ -247,6 +249,7 @@ impl FunctionDefinition {
             let param = format!("{param}.parameters");
             return Err(ApiError::invalid(&param, format!("`{param}` must be the JSON schema of an object")));
         }
+        // Without a demanded call there is no grammar that could keep the promise of `strict`.
         if strict == Some(true) && free {
             let what = "calls that follow their schema without a `tool_choice` that demands one are";
             return Err(ApiError::unsupported(&format!("{param}.strict"), what));

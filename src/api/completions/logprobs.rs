@@ -52,6 +52,7 @@ impl CompletionBuilder {
                 let alternatives =
                     token.top.iter().map(|other| (self::name(&other.bytes), number(Some(other.logprob))));
                 let mut all: Map<String, Value> = alternatives.collect();
+                // The sampled token is listed even if it is not among the most probable.
                 all.entry(name.clone()).or_insert_with(|| number(token.logprob));
                 tops.push(all);
             }

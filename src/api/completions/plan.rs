@@ -45,6 +45,7 @@ impl CompletionPlan {
         state: &AppState,
         request: CompletionRequest,
     ) -> Result<(CompletionPlan, Vec<EpisodeQuestion>), ApiError> {
+        // Completions continue the prompt as it is, so the protocol of the policy must not touch it.
         let policy = state.policies.get(&request.model)?.verbatim.clone();
         let head = CompletionHead::new(state, &policy, episodes::id("cmpl"));
         let streams = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
@@ -87,6 +88,7 @@ impl CompletionPlan {
 /// Adds up the usage of the answers. A prompt counts once, not for each of its `n` answers.
 pub(super) fn usage(spent: &[Option<Usage>], n: usize) -> ChatUsage {
     let mut all = ChatUsage::default();
+    // The answers to one prompt are next to each other, as `drafts` makes them.
     for prompt in spent.chunks(n) {
         let mut one = ChatUsage::default();
         prompt.iter().flatten().for_each(|usage| one.add(usage));
@@ -149,6 +151,7 @@ fn prompts(state: &AppState, prompt: PromptInput, n: usize) -> Result<Vec<Comple
         return Err(ApiError::invalid("prompt", message));
     }
     for (text, ids) in &prompts {
+        // IDs may have no text, such as an end token alone, and are a prompt all the same.
         let empty = ids.as_ref().map_or(text.is_empty(), Vec::is_empty);
         if empty {
             return Err(ApiError::invalid("prompt", "a prompt must not be empty"));

@@ -32,6 +32,7 @@ impl Chunks for CompletionWriter {
 
     fn write(&mut self, frame: &mut Frame, index: usize, event: Event) {
         match event {
+            // A token may have no text of its own, and still has a log-probability.
             Event::Answer { text, tokens } if !text.is_empty() || !tokens.is_empty() => {
                 let piece = self.drafts[index].piece(index, text, &tokens);
                 self.chunk(frame, piece);
@@ -70,6 +71,7 @@ impl CompletionWriter {
     }
 
     fn chunk(&self, frame: &mut Frame, choice: CompletionChoice) {
+        // Null in every chunk but the last, as in chats.
         let usage = self.include_usage.then_some(None);
         self.message(frame, &[choice], usage);
     }

@@ -125,6 +125,7 @@ fn neighbors(index: &Index, query: &NeighborQuery) -> Result<IndexNeighbors, Api
     for edge in &found.edges {
         let edge = IndexEdge::of(index, graph, edge)?;
         bytes += edge.bytes();
+        // The heaviest edge is always shown, however large it is.
         if bytes > RESPONSE_BYTES && !edges.is_empty() {
             break;
         }
@@ -170,6 +171,7 @@ impl IndexEdge {
     /// Returns the approximate size of the edge as JSON, in bytes.
     fn bytes(&self) -> usize {
         let text = |fact: &IndexFact| {
+            // Three bytes for the quotation marks and the comma of an ID, 64 for the names of the fields.
             let ids: usize = fact.passages.iter().map(|id| id.len() + 3).sum();
             fact.subject.len() + fact.relation.len() + fact.object.len() + ids + 64
         };
@@ -237,6 +239,7 @@ fn kind_named(value: &str) -> Result<NodeKind, ApiError> {
         "phrase" => Ok(NodeKind::Phrase),
         "passage" => Ok(NodeKind::Passage),
         _ => {
+            // A client may send any length, and the message repeats it.
             let shown: String = value.chars().take(40).collect();
             Err(ApiError::invalid("kind", format!("`kind` must be `phrase` or `passage`, not `{shown}`")))
         }

@@ -95,6 +95,7 @@ pub(crate) async fn find(
 ) -> Result<axum::Json<IndexNodeMatches>, ApiError> {
     let library = state.library()?;
     let NodeQuery { text, limit } = NodeQuery::parse(query.as_deref())?;
+    // By words: the text is a name or a part of one, and needs no embedding.
     let search = Query { ranking: Ranking::Bm25, ..Query::new(text.as_str(), Mode::Passage, limit) };
     let hits = state.search(search).await?.hits;
     // Taken after the search: passages that another snapshot has removed meanwhile are left out.
@@ -123,6 +124,7 @@ fn passages(index: &Index, text: &str, hits: &[Hit], limit: usize) -> Result<Vec
     let mut numbers: Vec<(u32, IndexMatchKind)> = named.into_iter().collect();
     for hit in hits {
         let number = index.number(&hit.passage.id).map_err(|error| broken(&error))?;
+        // The passage with this ID may be among the hits as well.
         let new = number.filter(|number| numbers.first().is_none_or(|(first, _)| first != number));
         numbers.extend(new.map(|number| (number, IndexMatchKind::Text)));
     }
@@ -139,6 +141,7 @@ fn passages(index: &Index, text: &str, hits: &[Hit], limit: usize) -> Result<Vec
 fn fits(room: &mut usize, found: &IndexNodeMatch) -> bool {
     let bytes = found.node.bytes() + found.preview.as_ref().map_or(0, String::len);
     let left = room.checked_sub(bytes);
+    // A node that is too large leaves its room to smaller ones.
     *room = left.unwrap_or(*room);
     left.is_some()
 }
@@ -159,6 +162,7 @@ impl NodeQuery {
         if text.trim().is_empty() {
             return Err(ApiError::invalid("q", "`q` is empty"));
         }
+        // Looks no further than the limit, however long the text is.
         if text.chars().nth(MAX_TEXT_CHARS).is_some() {
             return Err(ApiError::invalid("q", format!("`q` is longer than {MAX_TEXT_CHARS} characters")));
         }

@@ -28,6 +28,7 @@ where
     T: FromStr + PartialOrd + Display,
 {
     value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+        // A client may send any length, and the message repeats it.
         let shown: String = value.chars().take(40).collect();
         let message = format!("`{name}` must be from {} to {}, not `{shown}`", range.start(), range.end());
         ApiError::invalid(name, message)

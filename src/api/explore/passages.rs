@@ -135,6 +135,7 @@ fn page(source: TripleSource, triples: &[Triple], query: &TripleQuery) -> IndexT
     for triple in triples.iter().skip(query.offset).take(query.limit) {
         let triple = IndexTriple::from(triple);
         bytes += triple.bytes();
+        // The first triple is sent however large it is, or no client could get past it.
         if bytes > RESPONSE_BYTES && !data.is_empty() {
             break;
         }
@@ -152,6 +153,7 @@ fn page(source: TripleSource, triples: &[Triple], query: &TripleQuery) -> IndexT
 impl From<&Triple> for IndexTriple {
     fn from(triple: &Triple) -> IndexTriple {
         let [subject, relation, object] = triple.clone().into();
+        // The names of the graph's nodes, by which a client opens them.
         let subject_phrase = normalize(&subject);
         let object_phrase = normalize(&object);
         IndexTriple { subject, relation, object, subject_phrase, object_phrase }
@@ -161,6 +163,7 @@ impl From<&Triple> for IndexTriple {
 impl IndexTriple {
     /// Returns the approximate size of the triple as JSON, in bytes.
     fn bytes(&self) -> usize {
+        // Each phrase is about as long as the text that it comes from.
         2 * (self.subject.len() + self.object.len()) + self.relation.len() + 100
     }
 }

@@ -85,6 +85,7 @@ pub(crate) async fn get(State(state): State<AppState>) -> Result<axum::Json<Inde
     let index = library.live.current();
     let IndexInfo { snapshot, corpus, passages, embedder, dims, graph, modes, bytes, .. } = index.info();
     let since = index.published().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    // An index called `default` has only that name.
     let own = state.index.clone().filter(|name| name != INDEX);
     Ok(axum::Json(IndexSummary {
         object: "index",

@@ -53,6 +53,7 @@ impl McpClient {
 
 /// Returns the revision to use with a client that requests `wanted`.
 pub(super) fn negotiate(wanted: &str) -> &'static str {
+    // The newest, as the protocol asks of a server that does not know the requested revision.
     VERSIONS.into_iter().find(|version| *version == wanted).unwrap_or(VERSIONS[0])
 }
 

@@ -99,10 +99,11 @@ pub(super) struct McpFault {
 impl McpMessage {
     /// Parses one message.
     ///
-    /// Describes why the body is not a message, and holds its ID if one could be read.
-    /// The message is malformed. The error holds its ID if one could be read.
+    /// # Errors
+    /// If the body is not a message. The error holds the message's ID if one could be read.
     pub(super) fn read(bytes: &[u8]) -> Result<McpMessage, McpFault> {
         let value = body::json(bytes).map_err(|error| McpFault::new(PARSE, error))?;
+        // Revision 2025-03-26 has batches, and 2025-06-18 removed them.
         if value.is_array() {
             return Err(McpFault::request(ApiError::new(
                 Code::InvalidValue,
@@ -151,6 +152,7 @@ impl MethodResult {
         };
         let body = McpResponse { jsonrpc: JSONRPC, id: Some(id), result: Some(self), error: None };
         let mut response = axum::Json(body).into_response();
+        // Read by the request log, as the status is 200 even for a tool that failed.
         if let Some(code) = failed {
             response.extensions_mut().insert(code);
         }

@@ -94,6 +94,7 @@ fn for_models(property: &mut Map<String, Value>) {
     if property.remove("oneOf").is_some() {
         property.insert("type".to_owned(), json!("object"));
     }
+    // The type itself comes first, then `null`.
     if let Some(Value::Array(kinds)) = property.get_mut("type") {
         let kind = kinds.swap_remove(0);
         property.insert("type".to_owned(), kind);

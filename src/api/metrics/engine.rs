@@ -33,6 +33,7 @@ pub(super) fn write_histograms(text: &mut String, counters: &Counters) -> std::f
 
 fn write_histogram(text: &mut String, name: &str, help: &str, snapshot: &HistogramSnapshot) -> std::fmt::Result {
     writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram")?;
+    // The engine counts each bucket apart, and the format wants sums.
     let mut below = 0;
     for (bound, count) in snapshot.bounds.iter().zip(&snapshot.counts) {
         below += count;

@@ -56,6 +56,7 @@ fn media_range(range: &str) -> (Option<MetricsFormat>, f32) {
     let mut quality = 1.0;
     for (name, value) in parts.filter_map(|part| part.split_once('=')) {
         match name.trim().to_ascii_lowercase().as_str() {
+            // A quality that cannot be read excludes the range instead of preferring it.
             "q" => quality = value.trim().parse().unwrap_or(0.0),
             "version" => version = Some(value.trim().trim_matches('"')),
             _ => {}
@@ -85,6 +86,7 @@ fn open_metrics<'t>(lines: impl Iterator<Item = &'t str>) -> String {
                 _ => (name, kind),
             };
             text += &format!("# TYPE {family} {kind}\n");
+            // A help text whose kind is missing must not describe the next family.
             if let Some((_, help)) = help.take().filter(|(described, _)| *described == name) {
                 text += &format!("# HELP {family} {help}\n");
             }
@@ -99,6 +101,7 @@ fn open_metrics<'t>(lines: impl Iterator<Item = &'t str>) -> String {
 /// Writes the bound of a bucket as a float: `le="1.0"` instead of `le="1"`.
 fn float_bound(line: &str) -> Cow<'_, str> {
     let bound = || {
+        // Another label may end in `le` too.
         let start = line.find("le=\"").filter(|at| line[..*at].ends_with(['{', ',']))? + 4;
         let end = start + line[start..].find('"')?;
         line[start..end].bytes().all(|byte| byte.is_ascii_digit()).then_some(end)

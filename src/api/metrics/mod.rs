@@ -149,6 +149,7 @@ impl ServerMetrics {
 
     /// Counts a search by a policy that took `time`.
     pub(crate) fn searched(&self, time: Duration, cached: bool, failed: bool) {
+        // Counters of the recorder cannot be read back, and `/debug/load` shows this one.
         self.policies.total.fetch_add(1, Ordering::Relaxed);
         self.policies.searches.increment(1);
         self.policies.failures.increment(failed.into());

@@ -60,6 +60,7 @@ pub(super) fn find(name: &str) -> Option<&'static PageFile> {
 }
 
 fn compress(content: &[u8]) -> Bytes {
+    // Done once per process, so the slowest level costs nothing later.
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     // Writing to memory does not fail.
     let written = encoder.write_all(content);

@@ -53,6 +53,7 @@ pub(super) struct FrontMessage {
 ))]
 pub(super) async fn front(headers: HeaderMap) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    // Only browsers name HTML, so neither the order nor the quality of the ranges matters.
     let wants = |kind: &str| accepts.split([',', ';']).any(|accepted| accepted.trim() == kind);
     let mut response = if wants("text/html") {
         send(&files::INDEX, &headers)
@@ -100,9 +101,11 @@ fn send(file: &PageFile, asked: &HeaderMap) -> Response {
     };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.kind));
+    // Weak, because the compressed file has the same tag.
     if let Ok(tag) = HeaderValue::try_from(format!("W/{}", file.tag)) {
         headers.insert(header::ETAG, tag);
     }
+    // Checked by its tag each time, so that a new server's page never runs with files of the old one.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));

@@ -111,6 +111,7 @@ impl SearchOrigin {
             path: (!via.is_empty()).then(|| path(via)),
             metadata: Map::new(),
         };
+        // Comes last, because its room depends on the other attributes.
         attributes.metadata = attributes.extra_metadata(hit);
         FileSearchResult {
             file_id: hit.passage.id.clone(),
@@ -136,6 +137,7 @@ impl Attributes {
             self.hops.is_some(),
             self.path.is_some(),
         ];
+        // Absent attributes are not sent, so they leave their room to others.
         let own = OWN.len() - present.iter().filter(|present| !**present).count();
         let others =
             search_results::attributes(hit.metadata.as_ref()).filter(|(name, _)| !OWN.contains(&name.as_str()));

@@ -125,6 +125,7 @@ fn message(item: Value, at: &str) -> Result<Option<ConversationMessage>, ApiErro
     match item.get("type") {
         None | Some(Value::Null) => {}
         Some(Value::String(kind)) if kind == "message" => {}
+        // As with `previous_response_id`, a conversation continues only the texts of answers.
         Some(Value::String(kind)) if kind == "reasoning" || kind == "file_search_call" => return Ok(None),
         Some(Value::String(kind)) => return Err(ApiError::unsupported(at, &format!("items of type `{kind}` are"))),
         Some(_) => return Err(ApiError::invalid(&format!("{at}.type"), format!("`{at}.type` must be a string"))),

@@ -34,6 +34,7 @@ impl EventLog {
     /// Appends events and notifies followers.
     pub(super) fn push(&self, events: &[ResponseEvent]) {
         self.add(events);
+        // The value stays; sending it again wakes the followers.
         self.ended.send_modify(|_| {});
     }
 

@@ -74,6 +74,7 @@ pub(super) async fn create(
     let previous = request.previous_response_id.as_deref().map(continued).transpose()?;
     let (plan, question) = ResponsePlan::new(&state, request, previous.unwrap_or_default())?;
     if plan.object.background {
+        // Checked before the episode starts, so that a refusal costs no work.
         state.responses.check_room(&caller)?;
     }
     let started = episodes::start(&state, &caller, &plan.policy, question, 1).await;

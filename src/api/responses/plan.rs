@@ -154,6 +154,7 @@ fn object(
     request: &ResponsesRequest,
     tools: Vec<Value>,
 ) -> ResponseObject {
+    // The seed is not shown, so it does not matter here.
     let sampling = options.sampling.or(&policy.sampling).params(0, 0);
     let background = request.background.unwrap_or(false);
     let trace = request.rag.as_ref().and_then(|rag| rag.rest.trace).unwrap_or(false);

@@ -130,6 +130,7 @@ impl ResponseBuilder {
         self.end_reasoning();
         let bound = bound(reason);
         let status = if bound.is_none() { ItemStatus::Completed } else { ItemStatus::Incomplete };
+        // An empty answer has produced no event, and is a message all the same.
         if self.message.is_some() || answered {
             self.end_message(status, citations);
         }
@@ -155,6 +156,7 @@ impl ResponseBuilder {
 
     /// Ends the response with an error and drops its output.
     pub(super) fn overflow(&mut self, error: ApiError) {
+        // The response was too large with its output, and the error must fit.
         self.object.output.clear();
         if let Some(rag) = &mut self.object.rag {
             rag.trace.clear();
@@ -354,6 +356,7 @@ impl ResponseBuilder {
     /// Returns the ID of the next item.
     fn id(&self, prefix: &str) -> String {
         let tail = self.object.id.rsplit('_').next().unwrap_or_default();
+        // The position is unique within the response, and the response's own ID within the server.
         format!("{prefix}_{tail}{:02x}", self.object.output.len())
     }
 

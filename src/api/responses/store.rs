@@ -36,6 +36,7 @@ impl Responses {
 
     /// Returns the response `id`, if it belongs to the caller.
     pub(super) fn get(&self, id: &str, caller: &Caller) -> Result<Arc<ResponseEntry>, ApiError> {
+        // Running ones first: a response that ends meanwhile is stored before it leaves them.
         let running = self.in_progress().get(id).cloned();
         let own = |entry: &Arc<ResponseEntry>| entry.owner == caller.owner;
         running.or_else(|| self.kept.get(id)).filter(own).ok_or_else(|| {

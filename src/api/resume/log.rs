@@ -60,6 +60,7 @@ impl EventBuffer {
 
     /// Checks that all events after number `after` are still buffered.
     pub(super) fn holds(&self, after: u64) -> Result<(), Gone> {
+        // `admit` refuses numbers beyond the last event first, so the sum does not overflow.
         if after + 1 >= self.first { Ok(()) } else { Err(Gone { first: self.first }) }
     }
 

@@ -118,6 +118,7 @@ impl ResumableStream {
                     state.readers
                 })
             });
+            // A refusal changes nothing, and wakes nobody.
             matches!(attached, Ok(Some(_)))
         });
         attached
@@ -126,6 +127,7 @@ impl ResumableStream {
     /// Detaches a reader.
     pub(super) fn detach(&self, reader: u64) {
         self.state.send_if_modified(|state| {
+            // A reader that was replaced detaches late, and must not detach its successor.
             let mine = state.reader == Some(reader);
             if mine {
                 state.reader = None;

@@ -114,6 +114,7 @@ fn find(
 ) -> Result<Arc<StoredTrace>, ApiError> {
     let absent = |message: String| ApiError::new(Code::TraceNotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
+    // A trace of another key is reported as unknown, so that its existence is not revealed.
     let kept = state.traces.get(&id).filter(|kept| kept.belongs_to(caller));
     kept.ok_or_else(|| absent(format!("no trace `{id}` is kept")))
 }

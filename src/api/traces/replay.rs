@@ -58,6 +58,7 @@ impl ReplayRequest {
             ("without", self.without.is_some()),
             ("search", self.search.is_some()),
             ("k", self.k.is_some()),
+            // `store: false` asks for what a forced replay does anyway.
             ("store", self.store == Some(true)),
         ];
         if let Some((name, _)) = given.into_iter().find(|(_, given)| *given && self.mode == ReplayMode::Forced) {
@@ -204,6 +205,7 @@ async fn again(
     policy: &Arc<Policy>,
     options: EpisodeOptions,
 ) -> Result<Episode, ApiError> {
+    // Given IDs are not encoded, and need no memory for that.
     let schema = options.json.is_some() || !options.calls.is_empty();
     let bytes = if options.prompt.is_some() { 0 } else { kept.asked.conversation.bytes() };
     let share = state.admit_text(bytes).await?;
@@ -305,6 +307,7 @@ async fn run(episode: Episode) -> Result<(Trajectory, Vec<Cited>), AgentError> {
             }
         }
         cited
+        // The events are read while the episode runs, because a full channel would block it.
     };
     let (trajectory, cited) = tokio::join!(episode.run(sender), heard);
     Ok((trajectory?, cited))

@@ -68,6 +68,7 @@ impl TraceRequest {
         TraceRequest {
             created: now(),
             owner,
+            // Weak, because a trace that kept the policy would keep its adapter in the engine.
             policy: Arc::downgrade(policy),
             model: policy.name.clone(),
             protocol: policy.protocol.name(),
@@ -93,6 +94,8 @@ impl TraceRequest {
             ApiError::new(Code::PolicyChanged, message).with_param("id")
         };
         let served = state.policies.get(&self.model).map_err(|_| gone())?;
+        // Identity counts, not the name: another policy may have been loaded under it. Completions are answered by the
+        // verbatim form.
         let same = |policy: &&Arc<Policy>| self.policy.ptr_eq(&Arc::downgrade(policy));
         [&served.policy, &served.verbatim].into_iter().find(same).cloned().ok_or_else(gone)
     }

@@ -241,6 +241,7 @@ impl StoredTrace {
     }
 
     pub(super) fn summary(&self) -> TraceSummary {
+        // Enough to recognize a question; the trace itself has all of it.
         const SHOWN: usize = 200;
         TraceSummary {
             id: self.id().to_owned(),
@@ -281,6 +282,7 @@ impl StoredTrace {
             system_fingerprint: &asked.fingerprint,
             messages,
             options: trace_options(&asked.options),
+            // Seeds are signed in requests too.
             seed: asked.options.seed.cast_signed(),
             answer,
             finish_reason,

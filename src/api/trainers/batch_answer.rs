@@ -46,6 +46,8 @@ where
         let mut begun = Vec::new();
         while let Some(piece) = pieces.next().await {
             begun.extend(piece?);
+            // Up to here an error has a status of its own. A longer answer is sent piece by piece, so that it is never
+            // in memory as a whole.
             if begun.len() > WHOLE {
                 let rest = pieces.map(|piece| {
                     piece.map(Bytes::from).inspect_err(|error| {

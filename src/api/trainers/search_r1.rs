@@ -95,6 +95,7 @@ pub(crate) async fn retrieve(
 
 fn retrieved(hit: Hit, scored: bool) -> RetrievedDocument {
     let Passage { id, title, text } = hit.passage;
+    // In wiki-18 the title stands in quotation marks.
     let document = WikiDocument { id, contents: format!("\"{title}\"\n{text}") };
     if scored { RetrievedDocument::Scored { document, score: hit.score } } else { RetrievedDocument::Bare(document) }
 }

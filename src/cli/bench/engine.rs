@@ -107,6 +107,7 @@ impl RateSamples {
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         ensure!(
+            // The decode rate is measured from the first token to the last, so it takes two.
             self.prompt > 0 && self.tokens > 1 && self.rounds > 0,
             "--prompt and --rounds must be at least 1, --tokens at least 2"
         );
@@ -132,6 +133,7 @@ impl Args {
             writeln!(out, "{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head())?;
         }
         let mut lines = Vec::new();
+        // The same prompts in every run, and random ones, so that the prefix cache finds nothing.
         let mut random = ChaCha8Rng::seed_from_u64(1);
         for &sequences in &self.sequences {
             let line = self.measure(&engine, sequences, threads, vocab, &files, &mut random).await?;
@@ -162,6 +164,7 @@ impl Args {
     ) -> anyhow::Result<EngineRates> {
         let mut ours = RateSamples::default();
         let mut peers: Vec<RateSamples> = files.iter().map(|_| RateSamples::default()).collect();
+        // Rounds alternate, so that a change of the machine's speed meets both.
         for _ in 0..self.rounds {
             ours.push(self.round(engine, sequences, vocab, random).await?);
             let Some(binary) = &self.llama else { continue };
@@ -171,6 +174,7 @@ impl Args {
             }
         }
         let (prefill, decode) = ours.medians();
+        // The best of the peer's files counts, for prefill and decode apart.
         let best = self.llama.as_ref().map(|_| {
             let medians = peers.iter_mut().map(RateSamples::medians);
             medians.fold((0.0_f64, 0.0_f64), |best, peer| (best.0.max(peer.0), best.1.max(peer.1)))
@@ -224,6 +228,7 @@ impl EngineRates {
 /// Decodes `tokens` tokens and returns the times of the first and the last.
 async fn decode(mut session: Session, tokens: usize) -> anyhow::Result<(Instant, Instant)> {
     let generate =
+        // Random prompts may lead to an early end, which would leave fewer tokens than are counted.
         Generate { sampling: SamplingParams::greedy(), max_tokens: tokens, ignore_eos: true, ..Generate::default() };
     let mut turn = session.generate(generate).await?;
     let mut first = None;

@@ -138,10 +138,12 @@ impl Args {
 
     fn searcher(&self) -> anyhow::Result<(Searcher, Vec<SearchMethod>)> {
         let threads = if self.threads == 0 { cores() } else { self.threads };
+        // Searches run in parallel, so one thread for each embedding is enough.
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(1)))?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
         let ways = if self.ways.is_empty() { SearchMethod::defaults(index.modes()) } else { self.ways.clone() };
+        // Longer than the measurement, so that the threads hang to its end.
         let find = HangingIndex { index, held: Duration::from_secs_f64(self.seconds + 1.0) };
         let timeout = Duration::from_millis(self.deadline_ms);
         let limits = SearchLimits { threads, waiting: assembly::SEARCHES_WAITING, timeout };
@@ -156,6 +158,7 @@ impl Args {
         clients: usize,
         hanging: usize,
     ) -> anyhow::Result<SearchLatency> {
+        // Hanging searches are to hold their threads, not to delay the measurement by a long deadline.
         let deadline = (Instant::now() + Duration::from_millis(200)).min(Instant::now() + self.deadline());
         let stuck: Vec<_> = (0..hanging)
             .map(|_| {
@@ -253,6 +256,7 @@ fn row(
         p50: quantile(&mut times, 0.5),
         p95: quantile(&mut times, 0.95),
         p99: quantile(&mut times, 0.99),
+        // Late searches count here, because they show whether the deadline holds.
         most: called.iter().map(|(time, _)| *time).fold(0.0, f64::max),
         timeouts: count(&SearchError::Timeout),
         refused: count(&SearchError::Busy),

@@ -126,6 +126,7 @@ impl Args {
                             return anyhow::Ok(timings);
                         }
                         let question = &questions[index % questions.len()];
+                        // Questions have seeds of their own, the same in every run.
                         timings.push(ask(&client, &model, question, max_tokens, index).await?);
                     }
                 })
@@ -212,6 +213,7 @@ fn report(timings: &[EpisodeTiming], clients: usize, seconds: f64, before: &str,
     let mut first: Vec<f64> = timings.iter().map(|timing| timing.first).collect();
     let mut answer: Vec<f64> = timings.iter().map(|timing| timing.answer).collect();
     let tokens: usize = timings.iter().map(|timing| timing.tokens).sum();
+    // The counters run since the server's start, so only their growth belongs to this run.
     let grown = |name: &str| metric(after, name) - metric(before, name);
     ServeReport {
         questions: timings.len(),

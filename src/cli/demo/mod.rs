@@ -52,7 +52,9 @@ impl Args {
     async fn serve(self) -> anyhow::Result<()> {
         let config = self.serve.resolve()?;
         let step_limit = config.model.device.step_limit;
+        // Signals are caught from here on, while weights are still being downloaded.
         let mut stop = Box::pin(stop_signal());
+        // Only if there is something to reload: a hang-up ends a process that does not catch it, as users expect.
         let hangups = (wants_trained(&config) || start::has_reloadable_files(&config)).then(Hangups::catch);
         let (server, model) = start::unless_stopped(prepare(config), stop.as_mut()).await?;
         start::reload_on_hangup(&server, hangups);
@@ -82,6 +84,7 @@ async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
     if config.retrieval.index.is_none() {
         let embedder = assembly::configured_embedder(&config)?;
         config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config, &embedder))?);
+        // The server uses it as well, so that it is not loaded twice.
         loaded = Some(embedder);
     }
     if wants_trained(&config) {

@@ -69,9 +69,11 @@ impl Args {
         self.k.dedup();
         let Some(&deepest) = self.k.last() else { anyhow::bail!("--k is empty") };
         ensure!(self.k[0] > 0 && deepest <= MAX_K, "--k must be from 1 to {MAX_K}");
+        // Opened first, so that a path that cannot be written fails before the measurement.
         let json = self.json.as_deref().map(ReportFile::open).transpose()?;
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let questions = Questions::read(&self.questions)?;
+        // Searches run in parallel, so one thread for each embedding is enough.
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(1)))?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;

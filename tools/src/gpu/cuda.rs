@@ -39,6 +39,7 @@ const BF16_BOUND: f64 = 0.05;
 /// Compares every kernel with its reference, for heads of width `dim`. Results before an error are in `kernels`.
 pub(super) fn kernels(ordinal: usize, dim: usize, seed: u64, kernels: &mut KernelCheck) -> anyhow::Result<()> {
     let mut found = Vec::new();
+    // Findings lie outside the closure, so that those before an error or a panic are kept.
     let checked = catch_panic(|| {
         Gpu::open(ordinal, dim)?.check(dim, seed, &mut found)?;
         Ok(())
@@ -83,6 +84,7 @@ pub(super) fn backend(
     let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit };
     let mut decoder = CudaDecoder::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)?;
     decoder.warm_up()?;
+    // The warm-up counts: a server is ready only after it.
     let plan = *decoder.plan();
     let ready = LoadTime {
         shape: shape.name.clone(),
@@ -102,6 +104,7 @@ pub(super) fn profiler(
     limit: Duration,
 ) -> Result<CudaProfiler, CudaError> {
     let blocks = steps.iter().map(UniformBatch::blocks).max();
+    // Without graphs, because the kernels of a graph cannot be timed one by one.
     let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: false, limit };
     CudaProfiler::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)
 }

@@ -89,6 +89,7 @@ pub(super) fn goals(report: &GpuReport) -> Vec<SpeedGoal> {
 fn text(report: &GpuReport) -> SpeedGoal {
     let found = report.agreement.iter().filter(|agreement| agreement.what == GREEDY);
     let (real, other): (Vec<_>, Vec<_>) = found.partition(|found| found.over.to_lowercase().contains(MODEL));
+    // One comparison that fails outweighs those that hold.
     let (measured, verdict) = match real.iter().find(|found| !found.holds).or(real.first()) {
         Some(found) => {
             let verdict = if found.holds { GoalVerdict::Met } else { GoalVerdict::Missed };
@@ -211,6 +212,7 @@ fn ratio(at: String, own: f64, peer: f64) -> Option<(String, f64)> {
 /// A non-empty `left` names missing measurements, without which the goal cannot be met.
 fn at_least(what: String, unit: GoalUnit, asked: f64, found: &[(String, f64)], left: &str) -> SpeedGoal {
     let reached = found.iter().all(|(_, value)| *value >= asked);
+    // A value that is too low misses the goal whatever is still unmeasured.
     let verdict = match reached {
         false => GoalVerdict::Missed,
         true if found.is_empty() || !left.is_empty() => GoalVerdict::NotMeasured,

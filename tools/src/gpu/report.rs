@@ -216,6 +216,7 @@ impl GpuReport {
         self.decode.extend(other.decode);
         self.prefill.extend(other.prefill);
         self.agentic.extend(other.agentic);
+        // A peer that --peer named goes before one that a report brings.
         self.peer = self.peer.take().or(other.peer);
         Ok(())
     }

@@ -129,6 +129,7 @@ impl Args {
         output.sync()?;
         for path in [&self.out, &self.held_out] {
             question_files::write(path)?;
+            // Read back, because the files may hold samples of an earlier, interrupted run as well.
             for sample in store::SampleReader::open(path)? {
                 stats.add(&sample?);
             }

@@ -96,6 +96,7 @@ impl Args {
         let (mut learner, base) = self.compute_args.learner(base_checkpoint, &recipe, Arc::clone(&team), gpu_plan)?;
         let take = |dir: &PathBuf| initial_policy::load("--init", dir, &recipe, &base, &mut learner);
         let origin = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
+        // The ranker's encoder stays at the initial values, which full training overwrites.
         let encoded = settings.active_ranker().is_some() && recipe.adapter.is_none();
         let measured = settings.reference == DpoReference::Initial || encoded;
         let initial = if measured { learner.values().to_vec() } else { Vec::new() };

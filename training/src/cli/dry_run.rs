@@ -68,6 +68,7 @@ pub(super) fn sft(
     writeln!(out, "steps      {steps} of {} trajectories, {} epochs", settings.batch, settings.epochs)?;
     writeln!(out, "per step   {plain} tokens, {computed} computed after sharing prompts, {targets} trained on")?;
     write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
+    // Shown before the measurement, which may take a while.
     out.flush()?;
     let speed = measure(learner, &training.batch(1), settings.pack_tokens)?;
     let seconds = steps as f64 * computed as f64 / speed;
@@ -245,6 +246,7 @@ fn write_memory(out: &mut impl Write, learner: &Learner, tokens: usize, gpu_plan
     if let Some(gpu_plan) = gpu_plan {
         return gpu_plan.write(out);
     }
+    // AdamW keeps two moments of every value.
     let optimizer = 2 * size_of::<f32>() * learner.values().len();
     let gib = (learner.bytes(tokens) + optimizer) as f64 / GIB;
     writeln!(out, "memory     {gib:.1} GiB with passes of {tokens} tokens")

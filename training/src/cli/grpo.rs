@@ -118,6 +118,7 @@ impl Args {
             let embedder = self.question_args.embedder(&team, &self.compute_args.host_args)?;
             let goal = |place| GrpoGoal::of(&settings.stages[place], place + 1, settings, Arc::clone(&embedder));
             let goals: Vec<GrpoGoal> = stages.map(goal).collect();
+            // Route weights and the teacher need the supporting passages even if no reward does.
             let weighed = settings.routes.is_some() || settings.active_teacher().is_some();
             let supported = weighed || goals.iter().any(|goal| goal.reward.needs_support());
             let (question_sets, index_facts) =
@@ -130,6 +131,7 @@ impl Args {
                 seed: recipe.seed,
                 goals: &goals,
                 earlier_steps,
+                // All stages, even if only one is trained: the schedule continues across them.
                 scheduled_steps: settings.stages.iter().map(|stage| stage.steps as u64).sum(),
                 question_sets: &question_sets,
                 policy: &policy,
@@ -235,6 +237,7 @@ impl Args {
         };
         let mut reference_hash = String::new();
         if let Some(dir) = &self.reference {
+            // The learner's buffers serve to load the reference, so its own values are put back afterwards.
             let own = learner.values().to_vec();
             (_, reference_hash) = initial_policy::load("--reference", dir, recipe, base, learner)?;
             reference = learner.values().to_vec();

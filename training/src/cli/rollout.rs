@@ -123,6 +123,7 @@ impl Args {
     fn answering_policy(&self, mut recipe: Recipe) -> anyhow::Result<AnsweringPolicy> {
         let mut adapter = None;
         let mut init = String::new();
+        // The facts record the recipe as it was given, not with the base that --init may put into it.
         let given = recipe.clone();
         let (mut base, _) = assembly::checkpoint(&recipe.base, self.host_args.cache.clone())?;
         let vocabulary = hash::vocabulary(&base.tokenizer);
@@ -228,6 +229,7 @@ impl RolloutJob<'_> {
         let Grpo { group, concurrent, .. } = self.settings;
         let made = self.made(out)?;
         let total = self.total();
+        // Enough questions to keep all places busy, or the measured rate would be too low.
         let few = TRIED.max(concurrent.div_ceil(*group)).min(self.questions.len());
         let began = Instant::now();
         let tried = rollouts(&self.policy, &self.questions[..few], &self.plan(1)).await?.rollouts.len();

@@ -157,6 +157,7 @@ impl GrpoTraining<'_> {
         }
         let tokens = self.settings.pack_tokens;
         match self.settings.reference {
+            // The learner still holds the frozen base, so without its adapter it is the reference.
             GrpoReference::Base if *learner.tune() != Tune::Full => {
                 most_probable_tokens(learner, views, count, tokens, true)
             }
@@ -205,6 +206,7 @@ impl TeacherView {
     fn of(rollout: &Rollout, runtime: &Runtime, protocol: &dyn Protocol) -> Result<Option<TeacherView>, AgentError> {
         let sample = &rollout.sample;
         let own = scored_mask(sample, protocol, &runtime.tokenizer);
+        // The losses read nothing after the last scored token.
         let Some(last) = own.iter().rposition(|&scored| scored) else { return Ok(None) };
         let mut tokens = prompt(runtime, protocol, &sample.question, &rollout.support)?;
         let teacher_prompt_tokens = tokens.len();
@@ -234,6 +236,7 @@ fn prompt(
 ) -> Result<Vec<u32>, AgentError> {
     let mut text = format!("{question}\n\n{PASSAGES_HEADER}");
     for (passage, number) in support.iter().zip(1..) {
+        // A passage of the support set must not write tags of the protocol into the prompt.
         let (harmless, _) = sanitize(passage, protocol.tags());
         text.push_str(&format!("\nDoc {number}: {harmless}"));
     }

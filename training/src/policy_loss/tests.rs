@@ -67,6 +67,7 @@ impl Verl {
             .map(|i| LossInputs { old: old[i], reference: reference[i], advantage: advantage[i] })
             .collect();
         let mut loss = PolicyLoss::new(terms, &inputs, 1.0 / inputs.len() as f64);
+        // The slopes are not needed: the call adds the target to the sums.
         for (target, (&logprob, &entropy)) in new.iter().zip(&entropy).enumerate() {
             loss.slope(target, Score { logprob, entropy });
         }
@@ -97,6 +98,7 @@ fn policy_loss() {
         for (case, trl) in verl.iter().zip(trl_v0_16) {
             as_in_verl(case);
             let terms =
+                // TRL does not bound the divergence, and its loss has no entropy bonus.
                 PolicyLossTerms { clip: case.clip, kl: trl.beta, divergence: KlEstimator::K3Unbounded, entropy: 0.0 };
             let means = case.means(terms);
             close(means.loss, trl.loss);
@@ -164,6 +166,7 @@ proptest! {
         let input = LossInputs { old: logprob + old, reference: logprob + reference, advantage };
         let ratio = f64::from(-old).exp();
         let room = 2.0 * f64::from(STEP);
+        // Kinks are at the ratios 1 ± clip, at equal probabilities, and at the bound of K3.
         prop_assume!((ratio.ln() - (1.0 - clip).ln()).abs() > room && (ratio.ln() - (1.0 + clip).ln()).abs() > room);
         prop_assume!(reference.abs() > 2.0 * STEP);
         let bound = kind.of(f64::from(logprob) + room, f64::from(logprob + reference)).1 == 0.0;

@@ -234,6 +234,7 @@ mod tests {
         };
         let whole = size(Precision::F32);
         let half = size(Precision::F16);
+        // More than half, because the header has the same size in both.
         assert!((0.45..0.75).contains(&(half / whole)), "{half} of {whole} bytes");
     }
 
@@ -248,6 +249,7 @@ mod tests {
         let mut first = learner(&weights);
         first.change(|values, _| values.iter_mut().for_each(|value| *value *= 0.5));
         let recipe = Recipe { adapter: None, ..tiny::recipe(temp.path()) };
+        // A file that is no part of a model must not be copied with it.
         std::fs::write(temp.path().join("optimizer.bin"), "not of a model").unwrap();
         let dir = temp.path().join("policy");
         write(&dir, &first, &recipe, &TrainingRecord::default(), base(temp.path())).unwrap();

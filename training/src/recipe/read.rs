@@ -27,6 +27,7 @@ impl Recipe {
     pub fn parse(text: &str, path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         let syntax = |error: toml::de::Error| RecipeError::Syntax { path: path.into(), reason: error.to_string() };
         let mut table: Table = text.parse().map_err(syntax)?;
+        // Replaced before anything is checked, so that overrides are checked like the file.
         for text in overrides {
             replace(&mut table, text)?;
         }
@@ -99,6 +100,7 @@ impl Recipe {
         let checks = checks.chain(self.sft.iter().flat_map(Sft::checks)).chain(self.grpo.iter().flat_map(Grpo::checks));
         let checks = checks.chain(self.dpo.iter().flat_map(Dpo::checks));
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
+        // Later, because these read values that the checks above have found valid.
         let wrong = wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw());
         wrong.or_else(|| self.recompute_flaw()).or_else(|| self.routes_flaw()).or_else(|| self.teacher_flaw())
     }
@@ -465,6 +467,7 @@ mod tests {
             let text = std::fs::read_to_string(&recipe).unwrap();
             let words = text.split(|c: char| c.is_whitespace() || "`:;,()".contains(c));
             for word in words.filter(|word| ["agent/", "src/", "training/"].iter().any(|top| word.starts_with(top))) {
+                // A path at the end of a sentence.
                 let place = word.trim_end_matches('.');
                 assert!(root.join(place).exists(), "{}: {place} is not there", recipe.display());
                 named += 1;
@@ -480,6 +483,7 @@ mod tests {
             let path = folder.join(format!("{name}.toml"));
             let recipe = Recipe::open(&path, &[]).unwrap();
             assert!(recipe.sft(&path).is_ok() && recipe.grpo(&path).is_ok(), "{name}");
+            // Runs and policies store the recipe in this form.
             let text = toml::to_string(&recipe).unwrap();
             assert_eq!(Recipe::parse(&text, &path, &[]).unwrap(), recipe, "{name}");
         }

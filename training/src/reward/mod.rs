@@ -99,17 +99,17 @@ pub enum RewardChoice {
     Efficiency(Efficiency),
     /// [`graph_r1::GraphR1`].
     GraphR1,
-    /// [`path_router::PathRouter`].
-    PathRouter(path_router::PathRouter),
+    /// [`path_router::PathRouterReward`].
+    PathRouter(path_router::PathRouterReward),
     /// [`graphrag_r1::Attenuated`].
     Attenuated(graphrag_r1::Attenuated),
     /// [`graphrag_r1::CostAware`].
     CostAware(graphrag_r1::CostAware),
-    /// [`tearag::TeaRag`].
+    /// [`tearag::TeaRagReward`].
     #[serde(rename = "tearag")]
-    TeaRag(tearag::TeaRag),
-    /// [`evo_rag::EvoRag`].
-    EvoRag(evo_rag::EvoRag),
+    TeaRag(tearag::TeaRagReward),
+    /// [`evo_rag::EvoRagReward`].
+    EvoRag(evo_rag::EvoRagReward),
 }
 
 impl RewardChoice {

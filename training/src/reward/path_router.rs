@@ -72,7 +72,7 @@ impl RouteWeights {
 /// forced answer counts as none, as in Graph-R1, which does not recognize the former and ends before the latter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct PathRouter {
+pub struct PathRouterReward {
     /// Weight of P. P is 0 if the supporting passages are not known.
     pub support: f64,
     /// Minimum F1 of a correct answer (θ_C). An exact match is always correct.
@@ -91,9 +91,9 @@ pub struct PathRouter {
     pub repeated: f64,
 }
 
-impl Default for PathRouter {
+impl Default for PathRouterReward {
     fn default() -> Self {
-        PathRouter {
+        PathRouterReward {
             support: 0.5,
             right: 0.5,
             enough: 0.1,
@@ -105,7 +105,7 @@ impl Default for PathRouter {
     }
 }
 
-impl PathRouter {
+impl PathRouterReward {
     /// Returns the shape reward of a trajectory whose answer is correct or not.
     fn shape(&self, sample: &Sample, right: bool) -> f64 {
         let (searches, repeats) = finds(sample);
@@ -137,7 +137,7 @@ fn finds(sample: &Sample) -> (usize, bool) {
     (fresh, again)
 }
 
-impl Reward for PathRouter {
+impl Reward for PathRouterReward {
     fn needs_support(&self) -> bool {
         true
     }
@@ -219,7 +219,7 @@ mod tests {
             (found(0.05, [&["p1"], &[]]), 1.0 + 0.025 - 0.25),
         ];
         for (at, (sample, expected)) in samples.iter().enumerate() {
-            let found = PathRouter::default().score(std::slice::from_ref(sample))[0].total;
+            let found = PathRouterReward::default().score(std::slice::from_ref(sample))[0].total;
             assert!((found - expected).abs() < 1e-9, "{at}: {found} {expected}");
         }
     }

@@ -12,10 +12,10 @@ use waymark_models::tokenizer::Tokenizer;
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::evaluate;
 
-use super::evo_rag::EvoRag;
+use super::evo_rag::EvoRagReward;
 use super::graph_r1::GraphR1;
 use super::graphrag_r1::Attenuated;
-use super::tearag::{TeaRag, part};
+use super::tearag::{TeaRagReward, part};
 use super::{Reward, RewardContext, TextSimilarity};
 use crate::data::scripted::{Author, ScriptedGenerator};
 use crate::dpo::{self, Preference};
@@ -144,7 +144,7 @@ async fn tearag() {
     };
     let play = async |turns: [String; 3]| {
         let mut sample = played("tearag", &turns.each_ref().map(String::as_str)).await;
-        sample.reward = Some(scored(&TeaRag::default(), &sample));
+        sample.reward = Some(scored(&TeaRagReward::default(), &sample));
         sample
     };
     let right = play(path("barn", "house", "Final answer:")).await;
@@ -173,7 +173,7 @@ async fn evo_rag() {
     const ANSWER: &str = "<think>a</think>\n<answer>red house</answer>";
     let turns = ["<search>the barn</search>", "<search>the moon</search>", "<backtrack></backtrack>"];
     let sample = played("evo-rag", &[&turns[..], &["<search>the house</search>", ANSWER]].concat()).await;
-    let parts = scored(&EvoRag::default(), &sample).parts;
+    let parts = scored(&EvoRagReward::default(), &sample).parts;
     let of = |name: &str| parts[name];
     assert_eq!((of("retrieval_bonus"), of("backtrack"), of("step"), of("answer")), (1.0, -1.0, -5.0, 1.0), "{parts:?}");
     assert!(of("overlap") < -0.5 && of("overlap") > -1.5, "{parts:?}");
@@ -183,7 +183,7 @@ async fn evo_rag() {
     for (between, refusal) in [(&["<think>no</think>"][..], -1.0), (&["<backtrack></backtrack>"], 1.0)] {
         let turns = [&["<search>the barn</search>", "<search>the house</search>"], between, &[refuse]].concat();
         let sample = played("evo-rag", &turns).await;
-        let parts = scored(&EvoRag::default(), &sample).parts;
+        let parts = scored(&EvoRagReward::default(), &sample).parts;
         assert_eq!((parts["refusal"], parts["answer"]), (refusal, 0.0), "{between:?} {parts:?}");
     }
 }

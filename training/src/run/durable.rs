@@ -16,7 +16,6 @@ use super::RunError;
 /// Writes a file atomically, replacing an existing one.
 ///
 /// # Errors
-///
 /// On an I/O error. An existing file is then unchanged.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
     write_with(path, |file| file.write_all(bytes))
@@ -25,7 +24,6 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
 /// Writes a file atomically like [`write()`], for contents too large to hold in memory twice.
 ///
 /// # Errors
-///
 /// Same as [`write()`], or the error of `fill`.
 pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), RunError> {
     // In the same directory, because a rename is atomic only within a file system.
@@ -49,7 +47,6 @@ pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Re
 /// describes.
 ///
 /// # Errors
-///
 /// On an I/O error, or the error of `fill`.
 pub fn folder<E: From<RunError>>(path: &Path, fill: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
     let draft = FolderDraft::begin(path).map_err(RunError::from)?;
@@ -61,7 +58,6 @@ pub fn folder<E: From<RunError>>(path: &Path, fill: impl FnOnce(&Path) -> Result
 /// process may write to `dir` at the same time.
 ///
 /// # Errors
-///
 /// On an I/O error.
 pub fn sweep(dir: &Path) -> Result<(), RunError> {
     let entries = match fs::read_dir(dir) {
@@ -93,7 +89,6 @@ pub(super) fn is_part(name: &str) -> bool {
 /// Syncs the parent directory of `path`, so that the entry survives a crash.
 ///
 /// # Errors
-///
 /// On an I/O error.
 pub(crate) fn sync_parent(path: &Path) -> Result<(), RunError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -22,7 +22,6 @@ impl RunFolder {
     /// `run.toml` marks a directory as a run.
     ///
     /// # Errors
-    ///
     /// If the directory is not empty, if another trainer starts there, or on an I/O error.
     pub fn create(dir: &Path, facts: &str) -> Result<RunFolder, RunError> {
         create(dir)?;
@@ -39,7 +38,6 @@ impl RunFolder {
     /// Opens an existing run for training.
     ///
     /// # Errors
-    ///
     /// If the directory holds no run, if another trainer has locked it, or on an I/O error.
     pub fn resume(dir: &Path) -> Result<RunFolder, RunError> {
         let RunFolder { dir, .. } = RunFolder::open(dir)?;
@@ -52,7 +50,6 @@ impl RunFolder {
     /// Opens a run for reading, even while a trainer is writing it.
     ///
     /// # Errors
-    ///
     /// If the directory holds no run.
     pub fn open(dir: &Path) -> Result<RunFolder, RunError> {
         if !RunFolder::is_run(dir) {

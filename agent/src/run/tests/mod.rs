@@ -197,9 +197,11 @@ impl Player {
         let banned = |id: u32| spec.sampling.logit_bias.iter().any(|&(other, bias)| other == id && bias < -1e8);
         let mut ids: VecDeque<u32> = self.tokenizer.encode(text, Specials::Literal).unwrap().into();
         ids.extend(spec.eos.first());
+        // A policy whose end token is banned writes what comes next instead.
         ids.retain(|&id| !banned(id));
         let mut matcher = Matcher::default();
         for made in 1.. {
+            // After its script the policy goes on, as a model does, until something ends the turn.
             let wanted = ids.pop_front().unwrap_or(u32::from(b'x'));
             let id = match &spec.allow {
                 Some(allow) if !allow.contains(&wanted) => allow[wanted as usize % allow.len()],

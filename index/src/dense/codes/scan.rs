@@ -21,7 +21,7 @@ pub(crate) struct Extremes {
 
 /// Rows that may still be among the best, each with an upper bound of its product.
 #[derive(Debug, Default)]
-struct Candidates {
+struct ScanCandidates {
     /// Lower bounds of the best `wanted` rows, as a heap with the smallest on top.
     sure: std::collections::BinaryHeap<std::cmp::Reverse<Ordered>>,
     rows: Vec<(u32, f64)>,
@@ -46,9 +46,9 @@ impl Ord for Ordered {
     }
 }
 
-impl Candidates {
-    fn of(wanted: usize) -> Candidates {
-        Candidates { wanted, ..Candidates::default() }
+impl ScanCandidates {
+    fn of(wanted: usize) -> ScanCandidates {
+        ScanCandidates { wanted, ..ScanCandidates::default() }
     }
 
     /// Returns the bound below which no row can be among the best.
@@ -94,8 +94,8 @@ impl Codes {
         gone: &dyn Fn(u32) -> bool,
     ) -> Option<Extremes> {
         let coded = CodedQuery::of(query);
-        let mut largest = Candidates::of(k.max(1));
-        let mut least = Candidates::of(1);
+        let mut largest = ScanCandidates::of(k.max(1));
+        let mut least = ScanCandidates::of(1);
         let mut products = Vec::with_capacity(ROWS);
         // Standard bound on the rounding error of a sum in `f32`, with room for the lanes of `dot`.
         let rounding = (query.len() + 64) as f64 * f64::from(f32::EPSILON);

@@ -102,7 +102,9 @@ impl Graph {
             fresh: Vec::new(),
             gone: Vec::new(),
         };
+        // These steps number the new nodes, so their order must be the same whenever a record is applied.
         change.reach(changes.documents.bound());
+        // A passage that is replaced is in both lists; what it states now is marked last, and that counts.
         for &passage in changes.left {
             change.leave(passage)?;
         }
@@ -168,6 +170,7 @@ impl GraphChange<'_> {
         }
         let counts = &mut self.new.delta.counts;
         counts.origins[self.old.origin(passage) as usize] -= 1;
+        // Origin 0 stands for a passage without statements, which it is until it comes again.
         counts.origins[0] += 1;
         self.new.delta.facts_of.insert(passage, Arc::default());
         Ok(())
@@ -205,6 +208,7 @@ impl GraphChange<'_> {
             }
             // A fact about a phrase and itself joins nothing.
             if subject != object {
+                // Edges have no direction.
                 *self.pairs.entry((subject.min(object), subject.max(object))).or_default() += sign;
             }
         }
@@ -219,6 +223,7 @@ impl GraphChange<'_> {
         let text: Arc<str> = text.into();
         let node = self.add_node(AdjacentNode::Phrase(phrase));
         self.new.delta.phrase_ids.insert(Arc::clone(&text), phrase);
+        // `vectors` sets the vectors of all new phrases at once.
         self.new.delta.phrases.push(AddedPhrase { text, vector: Arc::default(), node });
         phrase
     }
@@ -261,7 +266,9 @@ impl GraphChange<'_> {
             self.new.delta.passages_of.insert(phrase, now.into());
         }
         let counts = &mut self.new.delta.counts;
+        // Added before it is subtracted, as the numbers are unsigned.
         counts.phrases = counts.phrases + self.fresh.len() as u64 - self.gone.len() as u64;
+        // In any order: every fact has a list of its own.
         for (&fact, changes) in &self.stating {
             let before = self.old.passages_of_fact(fact);
             let now = relisted(before, changes);

@@ -53,6 +53,7 @@ pub(super) struct AnswerJournal {
 impl AnswerJournal {
     /// Opens the journal at `path`, creating it if needed, and indexes the complete answers of `model`.
     pub(super) fn open(path: &Path, model: &str) -> Result<AnswerJournal, IndexError> {
+        // An existing file is not truncated: it may be no journal at all, and answers cost money.
         let opened = File::options().read(true).write(true).create(true).truncate(false).open(path);
         let file = opened.map_err(IndexError::io("open", path))?;
         let model = model.to_owned();
@@ -84,6 +85,7 @@ impl AnswerJournal {
             }
             self.end += read as u64;
         }
+        // An empty file, or one with the beginning of a line, may become a journal.
         if !ours && (self.end > 0 || !begins_line(&bytes)) {
             let path = self.path.display();
             let message = format!(

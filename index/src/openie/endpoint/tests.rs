@@ -37,6 +37,7 @@ impl Complete for Scripted {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let now = 1 + self.at_once.fetch_add(1, Ordering::SeqCst);
         self.most_at_once.fetch_max(now, Ordering::SeqCst);
+        // Long enough for calls to overlap.
         std::thread::sleep(Duration::from_millis(2));
         self.at_once.fetch_sub(1, Ordering::SeqCst);
         let question = &messages.last().unwrap().content;
@@ -49,6 +50,7 @@ impl Complete for Scripted {
             return reply(&format!("{{\"named_entities\": [{:?}, {:?}]}}", question.lines().next().unwrap(), "x"));
         }
         let title = question.lines().nth(2).unwrap();
+        // The second triple is malformed, and has to be left out without an error.
         reply(&format!("{{\"triples\": [[{title:?}, \"is\", \"x\"], [1, 2]]}}"))
     }
 }
@@ -106,6 +108,7 @@ fn every_passage_is_asked_about_once_and_several_at_a_time() {
     for (number, triples) in all.iter().enumerate() {
         assert_eq!(*triples, [Triple::new(format!("t{number:03}"), "is", "x")]);
     }
+    // Two calls per passage: its names, then its triples.
     assert_eq!(model.calls(), 80);
     let most = model.most_at_once.load(Ordering::SeqCst);
     assert!((2..=4).contains(&most), "{most} at once");
@@ -221,5 +224,6 @@ fn a_sink_that_fails_ends_it() {
     let numbers: Vec<u32> = (0..100).collect();
     let failed = endpoint.extract(&corpus(100), &numbers, &mut |_, _| Err(IndexError::TooLarge { limit: 1 }));
     assert!(matches!(failed, Err(IndexError::TooLarge { .. })));
+    // Those at work when the sink fails may still end.
     assert!(model.calls() < 60, "{}", model.calls());
 }

@@ -185,6 +185,7 @@ mod tests {
             study.learn(&mut learnt, &pairs(HEADS, own), 7);
             study.measure(LinearHeads::new(&learnt.values, 2), &judged)
         });
+        // The judged labels of the first head alternate with the first number, the others do not.
         assert_eq!((total.heads[0], total.heads[1]), (Some(0.5), Some(1.0)));
         assert_eq!((own.heads[0], own.heads[1]), (Some(1.0), Some(1.0)));
         assert!(own.accuracy == 1.0 && own.loss < total.loss, "{own:?} {total:?}");

@@ -9,7 +9,7 @@ use crate::sample::Sample;
 /// Pairs each trajectory that is good enough with the worst remaining one that fails in a known way.
 ///
 /// The thresholds of the paper's eq. 14 and of its kinds of rejection were not published, so the defaults are ours. The
-/// rule uses the reward parts of [`TeaRagRule`](crate::reward::tearag::TeaRag); a question without `R_p` counts as
+/// rule uses the reward parts of [`TeaRagReward`](crate::reward::tearag::TeaRagReward); a question without `R_p` counts as
 /// single-hop.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -87,6 +87,7 @@ async fn all_weights_train_and_the_engine_uses_them_at_once() {
 async fn interrupted_training_ends_in_the_same_weights() {
     let temp = tempfile::tempdir().unwrap();
     let weights = tiny::weights(temp.path(), 259);
+    // An adapter and full weights reach the rollout engine in different ways.
     for learner in [tiny::learner, tiny::whole] {
         interrupted(&weights, &temp.path().join(format!("{}", learner(&weights).values().len())), learner).await;
     }
@@ -121,6 +122,7 @@ fn flat_groups_carry_no_policy_gradient() {
     let settings = Grpo { loss, ..settings() };
     let learnt: Vec<bool> = (0..30).map(|at| at >= 20).collect();
     let tokens: Vec<Vec<u32>> =
+        // The first 20 tokens, the prompt, are the same in all trajectories; `own` changes the rest.
         (0..12u32).map(|own| (0..30).map(|at| (at * (1 + at / 20 * own)) % 48).collect()).collect();
     let gradients = |skip: bool| {
         let mut learner = tiny::learner(&weights);

@@ -38,7 +38,7 @@ const LATE: f64 = 0.3;
 /// repetition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct EvoRag {
+pub struct EvoRagReward {
     /// Stage, which determines the weights.
     pub stage: EvoRagStage,
     /// Change of the weights within an episode. Serialized only if it is fixed, so that runs started before this
@@ -49,13 +49,13 @@ pub struct EvoRag {
     pub steps: usize,
 }
 
-impl Default for EvoRag {
+impl Default for EvoRagReward {
     fn default() -> Self {
-        EvoRag { stage: EvoRagStage::First, schedule: WeightSchedule::Dynamic, steps: 20 }
+        EvoRagReward { stage: EvoRagStage::First, schedule: WeightSchedule::Dynamic, steps: 20 }
     }
 }
 
-impl EvoRag {
+impl EvoRagReward {
     /// Returns the unweighted rewards of each step.
     fn rewards(&self, sample: &Sample, similarity: &TextSimilarity) -> Vec<StepRewards> {
         let mut queries: Vec<&str> = Vec::new();
@@ -110,7 +110,7 @@ impl EvoRag {
     }
 }
 
-impl Reward for EvoRag {
+impl Reward for EvoRagReward {
     fn needs_support(&self) -> bool {
         true
     }

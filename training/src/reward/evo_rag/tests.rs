@@ -35,7 +35,7 @@ fn sample(turns: &[Turn<'_>], answer: Option<&str>) -> Sample {
 
 /// Returns the step rewards of an episode with embedded queries.
 fn rewards(sample: &Sample) -> Vec<StepRewards> {
-    let reward = EvoRag::default();
+    let reward = EvoRagReward::default();
     let embedder: Arc<dyn waymark_index::Embed> = Arc::new(Embedding::Mock);
     let similarity = TextSimilarity::of(embedder.as_ref(), reward.texts(sample, &RewardContext::default())).unwrap();
     reward.rewards(sample, &similarity)
@@ -122,15 +122,15 @@ fn totals_weight_each_step() {
     let answer = Action::Answer { text: "red house".to_owned() };
     let turns: &[Turn<'_>] = &[(search("one two"), &["a"]), (answer, &[])];
     let sample = [sample(turns, Some("red house"))];
-    let total = |stage| EvoRag { stage, ..EvoRag::default() }.score(&sample)[0].total;
+    let total = |stage| EvoRagReward { stage, ..EvoRagReward::default() }.score(&sample)[0].total;
     // Table 1: at time 0 the bonus has weight 2 and a step 0.02; at time 1 of 20, a step has 0.0215 and the answer
     // 0.0525.
     assert!((total(EvoRagStage::First) - (2.0 - 0.02 - 0.0215 + 0.0525)).abs() < 1e-12);
     // Stage 2: 1 and 0.05, then 0.0525 and 0.145.
     assert!((total(EvoRagStage::Second) - (1.0 - 0.05 - 0.0525 + 0.145)).abs() < 1e-12);
     let forced = [Sample { forced: vec![(1, 2)], ..sample[0].clone() }];
-    assert_eq!(EvoRag::default().score(&forced)[0].parts["answer"], 0.0);
-    let parts = &EvoRag::default().score(&sample)[0].parts;
+    assert_eq!(EvoRagReward::default().score(&forced)[0].parts["answer"], 0.0);
+    let parts = &EvoRagReward::default().score(&sample)[0].parts;
     assert_eq!((parts["step"], parts["answer"], parts["retrieval_bonus"]), (-2.0, 1.0, 1.0));
     // The weighted components add up to the total.
     let weighed = |name: &str| parts[&format!("{}{name}", part::WEIGHED)];
@@ -143,7 +143,7 @@ fn totals_weight_each_step() {
 fn fixed_schedules_keep_the_initial_weights() {
     let turns: Vec<Turn<'_>> = vec![(Action::Invalid, &[]); 20];
     let sample = [sample(&turns, None)];
-    let total = |schedule, stage| EvoRag { schedule, stage, ..EvoRag::default() }.score(&sample)[0].total;
+    let total = |schedule, stage| EvoRagReward { schedule, stage, ..EvoRagReward::default() }.score(&sample)[0].total;
     // Twenty steps: the step cost is 0.02 in stage 1 and 0.05 in stage 2, and the last step is at time 19 of 20.
     for (stage, from, to) in [(EvoRagStage::First, 0.02, 0.05), (EvoRagStage::Second, 0.05, 0.10)] {
         assert!((total(WeightSchedule::Fixed, stage) + 20.0 * from).abs() < 1e-12, "{stage:?}");
@@ -155,11 +155,11 @@ fn fixed_schedules_keep_the_initial_weights() {
 #[test]
 fn only_fixed_schedules_are_serialized() {
     let old = r#"{"stage":"second","steps":20}"#;
-    let usual: EvoRag = serde_json::from_str(old).unwrap();
-    assert_eq!(usual, EvoRag { stage: EvoRagStage::Second, ..EvoRag::default() });
+    let usual: EvoRagReward = serde_json::from_str(old).unwrap();
+    assert_eq!(usual, EvoRagReward { stage: EvoRagStage::Second, ..EvoRagReward::default() });
     assert_eq!(serde_json::to_string(&usual).unwrap(), old);
-    let fixed = EvoRag { schedule: WeightSchedule::Fixed, ..usual };
+    let fixed = EvoRagReward { schedule: WeightSchedule::Fixed, ..usual };
     let text = serde_json::to_string(&fixed).unwrap();
     assert!(text.contains(r#""schedule":"fixed""#), "{text}");
-    assert_eq!(serde_json::from_str::<EvoRag>(&text).unwrap(), fixed);
+    assert_eq!(serde_json::from_str::<EvoRagReward>(&text).unwrap(), fixed);
 }

@@ -26,7 +26,7 @@ const EVIDENCE: &str = "Reference";
 /// answer earns nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TeaRag {
+pub struct TeaRagReward {
     /// Mapping of cosine similarities to the range from 0 to 1.
     pub relevance: Relevance,
 }
@@ -50,7 +50,7 @@ struct PathStep<'a> {
     summary: Option<&'a str>,
 }
 
-impl TeaRag {
+impl TeaRagReward {
     /// Returns how well the best matching text covers each gold passage: the memory vector (eq. 9 to 11), summed and
     /// divided by the number of steps (eq. 12). Exceeds 1 if there are fewer steps than passages and a step covers
     /// several of them.
@@ -74,7 +74,7 @@ impl TeaRag {
     }
 }
 
-impl Reward for TeaRag {
+impl Reward for TeaRagReward {
     fn texts(&self, sample: &Sample, context: &RewardContext<'_>) -> Vec<String> {
         if !is_multi_hop(context.support) {
             return Vec::new();

@@ -62,7 +62,7 @@ fn path() -> Sample {
 
 fn scored(sample: &Sample, support: &[&str]) -> RewardValue {
     let support: Vec<String> = support.iter().map(|text| (*text).to_owned()).collect();
-    let reward = TeaRag { relevance: Relevance::Cosine {} };
+    let reward = TeaRagReward { relevance: Relevance::Cosine {} };
     let context = RewardContext { cost: 0.0, support: &support };
     let similarity = TextSimilarity::of(&Circle, reward.texts(sample, &context)).unwrap();
     reward.score_in_context(&[sample], &[context], &similarity).remove(0)
@@ -116,6 +116,7 @@ fn incomplete_paths_have_no_format_reward() {
         assert!(whole.text.contains(from), "{from}");
         Sample { text: whole.text.replace(from, to), ..whole.clone() }
     };
+    // A search with a query but without a key entity.
     let nameless = TurnAction { action: Action::Search(PolicySearch::plain("Which?")), ..whole.actions[1].clone() };
     let broken = [
         act(1, search(2, "Italy", "Which? @60", None)),
@@ -186,7 +187,7 @@ struct Process {
 
 #[test]
 fn memory_is_divided_by_steps() {
-    let reward = TeaRag { relevance: Relevance::Cosine {} };
+    let reward = TeaRagReward { relevance: Relevance::Cosine {} };
     for Process { memory_vector, steps, reward: expected } in cases("derived_formulas", "tearag_process") {
         // One text, and one angle per gold passage whose cosine is the expected coverage.
         let support: Vec<String> =

@@ -96,7 +96,6 @@ impl MetricsFile {
     /// of step 0 itself.
     ///
     /// # Errors
-    ///
     /// If a finished line is not a row, or on an I/O error.
     pub fn resume(path: &Path, step: u64) -> Result<MetricsFile, RunError> {
         let bytes = match fs::read(path) {
@@ -124,7 +123,6 @@ impl MetricsFile {
     /// Appends a row in a single write, so that a concurrent reader sees all of it or none.
     ///
     /// # Errors
-    ///
     /// If the row has a smaller step than the last one, if a value has a reserved name, or on an I/O error.
     pub fn append(&mut self, row: &MetricsRow) -> Result<(), RunError> {
         if row.step < self.last {
@@ -140,7 +138,6 @@ impl MetricsFile {
     /// that the checkpoint includes.
     ///
     /// # Errors
-    ///
     /// On an I/O error.
     pub fn sync(&self) -> Result<(), RunError> {
         self.file.sync_data().map_err(RunError::io("sync", &self.path))
@@ -149,7 +146,6 @@ impl MetricsFile {
     /// Reads all rows in file order. An unfinished last line is skipped. A missing file has no rows.
     ///
     /// # Errors
-    ///
     /// If a finished line is not a row, or on an I/O error.
     pub fn read(path: &Path) -> Result<Vec<MetricsRow>, RunError> {
         match fs::read(path) {

@@ -26,7 +26,6 @@ use super::{MetricsFile, RunError, RunFolder, durable};
 /// be in progress.
 ///
 /// # Errors
-///
 /// If the metrics cannot be read, or on an I/O error.
 pub fn report(run: &RunFolder) -> Result<(), RunError> {
     let rows = MetricsFile::read(&run.metrics())?;

@@ -31,7 +31,6 @@ impl EventWriter {
     /// run.
     ///
     /// # Errors
-    ///
     /// On an I/O error.
     pub fn resume(dir: &Path, step: u64) -> Result<EventWriter, RunError> {
         fs::create_dir_all(dir).map_err(RunError::io("create", dir))?;
@@ -49,7 +48,6 @@ impl EventWriter {
     /// not finite are written too, and TensorBoard marks them.
     ///
     /// # Errors
-    ///
     /// On an I/O error.
     pub fn append(&mut self, row: &MetricsRow) -> Result<(), RunError> {
         let tag = |name: &str| if name.contains('/') { name.to_owned() } else { format!("{}/{name}", row.phase) };

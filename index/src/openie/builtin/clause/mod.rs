@@ -1,5 +1,9 @@
 //! Extracts the statements of one sentence, clause by clause.
 
+mod naming;
+mod words;
+
+use self::words::{is_auxiliary, is_kin, is_particle, join};
 use super::UniqueTriples;
 use super::brackets;
 use super::chunk::{SentenceChunk, Verb};
@@ -9,16 +13,15 @@ use super::referent::Referents;
 use super::token::WordToken;
 use crate::triple::Triple;
 
-/// Maximum bytes of a resolved name; longer phrases name nothing.
-const LONGEST_NAME: usize = 1024;
 /// Maximum bytes of verbs joined by `and`, or of nouns joined by `of`, before nothing more is joined.
 const LONGEST_JOINED: usize = 256;
 /// Maximum number of tokens read in brackets.
 const LONGEST_ASIDE: usize = 256;
 
 /// Connection of a phrase to the one before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Link {
+    #[default]
     None,
     Comma,
     And,
@@ -39,7 +42,7 @@ pub(super) struct Clauses<'p, 'a> {
 }
 
 /// State of the clause being read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ClauseState {
     subjects: Vec<String>,
     /// Aspect of the subject under discussion: `father` in `Her father was`.
@@ -71,30 +74,6 @@ struct ClauseState {
     relative: bool,
 }
 
-impl ClauseState {
-    fn new() -> ClauseState {
-        ClauseState {
-            subjects: Vec::new(),
-            facet: String::new(),
-            thing: false,
-            opening: Vec::new(),
-            verb: None,
-            copula: false,
-            noun: String::new(),
-            direct: false,
-            preposition: None,
-            relation: String::new(),
-            object: None,
-            named: false,
-            owned: None,
-            dated: false,
-            link: Link::None,
-            outer: None,
-            relative: false,
-        }
-    }
-}
-
 impl<'p, 'a> Clauses<'p, 'a> {
     /// Prepares to read the sentence `tokens` of `text`, split into `chunks`.
     pub(super) fn new(
@@ -105,7 +84,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         referents: &'p mut Referents,
         triples: &'p mut UniqueTriples,
     ) -> Clauses<'p, 'a> {
-        Clauses { text, tokens, chunks, first, referents, triples, state: ClauseState::new() }
+        Clauses { text, tokens, chunks, first, referents, triples, state: ClauseState::default() }
     }
 
     /// Reads the sentence to its end.
@@ -136,7 +115,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     /// Ends a clause. A clause without a verb of its own describes the title: `Born in Paris.`
     fn close(&mut self) {
-        let state = std::mem::replace(&mut self.state, ClauseState::new());
+        let state = std::mem::take(&mut self.state);
         if state.subjects.is_empty() {
             let title = self.referents.title().to_owned();
             for (words, object) in state.opening.iter().filter(|(words, _)| words.contains(' ')) {
@@ -146,7 +125,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 
     fn phrase(&mut self, phrase: Phrase, at: usize) {
-        let link = std::mem::replace(&mut self.state.link, Link::None);
+        let link = std::mem::take(&mut self.state.link);
         self.relate_role(phrase);
         let Some(text) = self.resolve(phrase) else {
             self.state.preposition = None;
@@ -177,8 +156,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             return self.extend_subject(phrase, text, link);
         }
         if link != Link::None && self.is_followed_by_verb(at) && self.state.preposition.is_none() {
-            let outer = ClauseState::new();
-            self.state = outer;
+            self.state = ClauseState::default();
             return self.begin(phrase, text);
         }
         self.object(phrase, text, link, at);
@@ -345,7 +323,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 
     fn verb(&mut self, verb: Verb, at: usize) {
-        let link = std::mem::replace(&mut self.state.link, Link::None);
+        let link = std::mem::take(&mut self.state.link);
         let mut words = self.verb_words(verb);
         // `written and directed by`.
         // The verb before stands two chunks back, in front of the comma or `and`.
@@ -412,6 +390,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         }
         if let (true, Some(object)) = (state.verb.is_some() && state.named, state.object.clone()) {
             let subjects = std::mem::replace(&mut state.subjects, vec![object]);
+            // Of nested clauses, the outermost subjects are those to return to.
             state.outer.get_or_insert(subjects);
         }
         state.verb = None;
@@ -436,73 +415,6 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn is_followed_by_verb(&self, at: usize) -> bool {
         let mut rest = self.chunks[at + 1..].iter().filter(|chunk| !matches!(chunk, SentenceChunk::Aside { .. }));
         matches!(rest.next(), Some(SentenceChunk::Verb(verb)) if verb.finite)
-    }
-
-    /// Emits statements from a name's role and owner: `his son Henry`, `singer Marvin Gaye`.
-    fn relate_role(&mut self, phrase: Phrase) {
-        let (Some((start, end)), Some(name)) = (phrase.role(), self.resolve(phrase)) else { return };
-        let role = self.slice(start, end).to_owned();
-        match phrase.owner.and_then(|owner| self.owner(owner)) {
-            Some(owner) => self.emit(&owner, &role, &name),
-            None if role.starts_with(char::is_lowercase) && is_person_noun(&role) => self.emit(&name, "is", &role),
-            None => {}
-        }
-    }
-
-    fn owner(&mut self, (start, end): (usize, usize)) -> Option<String> {
-        let text = self.slice(start, end);
-        if text.len() > LONGEST_NAME {
-            return None;
-        }
-        if self.tokens[start].tag != WordTag::Owner {
-            let name = unquoted(text);
-            if self.referents.is_class(&self.tokens[end - 1].text.to_lowercase()) {
-                return Some(self.referents.title().to_owned());
-            }
-            let full = self.referents.full(&name).map_or_else(|| name.clone(), str::to_owned);
-            self.referents.see(&full);
-            return Some(full);
-        }
-        if text == "whose" {
-            return self.state.object.clone().or_else(|| self.state.subjects.first().cloned());
-        }
-        self.referents.pronoun(text)
-    }
-
-    /// Returns the name that a phrase stands for in triples.
-    fn resolve(&mut self, phrase: Phrase) -> Option<String> {
-        if self.slice(phrase.start, phrase.end).len() > LONGEST_NAME {
-            return None;
-        }
-        match phrase.kind {
-            PhraseKind::Pronoun => self.referents.pronoun(self.slice(phrase.start, phrase.end)),
-            PhraseKind::Name => {
-                let name = unquoted(self.slice(phrase.name, phrase.end));
-                let opens = self.first && self.state.subjects.is_empty() && self.state.preposition.is_none();
-                if opens && self.referents.resembles(&name) {
-                    let title = self.referents.title().to_owned();
-                    if name.contains(' ') && !self.referents.is_variant(&name) {
-                        self.emit(&title, "also known as", &name);
-                    }
-                    return Some(title);
-                }
-                let full = self.referents.full(&name).map_or(name, str::to_owned);
-                if self.tokens[phrase.name].tag != WordTag::Quote {
-                    self.referents.see(&full);
-                }
-                Some(full)
-            }
-            PhraseKind::Thing
-                if phrase.definite
-                    && phrase.owner.is_none()
-                    && phrase.end - phrase.start == 1
-                    && !(self.state.copula && self.state.preposition.is_none())
-                    && self.referents.is_class(&self.head(phrase)) =>
-            {
-                Some(self.referents.title().to_owned())
-            }
-            _ => Some(unquoted(self.slice(phrase.start, phrase.end))),
-        }
     }
 
     fn verb_words(&self, verb: Verb) -> String {
@@ -533,56 +445,4 @@ impl<'p, 'a> Clauses<'p, 'a> {
         }
         self.triples.add(Triple::new(subject, relation, object));
     }
-}
-
-fn is_auxiliary(word: &str) -> bool {
-    matches!(word, "is" | "are" | "was" | "were" | "be" | "been" | "being" | "has" | "have" | "had" | "having")
-}
-
-/// Recognizes adverbs that are part of a verb's meaning.
-fn is_particle(word: &str) -> bool {
-    matches!(word, "up" | "down" | "out" | "away" | "back" | "not" | "off" | "over")
-}
-
-/// Removes quotation marks, and commas inside them.
-fn unquoted(text: &str) -> String {
-    let text: String = text.chars().filter(|char| !matches!(char, '“' | '”' | '«' | '»')).collect();
-    text.trim_matches([' ', ',', ';']).to_owned()
-}
-
-/// Returns `true` if `role` ends in a noun for a person: `singer`, `biologist`, `king`.
-fn is_person_noun(role: &str) -> bool {
-    let last = role.rsplit(' ').next().unwrap_or(role);
-    ["er", "or", "ist", "ress", "ian", "king", "queen", "man", "woman"].iter().any(|end| last.ends_with(end))
-        || is_kin(last)
-}
-
-fn is_kin(word: &str) -> bool {
-    matches!(
-        word,
-        "son"
-            | "daughter"
-            | "child"
-            | "brother"
-            | "sister"
-            | "wife"
-            | "husband"
-            | "widow"
-            | "mother"
-            | "father"
-            | "nephew"
-            | "niece"
-            | "grandson"
-            | "granddaughter"
-            | "cousin"
-            | "consort"
-            | "spouse"
-            | "sibling"
-            | "descendant"
-    )
-}
-
-fn join(words: &[&str]) -> String {
-    let words: Vec<&str> = words.iter().copied().filter(|word| !word.is_empty()).collect();
-    words.join(" ")
 }

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::Path;
-use std::sync::Arc;
+mod faults;
+mod sampling;
+mod weights;
+
 use std::time::Duration;
 
 use rand::{Rng, RngExt, SeedableRng};
@@ -12,11 +14,10 @@ use tokio::time::{sleep, timeout};
 use waymark_engine::mock::Random;
 use waymark_engine::{
     Engine, EngineConfig, EngineError, Generate, Health, MockBackend, Origin, Session, SessionOptions, SessionState,
-    StopSet, TokenStep, TurnFinish,
+    TokenStep, TurnFinish,
 };
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
-use waymark_models::weights::Weights;
 
 const VOCAB: usize = 259;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -86,6 +87,7 @@ async fn wait_free(engine: &Engine) {
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_clients_share_a_pool_of_two_requests() {
     let config = EngineConfig { step_tokens: 64, max_batch_rows: 8, ..EngineConfig::default() };
+    // Requests end with 75 to 124 tokens, which take 5 to 8 of these blocks.
     let engine = start(mock().with_blocks(14), config);
     let clients = (0..50).map(|client| {
         let engine = engine.clone();
@@ -102,6 +104,7 @@ async fn fifty_clients_share_a_pool_of_two_requests() {
         client.await.unwrap();
     }
     wait_free(&engine).await;
+    // Otherwise the pool was never short, and nothing was tested.
     assert!(engine.counters().evictions_total.get() + engine.counters().preemptions_total.get() > 0);
 }
 
@@ -143,6 +146,7 @@ async fn cancels_at_random_moments_give_all_blocks_back() {
 async fn a_dropped_session_is_gone_within_two_steps() {
     let time = Duration::from_millis(20);
     let engine = start(mock().with_time(time, Duration::ZERO), EngineConfig { step_tokens: 32, ..Default::default() });
+    // 2,000 tokens take 63 steps of prefill, and 20 take one.
     for tokens in [2000, 20] {
         // In the middle of a prefill, then of a decode.
         let mut session = session(&engine, &prompt(3, tokens));
@@ -189,6 +193,7 @@ async fn a_prompt_seen_before_comes_from_the_cache() {
     drop(first);
     let mut again = session(&engine, &prompt(1, 100));
     run(&mut again, greedy(30)).await.unwrap();
+    // Only whole blocks of 16 tokens are shared.
     assert_eq!(again.cached_prompt_tokens(), 96);
     // What was sampled is shared as well; and of a prompt that is known to its last token one block is computed.
     let mut longer = session(&engine, &ids(&again)[..128]);
@@ -208,6 +213,7 @@ async fn choices_of_one_prompt_compute_it_once() {
     let engine = start(backend, EngineConfig::default());
     let mut sessions: Vec<Session> = (0..4).map(|_| session(&engine, &prompt(1, 200))).collect();
     futures::future::join_all(sessions.iter_mut().map(|session| run(session, greedy(5)))).await;
+    // The first computes all of it; each other one computes only the 8 tokens after the last whole block.
     assert_eq!(engine.counters().prefill_tokens_total.get(), 200 + 3 * 8);
     assert_eq!(sessions.iter().map(Session::cached_prompt_tokens).sum::<usize>(), 3 * 192);
 }
@@ -226,6 +232,7 @@ async fn thirty_two_clients_take_the_steps_of_one() {
     let ends = futures::future::join_all(crowd.iter_mut().map(|session| run(session, greedy(TOKENS)))).await;
     assert!(ends.into_iter().all(|end| end.unwrap().0.len() == TOKENS));
     let many = engine.counters().steps_total.get() - one;
+    // Twice as many, because not all arrive in the same step.
     assert!(many <= 2 * one, "{many} steps for 32 of them, {one} for one");
 }
 
@@ -253,6 +260,7 @@ async fn time_between_passes_is_told_apart_from_their_own_and_from_rest() {
 #[tokio::test]
 async fn a_snapshot_tells_who_holds_what() {
     let backend = mock().with_time(Duration::from_millis(2), Duration::ZERO);
+    // One row, so that the second session has to wait.
     let engine = start(backend, EngineConfig { max_batch_rows: 1, ..EngineConfig::default() });
     let mut first = session(&engine, &prompt(1, 40));
     let mut second = session(&engine, &prompt(2, 40));
@@ -271,35 +279,6 @@ async fn a_snapshot_tells_who_holds_what() {
     assert!(engine.snapshot().await.unwrap().sessions.is_empty());
     engine.shutdown().await;
     assert!(matches!(engine.snapshot().await.unwrap_err(), EngineError::Dead(_)));
-}
-
-#[tokio::test]
-async fn an_adapter_that_panics_when_it_is_loaded_concerns_nobody_else() {
-    let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
-    let faults = backend.faults();
-    let engine = start(backend, EngineConfig::default());
-    let dir = tempfile::tempdir().unwrap();
-    faults.panic_on_load(true);
-    let mut session = session(&engine, &prompt(1, 40));
-    let (end, refused) = tokio::join!(run(&mut session, greedy(30)), engine.load_adapter(dir.path().into()));
-    assert_eq!(end.unwrap().0.len(), 30);
-    assert!(matches!(refused.unwrap_err(), EngineError::Adapter(reason) if reason.contains("panic")));
-    faults.panic_on_load(false);
-    assert!(engine.load_adapter(dir.path().into()).await.is_ok());
-    assert_eq!(engine.health(), Health::Ready);
-}
-
-#[tokio::test]
-async fn an_adapter_that_has_come_when_nobody_waits_any_more_is_unloaded() {
-    let engine = start(mock(), EngineConfig::default());
-    let dir = tempfile::tempdir().unwrap();
-    let mut loading = Box::pin(engine.lease_adapter(dir.path().into()));
-    // Commands are carried out in their order: behind this one it is loaded, and its answer lies there.
-    let begun = futures::poll!(&mut loading);
-    assert_eq!(engine.snapshot().await.unwrap().adapters.len(), 1);
-    drop((begun, loading));
-    assert!(engine.snapshot().await.unwrap().adapters.is_empty());
-    assert!(engine.lease_adapter(dir.path().into()).await.is_ok());
 }
 
 #[tokio::test]
@@ -324,6 +303,7 @@ async fn a_full_queue_refuses_new_sessions_only() {
 
 #[tokio::test]
 async fn requests_without_meaning_are_refused_and_change_nothing() {
+    // Four blocks of 16 tokens are all of the context.
     let engine = start(mock().with_blocks(4), EngineConfig::default());
     let refusal = async |session: &mut Session, generate: Generate| session.generate(generate).await.unwrap_err();
     let mut empty = engine.session(SessionOptions::default());
@@ -343,90 +323,6 @@ async fn requests_without_meaning_are_refused_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn logits_that_are_no_numbers_fail_one_session() {
-    let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
-    backend.faults().nan_on(257);
-    let engine = start(backend, EngineConfig::default());
-    let mut good = session(&engine, &prompt(1, 40));
-    let mut bad = session(&engine, &[prompt(1, 40), vec![257, 5]].concat());
-    let (good_end, bad_end) = tokio::join!(run(&mut good, greedy(30)), run(&mut bad, greedy(30)));
-    assert_eq!(good_end.unwrap().0.len(), 30);
-    assert!(matches!(bad_end.unwrap_err(), EngineError::Sample(_)));
-    check_text(&good);
-    assert_eq!(engine.health(), Health::Ready);
-    drop((good, bad));
-    wait_free(&engine).await;
-}
-
-#[tokio::test]
-async fn what_a_failed_session_computed_is_not_shared() {
-    let backend = mock();
-    backend.faults().nan_on(257);
-    let engine = start(backend, EngineConfig::default());
-    let mut bad = session(&engine, &[prompt(1, 64), vec![257]].concat());
-    assert!(run(&mut bad, greedy(5)).await.is_err());
-    let mut other = session(&engine, &prompt(1, 64));
-    run(&mut other, greedy(5)).await.unwrap();
-    assert_eq!(other.cached_prompt_tokens(), 0);
-}
-
-#[tokio::test]
-async fn a_panic_in_a_step_fails_only_the_row_that_causes_it() {
-    let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
-    let faults = backend.faults();
-    faults.panic_on(257);
-    faults.panic_at(15);
-    let engine = start(backend, EngineConfig::default());
-    let mut good: Vec<Session> = (0..3).map(|first| session(&engine, &prompt(first, 40))).collect();
-    let mut bad = session(&engine, &[65, 66, 257]);
-    let all = futures::future::join_all(good.iter_mut().map(|session| run(session, greedy(20))));
-    let (good_ends, bad_end) = tokio::join!(all, run(&mut bad, greedy(20)));
-    assert!(good_ends.into_iter().all(|end| end.unwrap().0.len() == 20));
-    assert!(matches!(bad_end.unwrap_err(), EngineError::Backend(_)));
-    good.iter().for_each(check_text);
-    assert_eq!(engine.counters().step_failures_total.get(), 3, "one batch, its bad row alone, and the fifteenth pass");
-    assert_eq!(engine.counters().turn_failures_total.get(), 1);
-    // The session that failed is still there, and the rest of its life is its owner's choice.
-    faults.panic_on(u32::MAX);
-    run(&mut bad, greedy(5)).await.unwrap();
-    check_text(&bad);
-}
-
-#[tokio::test]
-async fn a_request_that_always_fails_does_not_kill_the_engine() {
-    let backend = mock();
-    backend.faults().panic_on(257);
-    backend.faults().nan_on(258);
-    let engine = start(backend, EngineConfig::default());
-    for poison in [257, 258].into_iter().cycle().take(20) {
-        assert!(run(&mut session(&engine, &[65, poison]), greedy(5)).await.is_err());
-    }
-    let mut good = session(&engine, &prompt(1, 20));
-    assert_eq!(run(&mut good, greedy(5)).await.unwrap().0.len(), 5);
-    assert_eq!(engine.health(), Health::Ready);
-}
-
-#[tokio::test]
-async fn an_engine_that_only_fails_is_dead_and_says_so() {
-    let backend = mock();
-    backend.faults().broken_from(5);
-    let engine = start(backend, EngineConfig::default());
-    let mut first = session(&engine, &prompt(0, 20));
-    let mut parked = session(&engine, &prompt(1, 20));
-    run(&mut parked, greedy(1)).await.unwrap();
-    assert!(matches!(run(&mut first, greedy(100)).await.unwrap_err(), EngineError::Backend(_)));
-    for _ in 0..2 {
-        assert!(run(&mut first, greedy(100)).await.is_err());
-    }
-    while engine.health() == Health::Ready {
-        sleep(Duration::from_millis(1)).await;
-    }
-    assert!(matches!(engine.health(), Health::Dead { reason } if reason.contains("3 consecutive steps")));
-    assert!(matches!(run(&mut parked, greedy(1)).await.unwrap_err(), EngineError::Dead(_)));
-    assert!(matches!(engine.load_adapter("here".into()).await.unwrap_err(), EngineError::Dead(_)));
-}
-
-#[tokio::test]
 async fn a_slow_reader_pauses_its_own_session_and_no_other() {
     let config = EngineConfig { max_undelivered: 8, max_batch_rows: 2, ..EngineConfig::default() };
     let engine = start(mock(), config);
@@ -438,6 +334,7 @@ async fn a_slow_reader_pauses_its_own_session_and_no_other() {
     while engine.counters().sessions_stalled.get() < 3 {
         sleep(Duration::from_millis(1)).await;
     }
+    // Each stopped at its maximum of undelivered tokens.
     assert_eq!(engine.counters().decode_tokens_total.get(), 3 * 8);
     let mut quick = session(&engine, &prompt(9, 20));
     assert_eq!(run(&mut quick, greedy(100)).await.unwrap().0.len(), 100);
@@ -451,126 +348,6 @@ async fn a_slow_reader_pauses_its_own_session_and_no_other() {
     }
     drop(turns);
     slow.iter().for_each(check_text);
-}
-
-#[tokio::test]
-async fn a_stop_string_ends_a_turn_across_tokens() {
-    let engine = start(mock(), EngineConfig::default());
-    let mut probe = session(&engine, &prompt(1, 20));
-    let said: Vec<u8> = run(&mut probe, greedy(40)).await.unwrap().0.iter().map(|step| step.id as u8).collect();
-    let stops = Arc::new(StopSet::new([b"\0never".as_slice(), &said[20..25]]));
-    let mut again = session(&engine, &prompt(1, 20));
-    let (steps, finish) = run(&mut again, Generate { stops, ..greedy(40) }).await.unwrap();
-    assert_eq!((steps.len(), finish), (25, TurnFinish::Stop(1)));
-    let eos = vec![u32::from(said[7])];
-    let first = said.iter().position(|byte| *byte == said[7]).unwrap();
-    let mut third = session(&engine, &prompt(1, 20));
-    let (steps, finish) = run(&mut third, Generate { eos: eos.clone(), ..greedy(40) }).await.unwrap();
-    assert_eq!((steps.len(), finish), (first + 1, TurnFinish::Eos), "the token that ends it is kept");
-    let (_, finish) = run(&mut third, Generate { eos, ignore_eos: true, ..greedy(40) }).await.unwrap();
-    assert_eq!(finish, TurnFinish::Length);
-}
-
-#[tokio::test]
-async fn an_allow_list_binds_and_the_logprob_stays_honest() {
-    let engine = start(mock().with_confidence(2.0), EngineConfig::default());
-    let mut session = session(&engine, &prompt(1, 20));
-    let sampling = SamplingParams { top_logprobs: 3, ..SamplingParams::default() };
-    let generate = Generate { sampling, allow: Some(vec![1, 2]), max_tokens: 10, ..Generate::default() };
-    let (steps, _) = run(&mut session, generate).await.unwrap();
-    assert!(steps.iter().all(|step| step.id == 1 || step.id == 2));
-    // 258 logits of 0 and one of 2; neither 1 nor 2 is printable, so neither is the one.
-    let expected = -(258.0 + 2f32.exp()).ln();
-    assert!(steps.iter().all(|step| (step.logprob - expected).abs() < 1e-4 && step.top.len() == 3));
-    assert!(session.tokens()[20..].iter().all(|token| token.origin == Origin::Policy && !token.forced));
-}
-
-#[tokio::test]
-async fn forced_tokens_are_scored_as_they_were_when_they_were_sampled() {
-    let engine = start(mock().with_confidence(2.0), EngineConfig::default());
-    let mut first = session(&engine, &prompt(1, 20));
-    let sampled = Generate { max_tokens: 30, ..Generate::default() };
-    let (steps, _) = run(&mut first, sampled).await.unwrap();
-    let force: Vec<u32> = steps.iter().map(|step| step.id).collect();
-    let mut again = session(&engine, &prompt(1, 20));
-    let (scored, finish) = run(&mut again, Generate { force: force.clone(), ..greedy(30) }).await.unwrap();
-    assert_eq!((scored, finish), (steps, TurnFinish::Length));
-    assert_eq!(again.tokens(), first.tokens());
-    // Where they end, sampling goes on.
-    let mut longer = session(&engine, &prompt(1, 20));
-    run(&mut longer, Generate { force: force[..10].to_vec(), ..greedy(12) }).await.unwrap();
-    assert_eq!(ids(&longer)[..30], ids(&first)[..30]);
-    let random = Random { seed: 7, vocab: VOCAB };
-    assert!((30..32).all(|at| ids(&longer)[at] == random.next(None, &ids(&longer)[..at])));
-    let outside = Generate { force: vec![9999], ..greedy(5) };
-    assert!(matches!(run(&mut longer, outside).await, Err(EngineError::Request(_))));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_seed_gives_the_same_tokens_alone_and_in_company() {
-    let sample = |seed| Generate {
-        sampling: SamplingParams { seed, ..SamplingParams::default() },
-        max_tokens: 60,
-        ..Generate::default()
-    };
-    let alone = start(mock().with_confidence(3.0), EngineConfig::default());
-    let mut session_alone = session(&alone, &prompt(1, 50));
-    run(&mut session_alone, sample(11)).await.unwrap();
-    let config = EngineConfig { step_tokens: 24, max_batch_rows: 5, ..EngineConfig::default() };
-    let crowded = start(mock().with_confidence(3.0).with_blocks(24), config);
-    let mut crowd: Vec<Session> = (0..12).map(|first| session(&crowded, &prompt(first, 50))).collect();
-    let ends = crowd.iter_mut().enumerate().map(|(seed, session)| run(session, sample(seed as u64 + 10)));
-    assert!(futures::future::join_all(ends).await.iter().all(Result::is_ok));
-    assert!(crowded.counters().preemptions_total.get() > 0, "the crowd was meant to be preempted");
-    assert_eq!(ids(&session_alone), ids(&crowd[1]));
-    assert_ne!(ids(&session_alone)[50..], ids(&crowd[2])[50..]);
-}
-
-#[tokio::test]
-async fn an_adapter_that_is_replaced_leaves_no_cache_behind() {
-    let engine = start(mock(), EngineConfig::default());
-    let dir = tempfile::tempdir().unwrap();
-    let old = engine.load_adapter(dir.path().into()).await.unwrap();
-    let with = |adapter| {
-        let mut session = engine.session(SessionOptions { adapter: Some(adapter), ..SessionOptions::default() });
-        session.append(&prompt(1, 50), Origin::Prompt, false);
-        session
-    };
-    let mut user = with(old);
-    run(&mut user, greedy(5)).await.unwrap();
-    engine.unload_adapter(old);
-    assert!(matches!(run(&mut with(old), greedy(5)).await.unwrap_err(), EngineError::Adapter(_)));
-    // Still used: the slot is not given to the next one.
-    let next = engine.load_adapter(dir.path().into()).await.unwrap();
-    assert_ne!(old.slot, next.slot);
-    drop(user);
-    let third = engine.load_adapter(dir.path().into()).await.unwrap();
-    assert_eq!(third.slot, old.slot, "given back with its last session");
-    let mut user = with(third);
-    run(&mut user, greedy(5)).await.unwrap();
-    assert_eq!(user.cached_prompt_tokens(), 0, "same slot, other generation");
-    let mut again = with(third);
-    run(&mut again, greedy(5)).await.unwrap();
-    assert_eq!(again.cached_prompt_tokens(), 48);
-}
-
-#[tokio::test]
-async fn a_backend_that_takes_no_other_weights_says_so_and_goes_on() {
-    let fixture = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/tests/fixtures/decoder/qwen3"));
-    let weights = Weights::open(fixture).unwrap();
-    let engine = start(mock(), EngineConfig::default());
-    let mut first = session(&engine, &prompt(1, 50));
-    run(&mut first, greedy(5)).await.unwrap();
-    drop(first);
-    let refused = engine.replace_weights(weights).await.unwrap_err();
-    assert!(
-        matches!(&refused, EngineError::Weights(reason) if reason.starts_with("mock: this backend cannot replace its weights")),
-        "{refused}"
-    );
-    let mut again = session(&engine, &prompt(1, 50));
-    run(&mut again, greedy(5)).await.unwrap();
-    assert_eq!(again.cached_prompt_tokens(), 48, "of the same weights still");
-    check_text(&again);
 }
 
 #[tokio::test]

@@ -1,0 +1,140 @@
+//! Queue of the changes that wait for the running commit.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tracing::Span;
+use waymark_index::{Changes, PreparedVectors};
+
+use super::{AcceptedChange, ChangeProgress};
+use crate::api::fair_slots::FairSlot;
+
+/// Size of the changes that are committed together, in documents and triples. A larger change is prepared before its turn.
+pub(super) const SLICE: usize = 512;
+
+/// Time after which a change goes first, whatever its size.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Queued change.
+#[derive(Debug)]
+pub(super) struct QueuedChange {
+    number: u64,
+    pub(super) changes: Changes,
+    /// If `true`, the texts of the change are still being embedded.
+    preparing: bool,
+    pub(super) prepared: Option<Arc<PreparedVectors>>,
+    pub(super) accepted: Option<AcceptedChange>,
+    pub(super) begun: Instant,
+    /// Span of the request that made the change.
+    pub(super) span: Span,
+    pub(super) progress: watch::Sender<ChangeProgress>,
+    pub(super) slot: Option<FairSlot>,
+}
+
+/// Changes in the order of arrival; clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ChangeQueue(Arc<Mutex<WaitingChanges>>);
+
+#[derive(Debug, Default)]
+struct WaitingChanges {
+    next_number: u64,
+    changes: Vec<QueuedChange>,
+}
+
+impl ChangeQueue {
+    /// Queues a change and returns its number.
+    pub(super) fn push(
+        &self,
+        changes: Changes,
+        preparing: bool,
+        accepted: Option<AcceptedChange>,
+        progress: watch::Sender<ChangeProgress>,
+        slot: Option<FairSlot>,
+    ) -> u64 {
+        let begun = Instant::now();
+        let span = Span::current();
+        let mut waiting = self.lock();
+        let number = waiting.next_number;
+        waiting.next_number += 1;
+        let prepared = None;
+        waiting.changes.push(QueuedChange {
+            number,
+            changes,
+            preparing,
+            prepared,
+            accepted,
+            begun,
+            span,
+            progress,
+            slot,
+        });
+        number
+    }
+
+    /// Marks a change as prepared.
+    pub(super) fn prepared(&self, number: u64, prepared: Option<PreparedVectors>) {
+        if let Some(change) = self.lock().changes.iter_mut().find(|change| change.number == number) {
+            change.preparing = false;
+            change.prepared = prepared.map(Arc::new);
+        }
+    }
+
+    /// Removes a change from the queue.
+    pub(super) fn remove(&self, number: u64) -> Option<QueuedChange> {
+        let mut waiting = self.lock();
+        let place = waiting.changes.iter().position(|change| change.number == number)?;
+        Some(waiting.changes.remove(place))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WaitingChanges> {
+        // A poisoned lock is safe to use: no code in here can panic halfway through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes and returns the changes to commit next, among those that share no document with an earlier one: first
+    /// those that have waited too long, then the smallest, up to the size of a slice.
+    pub(super) fn next(&self) -> Vec<QueuedChange> {
+        let mut waiting = self.lock();
+        let ready = apart(&waiting.changes).into_iter().zip(&waiting.changes).enumerate();
+        let ready = ready.filter(|(_, (apart, change))| *apart && !change.preparing);
+        let mut ready: Vec<(bool, usize, usize)> = ready
+            .map(|(place, (_, change))| (change.begun.elapsed() < PATIENCE, size(&change.changes), place))
+            .collect();
+        ready.sort_unstable();
+        let mut total = 0;
+        let mut taken = HashSet::new();
+        for (_, size, place) in ready {
+            total += size;
+            if total > SLICE && !taken.is_empty() {
+                break;
+            }
+            taken.insert(place);
+        }
+        let mut place = 0..;
+        let (next, later) = std::mem::take(&mut waiting.changes)
+            .into_iter()
+            .partition(|_| place.next().is_some_and(|place| taken.contains(&place)));
+        waiting.changes = later;
+        next
+    }
+}
+
+/// Returns for each change whether it shares no document with any change before it.
+fn apart(waiting: &[QueuedChange]) -> Vec<bool> {
+    let mut named = HashSet::new();
+    let changes = waiting.iter().map(|waiting| &waiting.changes);
+    let apart = changes.map(|changes| {
+        let apart = changes.ids().all(|id| !named.contains(id));
+        named.extend(changes.ids());
+        apart
+    });
+    apart.collect()
+}
+
+/// Size of a change: its number of documents and triples.
+pub(super) fn size(changes: &Changes) -> usize {
+    let triples = changes.upsert.iter().map(|document| 1 + document.triples.as_ref().map_or(0, Vec::len));
+    triples.sum::<usize>() + changes.delete.len()
+}
