@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use uuid::Uuid;
-use waymark_engine::{Engine, RequestId, SessionOptions};
+use waymark_engine::{Engine, Priority, RequestId, SessionOptions};
 use waymark_index::{Evidence, Mode, Query};
 use waymark_models::chat::Tool;
 use waymark_models::grammar::Json;
@@ -65,6 +65,8 @@ pub(super) struct EpisodeSettings {
     /// blocks are freed.
     pub(super) cites: bool,
     pub(super) salt: u64,
+    pub(super) tenant: u64,
+    pub(super) priority: Priority,
     /// ID of the request that the episode serves.
     pub(super) request: Option<RequestId>,
     /// Maximum length of the sequence, in tokens.
@@ -78,7 +80,8 @@ pub(super) struct EpisodeSettings {
 impl EpisodeSettings {
     /// Returns the options of the episode's sessions.
     pub(super) fn session(&self, policy: &Policy) -> SessionOptions {
-        SessionOptions { adapter: policy.adapter(), salt: self.salt, request: self.request }
+        let Self { salt, tenant, priority, request, .. } = *self;
+        SessionOptions { adapter: policy.adapter(), salt, tenant, priority, request }
     }
 
     /// Returns the query for `text`, about `entities`, in `mode`.
@@ -165,6 +168,8 @@ impl<S: SessionSource> Episode<S> {
             opened,
             cites: options.cites,
             salt: options.salt,
+            tenant: options.tenant,
+            priority: options.priority.unwrap_or_default(),
             request: options.request,
             context,
             reserved,

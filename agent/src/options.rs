@@ -1,6 +1,6 @@
 //! Options of an episode, set by a request.
 
-use waymark_engine::RequestId;
+use waymark_engine::{Priority, RequestId};
 use waymark_index::SearchOptions;
 use waymark_models::grammar::Json;
 
@@ -52,6 +52,10 @@ pub struct EpisodeOptions {
     pub prompt: Option<Vec<u32>>,
     /// Salt of the prefix cache, which separates tenants.
     pub salt: u64,
+    /// Tenant among whom the engine shares tokens and places fairly.
+    pub tenant: u64,
+    /// Weight of the episode's tokens beside those of other tenants. `None` is the normal one.
+    pub priority: Option<Priority>,
     /// ID of the request that the episode serves, shown in the engine's snapshots.
     pub request: Option<RequestId>,
     /// If `true`, the server may keep the trace. `None` keeps the server's setting. The loop itself stores nothing.

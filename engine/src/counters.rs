@@ -66,6 +66,8 @@ pub struct Counters {
     pub turn_failures_total: Counter,
     /// Running sessions that left the batch because blocks were short.
     pub preemptions_total: Counter,
+    /// Running sessions that gave their place in a full batch to one of another tenant, or of a higher priority.
+    pub rotations_total: Counter,
     /// Sessions outside the batch (parked, stalled, preempted or waiting) whose blocks were taken.
     pub evictions_total: Counter,
     /// Cached blocks that were overwritten.
@@ -125,6 +127,7 @@ impl Counters {
             turns_total: Counter::default(),
             turn_failures_total: Counter::default(),
             preemptions_total: Counter::default(),
+            rotations_total: Counter::default(),
             evictions_total: Counter::default(),
             cache_evictions_total: Counter::default(),
             cancellations_total: Counter::default(),

@@ -16,7 +16,7 @@ use super::config::EngineConfig;
 use super::counters::Counters;
 use super::mailbox::{Inbox, Mail, mailbox};
 use super::mock::Random;
-use super::request::{Generate, SessionOptions};
+use super::request::{Generate, Priority, SessionOptions};
 use super::scheduler::Scheduler;
 use super::stage::TurnStage;
 use super::token::TurnFinish;
@@ -60,6 +60,8 @@ pub(super) enum Operation {
         session: usize,
     },
     Preempt,
+    /// Sets the priority of the next sessions.
+    Prioritize(Priority),
 }
 
 /// Random operations.
@@ -74,6 +76,7 @@ pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
         1 => session.clone().prop_map(|session| Operation::Stop { session }),
         2 => session.prop_map(|session| Operation::Close { session }),
         1 => Just(Operation::Preempt),
+        1 => prop::sample::select(vec![Priority::Low, Priority::Normal, Priority::High]).prop_map(Operation::Prioritize),
     ];
     prop::collection::vec(operation, 1..80)
 }
@@ -101,6 +104,7 @@ pub(super) trait Machine {
 pub(super) struct HarnessClient {
     id: u64,
     salt: u64,
+    priority: Priority,
     pub(super) tokens: Vec<u32>,
     /// Positions of the sampled tokens.
     sampled: Vec<usize>,
@@ -146,6 +150,8 @@ pub(super) struct Harness<M> {
     pub(super) machine: M,
     pub(super) clients: Vec<HarnessClient>,
     pub(super) counters: Arc<Counters>,
+    /// Priority of the next sessions.
+    pub(super) priority: Priority,
     sessions: u64,
     max_undelivered: usize,
     /// Maximum length of a sequence, in tokens.
@@ -154,7 +160,9 @@ pub(super) struct Harness<M> {
 
 impl<M: Machine> Harness<M> {
     pub(super) fn new(machine: M, counters: Arc<Counters>, config: &EngineConfig, limit: usize) -> Self {
-        Self { machine, clients: Vec::new(), counters, sessions: 0, max_undelivered: config.max_undelivered, limit }
+        let priority = Priority::default();
+        let max_undelivered = config.max_undelivered;
+        Self { machine, clients: Vec::new(), counters, priority, sessions: 0, max_undelivered, limit }
     }
 
     fn generate(&mut self, index: usize, max_tokens: usize) {
@@ -165,7 +173,12 @@ impl<M: Machine> Harness<M> {
         let (outbox, inbox) = mailbox(self.max_undelivered);
         let submission = Submission {
             session: client.id,
-            options: SessionOptions { salt: client.salt, ..SessionOptions::default() },
+            options: SessionOptions {
+                salt: client.salt,
+                tenant: client.salt,
+                priority: client.priority,
+                ..SessionOptions::default()
+            },
             keep: client.known,
             append: client.tokens[client.known..].to_vec(),
             generate: Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() },
@@ -195,6 +208,7 @@ impl<M: Machine> Harness<M> {
                 self.clients.push(HarnessClient {
                     id,
                     salt,
+                    priority: self.priority,
                     tokens,
                     sampled: Vec::new(),
                     known: 0,
@@ -222,6 +236,7 @@ impl<M: Machine> Harness<M> {
                 client.check_text();
                 self.machine.tell(EngineCommand::Close(client.id));
             }
+            Operation::Prioritize(priority) => self.priority = priority,
             Operation::Preempt => {
                 self.machine.land();
                 self.machine.preempt();

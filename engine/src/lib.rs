@@ -71,7 +71,7 @@ pub use health::Health;
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use lease::Lease;
 pub use mock::MockBackend;
-pub use request::{Generate, LoadedAdapter, RequestId, SessionOptions};
+pub use request::{Generate, LoadedAdapter, Priority, RequestId, SessionOptions};
 pub use session::Session;
 pub use snapshot::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnapshot, SessionState};
 pub use stop::{LineLabel, StopString};

@@ -29,6 +29,29 @@ impl fmt::Display for RequestId {
     }
 }
 
+/// Weight of a session's tokens when its tenant is compared with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// A quarter of the normal share: for work that nobody waits for.
+    Low,
+    /// The normal share.
+    #[default]
+    Normal,
+    /// Four times the normal share.
+    High,
+}
+
+impl Priority {
+    /// Returns the charge of one token.
+    pub(super) fn charge(self) -> u64 {
+        match self {
+            Self::Low => 16,
+            Self::Normal => 4,
+            Self::High => 1,
+        }
+    }
+}
+
 /// Options of a session for its whole life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SessionOptions {
@@ -37,6 +60,11 @@ pub struct SessionOptions {
     /// Cache salt. Sessions share cached KV only with sessions of the same salt: derive it from the tenant, never from
     /// client input.
     pub salt: u64,
+    /// Tenant of the session, among whom computed tokens and places in the batch are shared fairly: derive it from the
+    /// API key, or from the request where there are no keys.
+    pub tenant: u64,
+    /// Weight of the session's tokens.
+    pub priority: Priority,
     /// ID of the request that the session serves, shown in snapshots.
     pub request: Option<RequestId>,
 }

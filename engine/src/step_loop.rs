@@ -90,11 +90,15 @@ impl StepLoop {
         let Some(PassInFlight { began, submitted }) = self.flight.take() else { return };
         let rows = std::mem::take(&mut self.rows);
         let result = submitted.and_then(|()| self.passes.collect());
+        let sound = result.is_ok();
         // One good row shows that the backend works, so only the rows that failed are to blame.
         if self.finish_pass(&rows, result) {
             self.failures = 0;
         } else {
             self.failures += 1;
+        }
+        if sound {
+            self.scheduler.record_step(began.elapsed());
         }
         self.rows = rows;
         if self.failures >= self.max_failures {
@@ -184,7 +188,7 @@ impl StepLoop {
     /// Fails a waiting session when no session can run. Impossible by construction; if it happens all the same, it must
     /// not become an endless busy loop.
     fn fail_stuck_session(&mut self) {
-        if let Some(id) = self.scheduler.first_waiting() {
+        if let Some(id) = self.scheduler.any_waiting() {
             self.counters.invariant_violations_total.add(1);
             self.scheduler.fail(id, EngineError::Backend("no KV blocks are available for this request".into()));
         }

@@ -103,7 +103,9 @@ fn choices(
     places: Range<usize>,
     admission: Option<&RequestAdmission>,
 ) -> Result<Vec<Recorded>, ApiError> {
-    let options = EpisodeOptions { salt: caller.salt, request: caller.request, ..options };
+    let priority = Some(caller.priority(options.priority));
+    let tenant = caller.tenant();
+    let options = EpisodeOptions { salt: caller.salt, tenant, priority, request: caller.request, ..options };
     let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place));
     let Some(own) = all.next() else { return Ok(Vec::new()) };
     let first = Episode::new(&state.runtime, policy, conversation.clone(), own.clone())?;

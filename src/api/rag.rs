@@ -3,9 +3,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_agent::{Cited, EpisodeOptions, Event};
+use waymark_engine::Priority;
 use waymark_index::{SearchFields, SearchScope, WithSearch};
 
 use super::error::ApiError;
+use crate::keys::RequestPriority;
 
 /// Options of an episode: those of its searches, over the policy's own, and others. The modes `triples` and `kag` are for
 /// policies whose protocol can present their results.
@@ -33,6 +35,8 @@ pub struct EpisodeFields {
     /// If `true`, guided decoding enforces the protocol, for policies that were not trained for it. Defaults to the
     /// policy's setting.
     pub guided: Option<bool>,
+    /// Priority of the request beside others: at most that of the key, which is also the default.
+    pub priority: Option<RequestPriority>,
 }
 
 /// Limits of an episode. The tighter of these and the policy's own applies.
@@ -73,6 +77,7 @@ pub(crate) fn apply(rag: &RagOptions, options: &mut EpisodeOptions) -> Result<()
     options.search = search.clone();
     options.guided = rest.guided;
     options.store = rest.store;
+    options.priority = rest.priority.map(Priority::from);
     // Routes that always return citations have set this already.
     options.cites |= rest.citations == Some(true);
     options.turns = budget.turns;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
-use crate::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
+use crate::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 
 /// API keys.
 #[derive(Debug, clap::Subcommand)]
@@ -41,6 +41,10 @@ pub(crate) struct NewKey {
     #[arg(long, value_name = "N")]
     concurrent: Option<u32>,
 
+    /// Priority of the key's requests beside those of other keys, and the highest that they may ask for.
+    #[arg(long, value_enum, value_name = "PRIORITY", default_value = "normal")]
+    priority: RequestPriority,
+
     /// Never share cached prefixes with other keys.
     #[arg(long)]
     private_cache: bool,
@@ -70,6 +74,7 @@ impl NewKey {
                 tokens_per_minute: self.tokens_per_minute,
                 concurrent: self.concurrent,
             },
+            priority: self.priority,
             private_cache: self.private_cache,
         };
         let mut out = io::stdout();
@@ -108,6 +113,7 @@ mod tests {
                 requests_per_minute: None,
                 tokens_per_minute: None,
                 concurrent: None,
+                priority: RequestPriority::Low,
                 private_cache: false,
                 file,
             }

@@ -8,6 +8,7 @@
 //! requests_per_minute = 600     # unlimited if absent
 //! tokens_per_minute = 100000    # of prompts and answers; unlimited if absent
 //! concurrent = 16               # unlimited if absent
+//! priority = "low"              # low, normal or high: share beside other keys; normal if absent
 //! private_cache = true          # shares no cached prefixes with other keys; implied by `--private-cache`
 //! ```
 
@@ -18,6 +19,7 @@ use serde::Deserialize;
 
 use super::key_id::KeyId;
 use super::meter::KeyLimits;
+use super::priority::RequestPriority;
 use super::scope::Scope;
 use super::secret::SecretError;
 use super::store::KeyEntry;
@@ -73,6 +75,8 @@ struct KeyTable {
     tokens_per_minute: Option<u32>,
     concurrent: Option<u32>,
     #[serde(default)]
+    priority: RequestPriority,
+    #[serde(default)]
     private_cache: bool,
 }
 
@@ -115,6 +119,7 @@ impl KeyTable {
                 tokens_per_minute: self.tokens_per_minute,
                 concurrent: self.concurrent,
             },
+            priority: self.priority,
             private_cache: self.private_cache,
             scopes: self.scopes,
         })
@@ -134,6 +139,9 @@ impl std::fmt::Display for KeyEntry {
         }
         if let Some(concurrent) = self.limits.concurrent {
             writeln!(f, "concurrent = {concurrent}")?;
+        }
+        if self.priority != RequestPriority::default() {
+            writeln!(f, "priority = \"{}\"", self.priority.name())?;
         }
         if self.private_cache {
             writeln!(f, "private_cache = true")?;
@@ -162,6 +170,7 @@ mod tests {
             digest: Secret::generate().digest(),
             scopes: vec![Scope::Infer, Scope::Admin],
             limits: KeyLimits { requests_per_minute: Some(60), tokens_per_minute: Some(9000), concurrent: Some(4) },
+            priority: RequestPriority::High,
             private_cache: true,
         };
         let read = of(&format!("# two of them\n{entry}\n{}", entry.to_string().replace("alice", "bob"))).unwrap();

@@ -7,6 +7,7 @@
 //! | `secret` | a key in plain text, and its stored digest |
 //! | `store`, `file` | the known keys, and the file they are loaded from |
 //! | `meter` | rate and concurrency limits |
+//! | `priority` | priorities of keys and requests |
 //!
 //! Both the configuration and the HTTP interface build on this module, which knows neither.
 
@@ -14,6 +15,7 @@ mod file;
 mod key_id;
 mod meter;
 mod owner;
+mod priority;
 mod scope;
 mod secret;
 mod store;
@@ -22,6 +24,7 @@ pub use file::FileError;
 pub use key_id::KeyId;
 pub use meter::KeyLimits;
 pub use owner::KeyOwner;
+pub use priority::RequestPriority;
 pub use scope::Scope;
 pub use secret::{Digest, Secret, SecretError};
 pub use store::{ApiKeys, KeyEntry, KeysError, Reloaded};

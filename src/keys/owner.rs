@@ -17,6 +17,12 @@ impl KeyOwner {
     pub fn parse(text: &str) -> Option<Self> {
         u128::from_str_radix(text, 16).ok().map(Self)
     }
+
+    /// Returns the number of the key as a tenant of the engine.
+    pub(crate) fn tenant(self) -> u64 {
+        // Two of 2³² keys may have the same lower half, and would share one tenant's part.
+        self.0 as u64
+    }
 }
 
 impl fmt::Display for KeyOwner {

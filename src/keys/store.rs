@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::file::{self, FileError};
 use super::key_id::KeyId;
 use super::meter::{KeyLimits, Meter};
+use super::priority::RequestPriority;
 use super::scope::Scope;
 use super::secret::{Digest, Secret};
 
@@ -21,6 +22,8 @@ pub struct KeyEntry {
     pub scopes: Vec<Scope>,
     /// Limits on requests made with the key.
     pub limits: KeyLimits,
+    /// Priority of the key's requests, and the highest one that they may ask for.
+    pub priority: RequestPriority,
     /// If `true`, the key shares no cached prefixes with other keys.
     pub private_cache: bool,
 }
@@ -36,6 +39,7 @@ impl KeyEntry {
             digest: secret.digest(),
             scopes: Scope::ALL.to_vec(),
             limits: KeyLimits::default(),
+            priority: RequestPriority::default(),
             private_cache: false,
         }
     }

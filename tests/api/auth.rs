@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 use waymark_engine::mock::Lines;
 
 use crate::harness::{ServerPlan, TestServer, eventually, read_until, says, script};
@@ -25,6 +25,7 @@ fn entry(name: &str, secret: &Secret, scopes: &[Scope]) -> KeyEntry {
         digest: secret.digest(),
         scopes: scopes.to_vec(),
         limits: KeyLimits::default(),
+        priority: RequestPriority::default(),
         private_cache: false,
     }
 }

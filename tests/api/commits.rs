@@ -8,7 +8,7 @@ use std::time::Duration;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use waymark::api::Library;
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 use waymark_index::{Changes, CommitOptions, Embed, EmbedError, LiveIndex, PendingChange, PendingChanges};
 
 use crate::documents::{edition, plan_with};
@@ -274,6 +274,7 @@ fn keys(secrets: &[Secret]) -> ApiKeys {
         digest: secret.digest(),
         scopes: vec![Scope::Index],
         limits: KeyLimits { concurrent: Some(1), ..KeyLimits::default() },
+        priority: RequestPriority::default(),
         private_cache: false,
     });
     ApiKeys::open(None, entries.collect()).unwrap()

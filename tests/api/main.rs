@@ -26,6 +26,7 @@ mod drain;
 mod encoding;
 mod evo_rag;
 mod explore;
+mod fairness;
 mod golden;
 mod harness;
 mod hosts;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 
 use crate::harness::{ServerPlan, TestServer, says};
 
@@ -13,6 +13,7 @@ fn entry(name: &str, secret: &Secret) -> KeyEntry {
         digest: secret.digest(),
         scopes: vec![Scope::Infer],
         limits: KeyLimits::default(),
+        priority: RequestPriority::default(),
         private_cache: false,
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::config::TraceConfig;
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 
@@ -279,6 +279,7 @@ async fn what_one_key_did_no_other_key_sees() {
         digest: secret.digest(),
         scopes: vec![Scope::Infer],
         limits: KeyLimits::default(),
+        priority: RequestPriority::default(),
         private_cache: false,
     };
     let entries = ["a", "b"].into_iter().zip(&secrets).map(entry).collect();

@@ -1,22 +1,28 @@
 //! The scheduler: sessions, their KV blocks, the rows of the next step, and preemption when blocks are short. It calls
 //! no backend, starts no thread and reads no clock, so that it can be driven alone.
 //!
-//! Sessions are served in the order of their tickets, and a session keeps its ticket from turn to turn. The oldest
-//! session can take every block that a younger one holds, and any admitted sequence fits the pool alone: so at least
-//! one session always makes progress.
+//! Places in the batch and the tokens of a step are shared fairly among tenants. Blocks are not: the oldest session can
+//! take every block that a younger one holds, and any admitted sequence fits the pool alone, so at least one session
+//! always makes progress. A session keeps its age from turn to turn.
 
+mod admission;
+#[cfg(test)]
+mod fairness;
+mod prefill;
 mod promises;
 #[cfg(test)]
 mod property;
 mod queues;
 mod scheduled_session;
+mod step_costs;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use waymark_models::{AdapterSlot, BLOCK};
 
@@ -32,9 +38,25 @@ use crate::running_turn::RunningTurn;
 use crate::sequence::Sequence;
 use crate::snapshot::{BlockSnapshot, SessionSnapshot};
 use crate::token::TurnFinish;
+use prefill::{Prefill, PrefillBudget};
 use queues::{Queues, SessionPhase};
+use step_costs::{StepCosts, StepSize};
+use tenants::TenantSlot;
 
 pub(super) use scheduled_session::ScheduledSession;
+
+/// Time of prefill beside running streams with one claim on it, as a part of the streams' own time. A single prompt then
+/// takes 2.25 times as long as without streams, and stretches their gaps to 1.8 times.
+const CLAIM: f64 = 0.8;
+/// Power of the number of claims by which that time grows. With 1, streams and claims would get equal parts; but prompts
+/// that are computed late are decoded in smaller batches, which costs up to 8 % of the throughput.
+const CROWD: f64 = 1.5;
+/// Largest fraction of throughput given up for shorter steps, so that a new session waits less for the current one.
+const WASTE: f64 = 0.035;
+/// Seconds of a step that nobody notices: shorter steps are not limited.
+const UNNOTICED: f64 = 0.005;
+/// Weighted tokens by which a tenant may be ahead of the others and still have its short prompts computed first.
+const BURST: u64 = 4096;
 
 /// A row of a step.
 #[derive(Debug, Clone, Copy)]
@@ -44,14 +66,6 @@ pub(super) struct PlannedRow {
     pub(super) tokens: usize,
     /// If `true`, the row ends at the sequence's last token, so that the next one can be sampled.
     pub(super) samples: bool,
-}
-
-enum Admission {
-    Admitted,
-    /// Another session is computing a block that this one can share.
-    Later,
-    /// The pool is short of blocks.
-    Full,
 }
 
 /// Owner of the sessions, the block pool and the queues.
@@ -66,6 +80,13 @@ pub(super) struct Scheduler {
     pool: BlockPool,
     sessions: HashMap<u64, ScheduledSession>,
     queues: Queues,
+    costs: StepCosts,
+    /// Size of the last planned step.
+    planned: StepSize,
+    /// Prefills of the step being planned. Kept to reuse the memory, as the next field is.
+    prefills: Vec<Prefill>,
+    /// Tenants of its decode rows.
+    streams: Vec<TenantSlot>,
     counters: Arc<Counters>,
 }
 
@@ -78,6 +99,10 @@ impl Scheduler {
             pool: BlockPool::new(spec.blocks),
             sessions: HashMap::new(),
             queues: Queues::default(),
+            costs: StepCosts::default(),
+            planned: StepSize::default(),
+            prefills: Vec::new(),
+            streams: Vec::new(),
             counters,
         }
     }
@@ -99,11 +124,13 @@ impl Scheduler {
             let options = submission.options;
             let adapter = options.adapter.map(|adapter| adapter.generation);
             let sequence = Sequence::new(PrefixKey::root(*base, adapter, options.salt));
-            ScheduledSession::new(id, options, submission.submitted, queues.entry(), sequence)
+            let entry = queues.entry(options.tenant, options.priority);
+            ScheduledSession::new(id, options, submission.submitted, entry, sequence)
         });
         session.sequence.extend(submission.keep, &submission.append, pool);
         session.turn = Some(RunningTurn::new(submission, masking, session.sequence.len()));
         self.counters.turns_total.add(1);
+        queues.tenants.activate(session.entry.tenant());
         queues.wait(session);
     }
 
@@ -136,7 +163,7 @@ impl Scheduler {
     pub(super) fn close(&mut self, id: u64) {
         self.stop(id);
         let Some(mut session) = self.sessions.remove(&id) else { return };
-        self.queues.leave(&mut session);
+        self.queues.remove(&mut session);
         session.sequence.release(&mut self.pool);
     }
 
@@ -189,98 +216,104 @@ impl Scheduler {
         }
     }
 
-    /// Plans the next step within the token budget: first rows with a single new token, then prefill chunks, then
-    /// sessions from the waiting queue. `now` is the current time, for the measured time in the queue.
+    /// Plans the next step: first rows with a single new token, then prefills within the budgets of tokens and time, then
+    /// those of sessions from the waiting queue. `now` is the current time, for the measured time in the queue.
     pub(super) fn plan(&mut self, now: Instant, rows: &mut Vec<PlannedRow>) {
         rows.clear();
+        self.streams.clear();
+        self.planned = StepSize::default();
+        self.rotate();
+        self.plan_decoding(rows);
+        let mut prefills = std::mem::take(&mut self.prefills);
+        prefills.clear();
         let mut index = 0;
         while let Some(id) = self.queues.running(index) {
-            // Growing may preempt the youngest sessions, this one included, but none that is already planned.
-            if self.pending(id) == 1 && self.grow(id) {
-                rows.push(PlannedRow { session: id, tokens: 1, samples: true });
-            }
+            prefills.extend(self.prefill(id).filter(|prefill| prefill.pending > 1));
             index += 1;
         }
         // At least one block, or a batch full of decode rows would starve prefill.
-        let mut budget = self.step_tokens.saturating_sub(rows.len()).max(BLOCK);
+        let whole = self.step_tokens.saturating_sub(rows.len()).max(BLOCK);
+        self.admit_waiting(now, whole, &mut prefills);
+        self.queues.tenants.count_prefills(prefills.iter().map(|prefill| prefill.tenant));
+        self.queues.tenants.advance();
+        if !prefills.is_empty() {
+            let budget = self.prefill_budget(whole, &prefills);
+            prefill::share(&mut prefills, budget);
+            for row in prefills.iter().filter_map(Prefill::row) {
+                let size = StepSize::of_row(row.tokens, self.computed(row.session));
+                self.planned += size;
+                rows.push(row);
+            }
+        }
+        self.prefills = prefills;
+    }
+
+    /// Plans the rows with a single new token.
+    fn plan_decoding(&mut self, rows: &mut Vec<PlannedRow>) {
         let mut index = 0;
         while let Some(id) = self.queues.running(index) {
-            let pending = self.pending(id);
-            if pending > 1 {
-                rows.extend(prefill_chunk(id, pending, &mut budget));
+            // Growing may preempt the youngest sessions, this one included, but none that is already planned.
+            if self.pending(id) == 1
+                && self.grow(id)
+                && let Some(session) = self.sessions.get(&id)
+            {
+                rows.push(PlannedRow { session: id, tokens: 1, samples: true });
+                self.planned += StepSize::of_row(1, session.sequence.computed());
+                self.streams.push(session.entry.tenant());
             }
             index += 1;
         }
-        // Iterates by ticket instead of an iterator, because `admit` changes the queue.
-        let mut after = 0;
-        while budget > 0 && self.queues.running_len() < self.max_rows {
-            let Some((ticket, id)) = self.queues.waiting_from(after) else { break };
-            after = ticket + 1;
-            match self.admit(id, now) {
-                Admission::Admitted => rows.extend(prefill_chunk(id, self.pending(id), &mut budget)),
-                Admission::Later => {}
-                // A younger session must not take the blocks that this one waits for.
-                Admission::Full => break,
-            }
-        }
     }
 
-    /// Moves waiting sessions into the batch while a pass is in flight, so that the next plan includes them. Preempts
-    /// no running session, and leaves one block for each of them, since the growth after this pass is not known yet.
-    pub(super) fn admit_ahead(&mut self, now: Instant) {
-        let mut budget = self.step_tokens;
-        let mut after = 0;
-        let spare = self.queues.running_len();
-        while budget > 0 && self.queues.running_len() < self.max_rows {
-            let Some((ticket, id)) = self.queues.waiting_from(after) else { break };
-            after = ticket + 1;
-            let Some(session) = self.sessions.get(&id) else { break };
-            if self.pool.available() < session.sequence.missing() + spare {
-                break;
-            }
-            match self.admit(id, now) {
-                Admission::Admitted => budget = budget.saturating_sub(self.pending(id)),
-                Admission::Later => {}
-                Admission::Full => break,
-            }
+    /// Returns the prefill of a session.
+    fn prefill(&self, id: u64) -> Option<Prefill> {
+        let session = self.sessions.get(&id)?;
+        let tenant = session.entry.tenant();
+        let tenants = &self.queues.tenants;
+        Some(Prefill {
+            session: id,
+            tenant,
+            ticket: session.entry.ticket(),
+            service: tenants.service(tenant),
+            charge: session.entry.priority().charge(),
+            pending: session.sequence.pending(),
+            short: prefill::is_short(session.entered_with) && tenants.lead(tenant) <= BURST,
+            cost: self.costs.per_token(session.sequence.computed()),
+            tokens: 0,
+        })
+    }
+
+    /// Returns the bounds of a step's prefill. Without streams, a step is as long as its fixed part demands; with streams,
+    /// its time grows with the claims on prefill.
+    fn prefill_budget(&self, whole: usize, prefills: &[Prefill]) -> PrefillBudget {
+        if !self.costs.known() {
+            return PrefillBudget { tokens: whole, seconds: f64::INFINITY };
         }
+        let fixed = self.costs.fixed();
+        let mean = prefills.iter().map(|prefill| prefill.cost).sum::<f64>() / prefills.len() as f64;
+        let full = (whole as f64 * mean).max(f64::MIN_POSITIVE);
+        // Solves `(fixed + seconds) / seconds = (1 + WASTE) (fixed + full) / full`, the costs per token of both steps.
+        let efficient = (fixed / (WASTE + (1.0 + WASTE) * fixed / full)).max(UNNOTICED);
+        if self.streams.is_empty() {
+            return PrefillBudget { tokens: whole, seconds: efficient };
+        }
+        let streams = self.costs.seconds(self.planned);
+        let claims = self.queues.tenants.claims(self.streams.iter().copied()) as f64;
+        let share = (CLAIM * claims.powf(CROWD) * streams).max(UNNOTICED - streams);
+        PrefillBudget { tokens: whole, seconds: share.min(efficient) }
+    }
+
+    /// Records the time that the last planned step took.
+    pub(super) fn record_step(&mut self, time: Duration) {
+        self.costs.record(self.planned, time);
     }
 
     fn pending(&self, id: u64) -> usize {
         self.sessions.get(&id).map_or(0, |session| session.sequence.pending())
     }
 
-    /// Moves a waiting session into the batch, with all the blocks that its tokens need.
-    fn admit(&mut self, id: u64, now: Instant) -> Admission {
-        let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };
-        let fresh = session.sequence.blocks() == 0;
-        let queues = &self.queues;
-        if fresh && !session.sequence.share_cached_blocks(&mut self.pool, |key| queues.is_promised(key)) {
-            return Admission::Later;
-        }
-        // Making room must not evict this session's own blocks.
-        self.queues.pin(session);
-        let missing = session.sequence.missing();
-        // Idle sessions lose their blocks before any running one is preempted.
-        while self.pool.available() < missing && self.evict() {}
-        let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };
-        if self.pool.available() < missing {
-            if fresh {
-                session.sequence.release(&mut self.pool);
-            }
-            self.queues.unpin(session);
-            return Admission::Full;
-        }
-        while session.sequence.missing() > 0 && session.sequence.take_block(&mut self.pool) {}
-        let hit = if fresh { session.sequence.computed() } else { 0 };
-        self.counters.prefix_cache_hit_tokens_total.add(hit);
-        let pending = session.sequence.pending();
-        let first_prompt = session.sequence.enter_batch();
-        if let Some(waited) = session.turn.as_mut().and_then(|turn| turn.start(now, pending, hit, first_prompt)) {
-            self.counters.queue_seconds.observe(waited.as_secs_f64());
-        }
-        self.queues.run(session);
-        Admission::Admitted
+    fn computed(&self, id: u64) -> usize {
+        self.sessions.get(&id).map_or(0, |session| session.sequence.computed())
     }
 
     /// Evicts the blocks of the least recently used idle session. Returns `false` if no idle session holds any.
@@ -328,6 +361,7 @@ impl Scheduler {
         let before = session.sequence.registered();
         let again = session.sequence.advance(row.tokens, &mut self.pool);
         self.queues.fulfill(session, before);
+        self.queues.charge(session, row.tokens);
         let sampled_before = session.turn.as_ref().is_some_and(|turn| turn.sampled(session.sequence.len()) > 0);
         // The first sampled token of a turn follows a prefill; only later ones cost a decode row.
         let decoded = usize::from(row.samples && sampled_before);
@@ -368,9 +402,9 @@ impl Scheduler {
         self.sessions.get(&id).is_some_and(|session| session.entry.phase() == SessionPhase::Running)
     }
 
-    /// Returns the waiting session that is served first.
-    pub(super) fn first_waiting(&self) -> Option<u64> {
-        self.queues.waiting_from(0).map(|(_, id)| id)
+    /// Returns a waiting session, if there is one.
+    pub(super) fn any_waiting(&self) -> Option<u64> {
+        self.queues.any_waiting()
     }
 
     pub(super) fn uses_adapter(&self, slot: AdapterSlot) -> bool {
@@ -440,11 +474,4 @@ impl Scheduler {
         self.queues.check(self.sessions.values())?;
         self.sessions.values().try_for_each(|session| session.sequence.check())
     }
-}
-
-/// Returns the row of a prefill within the remaining budget, if any of it is left.
-fn prefill_chunk(session: u64, pending: usize, budget: &mut usize) -> Option<PlannedRow> {
-    let tokens = pending.min(*budget);
-    *budget -= tokens;
-    (tokens > 0).then_some(PlannedRow { session, tokens, samples: tokens == pending })
 }

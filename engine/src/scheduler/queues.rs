@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use super::promises::PrefixPromises;
 use super::scheduled_session::ScheduledSession;
+use super::tenants::{TenantSlot, Tenants};
 use crate::prefix::PrefixKey;
+use crate::request::Priority;
 
 /// Phase of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +25,9 @@ pub(crate) enum SessionPhase {
 #[derive(Debug)]
 pub(super) struct QueueEntry {
     phase: SessionPhase,
-    /// Position in the order of service. Assigned once, so that later turns of an old session come before new sessions.
+    tenant: TenantSlot,
+    priority: Priority,
+    /// Age of the session: a number that grows from session to session. The youngest one loses its blocks first.
     ticket: u64,
     /// Logical time of the last move into or out of a queue. The lowest stamp loses its blocks first.
     stamp: u64,
@@ -39,15 +43,48 @@ impl QueueEntry {
     pub(super) fn ticket(&self) -> u64 {
         self.ticket
     }
+
+    pub(super) fn tenant(&self) -> TenantSlot {
+        self.tenant
+    }
+
+    pub(super) fn priority(&self) -> Priority {
+        self.priority
+    }
+}
+
+/// A session in the batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct BatchPlace {
+    ticket: u64,
+    session: u64,
+    tenant: TenantSlot,
+    /// Weight of the place: the charge of the session's priority.
+    charge: u64,
+}
+
+/// Position in the waiting queue: by tenant, then by priority, then by age.
+type WaitingKey = (TenantSlot, u64, u64);
+
+/// The next waiting session of a tenant that may be admitted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    pub(super) session: u64,
+    pub(super) tenant: TenantSlot,
+    /// Charge of the session's priority.
+    charge: u64,
+    ticket: u64,
 }
 
 /// Session numbers by phase.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    /// Waiting sessions by ticket.
-    waiting: BTreeMap<u64, u64>,
-    /// Ticket and number of the running sessions, oldest first.
-    running: Vec<(u64, u64)>,
+    pub(super) tenants: Tenants,
+    waiting: BTreeMap<WaitingKey, u64>,
+    /// The running sessions, oldest first.
+    running: Vec<BatchPlace>,
+    /// Next candidate of each tenant in the current round of admissions.
+    candidates: Vec<Candidate>,
     /// Sessions outside the batch by stamp, least recently used first. They may hold blocks.
     idle: BTreeMap<u64, u64>,
     stalled: usize,
@@ -57,10 +94,23 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Creates the entry of a new session, parked and with the next ticket.
-    pub(super) fn entry(&mut self) -> QueueEntry {
+    /// Creates the entry of a new session of a tenant, parked and with the next ticket.
+    pub(super) fn entry(&mut self, tenant: u64, priority: Priority) -> QueueEntry {
         // No tick is 0, so leaving the queues with this stamp takes no other session off the idle list.
-        QueueEntry { phase: SessionPhase::Parked, ticket: self.tick(), stamp: 0, promised: 0 }
+        QueueEntry {
+            phase: SessionPhase::Parked,
+            tenant: self.tenants.join(tenant),
+            priority,
+            ticket: self.tick(),
+            stamp: 0,
+            promised: 0,
+        }
+    }
+
+    /// Removes a session for good.
+    pub(super) fn remove(&mut self, session: &mut ScheduledSession) {
+        self.leave(session);
+        self.tenants.leave(session.entry.tenant);
     }
 
     fn tick(&mut self) -> u64 {
@@ -71,11 +121,15 @@ impl Queues {
     /// Removes a session from every queue.
     pub(super) fn leave(&mut self, session: &mut ScheduledSession) {
         match session.entry.phase {
-            SessionPhase::Waiting => drop(self.waiting.remove(&session.entry.ticket)),
+            SessionPhase::Waiting => {
+                self.waiting.remove(&waiting_key(session));
+                self.tenants.remove_waiting(session.entry.tenant);
+            }
             SessionPhase::Running => {
-                if let Ok(at) = self.running.binary_search(&(session.entry.ticket, session.id())) {
+                if let Ok(at) = self.running.binary_search(&place(session)) {
                     self.running.remove(at);
                 }
+                self.tenants.remove_running(session.entry.tenant, session.entry.priority);
                 let promised = std::mem::take(&mut session.entry.promised);
                 self.promises.withdraw(session.id(), session.sequence.keys(promised));
             }
@@ -99,10 +153,11 @@ impl Queues {
         self.stalled += 1;
     }
 
-    /// Puts a session into the waiting queue, at the position of its ticket.
+    /// Puts a session into the waiting queue of its tenant, at the position of its priority and ticket.
     pub(super) fn wait(&mut self, session: &mut ScheduledSession) {
         self.set_aside(session, SessionPhase::Waiting);
-        self.waiting.insert(session.entry.ticket, session.id());
+        self.waiting.insert(waiting_key(session), session.id());
+        self.tenants.add_waiting(session.entry.tenant);
     }
 
     fn set_aside(&mut self, session: &mut ScheduledSession, phase: SessionPhase) {
@@ -117,10 +172,11 @@ impl Queues {
     pub(super) fn run(&mut self, session: &mut ScheduledSession) {
         self.leave(session);
         session.entry.phase = SessionPhase::Running;
-        let place = (session.entry.ticket, session.id());
+        let place = place(session);
         // Sorted by ticket, so that preemption finds the youngest session at the end.
         let at = self.running.partition_point(|other| *other < place);
         self.running.insert(at, place);
+        self.tenants.add_running(session.entry.tenant, session.entry.priority);
         let number = session.id();
         let (registered, keys) = session.sequence.keys_of_full_blocks();
         session.entry.promised = keys.len();
@@ -158,16 +214,67 @@ impl Queues {
 
     /// Returns the running session at this position, oldest first.
     pub(super) fn running(&self, index: usize) -> Option<u64> {
-        self.running.get(index).map(|(_, id)| *id)
+        self.running.get(index).map(|place| place.session)
     }
 
     pub(super) fn youngest_running(&self) -> Option<u64> {
-        self.running.last().map(|(_, id)| *id)
+        self.running.last().map(|place| place.session)
     }
 
-    /// Returns ticket and number of the first waiting session whose ticket is at least `ticket`.
-    pub(super) fn waiting_from(&self, ticket: u64) -> Option<(u64, u64)> {
-        self.waiting.range(ticket..).next().map(|(ticket, id)| (*ticket, *id))
+    /// Returns the session that gives its place in a full batch to a waiting one, if a place is due. It is the youngest
+    /// of the lowest priority among those of the tenant whose places weigh most.
+    pub(super) fn overserved(&self) -> Option<u64> {
+        let first = |tenant| first_waiting(&self.waiting, tenant, (0, 0));
+        let candidates = || self.tenants.waiting().filter_map(first);
+        let least = candidates().map(|candidate| self.tenants.load(candidate.tenant) + candidate.charge).min()?;
+        let most = self.tenants.most_loaded()?;
+        // The heavier of the two tenants gets lighter with every exchange, so they do not take the place from each other
+        // for ever.
+        if least < self.tenants.load(most) {
+            return self.last_place(most).map(|place| place.session);
+        }
+        let lower =
+            |candidate: Candidate| self.last_place(candidate.tenant).filter(|place| place.charge > candidate.charge);
+        candidates().find_map(lower).map(|place| place.session)
+    }
+
+    /// Returns the place of a tenant's youngest running session of the lowest priority.
+    fn last_place(&self, tenant: TenantSlot) -> Option<&BatchPlace> {
+        let own = self.running.iter().filter(|place| place.tenant == tenant);
+        own.max_by_key(|place| (place.charge, place.ticket))
+    }
+
+    /// Charges the tenant of a session for computed tokens.
+    pub(super) fn charge(&mut self, session: &ScheduledSession, tokens: usize) {
+        self.tenants.charge(session.entry.tenant, tokens, session.entry.priority);
+    }
+
+    /// Begins a round of admissions, in which every waiting session is a candidate once.
+    pub(super) fn begin_admissions(&mut self) {
+        self.candidates.clear();
+        let Self { candidates, tenants, waiting, .. } = self;
+        candidates.extend(tenants.waiting().filter_map(|tenant| first_waiting(waiting, tenant, (0, 0))));
+    }
+
+    /// Returns the next candidate: of the tenant whose places weigh least with it, then with the lowest service, the
+    /// oldest session of the highest priority.
+    pub(super) fn next_candidate(&mut self) -> Option<Candidate> {
+        let Self { candidates, tenants, waiting, .. } = self;
+        let rank = |candidate: &Candidate| {
+            let load = tenants.load(candidate.tenant) + candidate.charge;
+            (load, tenants.service(candidate.tenant), candidate.ticket)
+        };
+        let (at, &best) = candidates.iter().enumerate().min_by_key(|(_, candidate)| rank(candidate))?;
+        match first_waiting(waiting, best.tenant, (best.charge, best.ticket + 1)) {
+            Some(next) => candidates[at] = next,
+            None => drop(candidates.swap_remove(at)),
+        }
+        Some(best)
+    }
+
+    /// Returns any waiting session.
+    pub(super) fn any_waiting(&self) -> Option<u64> {
+        self.waiting.first_key_value().map(|(_, id)| *id)
     }
 
     pub(super) fn running_len(&self) -> usize {
@@ -186,18 +293,22 @@ impl Queues {
     #[cfg(test)]
     pub(super) fn check<'a>(&self, sessions: impl Iterator<Item = &'a ScheduledSession>) -> Result<(), String> {
         let mut counts = [0; 3];
+        let mut open = 0;
+        let mut load = 0;
         for session in sessions {
-            let QueueEntry { phase, ticket, stamp, .. } = session.entry;
+            open += 1;
+            let QueueEntry { phase, stamp, priority, .. } = session.entry;
             let id = session.id();
             let idle = self.idle.get(&stamp) == Some(&id);
             let sound = match phase {
                 SessionPhase::Running => {
                     counts[0] += 1;
-                    self.running.contains(&(ticket, id)) && !idle && session.turn.is_some()
+                    load += priority.charge();
+                    self.running.contains(&place(session)) && !idle && session.turn.is_some()
                 }
                 SessionPhase::Waiting => {
                     counts[1] += 1;
-                    self.waiting.get(&ticket) == Some(&id) && session.turn.is_some()
+                    self.waiting.get(&waiting_key(session)) == Some(&id) && session.turn.is_some()
                 }
                 SessionPhase::Stalled => {
                     counts[2] += 1;
@@ -216,9 +327,30 @@ impl Queues {
         if counts != lengths || !self.running.is_sorted() {
             return Err(format!("{counts:?} sessions run, wait and stall; the queues hold {lengths:?}"));
         }
+        let sums = self.tenants.sums();
+        if sums != (open, counts[1], load) {
+            return Err(format!("{open} sessions are open, {counts:?} run and wait; the tenants have {sums:?}"));
+        }
         if self.running.is_empty() && !self.promises.is_empty() {
             return Err(format!("blocks are promised by nobody: {:?}", self.promises));
         }
         Ok(())
     }
+}
+
+fn place(session: &ScheduledSession) -> BatchPlace {
+    let QueueEntry { ticket, tenant, priority, .. } = session.entry;
+    BatchPlace { ticket, session: session.id(), tenant, charge: priority.charge() }
+}
+
+fn waiting_key(session: &ScheduledSession) -> WaitingKey {
+    let QueueEntry { ticket, tenant, priority, .. } = session.entry;
+    (tenant, priority.charge(), ticket)
+}
+
+/// Returns the first waiting session of a tenant from this charge and ticket on.
+fn first_waiting(waiting: &BTreeMap<WaitingKey, u64>, tenant: TenantSlot, from: (u64, u64)) -> Option<Candidate> {
+    let range = (tenant, from.0, from.1)..=(tenant, u64::MAX, u64::MAX);
+    let (&(_, charge, ticket), &session) = waiting.range(range).next()?;
+    Some(Candidate { session, tenant, charge, ticket })
 }

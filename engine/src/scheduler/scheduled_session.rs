@@ -18,6 +18,10 @@ pub(crate) struct ScheduledSession {
     id: u64,
     adapter: Option<LoadedAdapter>,
     request: Option<RequestId>,
+    /// Number of tokens that were to be computed when the session last entered the batch.
+    pub(super) entered_with: usize,
+    /// If `true`, it entered the batch past a session that waits for blocks.
+    pub(super) overtook: bool,
     /// Time at which the first turn was requested.
     since: Instant,
     pub(super) entry: QueueEntry,
@@ -29,7 +33,7 @@ pub(crate) struct ScheduledSession {
 impl ScheduledSession {
     pub(super) fn new(id: u64, options: SessionOptions, since: Instant, entry: QueueEntry, sequence: Sequence) -> Self {
         let SessionOptions { adapter, request, .. } = options;
-        Self { id, adapter, request, since, entry, sequence, turn: None }
+        Self { id, adapter, request, entered_with: 0, overtook: false, since, entry, sequence, turn: None }
     }
 
     pub(super) fn id(&self) -> u64 {

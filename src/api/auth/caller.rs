@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use waymark_engine::RequestId;
+use waymark_engine::{Priority, RequestId};
 
 use super::account::Accounts;
 use crate::api::error::{ApiError, Code};
 use crate::api::lifetime::Lifetime;
-use crate::keys::{KeyOwner, KnownKey};
+use crate::keys::{KeyOwner, KnownKey, RequestPriority};
 
 /// Sender of a request, with its limits and its deadline.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +28,8 @@ pub(crate) struct Caller {
     pub(crate) shares: bool,
     /// Deadline after which the request may no longer hold its connection.
     pub(crate) lifetime: Lifetime,
+    /// Priority of the caller's key. `None` if the server requires no keys.
+    pub(crate) priority: Option<RequestPriority>,
     /// ID of the request.
     pub(crate) request: Option<RequestId>,
 }
@@ -67,6 +69,22 @@ impl Caller {
         }
         Ok(())
     }
+
+    /// Returns the tenant of the engine among whom this request's tokens are counted: the key or, where there are none,
+    /// the request itself.
+    pub(crate) fn tenant(&self) -> u64 {
+        let request = || self.request.map(|request| request.0.as_u64_pair().1);
+        self.owner.map(KeyOwner::tenant).or_else(request).unwrap_or(0)
+    }
+
+    /// Returns the priority of a request that asks for `asked`: at most that of the key, which is also the default.
+    pub(crate) fn priority(&self, asked: Option<Priority>) -> Priority {
+        let own = self.priority.map(Priority::from);
+        match (asked, own) {
+            (Some(asked), Some(own)) => asked.min(own),
+            (asked, own) => asked.or(own).unwrap_or_default(),
+        }
+    }
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {
@@ -82,6 +100,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
             salt: known.map_or(0, |known| known.salt),
             concurrent: known.and_then(|known| known.known.entry.limits.concurrent),
             shares: known.is_some_and(|known| known.shares),
+            priority: known.map(|known| known.known.entry.priority),
             lifetime,
             request: parts.extensions.get::<RequestId>().copied(),
         })
@@ -99,6 +118,24 @@ pub(super) struct CallerKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_has_at_most_the_priority_of_its_key() {
+        let key = |priority| Caller { priority, ..Caller::default() };
+        let low = key(Some(RequestPriority::Low));
+        assert_eq!(low.priority(Some(Priority::High)), Priority::Low);
+        assert_eq!(low.priority(None), Priority::Low);
+        assert_eq!(key(Some(RequestPriority::High)).priority(Some(Priority::Normal)), Priority::Normal);
+        assert_eq!(key(None).priority(Some(Priority::High)), Priority::High);
+        assert_eq!(key(None).priority(None), Priority::Normal);
+    }
+
+    #[test]
+    fn without_keys_each_request_is_a_tenant_of_its_own() {
+        let of = |id| Caller { request: Some(RequestId(uuid::Uuid::from_u128(id))), ..Caller::default() };
+        assert_eq!(of(7).tenant(), of(7).tenant());
+        assert_ne!(of(7).tenant(), of(8).tenant());
+    }
 
     #[test]
     fn greedy_keys_leave_room_for_others() {

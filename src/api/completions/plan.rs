@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use waymark_agent::{AgentError, Conversation, EpisodeOptions, Policy, Usage};
+use waymark_engine::Priority;
 
 use super::logprobs::CompletionBuilder;
 use super::request::{CompletionRequest, PromptInput};
@@ -59,6 +60,7 @@ impl CompletionPlan {
             stop: sampling_params::stops(request.stop)?,
             logprobs,
             store: request.store,
+            priority: request.priority.map(Priority::from),
             ..EpisodeOptions::default()
         };
         let prompts = prompts(state, request.prompt, n)?;

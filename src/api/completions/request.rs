@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use crate::api::body::WireRequest;
 use crate::api::chat::request::StreamOptions;
 use crate::api::sampling_params::StopStrings;
+use crate::keys::RequestPriority;
 
 /// Completion request. `null` is the same as leaving a field out.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -60,6 +61,9 @@ pub struct CompletionRequest {
     pub stop: Option<StopStrings>,
     /// If `false`, no trace is kept (`/v1/traces`). Not in OpenAI's interface.
     pub store: Option<bool>,
+    /// Priority of the request beside others: at most that of the key, which is also the default. Not in OpenAI's
+    /// interface.
+    pub priority: Option<RequestPriority>,
     /// Name of the end user, for the log.
     pub user: Option<String>,
 }

@@ -44,7 +44,7 @@ fn write_histogram(text: &mut String, name: &str, help: &str, snapshot: &Histogr
 }
 
 /// Lists the engine's counters.
-fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
+fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 18] {
     [
         (
             "waymark_prefill_tokens_total",
@@ -67,6 +67,11 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
         ("waymark_turns_total", "Turns begun", counters.turns_total.get()),
         ("waymark_turn_failures_total", "Turns that ended with an error", counters.turn_failures_total.get()),
         ("waymark_preemptions_total", "Running sequences whose blocks were taken", counters.preemptions_total.get()),
+        (
+            "waymark_rotations_total",
+            "Running sequences that gave their place to another",
+            counters.rotations_total.get(),
+        ),
         ("waymark_evictions_total", "Idle sessions whose blocks were evicted", counters.evictions_total.get()),
         ("waymark_cache_evictions_total", "Cached blocks overwritten", counters.cache_evictions_total.get()),
         (

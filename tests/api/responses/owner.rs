@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 
 use super::{Never, ask, two_searches};
 use crate::harness::{ServerPlan, TestServer, answer, says, script};
@@ -20,6 +20,7 @@ fn known(secrets: &[Secret], limits: KeyLimits) -> ApiKeys {
         digest: secret.digest(),
         scopes: vec![Scope::Infer],
         limits,
+        priority: RequestPriority::default(),
         private_cache: false,
     });
     ApiKeys::open(None, entries.collect()).unwrap()

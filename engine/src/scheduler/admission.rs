@@ -1,0 +1,193 @@
+//! Admission of waiting sessions into the batch.
+
+use std::time::Instant;
+
+use super::Scheduler;
+use super::prefill::{self, Prefill};
+
+/// Maximum number of waiting sessions that a step passes over.
+const LOOKAHEAD: usize = 64;
+/// Part of the pool that a long prompt leaves free when it is admitted: for the growth of running sequences, and for short
+/// prompts that come while longer ones wait for blocks.
+const RESERVE: usize = 8;
+
+/// Result of an attempt to admit a session.
+enum Admission {
+    Admitted,
+    /// Another session is computing a block that this one can share.
+    Later,
+    /// The pool is short of blocks.
+    Full,
+}
+
+/// Use of the reserve of blocks.
+#[derive(Debug, Clone, Copy, Default)]
+struct ReserveUse {
+    /// If `true`, a session is running that did not overtake another one.
+    regular: bool,
+    /// Number of blocks held by running sessions that overtook others.
+    overtaking: usize,
+}
+
+impl Scheduler {
+    /// Takes a place in a full batch from the tenant whose places weigh most, if that of a waiting session would weigh
+    /// less.
+    pub(super) fn rotate(&mut self) {
+        if self.queues.running_len() < self.max_rows || self.queues.waiting_len() == 0 {
+            return;
+        }
+        if let Some(session) = self.queues.overserved().and_then(|id| self.sessions.get_mut(&id)) {
+            // It keeps its blocks until they are needed, so a rotation alone computes nothing twice.
+            self.queues.wait(session);
+            self.counters.rotations_total.add(1);
+        }
+    }
+
+    /// Moves waiting sessions into the batch, as long as the step has tokens for them. Beyond that, short ones, and the
+    /// first one of each tenant, so that no tenant waits for the end of another's long prompt.
+    pub(super) fn admit_waiting(&mut self, now: Instant, whole: usize, prefills: &mut Vec<Prefill>) {
+        if self.queues.waiting_len() == 0 {
+            return;
+        }
+        let mut reserve = self.reserve_use();
+        let mut planned: usize = prefills.iter().map(|prefill| prefill.pending).sum();
+        let mut passed = 0;
+        // Blocks that others may take past a session that waits for some. `None` if no session does.
+        let mut allowance = None;
+        self.queues.begin_admissions();
+        while self.queues.running_len() < self.max_rows && passed < LOOKAHEAD {
+            let Some(candidate) = self.queues.next_candidate() else { break };
+            let short = prefill::is_short(self.pending(candidate.session));
+            let served = || prefills.iter().any(|prefill| prefill.tenant == candidate.tenant);
+            // Each long prefill holds the blocks of its whole prompt from here on.
+            let passes = match allowance {
+                Some(blocks) => !short || !self.may_overtake(candidate.session, reserve, blocks),
+                None => !short && planned >= whole && served(),
+            };
+            if passes {
+                passed += 1;
+                continue;
+            }
+            match self.admit(candidate.session, reserve, now) {
+                Admission::Admitted => {
+                    prefills.extend(self.prefill(candidate.session));
+                    planned += self.pending(candidate.session);
+                    let overtakes = allowance.is_some();
+                    reserve.regular |= !overtakes;
+                    if let Some(session) = self.sessions.get_mut(&candidate.session) {
+                        session.overtook = overtakes;
+                        reserve.overtaking += if overtakes { session.sequence.blocks() } else { 0 };
+                    }
+                }
+                Admission::Later => {}
+                // Other sessions must not take the blocks that this one waits for.
+                Admission::Full if allowance.is_some() => break,
+                Admission::Full => allowance = Some(self.allowance(candidate.session)),
+            }
+        }
+    }
+
+    /// Moves waiting sessions into the batch while a pass is in flight, so that the next plan includes them. Preempts
+    /// no running session, and leaves one block for each of them, since the growth after this pass is not known yet.
+    pub(crate) fn admit_ahead(&mut self, now: Instant) {
+        let mut budget = self.step_tokens;
+        let growth = self.queues.running_len();
+        let mut reserve = self.reserve_use();
+        self.queues.begin_admissions();
+        while budget > 0 && self.queues.running_len() < self.max_rows {
+            let Some(candidate) = self.queues.next_candidate() else { break };
+            let Some(session) = self.sessions.get(&candidate.session) else { break };
+            let spare = growth + self.spare_blocks(candidate.session, reserve);
+            if self.pool.available() < session.sequence.missing() + spare {
+                break;
+            }
+            match self.admit(candidate.session, reserve, now) {
+                Admission::Admitted => {
+                    reserve.regular = true;
+                    budget = budget.saturating_sub(self.pending(candidate.session));
+                    if let Some(session) = self.sessions.get_mut(&candidate.session) {
+                        session.overtook = false;
+                    }
+                }
+                Admission::Later => {}
+                Admission::Full => break,
+            }
+        }
+    }
+
+    fn reserve_use(&self) -> ReserveUse {
+        let mut used = ReserveUse::default();
+        for index in 0..self.queues.running_len() {
+            let session = self.queues.running(index).and_then(|id| self.sessions.get(&id));
+            match session {
+                Some(session) if session.overtook => used.overtaking += session.sequence.blocks(),
+                Some(_) => used.regular = true,
+                None => {}
+            }
+        }
+        used
+    }
+
+    fn reserve(&self) -> usize {
+        self.pool.total() / RESERVE
+    }
+
+    /// Returns the number of blocks that must stay free when this session is admitted.
+    fn spare_blocks(&self, id: u64, used: ReserveUse) -> usize {
+        let Some(session) = self.sessions.get(&id) else { return 0 };
+        let long = session.sequence.blocks() == 0 && !prefill::is_short(session.sequence.pending());
+        // Alone in the batch, a session may take all blocks: it might need them.
+        if long && used.regular { self.reserve().saturating_sub(used.overtaking) } else { 0 }
+    }
+
+    /// Returns `true` if a short session may pass one that waits for blocks, given the `allowance` of that one.
+    fn may_overtake(&self, id: u64, used: ReserveUse, allowance: usize) -> bool {
+        let missing = self.sessions.get(&id).map_or(0, |session| session.sequence.missing());
+        // A session that has given its place in the batch up still has its blocks.
+        missing == 0 || used.overtaking + missing <= allowance
+    }
+
+    /// Returns the number of blocks that others may take past a session that waits for some: the reserve for a long
+    /// prompt that gets its blocks without it, and none for any other.
+    fn allowance(&self, id: u64) -> usize {
+        let Some(session) = self.sessions.get(&id) else { return 0 };
+        let long = !prefill::is_short(session.sequence.pending());
+        let fits = session.sequence.missing() + self.reserve() <= self.pool.total();
+        if long && fits { self.reserve() } else { 0 }
+    }
+
+    /// Moves a waiting session into the batch, with all the blocks that its tokens need.
+    fn admit(&mut self, id: u64, used: ReserveUse, now: Instant) -> Admission {
+        let spare = self.spare_blocks(id, used);
+        let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };
+        let fresh = session.sequence.blocks() == 0;
+        let queues = &self.queues;
+        if fresh && !session.sequence.share_cached_blocks(&mut self.pool, |key| queues.is_promised(key)) {
+            return Admission::Later;
+        }
+        // Making room must not evict this session's own blocks.
+        self.queues.pin(session);
+        let needed = session.sequence.missing() + spare;
+        // Idle sessions lose their blocks before any running one is preempted.
+        while self.pool.available() < needed && self.evict() {}
+        let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };
+        if self.pool.available() < needed {
+            if fresh {
+                session.sequence.release(&mut self.pool);
+            }
+            self.queues.unpin(session);
+            return Admission::Full;
+        }
+        while session.sequence.missing() > 0 && session.sequence.take_block(&mut self.pool) {}
+        let hit = if fresh { session.sequence.computed() } else { 0 };
+        self.counters.prefix_cache_hit_tokens_total.add(hit);
+        let pending = session.sequence.pending();
+        session.entered_with = pending;
+        let first_prompt = session.sequence.enter_batch();
+        if let Some(waited) = session.turn.as_mut().and_then(|turn| turn.start(now, pending, hit, first_prompt)) {
+            self.counters.queue_seconds.observe(waited.as_secs_f64());
+        }
+        self.queues.run(session);
+        Admission::Admitted
+    }
+}

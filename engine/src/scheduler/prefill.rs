@@ -1,0 +1,141 @@
+//! Shares of a step's prefill time.
+
+use waymark_models::BLOCK;
+
+use super::PlannedRow;
+use super::tenants::TenantSlot;
+
+/// Number of tokens up to which a prefill counts as short.
+const SHORT: usize = 256;
+/// Part of a step's prefill that goes to the oldest session, so that younger and shorter ones cannot starve it.
+const OLDEST: f64 = 0.25;
+
+/// A session whose prompt, or observation, is not computed yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prefill {
+    pub(super) session: u64,
+    pub(super) tenant: TenantSlot,
+    pub(super) ticket: u64,
+    /// Service of the tenant.
+    pub(super) service: u64,
+    /// Charge of a token, which is lower for a higher priority.
+    pub(super) charge: u64,
+    /// Number of tokens still to compute.
+    pub(super) pending: usize,
+    /// If `true`, the prefill goes before long ones, whose chunks would delay its first token.
+    pub(super) short: bool,
+    /// Predicted seconds per token.
+    pub(super) cost: f64,
+    /// Number of tokens to compute in this step.
+    pub(super) tokens: usize,
+}
+
+impl Prefill {
+    /// Returns the row of this step, if it has any tokens.
+    pub(super) fn row(&self) -> Option<PlannedRow> {
+        let Self { session, tokens, pending, .. } = *self;
+        (tokens > 0).then_some(PlannedRow { session, tokens, samples: tokens == pending })
+    }
+}
+
+/// Bounds of a step's prefill.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PrefillBudget {
+    /// Maximum number of tokens.
+    pub(super) tokens: usize,
+    /// Maximum predicted seconds.
+    pub(super) seconds: f64,
+}
+
+/// Returns `true` if a prefill of this many tokens is short.
+pub(super) fn is_short(tokens: usize) -> bool {
+    tokens <= SHORT
+}
+
+/// Divides the budget: a part for the oldest session, then all that is left to short prefills, then to the others; each
+/// time to the tenants in the order of their service, and among the sessions of one tenant by priority and length. In a
+/// step with short prefills, the long ones get no more than the oldest session's part. At least one token is computed.
+pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget) {
+    let part = budget.seconds * OLDEST;
+    if let Some(oldest) = prefills.iter_mut().min_by_key(|prefill| prefill.ticket) {
+        // One token all the same, or a part below the cost of a token would be no part.
+        budget.give(oldest, part, 1);
+    }
+    // A prefill of a few tokens is like a decode row: it comes in nearly every step, and must not stop the long ones.
+    let hurry = prefills.iter().any(|prefill| prefill.short && prefill.pending > BLOCK);
+    prefills.sort_unstable_by_key(|prefill| {
+        (!prefill.short, prefill.service, prefill.charge, prefill.pending, prefill.ticket)
+    });
+    // The step ends for all its rows at once, so a long chunk would delay the first token of a short prompt.
+    for prefill in prefills.iter_mut().filter(|prefill| prefill.short || !hurry) {
+        budget.give(prefill, f64::INFINITY, 0);
+    }
+}
+
+impl PrefillBudget {
+    /// Gives a prefill as many tokens as fit into the budget and into `seconds`, but at least `least`.
+    fn give(&mut self, prefill: &mut Prefill, seconds: f64, least: usize) {
+        let time = self.seconds.min(seconds).max(0.0);
+        let affordable = if prefill.cost > 0.0 { (time / prefill.cost) as usize } else { usize::MAX };
+        let tokens = (prefill.pending - prefill.tokens).min(self.tokens).min(affordable.max(least));
+        prefill.tokens += tokens;
+        self.tokens -= tokens;
+        self.seconds -= tokens as f64 * prefill.cost;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tenants::Tenants;
+    use super::*;
+
+    fn prefill(ticket: u64, service: u64, pending: usize, short: bool) -> Prefill {
+        let tenant = Tenants::default().join(0);
+        Prefill { session: ticket, tenant, ticket, service, charge: 4, pending, short, cost: 0.001, tokens: 0 }
+    }
+
+    /// Returns the tokens of each session in this step.
+    fn shared(mut prefills: Vec<Prefill>, tokens: usize, milliseconds: f64) -> Vec<(u64, usize)> {
+        // Half a token's time more, so that rounding takes nothing away.
+        share(&mut prefills, PrefillBudget { tokens, seconds: (milliseconds + 0.5) / 1e3 });
+        prefills.sort_unstable_by_key(|prefill| prefill.ticket);
+        prefills.iter().map(|prefill| (prefill.session, prefill.tokens)).collect()
+    }
+
+    #[test]
+    fn the_tenant_served_least_goes_first_after_the_oldest_sessions_part() {
+        let prefills = vec![prefill(1, 90, 1000, false), prefill(2, 10, 1000, false), prefill(3, 50, 1000, false)];
+        assert_eq!(shared(prefills, 512, 400.0), [(1, 100), (2, 300), (3, 0)]);
+    }
+
+    #[test]
+    fn long_prefills_wait_for_a_short_one() {
+        let prefills = vec![prefill(1, 0, 1000, false), prefill(2, 0, 1000, false), prefill(3, 9, 100, true)];
+        assert_eq!(shared(prefills, 512, 200.0), [(1, 50), (2, 0), (3, 100)]);
+    }
+
+    #[test]
+    fn a_few_tokens_do_not_hold_up_a_long_prefill() {
+        let prefills = vec![prefill(1, 0, 1000, false), prefill(2, 0, 3, true)];
+        assert_eq!(shared(prefills, 512, 20.0), [(1, 17), (2, 3)]);
+    }
+
+    #[test]
+    fn among_the_sessions_of_a_tenant_the_higher_priority_goes_first() {
+        let low = Prefill { charge: 16, ..prefill(2, 0, 500, false) };
+        let prefills = vec![prefill(1, 0, 1000, false), low, prefill(3, 0, 900, false)];
+        assert_eq!(shared(prefills, 512, 400.0), [(1, 100), (2, 0), (3, 300)]);
+    }
+
+    #[test]
+    fn no_more_is_computed_than_there_is_or_than_a_step_may_hold() {
+        let prefills = vec![prefill(1, 0, 30, true), prefill(2, 0, 10, true)];
+        assert_eq!(shared(prefills.clone(), 512, 300.0), [(1, 30), (2, 10)]);
+        assert_eq!(shared(prefills, 35, f64::INFINITY), [(1, 30), (2, 5)]);
+    }
+
+    #[test]
+    fn a_step_without_time_to_spare_still_computes_a_token() {
+        assert_eq!(shared(vec![prefill(1, 0, 300, false), prefill(2, 0, 300, false)], 512, -0.5), [(1, 1), (2, 0)]);
+    }
+}

@@ -1,0 +1,106 @@
+//! Fairness of a running engine, measured by the clock. The goals themselves are tested in `engine/src/scheduler/fairness.rs`,
+//! where no other process takes the time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use waymark_engine::{Engine, EngineConfig, Generate, MockBackend, Origin, Priority, SessionOptions};
+use waymark_models::sampler::SamplingParams;
+use waymark_models::tokenizer::Tokenizer;
+
+/// Length of a long prompt.
+const LONG: u32 = 6000;
+
+fn start(config: EngineConfig) -> Engine {
+    let backend = MockBackend::random(7, 259).with_time(Duration::from_millis(3), Duration::from_micros(100));
+    Engine::start(Box::new(backend), config, Tokenizer::bytes().table()).unwrap()
+}
+
+/// Runs a request of a tenant. Returns the times of its tokens.
+async fn run(engine: &Engine, options: SessionOptions, tokens: u32, max_tokens: usize) -> Vec<Instant> {
+    let mut session = engine.session(options);
+    let prompt: Vec<u32> = (0..tokens).map(|position| (position * 7 + options.tenant as u32 * 31) % 256).collect();
+    session.append(&prompt, Origin::Prompt, false);
+    let generate = Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() };
+    let mut turn = session.generate(generate).await.unwrap();
+    let mut times = Vec::new();
+    while let Some(step) = turn.next().await {
+        step.unwrap();
+        times.push(Instant::now());
+    }
+    times
+}
+
+/// Returns the options of a tenant that shares no prefix with others.
+fn of(tenant: u64) -> SessionOptions {
+    SessionOptions { tenant, salt: tenant, ..SessionOptions::default() }
+}
+
+fn spawn(engine: &Engine, options: SessionOptions, tokens: u32, max_tokens: usize) -> JoinHandle<Vec<Instant>> {
+    let engine = engine.clone();
+    tokio::spawn(async move { run(&engine, options, tokens, max_tokens).await })
+}
+
+/// Returns the median time to the first token of a short request, which others of its kind follow.
+async fn first_token(engine: &Engine) -> Duration {
+    let mut times = Vec::new();
+    for index in 0..7 {
+        let begin = Instant::now();
+        // No two share a prefix.
+        let options = SessionOptions { salt: 1000 + index, ..of(1) };
+        times.push(run(engine, options, 64, 8).await[0] - begin);
+    }
+    times.sort_unstable();
+    times[3]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_request_under_eight_long_prompts_takes_about_three_times_as_long_at_most() {
+    let engine = start(EngineConfig::default());
+    run(&engine, of(99), LONG, 4).await;
+    let alone = first_token(&engine).await;
+    let load: Vec<_> = (10..18).map(|tenant| spawn(&engine, of(tenant), LONG, 32)).collect();
+    sleep(Duration::from_millis(200)).await;
+    let loaded = first_token(&engine).await;
+    assert!(load.iter().any(|request| !request.is_finished()), "the load ended before the measurement");
+    // First come, first served, it is about a hundred times as long.
+    assert!(loaded <= 5 * alone, "{loaded:?} instead of {alone:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn running_streams_keep_about_half_their_pace_during_a_long_prefill() {
+    let engine = start(EngineConfig::default());
+    run(&engine, of(99), LONG, 4).await;
+    let streams: Vec<_> = (1..5).map(|tenant| spawn(&engine, of(tenant), 32, 600)).collect();
+    sleep(Duration::from_millis(500)).await;
+    let begin = Instant::now();
+    run(&engine, of(50), LONG, 1).await;
+    let end = Instant::now();
+    for stream in streams {
+        let times = stream.await.unwrap();
+        let typical = |during: bool| {
+            let inside = |pair: &&[Instant]| (pair[0] >= begin && pair[1] <= end) == during;
+            let mut gaps: Vec<_> = times.windows(2).skip(50).filter(inside).map(|pair| pair[1] - pair[0]).collect();
+            gaps.sort_unstable();
+            gaps[gaps.len() * 9 / 10]
+        };
+        assert!(typical(true) <= 3 * typical(false), "a gap of {:?} instead of {:?}", typical(true), typical(false));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_high_priority_begins_though_others_fill_the_batch() {
+    let engine = start(EngineConfig { max_batch_rows: 4, ..EngineConfig::default() });
+    let low = |tenant| SessionOptions { priority: Priority::Low, ..of(tenant) };
+    let others: Vec<_> = (1..9).map(|tenant| spawn(&engine, low(tenant), 32, 400)).collect();
+    sleep(Duration::from_millis(100)).await;
+    let begin = Instant::now();
+    let high = SessionOptions { priority: Priority::High, ..of(50) };
+    let times = run(&engine, high, 32, 8).await;
+    assert!(others.iter().all(|request| !request.is_finished()), "a place was free");
+    assert!(times[0] - begin < Duration::from_millis(300), "{:?}", times[0] - begin);
+    assert!(engine.counters().rotations_total.get() > 0);
+}
