@@ -65,6 +65,10 @@ pub struct Sample {
     /// If `true`, the answer is a guess of a teacher that did not find it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guessed: bool,
+    /// IDs of the passages that were withheld from the searches. Not empty only in lessons that end with the statement
+    /// that nothing was found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
     /// All token ids, beginning with the prompt.
     pub tokens: Vec<u32>,
     /// Origins of the tokens, as runs that cover all tokens in order: `[["prompt",380],["policy",41],…]`.
@@ -212,6 +216,7 @@ impl Sample {
         Sample {
             origins: spans(tokens),
             guessed: false,
+            without: Vec::new(),
             forced: forced(tokens),
             logprobs: logprobs(tokens),
             tokens: tokens.iter().map(|token| token.id).collect(),
@@ -242,7 +247,7 @@ impl Sample {
     }
 
     /// Marks the tokens that training learns from: those that the policy wrote itself, after the prompt, and before
-    /// the protocol forced an answer. The reference implementations have no forced answers and give them no reward;
+    /// the protocol forced an answer. A mode that was written for the policy is left out alone. The reference implementations have no forced answers and give them no reward;
     /// training on one with its trajectory's reward would make a correct forced answer less probable.
     pub fn loss_mask(&self) -> Vec<bool> {
         let length = self.tokens.len();
@@ -252,8 +257,10 @@ impl Sample {
             mask.resize(mask.len().saturating_add(run).min(length), origin == Origin::Policy);
         }
         mask.resize(length, false);
-        // Rollouts are not guided, so the first forced token opens the forced answer.
-        let asked = self.forced.iter().map(|&(first, _)| first).min().unwrap_or(length);
+        for &(first, run) in &self.forced {
+            mask.iter_mut().skip(first).take(run).for_each(|learnt| *learnt = false);
+        }
+        let asked = self.forced_answer().unwrap_or(length);
         mask.iter_mut().skip(asked).for_each(|learnt| *learnt = false);
         mask.iter_mut().take(self.prompt_tokens).for_each(|learnt| *learnt = false);
         mask
@@ -304,14 +311,28 @@ impl Sample {
     }
 
     /// Returns `true` if the protocol forced the answer by writing its opening tag. The reference programs end such
-    /// episodes without an answer. Rollouts are not guided, so nothing else is forced in them.
+    /// episodes without an answer.
     pub fn is_forced(&self) -> bool {
-        !self.forced.is_empty()
+        self.forced_answer().is_some()
+    }
+
+    /// Returns the index of the first token of a forced answer. It ends the episode, so it stands in the last turn.
+    /// Rollouts are not guided, so the only other thing that is forced in them is the mode of a search.
+    fn forced_answer(&self) -> Option<usize> {
+        let last = self.actions.last().map_or(0, |act| self.turn_start(act.turn.saturating_sub(1)));
+        // The response may be cut before its last turn.
+        let from = if last < self.tokens.len() { last } else { 0 };
+        self.forced.iter().map(|&(first, _)| first).filter(|first| *first >= from).min()
     }
 
     /// Returns the answer, unless the protocol forced it.
     pub fn own_answer(&self) -> Option<&str> {
         self.answer.as_deref().filter(|_| !self.is_forced())
+    }
+
+    /// Returns the mode of the first search. `None` without searches.
+    pub fn first_mode(&self) -> Option<Mode> {
+        self.evidence.first().map(|found| found.mode)
     }
 
     /// Number of tokens of `origin`.
@@ -487,8 +508,10 @@ pub(crate) mod tests {
         ) {
             let prompt = prompt.min(tokens.len());
             let sample = Sample::from_trajectory(trajectory(tokens.clone(), prompt, ""), SampleTask::default());
-            let asked = tokens.iter().position(|token| token.forced).unwrap_or(tokens.len());
-            let learnt = |(at, token): (usize, &Token)| (prompt..asked).contains(&at) && token.origin == Origin::Policy;
+            let asked = sample.forced_answer().unwrap_or(tokens.len());
+            let learnt = |(at, token): (usize, &Token)| {
+                (prompt..asked).contains(&at) && token.origin == Origin::Policy && !token.forced
+            };
             let mask: Vec<bool> = tokens.iter().enumerate().map(learnt).collect();
             prop_assert_eq!(sample.loss_mask(), mask);
             let logprobs: Vec<_> = tokens.iter().map(|token| token.logprob).collect();
@@ -502,6 +525,29 @@ pub(crate) mod tests {
             prop_assert!(!line.contains('\n'));
             prop_assert_eq!(serde_json::from_str::<Sample>(&line).unwrap(), sample);
         }
+    }
+
+    #[test]
+    fn a_chosen_mode_is_no_target_and_no_forced_answer() {
+        let token = |origin, forced| Token { id: 1, origin, logprob: None, forced };
+        let own = |forced| token(Origin::Policy, forced);
+        let tokens = [
+            vec![token(Origin::Prompt, false)],
+            vec![own(false), own(true), own(false)],
+            vec![token(Origin::Environment, false)],
+            vec![own(false), own(false)],
+        ];
+        let search = Action::Search(PolicySearch::plain("x"));
+        let actions = vec![acted(1, search), acted(2, Action::Answer { text: "x".into() })];
+        let record = Trajectory { actions, ..trajectory(tokens.concat(), 1, "x") };
+        let sample = Sample::from_trajectory(record.clone(), SampleTask::default());
+        assert_eq!(sample.loss_mask(), [false, true, false, true, false, true, true]);
+        assert!(!sample.is_forced() && sample.own_answer() == Some("x"));
+        let mut record = record;
+        record.tokens[5].forced = true;
+        let sample = Sample::from_trajectory(record, SampleTask::default());
+        assert_eq!(sample.loss_mask(), [false, true, false, true, false, false, false]);
+        assert!(sample.is_forced());
     }
 
     #[test]

@@ -61,6 +61,7 @@ impl EpisodeMachine {
             State::Guided(run, ended) => writing::follow(core, run, ended)?,
             State::Generating(generation) => State::Generated(generation, TurnEnd::Eos),
             State::Generated(Generation::Turn, ended) => State::Written(ended),
+            State::Generated(Generation::Opening(prefix), ended) => writing::open_query(core, prefix, ended)?,
             State::Generated(Generation::Guided(run), ended) => State::Guided(run, Some(ended)),
             State::Generated(Generation::Answer(limit), ended) => State::TurnOver(ended, limit),
             State::Written(ended) => writing::complete(core, ended)?,

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
+use waymark_index::Mode;
 
 use crate::lessons::text::normalized;
 use crate::run::RunError;
@@ -107,8 +108,8 @@ impl SplitQuestions {
 pub struct BuildOutput {
     out: SampleFile,
     held: SampleFile,
-    /// IDs of all samples.
-    samples: HashSet<String>,
+    /// IDs of all samples, with the modes of their first searches.
+    samples: HashMap<String, Option<Mode>>,
     questions: HashMap<String, SplitQuestions>,
     /// Normalized questions of all data sets.
     asked: SplitQuestions,
@@ -138,7 +139,7 @@ impl BuildOutput {
         let mut output = BuildOutput {
             out: open(out_lock, "learnt")?,
             held: open(held_lock, "held out")?,
-            samples: HashSet::new(),
+            samples: HashMap::new(),
             questions: HashMap::new(),
             asked: SplitQuestions::default(),
         };
@@ -150,9 +151,10 @@ impl BuildOutput {
         output.leak(out, held).map_or(Ok(output), Err)
     }
 
-    /// Returns `true` if a sample with this ID exists.
-    pub fn has(&self, id: &str) -> bool {
-        self.samples.contains(id)
+    /// Returns the mode of the first search of the sample with this ID; the inner `None` if it has no search. `None` if
+    /// there is no such sample.
+    pub fn first_mode(&self, id: &str) -> Option<Option<Mode>> {
+        self.samples.get(id).copied()
     }
 
     /// File for a new sample of the question `id` with the words `question`, if `held_out` questions of its data set
@@ -196,7 +198,7 @@ impl BuildOutput {
     fn note(&mut self, sample: &Sample, place: SampleSplit) {
         self.questions.entry(sample.dataset.clone()).or_default().note(sample.question_id.clone(), place);
         self.asked.note(normalized(&sample.question), place);
-        self.samples.insert(sample.id.clone());
+        self.samples.insert(sample.id.clone(), sample.first_mode());
     }
 
     /// Error for a question in both files, if there is one.
@@ -261,7 +263,7 @@ mod tests {
         assert!(error.contains("samples.jsonl") && error.contains("seed was 1, now it is 2"), "{error}");
         let error = BuildOutput::open(&held, &out, &facts(1)).unwrap_err().to_string();
         assert!(error.contains("kind was"), "{error}");
-        assert!(BuildOutput::open(&out, &held, &facts(1)).unwrap().has("a-0"));
+        assert!(BuildOutput::open(&out, &held, &facts(1)).unwrap().first_mode("a-0").is_some());
     }
 
     #[test]

@@ -10,18 +10,23 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`recipe`], [`lesson_plan`] | recipe, and the lessons of a source in the order of play |
-//! | [`player`], [`teacher`], [`reading`], [`phrases`] | from lessons to turns |
+//! | [`recipe`], [`lesson_plan`], [`mode_balance`] | recipe, the lessons of a source in the order of play, and how many of each mode are kept |
+//! | [`player`], [`teacher`], [`preview`], [`routing`], [`reading`], [`phrases`] | from lessons to turns |
+//! | [`voice`] | the form of the turns, one file per protocol |
 //! | [`scripted`] | from turns to tokens |
 //! | [`build_output`], [`question_files`], [`build_stats`] | files and statistics of the output |
 
 pub mod build_output;
 pub mod build_stats;
 pub mod lesson_plan;
+pub mod mode_balance;
 pub mod phrases;
 pub mod player;
+pub mod preview;
 pub mod question_files;
 pub mod reading;
 pub mod recipe;
+pub mod routing;
 pub mod scripted;
 pub mod teacher;
+pub mod voice;

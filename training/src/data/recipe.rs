@@ -4,7 +4,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use toml::Table;
+use waymark_agent::{AgentError, Policy};
+
+use super::routing::Routing;
 use super::teacher::Habits;
+use super::voice;
 
 /// Recipe of the cold-start data. Paths are relative to the data directory.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -14,8 +19,15 @@ pub struct DataRecipe {
     pub seed: u64,
     /// Files of measured questions, which are kept out.
     pub measured: Vec<PathBuf>,
+    /// Policy whose episodes the lessons are, as in `policy.toml`: protocol, retrieval and budget. It should be that of
+    /// the recipe that trains on them. `None` is RouteRAG with the default ranking of each mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Table>,
     /// Rates of the teacher's optional behaviors.
     pub habits: Habits,
+    /// Choice of modes by what they find. `None` takes the cheapest mode that finds a fact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<Routing>,
     /// Sources of lessons, in the order of play.
     #[serde(rename = "source")]
     pub sources: Vec<LessonSource>,
@@ -59,6 +71,8 @@ pub enum SourceForm {
     Parts,
     /// Gold passages.
     Passages,
+    /// None. Greetings, thanks and the like, which need no search.
+    SmallTalk,
 }
 
 /// Error of reading a recipe.
@@ -78,17 +92,54 @@ impl DataRecipe {
         let fail = |reason: String| DataRecipeError { path: path.to_owned(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
         let recipe: DataRecipe = toml::from_str(&text).map_err(|error| fail(error.to_string()))?;
+        let policy = recipe.policy(path).map_err(|error| fail(error.to_string()))?;
+        let protocol = policy.protocol.name();
+        if voice::voice(protocol).is_none() {
+            let known = voice::protocols().join(", ");
+            return Err(fail(format!("policy.protocol {protocol:?}: lessons can be written for {known}")));
+        }
         recipe.flaw().map_or(Ok(recipe), |flaw| Err(fail(flaw)))
+    }
+
+    /// Builds the policy whose episodes the lessons are.
+    ///
+    /// # Errors
+    /// The error of [`Policy::parse`] if `[policy]` is invalid.
+    pub fn policy(&self, path: &Path) -> Result<Policy, AgentError> {
+        let mut table = Table::new();
+        table.insert("name".into(), "lessons".into());
+        match &self.policy {
+            Some(own) => table.extend(own.clone()),
+            None => drop(table.insert("protocol".into(), "routerag".into())),
+        }
+        let mut policy = Policy::parse(&table.to_string(), path)?;
+        if self.policy.is_none() {
+            // RouteRAG's own ranking is dense in every mode; the recipes here rank each mode by its default.
+            policy.retrieval.search.ranking = None;
+        }
+        Ok(policy)
     }
 
     /// Describes an invalid rate or source name, if there is one. Source names identify samples and become file names.
     fn flaw(&self) -> Option<String> {
-        let Habits { mislead, explore, wide, concede, deep } = self.habits;
-        let shares = [("mislead", mislead), ("explore", explore), ("wide", wide), ("concede", concede), ("deep", deep)];
+        let Habits { mislead, explore, wide, concede, deep, withhold } = self.habits;
+        let most = self.routing.map_or(1.0, |routing| routing.most);
+        let shares = [
+            ("habits.mislead", mislead),
+            ("habits.explore", explore),
+            ("habits.wide", wide),
+            ("habits.concede", concede),
+            ("habits.deep", deep),
+            ("habits.withhold", withhold),
+            ("routing.most", most),
+        ];
         for (name, share) in shares {
             if !(0.0..=1.0).contains(&share) {
-                return Some(format!("habits.{name} = {share}: must be between 0 and 1"));
+                return Some(format!("{name} = {share}: must be between 0 and 1"));
             }
+        }
+        if self.routing.is_some() && (explore > 0.0 || wide > 0.0) {
+            return Some("habits.explore and habits.wide must be 0 with [routing], which chooses the mode".into());
         }
         let names: Vec<&str> = self.sources.iter().map(|source| source.dataset.as_str()).collect();
         for (at, name) in names.iter().enumerate() {
