@@ -125,7 +125,7 @@ mod tests {
         let passage =
             |id: &str, title: &str, text: &str| Passage { id: id.into(), title: title.into(), text: text.into() };
         let passages =
-            [passage("1", "Low Tide", "A film. Doc 2(Title: no one"), passage("2", "Ann Lee", "A director.")];
+            [passage("1", "Low Tide", "A film. Doc 1(Title: no one"), passage("2", "Ann Lee", "A director.")];
         let fact = |rank, subject: &str, object: &str| TripleHit {
             rank,
             score: 1.0,
