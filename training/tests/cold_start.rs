@@ -31,7 +31,7 @@ use waymark_training::lessons::text::{normalized, words};
 use waymark_training::recipe::Recipe;
 
 fn recipe() -> DataRecipe {
-    DataRecipe::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml")).unwrap()
+    DataRecipe::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml"), &[]).unwrap()
 }
 
 /// Reads all evaluation questions, found by their file name and not through the recipe.
@@ -437,7 +437,7 @@ fn data_recipes_play_the_policy_of_the_recipe_that_trains_on_them() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes");
     for (data, training) in [("path_router_data", "path_router-smollm2"), ("routing_data", "routerag-smollm2")] {
         let path = folder.join(format!("{data}.toml"));
-        let played = DataRecipe::read(&path).unwrap().policy(&path).unwrap();
+        let played = DataRecipe::read(&path, &[]).unwrap().policy(&path).unwrap();
         let trained = Recipe::open(&folder.join(format!("{training}.toml")), &[]).unwrap().policy().unwrap();
         assert_eq!(played.protocol.name(), trained.protocol.name());
         assert_eq!((played.retrieval, played.budget), (trained.retrieval, trained.budget), "{data}");

@@ -19,11 +19,11 @@ use waymark_runtime::{assembly, logging, progress};
 use crate::data::build_output::BuildOutput;
 use crate::data::build_stats::BuildStats;
 use crate::data::lesson_plan::LessonPlan;
-use crate::data::mode_balance::ModeBalance;
 use crate::data::player::{LessonPlayer, sample_id};
 use crate::data::preview::SearchPreview;
 use crate::data::question_files;
 use crate::data::recipe::{DataRecipe, LessonSource};
+use crate::data::sample_balance::{SampleBalance, SampleTraits};
 use crate::data::teacher::TeacherSettings;
 use crate::data::voice;
 use crate::hash;
@@ -51,6 +51,10 @@ pub(crate) struct Args {
     /// Path to the recipe of the data.
     #[arg(long, value_name = "FILE")]
     recipe: PathBuf,
+
+    /// Override a field of the recipe, for example `policy.retrieval.ranking=dense`. May be repeated.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    set: Vec<String>,
 
     /// Directory of the data sets.
     #[arg(long, value_name = "DIR")]
@@ -97,7 +101,7 @@ struct BaseTokenizer {
 impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", LogFormat::Text)?;
-        let recipe = DataRecipe::read(&self.recipe)?;
+        let recipe = DataRecipe::read(&self.recipe, &self.set)?;
         let mut contamination = ContaminationFilter::default();
         for path in &recipe.measured {
             contamination.add(&rows::<SourceQuestion>(&self.data.join(path))?);
@@ -127,7 +131,7 @@ impl Args {
             let lessons = source.lessons.min(self.most.unwrap_or(usize::MAX));
             let source = LessonSource { lessons, ..(*source).clone() };
             let most = recipe.routing.map_or(1.0, |routing| routing.most);
-            let mut balance = ModeBalance::new(most);
+            let mut balance = SampleBalance::new(most, recipe.habits.withhold);
             let progress = (&mut output, &mut stats, &mut balance);
             runtime.block_on(play_lessons(progress, &source, &plan, player, recipe.seed))?;
         }
@@ -216,7 +220,7 @@ fn template(base: &Path) -> anyhow::Result<String> {
 /// Plays the lessons of a source until enough samples exist. The first ones are held out; the builder never plays their
 /// questions again, neither in this source nor in another one that asks the same words.
 async fn play_lessons(
-    (output, stats, balance): (&mut BuildOutput, &mut BuildStats, &mut ModeBalance),
+    (output, stats, balance): (&mut BuildOutput, &mut BuildStats, &mut SampleBalance),
     source: &LessonSource,
     plan: &LessonPlan,
     player: &LessonPlayer,
@@ -234,20 +238,20 @@ async fn play_lessons(
             break;
         }
         let sample_id = sample_id(&source.dataset, lesson, *variant);
-        if let Some(first) = output.first_mode(&sample_id) {
-            balance.add(first);
+        if let Some(known) = output.traits(&sample_id) {
+            balance.add(known);
         } else {
             let id = &lesson.question_id;
             let Some(split) = output.split_for(&source.dataset, id, &lesson.question, source.held_out) else {
                 continue;
             };
             match player.play(lesson, &source.dataset, *variant, seed).await? {
-                Ok(sample) if balance.admits(sample.first_mode()) => {
-                    balance.add(sample.first_mode());
+                Ok(sample) if balance.admits(SampleTraits::of(&sample)) => {
+                    balance.add(SampleTraits::of(&sample));
                     output.append(&sample, split)?;
                 }
                 Ok(_) => {
-                    stats.drop(&source.dataset, "enough with this first mode", 1);
+                    stats.drop(&source.dataset, "enough of this kind", 1);
                     continue;
                 }
                 Err(why) => {

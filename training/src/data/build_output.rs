@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
-use waymark_index::Mode;
 
+use super::sample_balance::SampleTraits;
 use crate::lessons::text::normalized;
 use crate::run::RunError;
 use crate::sample::Sample;
@@ -108,8 +108,8 @@ impl SplitQuestions {
 pub struct BuildOutput {
     out: SampleFile,
     held: SampleFile,
-    /// IDs of all samples, with the modes of their first searches.
-    samples: HashMap<String, Option<Mode>>,
+    /// IDs of all samples, with their properties.
+    samples: HashMap<String, SampleTraits>,
     questions: HashMap<String, SplitQuestions>,
     /// Normalized questions of all data sets.
     asked: SplitQuestions,
@@ -151,9 +151,8 @@ impl BuildOutput {
         output.leak(out, held).map_or(Ok(output), Err)
     }
 
-    /// Returns the mode of the first search of the sample with this ID; the inner `None` if it has no search. `None` if
-    /// there is no such sample.
-    pub fn first_mode(&self, id: &str) -> Option<Option<Mode>> {
+    /// Returns the properties of the sample with this ID. `None` if there is no such sample.
+    pub fn traits(&self, id: &str) -> Option<SampleTraits> {
         self.samples.get(id).copied()
     }
 
@@ -198,7 +197,7 @@ impl BuildOutput {
     fn note(&mut self, sample: &Sample, place: SampleSplit) {
         self.questions.entry(sample.dataset.clone()).or_default().note(sample.question_id.clone(), place);
         self.asked.note(normalized(&sample.question), place);
-        self.samples.insert(sample.id.clone(), sample.first_mode());
+        self.samples.insert(sample.id.clone(), SampleTraits::of(sample));
     }
 
     /// Error for a question in both files, if there is one.
@@ -263,7 +262,7 @@ mod tests {
         assert!(error.contains("samples.jsonl") && error.contains("seed was 1, now it is 2"), "{error}");
         let error = BuildOutput::open(&held, &out, &facts(1)).unwrap_err().to_string();
         assert!(error.contains("kind was"), "{error}");
-        assert!(BuildOutput::open(&out, &held, &facts(1)).unwrap().first_mode("a-0").is_some());
+        assert!(BuildOutput::open(&out, &held, &facts(1)).unwrap().traits("a-0").is_some());
     }
 
     #[test]

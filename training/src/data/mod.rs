@@ -10,7 +10,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`recipe`], [`lesson_plan`], [`mode_balance`] | recipe, the lessons of a source in the order of play, and how many of each mode are kept |
+//! | [`recipe`], [`lesson_plan`], [`sample_balance`] | recipe, the lessons of a source in the order of play, and the shares that are kept |
 //! | [`player`], [`teacher`], [`preview`], [`routing`], [`reading`], [`phrases`] | from lessons to turns |
 //! | [`voice`] | the form of the turns, one file per protocol |
 //! | [`scripted`] | from turns to tokens |
@@ -19,7 +19,6 @@
 pub mod build_output;
 pub mod build_stats;
 pub mod lesson_plan;
-pub mod mode_balance;
 pub mod phrases;
 pub mod player;
 pub mod preview;
@@ -27,6 +26,7 @@ pub mod question_files;
 pub mod reading;
 pub mod recipe;
 pub mod routing;
+pub mod sample_balance;
 pub mod scripted;
 pub mod teacher;
 pub mod voice;

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use toml::Table;
+use toml::{Table, Value};
 use waymark_agent::{AgentError, Policy};
 
 use super::routing::Routing;
 use super::teacher::Habits;
 use super::voice;
+use crate::recipe::replace;
 
 /// Recipe of the cold-start data. Paths are relative to the data directory.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -84,14 +85,19 @@ pub struct DataRecipeError {
 }
 
 impl DataRecipe {
-    /// Reads and checks a recipe.
+    /// Reads and checks a recipe. Each of `overrides` is `section.field=value` and takes precedence over the file.
     ///
     /// # Errors
     /// [`DataRecipeError`] if the recipe is invalid, with the offending field.
-    pub fn read(path: &Path) -> Result<DataRecipe, DataRecipeError> {
+    pub fn read(path: &Path, overrides: &[String]) -> Result<DataRecipe, DataRecipeError> {
         let fail = |reason: String| DataRecipeError { path: path.to_owned(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-        let recipe: DataRecipe = toml::from_str(&text).map_err(|error| fail(error.to_string()))?;
+        let mut table: Table = text.parse().map_err(|error: toml::de::Error| fail(error.to_string()))?;
+        for change in overrides {
+            replace(&mut table, change).map_err(|error| fail(error.to_string()))?;
+        }
+        let recipe: DataRecipe =
+            Value::Table(table).try_into().map_err(|error: toml::de::Error| fail(error.to_string()))?;
         let policy = recipe.policy(path).map_err(|error| fail(error.to_string()))?;
         let protocol = policy.protocol.name();
         if voice::voice(protocol).is_none() {
@@ -176,7 +182,7 @@ mod tests {
             "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\ndeep = 0.0\nconcede = {concede}\n"
         );
         std::fs::write(&path, [head].into_iter().chain(sources).collect::<String>()).unwrap();
-        DataRecipe::read(&path)
+        DataRecipe::read(&path, &[])
     }
 
     #[test]
@@ -185,6 +191,25 @@ mod tests {
         for concede in ["60.0", "-0.1", "nan"] {
             let message = read_with(&["a"], concede).unwrap_err().to_string();
             assert!(message.contains("recipe.toml: habits.concede"), "{message}");
+        }
+    }
+
+    #[test]
+    fn overrides_and_policies_are_checked() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/routing_data.toml");
+        let read = |set: &str| DataRecipe::read(&path, &[set.to_owned()]);
+        let dense = read("policy.retrieval.ranking=dense").unwrap();
+        let ranking = dense.policy(&path).unwrap().retrieval.search.ranking;
+        assert_eq!(ranking, Some(waymark_index::Ranking::Dense));
+        for (set, reason) in [
+            ("policy.protocol=tearag", "lessons can be written for routerag, path-router"),
+            ("policy.protocol=routrag", "unknown protocol"),
+            ("routing.most=1.5", "routing.most = 1.5"),
+            ("habits.explore=0.2", "must be 0 with [routing]"),
+            ("habits.colour=0.2", "colour"),
+        ] {
+            let message = read(set).unwrap_err().to_string();
+            assert!(message.contains("routing_data.toml") && message.contains(reason), "{set}: {message}");
         }
     }
 

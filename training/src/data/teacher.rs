@@ -42,8 +42,9 @@ pub struct Habits {
     /// further.
     #[serde(default)]
     pub deep: f64,
-    /// Share of lessons in which the passages that state one of the facts are withheld from every search. After two or
-    /// three searches that miss, the teacher states that it found nothing.
+    /// Share of lessons in which the passages that state one of the facts are withheld from every search, and maximum
+    /// share of trajectories of a source that are made of such lessons. After two or three searches that miss, the
+    /// teacher states that it found nothing.
     #[serde(default)]
     pub withhold: f64,
 }

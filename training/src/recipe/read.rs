@@ -287,7 +287,7 @@ fn missing(path: &Path, field: &str) -> RecipeError {
 }
 
 /// Inserts one override into the table.
-fn replace(table: &mut Table, text: &str) -> Result<(), RecipeError> {
+pub(crate) fn replace(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let refuse = |reason| RecipeError::Override { text: text.into(), reason };
     let (path, value) = text.split_once('=').ok_or_else(|| refuse("write section.field=value"))?;
     let mut keys: Vec<&str> = path.trim().split('.').collect();
