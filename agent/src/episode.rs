@@ -22,6 +22,7 @@ use super::loop_variant::LoopVariant;
 use super::observation::frame;
 use super::options::EpisodeOptions;
 use super::policy::Policy;
+use super::protocol::ModePrefix;
 use super::retrieval::Retrieval;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
@@ -57,6 +58,8 @@ pub(super) struct EpisodeSettings {
     /// Names of the tools whose call ends the answer.
     pub(super) one_call: Vec<String>,
     pub(super) guided: bool,
+    /// Beginning of the first query, written for the policy.
+    pub(super) first_query: Option<ModePrefix>,
     pub(super) logprobs: Option<usize>,
     pub(super) shape: Option<AnswerFormat>,
     /// Opening tag of the thought in which the prompt ends and the first turn begins.
@@ -119,6 +122,7 @@ impl<S: SessionSource> Episode<S> {
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
         let guided = guided(policy, options.guided)?;
+        let first_query = options.mode_prefix(policy, guided)?;
         let mut prompt = match options.prompt {
             Some(ids) => ids,
             None => {
@@ -163,6 +167,7 @@ impl<S: SessionSource> Episode<S> {
             stop: options.stop,
             one_call: options.one_call,
             guided,
+            first_query,
             logprobs: options.logprobs,
             shape,
             opened,

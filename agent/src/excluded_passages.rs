@@ -22,6 +22,9 @@ use super::AgentError;
 /// Maximum number of passages that an episode may exclude.
 pub const MAX_WITHOUT: usize = 64;
 
+/// Number of facts that an excluded passage may take from the result of a search of the hypergraph.
+const FACTS: usize = 32;
+
 /// IDs of the excluded passages; empty for most episodes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ExcludedPassages(HashSet<String>);
@@ -42,7 +45,9 @@ impl ExcludedPassages {
     /// Extends a query by as many results as may be removed from them.
     pub(super) fn widen(&self, wanted: Query) -> Query {
         let more = self.0.len();
-        Query { k: wanted.k + more, triples: wanted.triples + more, ..wanted }
+        // The facts of a hypergraph come in groups around a few entities, most of them from the same passages.
+        let facts = if wanted.mode == Mode::Hypergraph { more * FACTS } else { more };
+        Query { k: wanted.k + more, triples: wanted.triples + facts, ..wanted }
     }
 
     /// Removes the excluded passages from the result of a [widened](Self::widen) search, and truncates the rest to what

@@ -94,7 +94,7 @@ pub use options::EpisodeOptions;
 pub use path_router::PathRouter;
 pub use plain::Plain;
 pub use policy::Policy;
-pub use protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
+pub use protocol::{Injected, ModePrefix, Protocol, ProtocolPrompt, ReadingRule};
 pub use replay::ReplayedEpisode;
 pub use retrieval::{Format, Retrieval};
 pub use routerag::RouteRag;

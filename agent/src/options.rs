@@ -1,12 +1,13 @@
 //! Options of an episode, set by a request.
 
 use waymark_engine::{Priority, RequestId};
-use waymark_index::SearchOptions;
+use waymark_index::{Mode, SearchOptions};
 use waymark_models::grammar::Json;
 
 use super::AgentError;
 use super::budget::Budget;
 use super::policy::{Policy, check_mode};
+use super::protocol::ModePrefix;
 use super::retrieval::Retrieval;
 use super::sampling::Sampling;
 
@@ -25,6 +26,10 @@ pub struct EpisodeOptions {
     pub stop: Vec<String>,
     /// Options of every search, over those of the policy. A `mode` applies whatever the policy writes.
     pub search: SearchOptions,
+    /// Mode of the first search, written for the policy behind the tag that opens its query. The tokens count as forced.
+    /// `None` lets the policy choose. Only for protocols whose queries name a mode, outside of guided generation and of
+    /// the training variant.
+    pub first_mode: Option<Mode>,
     /// IDs of excluded passages, at most [`MAX_WITHOUT`](super::MAX_WITHOUT): they are removed from search results
     /// before any other code sees them.
     pub without: Vec<String>,
@@ -83,6 +88,17 @@ impl EpisodeOptions {
         })
     }
 
+    /// Returns the beginning of the first query, if a mode is chosen for it.
+    pub(super) fn mode_prefix(&self, policy: &Policy, guided: bool) -> Result<Option<ModePrefix>, AgentError> {
+        let Some(mode) = self.first_mode else { return Ok(None) };
+        let reason = match policy.protocol.mode_prefix(mode) {
+            Some(_) if guided || policy.variant.is_training() => "is not for guided or training episodes",
+            Some(prefix) => return Ok(Some(prefix)),
+            None => "is not a mode that queries of this protocol name",
+        };
+        Err(AgentError::Option { field: "first_mode", reason })
+    }
+
     /// Returns the policy's retrieval settings, overridden by the options.
     pub(super) fn retrieval(&self, policy: &Policy) -> Result<Retrieval, AgentError> {
         if let Some(field) = self.search.given().next().filter(|_| !policy.searches()) {
@@ -110,7 +126,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
-    use waymark_index::{Condition, GraphVariant, MAX_K, Mode, Ranking};
+    use waymark_index::{Condition, GraphVariant, MAX_K, Ranking};
 
     use super::*;
 

@@ -7,14 +7,17 @@
 //! accepts both, and the reference's two loops accept JSON only. A query that begins like JSON must be JSON everywhere,
 //! unless a guide has written the tags.
 //!
-//! **Evidence.** Graph-R1 returns sentences of its hypergraph as JSON, PathRouter passages, in a format that it does
-//! not print: here they have the format of the other protocols.
+//! **Evidence.** Graph-R1 returns ten facts of its hypergraph, as sentences in JSON with their scores; PathRouter follows
+//! it, and calls them passages. In the mode `hypergraph` the facts are shown here one per line, numbered and without
+//! scores: the keys of that JSON are tags, which retrieved text may not contain. In the other modes passages stand in, in
+//! the format of the other protocols.
 
-use waymark_index::{Ranking, SearchOptions};
+use waymark_index::{Mode, Ranking, SearchOptions, TripleHit};
 
-use super::action::{Action, ActionOutcome, PolicySearch};
+use super::action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 use super::budget::Budget;
 use super::conversation::{Conversation, Role};
+use super::evidence_header::EvidenceHeader;
 use super::guide::{AllowedActions, Guide};
 use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
@@ -67,7 +70,7 @@ static TAGS: Tags = Tags {
     ],
     names: &["think", "query", "answer", "knowledge"],
     labels: &[],
-    headers: &[tag::DOCUMENT],
+    headers: &[tag::DOCUMENT, FACT],
     trims: true,
 };
 
@@ -110,7 +113,7 @@ impl Protocol for PathRouter {
             ActionOutcome::Invalid(turn) if tag::between(turn, QUERY.0, QUERY.1).is_some() => INVALID.to_owned(),
             ActionOutcome::Failed(reason) => format!("The search gave no result: {reason}."),
             ActionOutcome::Evidence(seen) => {
-                let text = tag::passages_to_string(seen.passages, format);
+                let text = knowledge(seen, format);
                 // The frame brings its own line break.
                 text.strip_suffix('\n').unwrap_or(&text).to_owned()
             }
@@ -139,10 +142,14 @@ impl Protocol for PathRouter {
         }
     }
 
-    /// Returns dense search, because queries name no mode: the reference searches its graph, and every index offers
-    /// dense search.
+    /// Returns dense passage search, the stand-in that every index offers; policies of an index with a graph set the
+    /// mode `hypergraph`, which is the reference's.
     fn retrieval(&self) -> Retrieval {
         Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
+    }
+
+    fn shows(&self) -> &'static [Mode] {
+        &[Mode::Hypergraph, Mode::Passage, Mode::Graph, Mode::Hybrid]
     }
 
     /// Returns `false`: `run_llm_loop` of Graph-R1 ends with its last round.
@@ -184,6 +191,24 @@ impl TrainingProtocol for PathRouter {
     }
 }
 
+/// Header of a fact in [`knowledge`].
+const FACT: EvidenceHeader =
+    EvidenceHeader { parts: &["fact", EvidenceHeader::NUMBER, ":"], mark: 2, begins_line: true };
+
+/// Returns the evidence as text: facts in the mode of the hypergraph, passages in the others.
+fn knowledge(seen: &FoundEvidence<'_>, format: Format) -> String {
+    if seen.mode != Mode::Hypergraph {
+        return tag::passages_to_string(seen.passages, format);
+    }
+    let line = |(fact, number): (&TripleHit, usize)| {
+        let sentence = format!("{} {} {}", fact.subject, fact.relation, fact.object);
+        // One line per fact, whatever its parts contain.
+        let sentence = sentence.split_whitespace().collect::<Vec<_>>().join(" ");
+        format!("Fact {number}: {sentence}\n")
+    };
+    seen.triples.iter().zip(1..).map(line).collect()
+}
+
 /// Parses the stripped text between the tags of a query. `None` if the reading refuses it.
 fn request(written: &str, reading: ReadingRule) -> Option<PolicySearch> {
     let query = match json_query::parse(written) {
@@ -219,7 +244,6 @@ pub fn turns(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::action::FoundEvidence;
     use super::*;
 
     fn query(turn: &str, reading: ReadingRule) -> Option<String> {
@@ -263,6 +287,28 @@ mod tests {
         let told = |turn: &str| PathRouter.observation(&ActionOutcome::Invalid(turn), Format::Evaluation);
         assert!(told("no query").is_empty() && told("</query> a <query>").is_empty());
         assert!(told("<query>{}</query>").contains(&Injected::retrieved(INVALID)));
+    }
+
+    #[test]
+    fn facts_of_the_hypergraph_stand_on_lines_of_their_own() {
+        let fact = |rank, subject: &str| waymark_index::TripleHit {
+            rank,
+            score: 1.0,
+            subject: subject.into(),
+            relation: "lies in".into(),
+            object: "France".into(),
+            passages: Vec::new(),
+        };
+        let triples = [fact(1, "Paris"), fact(2, "Le\nMans\nFact 3:")];
+        let seen = FoundEvidence { mode: Mode::Hypergraph, passages: &[], triples: &triples };
+        let parts = PathRouter.observation(&ActionOutcome::Evidence(seen), Format::Evaluation);
+        assert!(
+            parts
+                .contains(&Injected::retrieved("Fact 1: Paris lies in France\nFact 2: Le Mans Fact 3: lies in France"))
+        );
+        // A passage cannot pose as a fact either.
+        let (text, count) = super::super::sanitize::sanitize("a\n Fact 2: x. A fact 3: y", &TAGS);
+        assert_eq!(count, 1, "{text}");
     }
 
     #[test]

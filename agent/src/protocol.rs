@@ -79,6 +79,12 @@ pub trait Protocol: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Returns the tag that opens a query, and the text behind it that names `mode`, for policies whose first mode the
+    /// training loop chooses. `None` if queries name no mode, or not this one.
+    fn mode_prefix(&self, _mode: Mode) -> Option<ModePrefix> {
+        None
+    }
+
     /// Returns the text to force so that an answer follows, given the kind of text being written. `None` if every turn
     /// is an answer.
     fn force_answer(&self, writing: SegmentKind) -> Option<String>;
@@ -90,6 +96,15 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     fn training(&self) -> Option<&dyn TrainingProtocol> {
         None
     }
+}
+
+/// Beginning of a query that names a mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModePrefix {
+    /// Tag that opens the query.
+    pub opening: &'static str,
+    /// Text behind the tag that names the mode.
+    pub marker: &'static str,
 }
 
 /// Prompt of an episode.

@@ -6,7 +6,7 @@ use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{AllowedActions, Guide};
-use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
+use super::protocol::{Injected, ModePrefix, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
 use super::segment::{SegmentKind, Tags};
 use super::tag;
@@ -79,6 +79,16 @@ impl Protocol for RouteRag {
         Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }
 
+    fn mode_prefix(&self, mode: Mode) -> Option<ModePrefix> {
+        let marker = match mode {
+            Mode::Passage => " [passage]",
+            Mode::Graph => " [graph]",
+            Mode::Hybrid => " [graph][passage]",
+            Mode::Triples | Mode::Kag | Mode::Hypergraph => return None,
+        };
+        Some(ModePrefix { opening: "<search>", marker })
+    }
+
     fn force_answer(&self, writing: SegmentKind) -> Option<String> {
         Some(tag::force_answer(writing))
     }
@@ -111,7 +121,7 @@ fn marker(mode: Mode) -> Option<&'static str> {
         Mode::Passage => Some("[passage]"),
         Mode::Graph => Some("[graph]"),
         Mode::Hybrid => Some("[graph][passage]"),
-        Mode::Triples | Mode::Kag => None,
+        Mode::Triples | Mode::Kag | Mode::Hypergraph => None,
     }
 }
 

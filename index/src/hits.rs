@@ -4,7 +4,9 @@ use crate::condition::{AllowedPassages, admits};
 use crate::error::IndexError;
 use crate::evidence::{Hit, HitPath, TripleHit};
 use crate::graph::Graph;
+use crate::graph::phrase::normalize;
 use crate::index::Index;
+use crate::triple::Triple;
 
 /// Maximum number of passages named with a triple.
 const MOST_PASSAGES: usize = 10;
@@ -16,6 +18,27 @@ pub(crate) fn passages_stating(
     allowed: Option<&AllowedPassages>,
 ) -> impl Iterator<Item = u32> {
     graph.passages_of_fact(fact).iter().copied().filter(move |&number| admits(allowed, number))
+}
+
+/// Rewrites a fact in the words of the first allowed passage that states it (TeaRAG, Table 11). The normal form identifies the
+/// fact, but a policy cannot copy an answer from it: it lacks capitals, punctuation and non-ASCII letters.
+pub(crate) fn worded(
+    graph: &Graph,
+    fact: u32,
+    hit: TripleHit,
+    allowed: Option<&AllowedPassages>,
+) -> Result<TripleHit, IndexError> {
+    let Some(passage) = passages_stating(graph, fact, allowed).next() else { return Ok(hit) };
+    let says = |triple: &Triple| {
+        normalize(&triple.subject) == hit.subject
+            && normalize(&triple.relation) == hit.relation
+            && normalize(&triple.object) == hit.object
+    };
+    let said = graph.triples(passage)?.into_iter().find(says);
+    Ok(match said {
+        Some(Triple { subject, relation, object }) => TripleHit { subject, relation, object, ..hit },
+        None => hit,
+    })
 }
 
 impl Index {

@@ -20,11 +20,13 @@ pub enum Mode {
     Triples,
     /// Passages and triples of a knowledge association graph, ranked together (TeaRAG).
     Kag,
+    /// Facts of a hypergraph of entities and facts, with the passages that state them (Graph-R1, PathRouter).
+    Hypergraph,
 }
 
 impl Mode {
     /// All modes, in display order.
-    pub const ALL: [Mode; 5] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag];
+    pub const ALL: [Mode; 6] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag, Mode::Hypergraph];
 
     /// Default ranking of passages in this mode: fused in passage search; dense in every mode that searches the graph,
     /// as in RouteRAG's `[graph][passage]` (§3.1.2).
@@ -41,6 +43,7 @@ impl fmt::Display for Mode {
             Mode::Hybrid => "hybrid",
             Mode::Triples => "triples",
             Mode::Kag => "kag",
+            Mode::Hypergraph => "hypergraph",
         })
     }
 }
@@ -49,7 +52,8 @@ impl FromStr for Mode {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Mode, UnknownName> {
-        let unknown = || UnknownName { name: name.to_owned(), known: "passage, graph, hybrid, triples, kag" };
+        let unknown =
+            || UnknownName { name: name.to_owned(), known: "passage, graph, hybrid, triples, kag, hypergraph" };
         Mode::ALL.into_iter().find(|mode| mode.to_string() == name).ok_or_else(unknown)
     }
 }

@@ -23,7 +23,7 @@ pub struct Query {
     pub scaled: bool,
     /// Maximum number of passages to return; at least 1.
     pub k: usize,
-    /// Maximum number of triples to return in [`Mode::Triples`].
+    /// Maximum number of triples to return in [`Mode::Triples`], and of facts in [`Mode::Hypergraph`].
     pub triples: usize,
     /// Options of the graph search.
     pub graph: GraphOptions,
@@ -42,7 +42,8 @@ pub struct Query {
     pub deadline: Option<Instant>,
 }
 
-/// Number of triples that [`Mode::Triples`] returns by default, as in GraphRAG-R1 §4.3.3 (its code shows 5).
+/// Number of triples that [`Mode::Triples`] returns by default, as in GraphRAG-R1 §4.3.3 (its code shows 5), and number
+/// of facts of [`Mode::Hypergraph`], as in Graph-R1 (`script_api.py`).
 pub const TRIPLES: usize = 10;
 
 /// Maximum number of entities in a query. Each of them is compared with all phrases of the graph.

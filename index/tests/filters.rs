@@ -152,7 +152,7 @@ fn over_the_graph_nothing_else_is_found_and_no_triple_tells_of_it() {
             assert!(named.iter().all(|id| id.starts_with('b')), "{mode}: {named:?}");
             // Only a2 states the fact.
             assert!(found.triples.iter().all(|triple| triple.object.to_lowercase() != "egmont"), "{mode}: {found:?}");
-            if matches!(mode, Mode::Triples | Mode::Kag) {
+            if matches!(mode, Mode::Triples | Mode::Kag | Mode::Hypergraph) {
                 let all = index.search(&Query { k: 20, ..query }).unwrap();
                 assert!(all.triples.iter().any(|triple| triple.object.to_lowercase() == "egmont"), "{mode}: {all:?}");
                 assert!(!named.is_empty(), "{mode}");

@@ -9,15 +9,15 @@ use waymark_index::{SearchFields, SearchScope, WithSearch};
 use super::error::ApiError;
 use crate::keys::RequestPriority;
 
-/// Options of an episode: those of its searches, over the policy's own, and others. The modes `triples` and `kag` are for
-/// policies whose protocol can present their results.
+/// Options of an episode: those of its searches, over the policy's own, and others. The modes `triples`, `kag` and
+/// `hypergraph` are for policies whose protocol can present their results.
 pub type RagOptions = WithSearch<EpisodeFields>;
 
 /// Options of an episode beside those of its searches.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[schema(
     as = RagOptions,
-    description = "Options of an episode: those of all its searches, over the policy's own, and others. The modes `triples` and `kag` need a policy whose protocol can present their results."
+    description = "Options of an episode: those of all its searches, over the policy's own, and others. The modes `triples`, `kag` and `hypergraph` need a policy whose protocol can present their results."
 )]
 #[serde(deny_unknown_fields)]
 pub struct EpisodeFields {

@@ -64,7 +64,7 @@ async fn the_index_is_described() {
         ("snapshot", json!(1)),
         ("corpus", json!("shelf of art")),
         ("passages", json!(5)),
-        ("modes", json!(["passage", "graph", "hybrid", "triples", "kag"])),
+        ("modes", json!(["passage", "graph", "hybrid", "triples", "kag", "hypergraph"])),
         ("writable", json!(true)),
         ("stale", json!(false)),
     ] {

@@ -7,11 +7,12 @@ use futures::StreamExt;
 use waymark_agent::metric::Cost;
 use waymark_agent::{AgentError, EpisodeOptions, Policy, Runtime, Sampling};
 use waymark_engine::{Engine, Lease};
-use waymark_index::Manifest;
+use waymark_index::{Manifest, Mode};
 use waymark_models::gradient::{Learner, Tune};
 use waymark_runtime::evaluate::{self, Question};
 
 use crate::TrainError;
+use crate::reward::evidence_measure::EvidenceMeasure;
 use crate::reward::tearag::is_multi_hop;
 use crate::sample::{Sample, SampleTask};
 use crate::seeding;
@@ -61,6 +62,31 @@ pub struct RolloutPlan<'a> {
     pub step: u64,
     /// Cost model for searches over an index whose manifest does not decide: see [`QuestionSet::price`].
     pub cost: Cost,
+    /// Modes of the first searches of the first trajectories of each question. The others choose their own.
+    pub first_modes: &'a [Mode],
+    /// Measure of the evidence (P) of the samples.
+    pub evidence: EvidenceMeasure,
+}
+
+impl<'a> RolloutPlan<'a> {
+    /// Plan of one trajectory per question, without chosen modes.
+    pub fn new(sampling: &'a Sampling, concurrent: usize, seed: u64) -> RolloutPlan<'a> {
+        RolloutPlan {
+            sampling,
+            group: 1,
+            concurrent,
+            seed,
+            step: 0,
+            cost: Cost::default(),
+            first_modes: &[],
+            evidence: EvidenceMeasure::default(),
+        }
+    }
+
+    /// Mode of the first search of the trajectory at `place` of the batch, if it is chosen for the policy.
+    fn first_mode(&self, place: usize) -> Option<Mode> {
+        self.first_modes.get(place % self.group).copied()
+    }
 }
 
 /// A trajectory with its group and its evaluation.
@@ -130,7 +156,7 @@ pub async fn measure(
         question_sets.iter().flat_map(|set| set.validation.iter().map(move |question| (set, question))).collect();
     let sampling = Sampling::default();
     let seed = seeding::seed(seed, "validation", 0);
-    let plan = RolloutPlan { sampling: &sampling, group: 1, concurrent, seed, step: 0, cost };
+    let plan = RolloutPlan { cost, ..RolloutPlan::new(&sampling, concurrent, seed) };
     Ok(rollouts(policy, &asked, &plan).await?.rollouts)
 }
 
@@ -207,11 +233,15 @@ async fn play(
         sampling: plan.sampling.clone(),
         seed,
         guided: Some(false),
+        first_mode: plan.first_mode(place),
         ..EpisodeOptions::default()
     };
     let trajectory = evaluate::play(&set.runtime, policy, &question.question, options).await?;
     let cost = set.price(plan.cost);
-    let row = evaluate::EpisodeRow::of(&set.runtime, policy, false, question, &trajectory, &cost);
+    // A mode written for the policy is no violation of the format, as in a guided episode.
+    let steered = plan.first_mode(place).is_some();
+    let row = evaluate::EpisodeRow::of(&set.runtime, policy, steered, question, &trajectory, &cost);
+    let support = plan.evidence.of(&evaluate::retrieved(&trajectory.evidence), &question.support);
     let task = SampleTask {
         question_id: question.key().to_owned(),
         question: question.question.clone(),
@@ -223,5 +253,5 @@ async fn play(
         seed,
         step: plan.step,
     };
-    Ok((Sample { support: row.support_f1, ..Sample::from_trajectory(trajectory, task) }, row))
+    Ok((Sample { support, ..Sample::from_trajectory(trajectory, task) }, row))
 }

@@ -13,8 +13,8 @@ pub(crate) fn add_rollouts(row: MetricsRow, rollouts: &[Rollout]) -> MetricsRow 
     let observed = tokens(Origin::Environment);
     let reward = |rollout: &Rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total);
     let searches = |rollout: &Rollout| {
-        let SearchCounts { passage, graph, hybrid, triples, kag, .. } = rollout.row.searches;
-        (passage + graph + hybrid + triples + kag) as f64
+        let SearchCounts { passage, graph, hybrid, triples, kag, hypergraph, .. } = rollout.row.searches;
+        (passage + graph + hybrid + triples + kag + hypergraph) as f64
     };
     add_evaluation(row.with("reward", mean(rollouts, reward)), "", rollouts)
         .with("searches", mean(rollouts, searches))
@@ -27,7 +27,7 @@ pub(crate) fn add_rollouts(row: MetricsRow, rollouts: &[Rollout]) -> MetricsRow 
 /// Adds the evaluation metrics of the rollouts; each name starts with `prefix`.
 fn add_evaluation(mut row: MetricsRow, prefix: &str, rollouts: &[Rollout]) -> MetricsRow {
     let share = |holds: bool| f64::from(u8::from(holds));
-    let rated: [(&str, Number<'_>); 11] = [
+    let rated: [(&str, Number<'_>); 12] = [
         ("em", &|row| row.em),
         ("f1", &|row| row.f1),
         ("format_valid", &|row| share(row.valid)),
@@ -38,6 +38,7 @@ fn add_evaluation(mut row: MetricsRow, prefix: &str, rollouts: &[Rollout]) -> Me
         ("searches_hybrid", &|row| row.searches.hybrid as f64),
         ("searches_triples", &|row| row.searches.triples as f64),
         ("searches_kag", &|row| row.searches.kag as f64),
+        ("searches_hypergraph", &|row| row.searches.hypergraph as f64),
         ("retrieval_cost", &|row| row.cost),
     ];
     for (name, value) in rated {

@@ -65,6 +65,10 @@ pub struct Sample {
     /// If `true`, the answer is a guess of a teacher that did not find it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guessed: bool,
+    /// IDs of the passages that were withheld from the searches. Not empty only in lessons that end with the statement
+    /// that nothing was found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
     /// All token ids, beginning with the prompt.
     pub tokens: Vec<u32>,
     /// Origins of the tokens, as runs that cover all tokens in order: `[["prompt",380],["policy",41],…]`.
@@ -212,6 +216,7 @@ impl Sample {
         Sample {
             origins: spans(tokens),
             guessed: false,
+            without: Vec::new(),
             forced: forced(tokens),
             logprobs: logprobs(tokens),
             tokens: tokens.iter().map(|token| token.id).collect(),
@@ -242,7 +247,7 @@ impl Sample {
     }
 
     /// Marks the tokens that training learns from: those that the policy wrote itself, after the prompt, and before
-    /// the protocol forced an answer. The reference implementations have no forced answers and give them no reward;
+    /// the protocol forced an answer. A mode that was written for the policy is left out alone. The reference implementations have no forced answers and give them no reward;
     /// training on one with its trajectory's reward would make a correct forced answer less probable.
     pub fn loss_mask(&self) -> Vec<bool> {
         let length = self.tokens.len();
@@ -252,8 +257,10 @@ impl Sample {
             mask.resize(mask.len().saturating_add(run).min(length), origin == Origin::Policy);
         }
         mask.resize(length, false);
-        // Rollouts are not guided, so the first forced token opens the forced answer.
-        let asked = self.forced.iter().map(|&(first, _)| first).min().unwrap_or(length);
+        for &(first, run) in &self.forced {
+            mask.iter_mut().skip(first).take(run).for_each(|learnt| *learnt = false);
+        }
+        let asked = self.forced_answer().unwrap_or(length);
         mask.iter_mut().skip(asked).for_each(|learnt| *learnt = false);
         mask.iter_mut().take(self.prompt_tokens).for_each(|learnt| *learnt = false);
         mask
@@ -305,14 +312,28 @@ impl Sample {
     }
 
     /// Returns `true` if the protocol forced the answer by writing its opening tag. The reference programs end such
-    /// episodes without an answer. Rollouts are not guided, so nothing else is forced in them.
+    /// episodes without an answer.
     pub fn is_forced(&self) -> bool {
-        !self.forced.is_empty()
+        self.forced_answer().is_some()
+    }
+
+    /// Returns the index of the first token of a forced answer. It ends the episode, so it stands in the last turn.
+    /// Rollouts are not guided, so the only other thing that is forced in them is the mode of a search.
+    fn forced_answer(&self) -> Option<usize> {
+        let last = self.actions.last().map_or(0, |act| self.turn_start(act.turn.saturating_sub(1)));
+        // The response may be cut before its last turn.
+        let from = if last < self.tokens.len() { last } else { 0 };
+        self.forced.iter().map(|&(first, _)| first).filter(|first| *first >= from).min()
     }
 
     /// Returns the answer, unless the protocol forced it.
     pub fn own_answer(&self) -> Option<&str> {
         self.answer.as_deref().filter(|_| !self.is_forced())
+    }
+
+    /// Returns the mode of the first search. `None` without searches.
+    pub fn first_mode(&self) -> Option<Mode> {
+        self.evidence.first().map(|found| found.mode)
     }
 
     /// Number of tokens of `origin`.
@@ -404,148 +425,4 @@ fn parts(triple: &TripleHit) -> [String; 3] {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    #![allow(clippy::unwrap_used)]
-    use proptest::prelude::*;
-    use waymark_agent::PolicySearch;
-
-    use super::*;
-
-    fn origin() -> impl Strategy<Value = Origin> {
-        prop_oneof![Just(Origin::Prompt), Just(Origin::Policy), Just(Origin::Environment)]
-    }
-
-    fn token() -> impl Strategy<Value = Token> {
-        (any::<u32>(), origin(), proptest::option::of(-30f32..0.0), any::<bool>()).prop_map(
-            |(id, origin, logprob, forced)| {
-                let policy = origin == Origin::Policy;
-                Token { id, origin, logprob: logprob.filter(|_| policy), forced: forced && policy }
-            },
-        )
-    }
-
-    fn acted(turn: usize, action: Action) -> ActionRecord {
-        ActionRecord { turn, action, executed: true, late: false, summary: None }
-    }
-
-    pub(crate) fn trajectory(tokens: Vec<Token>, prompt_tokens: usize, text: &str) -> Trajectory {
-        let request = PolicySearch { query: "x".into(), mode: Some(Mode::Graph), ..PolicySearch::plain("[graph] x") };
-        Trajectory {
-            id: "e".into(),
-            prompt_tokens,
-            tokens,
-            text: text.to_owned(),
-            actions: vec![
-                acted(1, Action::Search(request)),
-                acted(2, Action::Invalid),
-                acted(3, Action::Answer { text: text.to_owned() }),
-            ],
-            evidence: Vec::new(),
-            answer: Some(text.to_owned()),
-            finish: EpisodeEnd::Stop,
-            usage: Usage::default(),
-            timings: Timings { total: 1.5, first_token: None, generation: 0.5, search: 0.25 },
-        }
-    }
-
-    pub(crate) fn samples() -> impl Strategy<Value = Sample> {
-        (proptest::collection::vec(token(), 0..40), 0usize..40, ".*").prop_map(|(tokens, prompt, text)| {
-            let prompt = prompt.min(tokens.len());
-            Sample::from_trajectory(trajectory(tokens, prompt, &text), SampleTask::default())
-        })
-    }
-
-    /// Generates samples with arbitrary lengths and indices.
-    pub(crate) fn hostile() -> impl Strategy<Value = Sample> {
-        fn number() -> impl Strategy<Value = usize> {
-            // Small numbers often make valid samples; huge ones test the arithmetic.
-            prop_oneof![3 => 0usize..12, 1 => any::<usize>(), 1 => Just(usize::MAX)]
-        }
-        let origins = proptest::collection::vec((origin(), number()), 0..4);
-        let forced = proptest::collection::vec((number(), number()), 0..3);
-        let logprobs = proptest::collection::vec(proptest::option::of(-30f32..0.0), 0..4);
-        let tokens = proptest::collection::vec(token(), 0..12);
-        (tokens, origins, forced, logprobs, number()).prop_map(|(tokens, origins, forced, logprobs, prompt_tokens)| {
-            let origins = origins.into_iter().map(|(origin, run)| OriginRun(origin, run)).collect();
-            let sound = Sample::from_trajectory(trajectory(tokens, 0, ""), SampleTask::default());
-            Sample { origins, forced, logprobs, prompt_tokens, ..sound }
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn masks_cover_every_token_for_arbitrary_numbers(sample in hostile()) {
-            prop_assert_eq!(sample.loss_mask().len(), sample.tokens.len());
-            prop_assert_eq!(sample.sampled_logprobs().len(), sample.tokens.len());
-            let within = |turn| sample.turn_start(turn) <= sample.turn_end(turn) && sample.turn_end(turn) <= sample.tokens.len();
-            prop_assert!((0..4).all(within));
-            // Wide enough for any sum of lengths.
-            let covered: u128 = sample.origins.iter().map(|span| span.1 as u128).sum();
-            prop_assert!(sample.flaw().is_some() || covered == sample.tokens.len() as u128);
-        }
-
-        #[test]
-        fn masks_and_log_probabilities_match_the_tokens(
-            tokens in proptest::collection::vec(token(), 0..60), prompt in 0usize..60
-        ) {
-            let prompt = prompt.min(tokens.len());
-            let sample = Sample::from_trajectory(trajectory(tokens.clone(), prompt, ""), SampleTask::default());
-            let asked = tokens.iter().position(|token| token.forced).unwrap_or(tokens.len());
-            let learnt = |(at, token): (usize, &Token)| (prompt..asked).contains(&at) && token.origin == Origin::Policy;
-            let mask: Vec<bool> = tokens.iter().enumerate().map(learnt).collect();
-            prop_assert_eq!(sample.loss_mask(), mask);
-            let logprobs: Vec<_> = tokens.iter().map(|token| token.logprob).collect();
-            prop_assert_eq!(sample.sampled_logprobs(), logprobs);
-            prop_assert_eq!(sample.flaw(), None);
-        }
-
-        #[test]
-        fn samples_round_trip(sample in samples()) {
-            let line = serde_json::to_string(&sample).unwrap();
-            prop_assert!(!line.contains('\n'));
-            prop_assert_eq!(serde_json::from_str::<Sample>(&line).unwrap(), sample);
-        }
-    }
-
-    #[test]
-    fn origins_are_pairs_of_a_name_and_a_length() {
-        let token = |origin| Token { id: 1, origin, logprob: None, forced: false };
-        let tokens = vec![token(Origin::Prompt), token(Origin::Prompt), token(Origin::Policy)];
-        let sample = Sample::from_trajectory(trajectory(tokens, 2, ""), SampleTask::default());
-        let line = serde_json::to_value(&sample).unwrap();
-        assert_eq!(line["origins"], serde_json::json!([["prompt", 2], ["policy", 1]]));
-        assert_eq!(line["actions"][0]["type"], "search");
-        assert_eq!(line["actions"][2]["turn"], 3);
-    }
-
-    #[test]
-    fn turns_lie_between_prompt_and_observations() {
-        let token = |origin| Token { id: 1, origin, logprob: None, forced: false };
-        let runs = [(Origin::Prompt, 3), (Origin::Policy, 2), (Origin::Environment, 4), (Origin::Policy, 1)];
-        let tokens = runs.into_iter().flat_map(|(origin, run)| vec![token(origin); run]).collect();
-        let sample = Sample::from_trajectory(trajectory(tokens, 3, ""), SampleTask::default());
-        assert_eq!([0, 1, 2].map(|turn| sample.turn_start(turn)), [3, 9, 10]);
-        assert_eq!([0, 1, 2].map(|turn| sample.turn_end(turn)), [5, 10, 10]);
-    }
-
-    #[test]
-    fn inconsistent_fields_are_reported() {
-        let token = Token { id: 1, origin: Origin::Policy, logprob: Some(-1.0), forced: false };
-        let sound = Sample::from_trajectory(trajectory(vec![token; 3], 1, ""), SampleTask::default());
-        let broken = [
-            Sample { origins: vec![OriginRun(Origin::Policy, 2)], ..sound.clone() },
-            // In wrapping arithmetic, the two lengths would add up to three.
-            Sample {
-                origins: vec![OriginRun(Origin::Policy, usize::MAX), OriginRun(Origin::Policy, 4)],
-                ..sound.clone()
-            },
-            Sample { prompt_tokens: 4, ..sound.clone() },
-            Sample { logprobs: vec![None; 2], ..sound.clone() },
-            Sample { forced: vec![(2, 2)], ..sound.clone() },
-            Sample { forced: vec![(2, usize::MAX)], ..sound },
-        ];
-        for (case, sample) in broken.iter().enumerate() {
-            assert!(sample.flaw().is_some(), "case {case}");
-        }
-    }
-}
+pub(crate) mod tests;

@@ -16,8 +16,11 @@ use waymark_index::{Evidence, Hit, Mode, Passage, Query};
 use waymark_models::tokenizer::Tokenizer;
 use waymark_training::data::lesson_plan::LessonPlan;
 use waymark_training::data::player::LessonPlayer;
+use waymark_training::data::preview::SearchPreview;
 use waymark_training::data::recipe::{DataRecipe, SourceForm};
-use waymark_training::data::teacher::{Habits, SearchPreview};
+use waymark_training::data::routing::Routing;
+use waymark_training::data::teacher::{Habits, TeacherSettings};
+use waymark_training::data::voice::voice;
 use waymark_training::lessons::contamination::ContaminationFilter;
 use waymark_training::lessons::lesson::{Conclusion, Lesson};
 use waymark_training::lessons::multi_hop::hop;
@@ -25,9 +28,10 @@ use waymark_training::lessons::relation::relation;
 use waymark_training::lessons::rows::{CorpusPassage, SourceQuestion, rows};
 use waymark_training::lessons::single_hop;
 use waymark_training::lessons::text::{normalized, words};
+use waymark_training::recipe::Recipe;
 
 fn recipe() -> DataRecipe {
-    DataRecipe::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml")).unwrap()
+    DataRecipe::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml"), &[]).unwrap()
 }
 
 /// Reads all evaluation questions, found by their file name and not through the recipe.
@@ -226,13 +230,20 @@ impl BlockingSearch for BirthplaceIndex {
 }
 
 fn stage(mislead: f64) -> LessonPlayer {
-    stage_of(GRAPH_ONLY, Habits { mislead, explore: 0.0, wide: 0.0, concede: 0.0, deep: 0.0 })
+    stage_of(GRAPH_ONLY, Habits { mislead, ..Habits::default() })
 }
 
 fn stage_of(index: BirthplaceIndex, habits: Habits) -> LessonPlayer {
+    stage_in("routerag", index, habits, None)
+}
+
+fn stage_in(protocol: &str, index: BirthplaceIndex, habits: Habits, routing: Option<Routing>) -> LessonPlayer {
     let limits = SearchLimits { threads: 1, waiting: 4, timeout: Duration::from_secs(10) };
-    let mut policy = Policy::builtin("routerag").unwrap();
+    let mut policy = Policy::builtin(protocol).unwrap();
     policy.budget.context_tokens = 1 << 16;
+    policy.retrieval.search.ranking = None;
+    let preview = Arc::new(SearchPreview::new(index, &policy));
+    let teacher = TeacherSettings { preview, voice: voice(protocol).unwrap(), habits, routing };
     LessonPlayer {
         context: policy.budget.context_tokens,
         policy,
@@ -241,8 +252,7 @@ fn stage_of(index: BirthplaceIndex, habits: Habits) -> LessonPlayer {
         template: None,
         eos: Vec::new(),
         searcher: Arc::new(Searcher::new(Arc::new(index), limits).unwrap()),
-        preview: Arc::new(SearchPreview::new(index)),
-        habits,
+        teacher,
     }
 }
 
@@ -275,7 +285,7 @@ async fn the_teacher_answers_from_evidence() {
 async fn deep_teachers_prefer_lower_passages() {
     let index = BirthplaceIndex { first: &[Mode::Passage], second: &[Mode::Graph] };
     for (deep, mode, place) in [(0.0, Mode::Passage, "Doc 1"), (1.0, Mode::Graph, "Doc 2")] {
-        let stage = stage_of(index, Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 0.0, deep });
+        let stage = stage_of(index, Habits { deep, ..Habits::default() });
         for seed in 0..20 {
             let sample = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
             assert_eq!(sample.evidence[0].mode, mode);
@@ -284,7 +294,7 @@ async fn deep_teachers_prefer_lower_passages() {
         }
     }
     // If no mode finds the passage in a lower place, the teacher uses the mode that finds it first.
-    let habits = Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 0.0, deep: 1.0 };
+    let habits = Habits { deep: 1.0, ..Habits::default() };
     let stage = stage_of(BirthplaceIndex { first: &[Mode::Passage], second: &[] }, habits);
     let sample = stage.play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap();
     assert_eq!((sample.evidence[0].mode, sample.answer.as_deref()), (Mode::Passage, Some("Leeds")));
@@ -327,7 +337,7 @@ async fn facts_that_no_search_finds_are_not_taught() {
 
 #[tokio::test]
 async fn conceding_lessons_guess_after_different_searches() {
-    let stage = stage_of(GRAPH_ONLY, Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 1.0, deep: 0.0 });
+    let stage = stage_of(GRAPH_ONLY, Habits { concede: 1.0, ..Habits::default() });
     let mut lengths = HashSet::new();
     for seed in 0..20 {
         let sample = stage.play(&lesson("Paris"), "d", 0, seed).await.unwrap().unwrap();
@@ -361,4 +371,76 @@ fn questions_use_bare_names_of_people() {
     let known = single_hop::articles(&corpus);
     assert!(known.iter().all(|one| one.subject == "Ann Lee"));
     assert_eq!(known.len(), 3, "{known:?}");
+}
+
+#[tokio::test]
+async fn withheld_lessons_search_and_then_state_that_nothing_was_found() {
+    let index = BirthplaceIndex { first: &[Mode::Passage, Mode::Graph, Mode::Hybrid], second: &[] };
+    let stage = stage_of(index, Habits { withhold: 1.0, ..Habits::default() });
+    let mut lengths = HashSet::new();
+    for seed in 0..20 {
+        let sample = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
+        assert_eq!((&sample.without[..], sample.guessed), (&["p1".to_owned()][..], false));
+        assert!(sample.evidence.iter().all(|found| found.passages.iter().all(|(id, _)| id == "p2")));
+        let answer = sample.answer.clone().unwrap();
+        assert!(answer.starts_with("I could not find"), "{answer}");
+        assert!(!sample.text.contains("Leeds"), "{}", sample.text);
+        assert_eq!(sample.golds, ["Leeds"], "the question keeps its answer");
+        lengths.insert(sample.evidence.len());
+    }
+    assert_eq!(lengths, HashSet::from([2, 3]));
+    // The answer is shown by another passage, so nothing is missing.
+    assert!(stage.play(&lesson("river"), "d", 0, 1).await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn routed_lessons_take_the_mode_that_ranks_the_answer_highest() {
+    let routing = Some(Routing { contested: true, most: 1.0 });
+    let none = Habits::default();
+    let index = BirthplaceIndex { first: &[Mode::Hybrid], second: &[Mode::Passage] };
+    let stage = stage_in("routerag", index, none, routing);
+    let sample = stage.play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap();
+    assert_eq!(sample.first_mode(), Some(Mode::Hybrid), "it ranks first what passages rank second");
+    let all = BirthplaceIndex { first: &[Mode::Passage, Mode::Graph, Mode::Hybrid], second: &[] };
+    let dropped = stage_in("routerag", all, none, routing).play(&lesson("Leeds"), "d", 0, 1).await.unwrap();
+    assert_eq!(dropped.unwrap_err(), "the modes agree");
+    let routing = Some(Routing { contested: false, most: 1.0 });
+    let sample = stage_in("routerag", all, none, routing).play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap();
+    assert_eq!(sample.first_mode(), Some(Mode::Passage), "the cheapest of equals");
+}
+
+#[tokio::test]
+async fn path_routers_lessons_are_messages_with_json_queries() {
+    let index = BirthplaceIndex { first: &[Mode::Passage], second: &[] };
+    let template = waymark_models::chat::ChatTemplate::new(
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
+         {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        "",
+        "<|im_end|>",
+    );
+    let mut stage = stage_in("path-router", index, Habits::default(), None);
+    stage.template = Some(Arc::new(template.unwrap()));
+    let sample = stage.play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap();
+    assert_eq!((sample.answer.as_deref(), sample.protocol.as_str()), (Some("Leeds"), "path-router"));
+    let text = &sample.text;
+    assert!(text.starts_with("<think>\n") && text.contains("<query>\n{\"query\": \""), "{text}");
+    assert!(text.contains("<knowledge>\nDoc 1(Title: Ann Lee (actress))"), "{text}");
+    assert!(text.contains("She was born in Leeds") && text.ends_with("<answer>\nLeeds\n</answer>"), "{text}");
+    // The environment opens the second thought.
+    assert_eq!(text.matches("<think>").count(), 2, "{text}");
+    let second = sample.origins.iter().filter(|run| run.0 == Origin::Policy).count();
+    assert_eq!(second, 2);
+    assert_eq!(stage.play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap(), sample);
+}
+
+#[test]
+fn data_recipes_play_the_policy_of_the_recipe_that_trains_on_them() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes");
+    for (data, training) in [("path_router_data", "path_router-smollm2"), ("routing_data", "routerag-smollm2")] {
+        let path = folder.join(format!("{data}.toml"));
+        let played = DataRecipe::read(&path, &[]).unwrap().policy(&path).unwrap();
+        let trained = Recipe::open(&folder.join(format!("{training}.toml")), &[]).unwrap().policy().unwrap();
+        assert_eq!(played.protocol.name(), trained.protocol.name());
+        assert_eq!((played.retrieval, played.budget), (trained.retrieval, trained.budget), "{data}");
+    }
 }

@@ -62,6 +62,7 @@ impl EpisodeMachine {
             // Only a driver that polls without an answer comes here; the turn ends instead of waiting forever.
             State::Generating(generation) => State::Generated(generation, TurnEnd::Eos),
             State::Generated(GenerationPurpose::Turn, ended) => State::Written(ended),
+            State::Generated(GenerationPurpose::Opening(prefix), ended) => writing::open_query(core, prefix, ended)?,
             State::Generated(GenerationPurpose::Guided(run), ended) => State::Guided(run, Some(ended)),
             State::Generated(GenerationPurpose::Answer(limit), ended) => State::TurnOver(ended, limit),
             State::Written(ended) => writing::complete(core, ended)?,

@@ -109,6 +109,13 @@ impl EpisodeSetup {
         GenerationParams { max, stops: Arc::clone(&self.stops), constraint, ..GenerationParams::default() }
     }
 
+    /// Returns the parameters of a turn that also stops at the tag `opening`, as its first stop string.
+    pub(super) fn turn_until(&self, opening: &'static str, max: usize) -> GenerationParams {
+        let stops = std::iter::once(opening).chain(self.protocol.stops().iter().copied());
+        let stops = Arc::new(StopSet::new(stops).with_lines(self.protocol.lines()));
+        GenerationParams { stops, ..self.free_turn(max) }
+    }
+
     /// Returns the parameters of a forced answer.
     pub(super) fn forced_answer(&self, max: usize) -> GenerationParams {
         let constraint = self.settings.shape.as_ref().map(|shape| Arc::clone(&shape.answer));

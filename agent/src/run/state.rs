@@ -6,7 +6,7 @@ use waymark_index::Evidence;
 
 use crate::budget::BudgetLimit;
 use crate::event::Cited;
-use crate::protocol::Injected;
+use crate::protocol::{Injected, ModePrefix};
 use crate::search::SearchError;
 use crate::usage::Usage;
 
@@ -54,6 +54,8 @@ pub(super) enum State {
 pub(super) enum GenerationPurpose {
     /// A turn that is not guided.
     Turn,
+    /// The beginning of a turn, up to the tag of a query whose mode is written for the policy.
+    Opening(ModePrefix),
     /// A part of a guided turn.
     Guided(GuideRun),
     /// A forced answer, needed because of this limit, or in the last turn.

@@ -4,6 +4,7 @@ use crate::AgentError;
 use crate::action::Action;
 use crate::budget::BudgetLimit;
 use crate::event::{EpisodeEnd, Event};
+use crate::protocol::ModePrefix;
 
 use super::core::EpisodeCore;
 use super::guide_run::{GuideRun, GuideStep, GuideView};
@@ -45,7 +46,26 @@ fn write(core: &mut EpisodeCore, room: usize) -> State {
             return State::Guided(GuideRun::new(guide), None);
         }
     }
-    core.generate(core.setup.free_turn(room), GenerationPurpose::Turn)
+    match core.setup.settings.first_query.filter(|_| core.transcript.evidence().is_empty()) {
+        Some(prefix) => core.generate(core.setup.turn_until(prefix.opening, room), GenerationPurpose::Opening(prefix)),
+        None => core.generate(core.setup.free_turn(room), GenerationPurpose::Turn),
+    }
+}
+
+/// Names the mode of a query that the policy has opened, and lets it write the rest. A turn that ends otherwise is whole.
+pub(super) fn open_query(core: &mut EpisodeCore, prefix: ModePrefix, ended: TurnEnd) -> Result<State, AgentError> {
+    match ended {
+        TurnEnd::Tag(0) => {}
+        // The stop strings of a free turn follow the opening tag.
+        TurnEnd::Tag(which) => return Ok(State::Written(TurnEnd::Tag(which - 1))),
+        other => return Ok(State::Written(other)),
+    }
+    let marker = core.setup.codec.literal(prefix.marker)?;
+    core.force(marker);
+    Ok(match core.budget.turn_room(core.transcript.len()) {
+        Ok(room) => core.generate(core.setup.free_turn(room), GenerationPurpose::Turn),
+        Err(_) => State::Written(TurnEnd::Length),
+    })
 }
 
 /// Writes the next part of a guided turn, after a generation that has `ended`, if there was one.

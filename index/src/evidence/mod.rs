@@ -54,8 +54,8 @@ pub struct Hit {
     pub path: HitPath,
 }
 
-/// Triple found by a search, in normalized words; in the mode `kag`, in the words of the first passage that states the
-/// triple.
+/// Triple found by a search, in normalized words; in the modes `kag` and `hypergraph`, in the words of the first passage
+/// that states the triple.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TripleHit {

@@ -10,15 +10,13 @@ use crate::embed::embed_unit;
 use crate::error::IndexError;
 use crate::evidence::{
     Evidence, GraphRank, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase, Passage,
-    TripleHit,
 };
 use crate::graph::Graph;
 use crate::graph::phrase::normalize;
-use crate::hits::passages_stating;
+use crate::hits::{passages_stating, worded};
 use crate::index::Index;
 use crate::query::Query;
 use crate::scored::Scored;
-use crate::triple::Triple;
 
 /// Maximum number of characters of the question that are embedded with each key entity; embedders read no further.
 const LONGEST_ASKED: usize = 2048;
@@ -94,27 +92,6 @@ pub(crate) fn search(
     }
     evidence.association = Some(found.shown(graph, query, &masses));
     Ok(evidence)
-}
-
-/// Rewrites a fact in the words of the first allowed passage that states it (Table 11). The normal form identifies the
-/// fact, but a policy cannot copy an answer from it: it lacks capitals, punctuation and non-ASCII letters.
-fn worded(
-    graph: &Graph,
-    fact: u32,
-    hit: TripleHit,
-    allowed: Option<&AllowedPassages>,
-) -> Result<TripleHit, IndexError> {
-    let Some(passage) = passages_stating(graph, fact, allowed).next() else { return Ok(hit) };
-    let says = |triple: &Triple| {
-        normalize(&triple.subject) == hit.subject
-            && normalize(&triple.relation) == hit.relation
-            && normalize(&triple.object) == hit.object
-    };
-    let said = graph.triples(passage)?.into_iter().find(says);
-    Ok(match said {
-        Some(Triple { subject, relation, object }) => TripleHit { subject, relation, object, ..hit },
-        None => hit,
-    })
 }
 
 fn find(

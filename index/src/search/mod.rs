@@ -4,6 +4,7 @@
 mod golden;
 mod graph;
 mod hybrid;
+mod hypergraph;
 mod passage;
 mod triples;
 
@@ -38,6 +39,9 @@ impl Index {
     /// * [`Mode::Kag`]: joins passages and facts similar to the query and its entities into one graph by the names they
     ///   share, and ranks both by a walk from the query (TeaRAG); ties list passages first, then the more similar. `k`
     ///   counts passages and facts together.
+    /// * [`Mode::Hypergraph`]: returns facts by the positions that they have among the facts of the five entities most
+    ///   similar to the query and among the five facts most similar to it (Graph-R1), and the first passage that states
+    ///   each fact.
     ///
     /// A condition (`only` of the query) restricts the result: it contains no passage of another document and no triple
     /// stated by such passages only, and triples do not name such passages. Lists by words and by vectors contain
@@ -76,6 +80,7 @@ impl Index {
             (Mode::Hybrid, Some(graph)) => search.by_both(graph),
             (Mode::Triples, Some(graph)) => search.by_triples(graph),
             (Mode::Kag, Some(graph)) => kag::search(self, graph, query, text, allowed),
+            (Mode::Hypergraph, Some(graph)) => search.by_facts(graph),
             _ => Err(unsupported),
         }
     }

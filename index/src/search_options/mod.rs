@@ -37,8 +37,8 @@ pub const MAX_K: usize = 200;
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct SearchOptions {
     /// Kind of search: `passage` (by words and by meaning), `graph` (over facts that passages share, for questions that
-    /// no single passage answers), `hybrid` (both), `triples` or `kag` (passages, and single facts from them). All but
-    /// `passage` need an index with a graph.
+    /// no single passage answers), `hybrid` (both), `triples`, `kag` or `hypergraph` (passages, and single facts from
+    /// them). All but `passage` need an index with a graph.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[cfg_attr(feature = "clap", arg(long))]
     pub mode: Option<Mode>,
@@ -54,7 +54,7 @@ pub struct SearchOptions {
     /// Options of graph search, in the modes `graph`, `hybrid` and `triples`.
     #[cfg_attr(feature = "clap", command(flatten))]
     pub graph: Option<GraphOverrides>,
-    /// Number of triples to return in the mode `triples`; defaults to 10.
+    /// Number of triples to return in the modes `triples` and `hypergraph`; defaults to 10.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 200))]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Graph search"))]
     pub triples: Option<usize>,
@@ -115,7 +115,7 @@ impl SearchOptions {
         field!(k, &Mode::ALL, &[Search, Episode, Recorded, Policy, Tool]),
         field!(ranking, &[Mode::Passage, Mode::Hybrid], &[Search, Episode, Recorded, Policy]),
         field!(graph, WALKING, &[Search, Episode, Recorded, Policy]),
-        field!(triples, &[Mode::Triples], &[Search, Policy]),
+        field!(triples, &[Mode::Triples, Mode::Hypergraph], &[Search, Policy]),
         field!(entities, &[Mode::Kag], &[Search]),
         field!(kag, &[Mode::Kag], &[Search, Policy]),
         field!(filters, &Mode::ALL, &[Search, Episode, Recorded, Tool]),
@@ -182,7 +182,7 @@ impl SearchOptions {
         self.k.unwrap_or(Self::DEFAULT_K)
     }
 
-    /// Number of triples in [`Mode::Triples`].
+    /// Number of triples in [`Mode::Triples`] and [`Mode::Hypergraph`].
     pub fn triples(&self) -> usize {
         self.triples.unwrap_or(TRIPLES)
     }

@@ -17,7 +17,7 @@ pub use policy_args::PolicyArgs;
 pub use question::{Question, QuestionError};
 pub use questions::{Questions, RetrievalQuestion};
 pub use report_file::ReportFile;
-pub use row::{EpisodeRow, SearchCounts, SearchEntry, TokenCounts, priced};
+pub use row::{EpisodeRow, SearchCounts, SearchEntry, TokenCounts, priced, retrieved};
 pub use search_method::SearchMethod;
 pub use summary::{Estimate, PairedComparison, PerEpisode, Summary};
 pub use table::print;

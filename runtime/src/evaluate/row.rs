@@ -74,6 +74,9 @@ pub struct SearchCounts {
     /// Passages and triples ranked together.
     #[serde(default)]
     pub kag: usize,
+    /// Facts of the hypergraph.
+    #[serde(default)]
+    pub hypergraph: usize,
     /// Failed searches of any mode.
     pub failed: usize,
 }
@@ -157,12 +160,21 @@ pub fn priced(found: &SearchRecord) -> PricedSearch {
     PricedSearch { mode: found.mode, passages: found.hits.len(), seconds: found.seconds, cached: found.cached }
 }
 
-/// Texts of all passages found by searches that were not withdrawn, title first, each once.
-fn retrieved(evidence: &[SearchRecord]) -> Vec<String> {
+/// Texts that searches have shown and that were not withdrawn, each once: passages, title first. A search of the
+/// hypergraph shows facts instead.
+pub fn retrieved(evidence: &[SearchRecord]) -> Vec<String> {
     let mut seen = HashSet::new();
-    let standing = evidence.iter().filter(|found| found.stands());
-    let hits = standing.flat_map(|found| &found.hits).filter(|hit| seen.insert(&hit.passage.id));
-    hits.map(|hit| compared(&hit.passage.title, &hit.passage.text)).collect()
+    let mut texts = Vec::new();
+    for found in evidence.iter().filter(|found| found.stands()) {
+        if found.mode == Mode::Hypergraph {
+            let facts = found.triples.iter();
+            texts.extend(facts.map(|fact| format!("{} {} {}", fact.subject, fact.relation, fact.object)));
+        } else {
+            texts.extend(found.hits.iter().map(|hit| compared(&hit.passage.title, &hit.passage.text)));
+        }
+    }
+    texts.retain(|text| seen.insert(text.clone()));
+    texts
 }
 
 /// Returns `true` if the protocol's format was kept to the end. Text forced on an unguided policy counts as a
@@ -192,6 +204,7 @@ impl SearchCounts {
             hybrid: count(Mode::Hybrid),
             triples: count(Mode::Triples),
             kag: count(Mode::Kag),
+            hypergraph: count(Mode::Hypergraph),
             failed: evidence.iter().filter(|found| found.error.is_some()).count(),
         }
     }

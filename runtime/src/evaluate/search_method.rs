@@ -97,6 +97,6 @@ mod tests {
         let names =
             |modes: &[Mode]| SearchMethod::defaults(modes).iter().map(SearchMethod::to_string).collect::<Vec<_>>();
         assert_eq!(names(&[Mode::Passage]), ["passage:bm25", "passage:dense", "passage:fused"]);
-        assert_eq!(names(&Mode::ALL)[3..], ["graph", "hybrid", "triples", "kag"]);
+        assert_eq!(names(&Mode::ALL)[3..], ["graph", "hybrid", "triples", "kag", "hypergraph"]);
     }
 }

@@ -35,8 +35,8 @@ const FOR_MODELS: [(&str, &str); 3] = [
     (
         "mode",
         "Kind of search; defaults to `passage`. `passage`: by words and by meaning. `graph`: over facts that passages \
-         share, for questions that no single passage answers. `hybrid`: both. `triples`, `kag`: passages, and single facts \
-         from them.",
+         share, for questions that no single passage answers. `hybrid`: both. `triples`, `kag`, `hypergraph`: passages, and \
+         single facts from them.",
     ),
     ("k", "Number of passages to return; defaults to 5."),
     (

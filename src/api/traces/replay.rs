@@ -38,7 +38,7 @@ pub struct ReplayRequest {
     #[schema(min_items = 1, max_items = 64)]
     pub without: Option<Vec<String>>,
     /// Kind of search, overriding the trace's request and the policy's choice: `passage`, `graph` or `hybrid`; also
-    /// `triples` and `kag` if the policy's protocol can present their results.
+    /// `triples`, `kag` and `hypergraph` if the policy's protocol can present their results.
     #[schema(value_type = Option<String>)]
     pub search: Option<Mode>,
     /// Number of passages per search, overriding the trace's request.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use toml::{Table, Value};
-use waymark_agent::Policy;
 use waymark_index::{Embed, LiveIndex, OpenOptions};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::checkpoint::Checkpoint;
@@ -21,9 +20,12 @@ use crate::data::build_output::BuildOutput;
 use crate::data::build_stats::BuildStats;
 use crate::data::lesson_plan::LessonPlan;
 use crate::data::player::{LessonPlayer, sample_id};
+use crate::data::preview::SearchPreview;
 use crate::data::question_files;
 use crate::data::recipe::{DataRecipe, LessonSource};
-use crate::data::teacher::SearchPreview;
+use crate::data::sample_balance::{SampleBalance, SampleTraits};
+use crate::data::teacher::TeacherSettings;
+use crate::data::voice;
 use crate::hash;
 use crate::lessons::contamination::ContaminationFilter;
 use crate::lessons::rows::{SourceQuestion, rows};
@@ -32,7 +34,7 @@ use crate::store;
 
 /// Version of the lesson builder, stored in the facts. It is incremented whenever the same recipe and data yield other
 /// lessons, so that no build resumes the output of an older builder.
-const BUILDER: i64 = 2;
+const BUILDER: i64 = 3;
 
 /// Builds trajectories for the cold start.
 ///
@@ -49,6 +51,10 @@ pub(crate) struct Args {
     /// Path to the recipe of the data.
     #[arg(long, value_name = "FILE")]
     recipe: PathBuf,
+
+    /// Override a field of the recipe, for example `policy.retrieval.ranking=dense`. May be repeated.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    set: Vec<String>,
 
     /// Directory of the data sets.
     #[arg(long, value_name = "DIR")]
@@ -95,7 +101,7 @@ struct BaseTokenizer {
 impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", LogFormat::Text)?;
-        let recipe = DataRecipe::read(&self.recipe)?;
+        let recipe = DataRecipe::read(&self.recipe, &self.set)?;
         let mut contamination = ContaminationFilter::default();
         for path in &recipe.measured {
             contamination.add(&rows::<SourceQuestion>(&self.data.join(path))?);
@@ -124,7 +130,10 @@ impl Args {
             let plan = LessonPlan::open(source, &self.data, &contamination, recipe.seed)?;
             let lessons = source.lessons.min(self.most.unwrap_or(usize::MAX));
             let source = LessonSource { lessons, ..(*source).clone() };
-            runtime.block_on(play_lessons(&mut output, &mut stats, &source, &plan, player, recipe.seed))?;
+            let most = recipe.routing.map_or(1.0, |routing| routing.most);
+            let mut balance = SampleBalance::new(most, recipe.habits.withhold);
+            let progress = (&mut output, &mut stats, &mut balance);
+            runtime.block_on(play_lessons(progress, &source, &plan, player, recipe.seed))?;
         }
         output.sync()?;
         for path in [&self.out, &self.held_out] {
@@ -181,10 +190,10 @@ impl Args {
         let manifest = current.manifest();
         let index_fact =
             format!("{}: snapshot {}, checksum {:08x}", manifest.corpus, manifest.snapshot, manifest.checksum);
-        let mut policy = Policy::builtin("routerag").context("the built-in policy \"routerag\" is missing")?;
-        // The teacher probes searches with the default ranking of each mode, so the episodes must use it too (see
-        // `routerag-smollm2.toml`).
-        policy.retrieval.search.ranking = None;
+        let policy = recipe.policy(&self.recipe)?;
+        let protocol = policy.protocol.name();
+        let voice = voice::voice(protocol).with_context(|| format!("lessons cannot be written for {protocol}"))?;
+        let preview = Arc::new(SearchPreview::new(Arc::clone(&live), &policy));
         let player = LessonPlayer {
             context: policy.budget.context_tokens,
             policy,
@@ -193,8 +202,7 @@ impl Args {
             template: base_tokenizer.template.clone(),
             eos: base_tokenizer.eos.clone(),
             searcher: assembly::searcher(&live, &config)?,
-            preview: Arc::new(SearchPreview::new(live)),
-            habits: recipe.habits,
+            teacher: TeacherSettings { preview, voice, habits: recipe.habits, routing: recipe.routing },
         };
         Ok((player, index_fact.into()))
     }
@@ -213,8 +221,7 @@ fn template(base: &Path) -> anyhow::Result<String> {
 /// Plays the lessons of a source until enough samples exist. The first ones are held out; the builder never plays their
 /// questions again, neither in this source nor in another one that asks the same words.
 async fn play_lessons(
-    output: &mut BuildOutput,
-    stats: &mut BuildStats,
+    (output, stats, balance): (&mut BuildOutput, &mut BuildStats, &mut SampleBalance),
     source: &LessonSource,
     plan: &LessonPlan,
     player: &LessonPlayer,
@@ -231,13 +238,23 @@ async fn play_lessons(
         if made == source.lessons {
             break;
         }
-        if !output.has(&sample_id(&source.dataset, lesson, *variant)) {
+        let sample_id = sample_id(&source.dataset, lesson, *variant);
+        if let Some(known) = output.traits(&sample_id) {
+            balance.add(known);
+        } else {
             let id = &lesson.question_id;
             let Some(split) = output.split_for(&source.dataset, id, &lesson.question, source.held_out) else {
                 continue;
             };
             match player.play(lesson, &source.dataset, *variant, seed).await? {
-                Ok(sample) => output.append(&sample, split)?,
+                Ok(sample) if balance.admits(SampleTraits::of(&sample)) => {
+                    balance.add(SampleTraits::of(&sample));
+                    output.append(&sample, split)?;
+                }
+                Ok(_) => {
+                    stats.drop(&source.dataset, "enough of this kind", 1);
+                    continue;
+                }
                 Err(why) => {
                     stats.drop(&source.dataset, why, 1);
                     continue;

@@ -14,6 +14,7 @@ use crate::grpo::GrpoTraining;
 use crate::pack::{TrainingSequence, pack, passes};
 use crate::recipe::dpo::DpoReference;
 use crate::recipe::{Recipe, Sft};
+use crate::reward::route_shares::RouteShares;
 use crate::rollout::{QuestionSet, Rollout};
 use crate::sft::{MaskedSequence, SftDataset, SftTraining};
 
@@ -117,6 +118,13 @@ pub(super) async fn grpo(
             out,
             "           and at most {most:.1} GiB for the teacher's targets, if all trajectories of a step are taught"
         )?;
+    }
+    if let Some(weights) = &settings.routes {
+        let shares = RouteShares::of(trial.iter().map(|rollout| &rollout.sample), weights);
+        writeln!(out, "routes     {shares}")?;
+        if let Some(flaw) = shares.flaw() {
+            writeln!(out, "           refused: {flaw}")?;
+        }
     }
     let all = duration(training.steps() as f64 * (rollout_seconds + training_seconds));
     writeln!(

@@ -6,7 +6,6 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use toml::{Table, Value};
 use waymark_agent::Policy;
-use waymark_agent::metric::Cost;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_runtime::assembly;
 use waymark_runtime::evaluate::Question;
@@ -175,9 +174,10 @@ impl RolloutJob<'_> {
 
     /// Rollout settings of the portion `step`, counted from 1.
     fn plan(&self, step: u64) -> RolloutPlan<'_> {
-        let Grpo { sampling, group, concurrent, .. } = self.settings;
+        let Grpo { sampling, group, concurrent, first_modes, evidence, .. } = self.settings;
         let seed = seeding::seed(self.seed, "rollouts", 0);
-        RolloutPlan { sampling, group: *group, concurrent: *concurrent, seed, step, cost: Cost::default() }
+        let plan = RolloutPlan::new(sampling, *concurrent, seed);
+        RolloutPlan { group: *group, step, first_modes, evidence: *evidence, ..plan }
     }
 
     /// Number of trajectories that `out` already holds from an earlier run of the same command.

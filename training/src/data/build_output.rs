@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use super::sample_balance::SampleTraits;
 use crate::lessons::text::normalized;
 use crate::run::RunError;
 use crate::sample::Sample;
@@ -107,8 +108,8 @@ impl SplitQuestions {
 pub struct BuildOutput {
     out: SampleFile,
     held: SampleFile,
-    /// IDs of all samples.
-    samples: HashSet<String>,
+    /// IDs of all samples, with their properties.
+    samples: HashMap<String, SampleTraits>,
     questions: HashMap<String, SplitQuestions>,
     /// Normalized questions of all data sets.
     asked: SplitQuestions,
@@ -138,7 +139,7 @@ impl BuildOutput {
         let mut output = BuildOutput {
             out: open(out_lock, "learnt")?,
             held: open(held_lock, "held out")?,
-            samples: HashSet::new(),
+            samples: HashMap::new(),
             questions: HashMap::new(),
             asked: SplitQuestions::default(),
         };
@@ -150,9 +151,9 @@ impl BuildOutput {
         output.leak(out, held).map_or(Ok(output), Err)
     }
 
-    /// Returns `true` if a sample with this ID exists.
-    pub fn has(&self, id: &str) -> bool {
-        self.samples.contains(id)
+    /// Returns the properties of the sample with this ID. `None` if there is no such sample.
+    pub fn traits(&self, id: &str) -> Option<SampleTraits> {
+        self.samples.get(id).copied()
     }
 
     /// File for a new sample of the question `id` with the words `question`, if `held_out` questions of its data set
@@ -196,7 +197,7 @@ impl BuildOutput {
     fn note(&mut self, sample: &Sample, place: SampleSplit) {
         self.questions.entry(sample.dataset.clone()).or_default().note(sample.question_id.clone(), place);
         self.asked.note(normalized(&sample.question), place);
-        self.samples.insert(sample.id.clone());
+        self.samples.insert(sample.id.clone(), SampleTraits::of(sample));
     }
 
     /// Error for a question in both files, if there is one.
@@ -261,7 +262,7 @@ mod tests {
         assert!(error.contains("samples.jsonl") && error.contains("seed was 1, now it is 2"), "{error}");
         let error = BuildOutput::open(&held, &out, &facts(1)).unwrap_err().to_string();
         assert!(error.contains("kind was"), "{error}");
-        assert!(BuildOutput::open(&out, &held, &facts(1)).unwrap().has("a-0"));
+        assert!(BuildOutput::open(&out, &held, &facts(1)).unwrap().traits("a-0").is_some());
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use waymark_agent::Action;
 use waymark_engine::Origin;
 use waymark_index::Mode;
 
 use crate::sample::Sample;
+
+/// Modes whose searches are counted.
+const MODES: [Mode; 4] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Hypergraph];
 
 /// Statistics of one data set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,12 +18,14 @@ pub struct DatasetStats {
     pub samples: usize,
     /// Number of turns, including answers.
     pub turns: usize,
-    /// Number of searches by passage, by graph and by both.
-    pub modes: [usize; 3],
+    /// Number of searches by passage, by graph, by both, and by the facts of the hypergraph.
+    pub modes: [usize; 4],
     /// Number of trajectories with more than one search.
     pub several: usize,
     /// Number of trajectories that end in a guess.
     pub guessed: usize,
+    /// Number of trajectories that end with the statement that nothing was found.
+    pub declined: usize,
     /// Number of prompt tokens.
     pub prompt: usize,
     /// Number of tokens written by the policy.
@@ -47,13 +51,14 @@ impl BuildStats {
         row.turns += sample.actions.len();
         row.several += usize::from(sample.evidence.len() > 1);
         row.guessed += usize::from(sample.guessed);
+        row.declined += usize::from(!sample.without.is_empty());
         row.prompt += sample.count(Origin::Prompt);
         row.policy += sample.count(Origin::Policy);
         row.environment += sample.count(Origin::Environment);
-        for act in &sample.actions {
-            let Action::Search(request) = &act.action else { continue };
-            let place = [Mode::Passage, Mode::Graph, Mode::Hybrid].iter().position(|mode| request.mode == Some(*mode));
-            row.modes[place.unwrap_or(0)] += 1;
+        for found in &sample.evidence {
+            if let Some(place) = MODES.iter().position(|mode| *mode == found.mode) {
+                row.modes[place] += 1;
+            }
         }
     }
 
@@ -65,14 +70,27 @@ impl BuildStats {
 
 impl fmt::Display for BuildStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head =
-            ["samples", "turns", "passage", "graph", "hybrid", "several", "guessed", "prompt", "policy", "environment"];
+        let head = [
+            "samples",
+            "turns",
+            "passage",
+            "graph",
+            "hybrid",
+            "facts",
+            "several",
+            "guessed",
+            "declined",
+            "prompt",
+            "policy",
+            "environment",
+        ];
         writeln!(f, "{:<16}{}", "", head.map(|name| format!("{name:>12}")).concat())?;
         for (name, row) in &self.rows {
             let per = |count: usize| format!("{:.1}", count as f64 / row.samples.max(1) as f64);
-            let [passage, graph, hybrid] = row.modes.map(|count| count.to_string());
-            let [several, guessed] = [row.several, row.guessed].map(|count| count.to_string());
-            let cells = [row.samples.to_string(), per(row.turns), passage, graph, hybrid, several, guessed];
+            let modes = row.modes.map(|count| count.to_string());
+            let ends = [row.several, row.guessed, row.declined].map(|count| count.to_string());
+            let cells: Vec<String> =
+                [row.samples.to_string(), per(row.turns)].into_iter().chain(modes).chain(ends).collect();
             let tokens = [per(row.prompt), per(row.policy), per(row.environment)];
             let line = cells.iter().chain(&tokens).fold(String::new(), |mut line, cell| {
                 let _ = write!(line, "{cell:>12}");

@@ -15,6 +15,7 @@ use crate::lessons::lesson::Lesson;
 use crate::lessons::multi_hop;
 use crate::lessons::rows::{RowError, SourceQuestion, rows};
 use crate::lessons::single_hop::{self, KnownFact};
+use crate::lessons::small_talk;
 
 /// Reason for dropping a question that is measured.
 const MEASURED: &str = "kept out: measured";
@@ -40,10 +41,14 @@ impl LessonPlan {
         contamination: &ContaminationFilter,
         seed: u64,
     ) -> Result<LessonPlan, RowError> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        if source.form == SourceForm::SmallTalk {
+            let lessons = small_talk::lessons(&source.dataset, &mut rng);
+            return Ok(LessonPlan { lessons: played(&lessons, source.variants), ..LessonPlan::default() });
+        }
         let corpus = PassageCorpus::new(rows(&data.join(&source.corpus))?);
         let questions: Vec<SourceQuestion> =
             source.questions.as_ref().map_or(Ok(Vec::new()), |path| rows(&data.join(path)))?;
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let facts = || facts(&questions, &corpus, source, data);
         let teach: fn(&SourceQuestion, &PassageCorpus) -> Result<Lesson, multi_hop::SkipReason> = match source.form {
             SourceForm::Single => {
@@ -62,7 +67,8 @@ impl LessonPlan {
             }
             SourceForm::Triples => multi_hop::from_triples,
             SourceForm::Parts => multi_hop::from_parts,
-            SourceForm::Passages => multi_hop::from_passages,
+            // Small talk has returned above.
+            SourceForm::Passages | SourceForm::SmallTalk => multi_hop::from_passages,
         };
         let mut plan = LessonPlan::default();
         let mut lessons = Vec::new();

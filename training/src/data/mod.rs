@@ -10,8 +10,9 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`recipe`], [`lesson_plan`] | recipe, and the lessons of a source in the order of play |
-//! | [`player`], [`teacher`], [`reading`], [`phrases`] | from lessons to turns |
+//! | [`recipe`], [`lesson_plan`], [`sample_balance`] | recipe, the lessons of a source in the order of play, and the shares that are kept |
+//! | [`player`], [`teacher`], [`preview`], [`routing`], [`reading`], [`phrases`] | from lessons to turns |
+//! | [`voice`] | the form of the turns, one file per protocol |
 //! | [`scripted`] | from turns to tokens |
 //! | [`build_output`], [`question_files`], [`build_stats`] | files and statistics of the output |
 
@@ -20,8 +21,12 @@ pub mod build_stats;
 pub mod lesson_plan;
 pub mod phrases;
 pub mod player;
+pub mod preview;
 pub mod question_files;
 pub mod reading;
 pub mod recipe;
+pub mod routing;
+pub mod sample_balance;
 pub mod scripted;
 pub mod teacher;
+pub mod voice;

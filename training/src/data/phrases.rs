@@ -4,7 +4,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, RngExt};
 use waymark_index::Mode;
 
-use super::reading::HopFinding;
+use super::reading::{HopFinding, ShownEvidence};
 use crate::lessons::lesson::{FindingForm, Hop};
 
 /// Picks one of the forms and fills in `{0}`, `{1}`, ….
@@ -45,15 +45,11 @@ pub fn wide(rng: &mut impl Rng, hops: &[Hop]) -> String {
 
 /// Statement of a finding and its meaning.
 pub fn found(rng: &mut impl Rng, hop: &Hop, finding: &HopFinding, last: bool) -> String {
-    const SAYS: &[&str] = &[
-        "Doc {0} says: \"{1}\".",
-        "According to Doc {0}, \"{1}\".",
-        "Doc {0}: \"{1}\".",
-        "In Doc {0} I read: \"{1}\".",
-    ];
+    const SAYS: &[&str] =
+        &["{0} says: \"{1}\".", "According to {0}, \"{1}\".", "{0}: \"{1}\".", "In {0} I read: \"{1}\"."];
     const VALUE: &[&str] = &["So {0} is {1}.", "That means {0} is {1}.", "So {1} is {0}."];
     const LINK: &[&str] = &["That leads to {1}.", "So it is about {1}.", "So I should look at {1}."];
-    let says = pick(rng, SAYS, &[&finding.number.to_string(), &finding.quote]);
+    let says = pick(rng, SAYS, &[&finding.source, &finding.quote]);
     let means = match hop.finding_form {
         FindingForm::Words => return says,
         FindingForm::Value if last => return says,
@@ -75,8 +71,14 @@ pub fn next(rng: &mut impl Rng, hop: &Hop) -> String {
     )
 }
 
-/// Statement that the passages with these titles do not hold the needed fact.
-pub fn missed(rng: &mut impl Rng, hop: &Hop, titles: &[&str]) -> String {
+/// Statement that this evidence does not hold the needed fact.
+pub fn missed(rng: &mut impl Rng, hop: &Hop, shown: &[ShownEvidence<'_>]) -> String {
+    if matches!(shown, [ShownEvidence::Fact(_), ..]) {
+        const FACTS: &[&str] =
+            &["None of these facts tells {0}.", "The facts do not tell {0}.", "I cannot find {0} in these facts."];
+        return pick(rng, FACTS, &[&hop.need]);
+    }
+    let titles: Vec<&str> = shown.iter().map(ShownEvidence::title).collect();
     match titles.first().filter(|title| rng.random_ratio(1, 2) && !title.is_empty()) {
         Some(title) => pick(
             rng,
@@ -119,4 +121,19 @@ pub fn concession(rng: &mut impl Rng, answer: &str) -> String {
         "I stop searching. As far as I can tell, the answer is {0}.",
     ];
     pick(rng, FORMS, &[answer])
+}
+
+/// Reason for a last turn that states that nothing was found.
+pub fn resignation(rng: &mut impl Rng, hop: &Hop) -> String {
+    const FORMS: &[&str] = &[
+        "I have searched enough and did not find {0}. I should say so instead of guessing.",
+        "More searches would not help: {0} is not there. I must not make up an answer.",
+        "I stop searching. Without {0} I cannot answer.",
+    ];
+    pick(rng, FORMS, &[&hop.need])
+}
+
+/// Answer that states that nothing was found.
+pub fn nothing_found(rng: &mut impl Rng) -> String {
+    pick(rng, &["I could not find this.", "I could not find an answer."], &[])
 }

@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
-use waymark_agent::{AgentError, Conversation, Episode, EpisodeEnd, EpisodeOptions, Policy, Runtime, Search, Timings};
+use waymark_agent::{
+    AgentError, Conversation, Episode, EpisodeEnd, EpisodeOptions, MAX_WITHOUT, Policy, Runtime, Search, Timings,
+};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::scripted::ScriptedGenerator;
-use super::teacher::{DropReason, Habits, LessonTeacher, SearchPreview};
+use super::teacher::{DropReason, LessonTeacher, TeacherEnding, TeacherSettings};
 use crate::hash::fnv1a;
 use crate::lessons::lesson::Lesson;
 use crate::lessons::text::normalized;
@@ -31,10 +33,8 @@ pub struct LessonPlayer {
     pub context: usize,
     /// Search backend of the episodes.
     pub searcher: Arc<dyn Search>,
-    /// Search preview of the teacher, over the same index.
-    pub preview: Arc<SearchPreview>,
-    /// Rates of the teacher's optional behaviors.
-    pub habits: Habits,
+    /// Settings of the teacher.
+    pub teacher: TeacherSettings,
 }
 
 impl LessonPlayer {
@@ -53,25 +53,29 @@ impl LessonPlayer {
         let id = sample_id(dataset, lesson, variant);
         // Each sample has its own seed, so the samples do not depend on the order of play.
         let seed = seed ^ fnv1a(id.bytes());
-        let teacher = LessonTeacher::new(lesson.clone(), Arc::clone(&self.preview), self.habits, seed);
+        let teacher = LessonTeacher::new(lesson.clone(), self.teacher.clone(), seed);
+        if !teacher.is_contested() {
+            return Ok(Err("the modes agree"));
+        }
+        let without = teacher.without();
+        if without.len() > MAX_WITHOUT {
+            return Ok(Err("too many passages to withhold"));
+        }
         let teacher = Arc::new(Mutex::new(teacher));
         let generator = ScriptedGenerator::new(Arc::clone(&self.tokenizer), teacher.clone(), self.context);
         let tokenizer = self.tokenizer.clone();
         let template = self.template.clone();
         let eos = self.eos.clone();
         let runtime = Runtime::new(generator, tokenizer, template, eos, Some(Arc::clone(&self.searcher)));
-        let options = EpisodeOptions { id: Some(id), seed, ..EpisodeOptions::default() };
+        let options = EpisodeOptions { id: Some(id), seed, without: without.clone(), ..EpisodeOptions::default() };
         let question = Conversation::new(lesson.question.as_str());
         // Lessons take the way of a served request, so that their format is the server's by construction.
         let episode = Episode::new(&runtime, &self.policy, question, options)?;
         let (sender, mut events) = mpsc::channel(64);
         let (trajectory, ()) = tokio::join!(episode.run(sender), async { while events.recv().await.is_some() {} });
         let mut trajectory = trajectory?;
-        let (drop_reason, guessed) = {
-            let teacher = teacher.lock().unwrap_or_else(PoisonError::into_inner);
-            (teacher.drop_reason(), teacher.guessed())
-        };
-        if let Some(drop_reason) = drop_reason {
+        let ending = teacher.lock().unwrap_or_else(PoisonError::into_inner).ending();
+        if let TeacherEnding::Dropped(drop_reason) = ending {
             return Ok(Err(drop_reason));
         }
         let right = |answer: &String| lesson.golds.iter().any(|gold| normalized(gold) == normalized(answer));
@@ -79,7 +83,11 @@ impl LessonPlayer {
         if trajectory.finish != EpisodeEnd::Stop || trajectory.valid_actions() != trajectory.turns() {
             return Ok(Err("the agent loop rejected a turn"));
         }
-        if !trajectory.answer.as_ref().is_some_and(right) {
+        // A lesson whose withheld passages were not missed would teach that they are not needed.
+        if (ending == TeacherEnding::Declined) == without.is_empty() {
+            return Ok(Err("the answer was found without the withheld passages"));
+        }
+        if ending != TeacherEnding::Declined && !trajectory.answer.as_ref().is_some_and(right) {
             return Ok(Err("the answer is not gold"));
         }
         trajectory.timings = Timings::default();
@@ -88,7 +96,8 @@ impl LessonPlayer {
         trajectory.tokens.iter_mut().for_each(|token| token.logprob = None);
         trajectory.evidence.iter_mut().for_each(|found| found.seconds = 0.0);
         let sample = Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed));
-        Ok(Ok(Sample { tokenizer: Some(self.vocabulary.clone()), guessed, ..sample }))
+        let guessed = ending == TeacherEnding::Guessed;
+        Ok(Ok(Sample { tokenizer: Some(self.vocabulary.clone()), guessed, without, ..sample }))
     }
 
     fn task(&self, lesson: &Lesson, dataset: &str, seed: u64) -> SampleTask {

@@ -20,6 +20,9 @@ struct QuestionLine<'s> {
     answers: &'s [String],
     supporting: &'s [String],
     dataset: &'s str,
+    /// IDs of passages to withhold from every search, under which the question has no answer.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    without: &'s [String],
 }
 
 /// Directory of the questions of `samples.jsonl`: `samples.questions`.
@@ -58,6 +61,7 @@ fn line(sample: &Sample, lines: &mut Vec<u8>) -> std::io::Result<()> {
         answers: &sample.golds,
         supporting: &sample.supporting,
         dataset: &sample.dataset,
+        without: &sample.without,
     };
     serde_json::to_writer(&mut *lines, &line)?;
     lines.write_all(b"\n")

@@ -4,7 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use toml::{Table, Value};
+use waymark_agent::{AgentError, Policy};
+
+use super::routing::Routing;
 use super::teacher::Habits;
+use super::voice;
+use crate::recipe::replace;
 
 /// Recipe of the cold-start data. Paths are relative to the data directory.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -14,8 +20,15 @@ pub struct DataRecipe {
     pub seed: u64,
     /// Files of measured questions, which are kept out.
     pub measured: Vec<PathBuf>,
+    /// Policy whose episodes the lessons are, as in `policy.toml`: protocol, retrieval and budget. It should be that of
+    /// the recipe that trains on them. `None` is RouteRAG with the default ranking of each mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Table>,
     /// Rates of the teacher's optional behaviors.
     pub habits: Habits,
+    /// Choice of modes by what they find. `None` takes the cheapest mode that finds a fact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<Routing>,
     /// Sources of lessons, in the order of play.
     #[serde(rename = "source")]
     pub sources: Vec<LessonSource>,
@@ -59,6 +72,8 @@ pub enum SourceForm {
     Parts,
     /// Gold passages.
     Passages,
+    /// None. Greetings, thanks and the like, which need no search.
+    SmallTalk,
 }
 
 /// Error of reading a recipe.
@@ -70,25 +85,67 @@ pub struct DataRecipeError {
 }
 
 impl DataRecipe {
-    /// Reads and checks a recipe.
+    /// Reads and checks a recipe. Each of `overrides` is `section.field=value` and takes precedence over the file.
     ///
     /// # Errors
     /// [`DataRecipeError`] if the recipe is invalid, with the offending field.
-    pub fn read(path: &Path) -> Result<DataRecipe, DataRecipeError> {
+    pub fn read(path: &Path, overrides: &[String]) -> Result<DataRecipe, DataRecipeError> {
         let fail = |reason: String| DataRecipeError { path: path.to_owned(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-        let recipe: DataRecipe = toml::from_str(&text).map_err(|error| fail(error.to_string()))?;
+        let mut table: Table = text.parse().map_err(|error: toml::de::Error| fail(error.to_string()))?;
+        for change in overrides {
+            replace(&mut table, change).map_err(|error| fail(error.to_string()))?;
+        }
+        let recipe: DataRecipe =
+            Value::Table(table).try_into().map_err(|error: toml::de::Error| fail(error.to_string()))?;
+        let policy = recipe.policy(path).map_err(|error| fail(error.to_string()))?;
+        let protocol = policy.protocol.name();
+        if voice::voice(protocol).is_none() {
+            let known = voice::protocols().join(", ");
+            return Err(fail(format!("policy.protocol {protocol:?}: lessons can be written for {known}")));
+        }
         recipe.flaw().map_or(Ok(recipe), |flaw| Err(fail(flaw)))
+    }
+
+    /// Builds the policy whose episodes the lessons are.
+    ///
+    /// # Errors
+    /// The error of [`Policy::parse`] if `[policy]` is invalid.
+    pub fn policy(&self, path: &Path) -> Result<Policy, AgentError> {
+        let mut table = Table::new();
+        table.insert("name".into(), "lessons".into());
+        match &self.policy {
+            Some(own) => table.extend(own.clone()),
+            None => drop(table.insert("protocol".into(), "routerag".into())),
+        }
+        let mut policy = Policy::parse(&table.to_string(), path)?;
+        if self.policy.is_none() {
+            // RouteRAG's own ranking is dense in every mode; the recipes here rank each mode by its default.
+            policy.retrieval.search.ranking = None;
+        }
+        Ok(policy)
     }
 
     /// Describes an invalid rate or source name, if there is one. Source names identify samples and become file names.
     fn flaw(&self) -> Option<String> {
-        let Habits { mislead, explore, wide, concede, deep } = self.habits;
-        let shares = [("mislead", mislead), ("explore", explore), ("wide", wide), ("concede", concede), ("deep", deep)];
+        let Habits { mislead, explore, wide, concede, deep, withhold } = self.habits;
+        let most = self.routing.map_or(1.0, |routing| routing.most);
+        let shares = [
+            ("habits.mislead", mislead),
+            ("habits.explore", explore),
+            ("habits.wide", wide),
+            ("habits.concede", concede),
+            ("habits.deep", deep),
+            ("habits.withhold", withhold),
+            ("routing.most", most),
+        ];
         for (name, share) in shares {
             if !(0.0..=1.0).contains(&share) {
-                return Some(format!("habits.{name} = {share}: must be between 0 and 1"));
+                return Some(format!("{name} = {share}: must be between 0 and 1"));
             }
+        }
+        if self.routing.is_some() && (explore > 0.0 || wide > 0.0) {
+            return Some("habits.explore and habits.wide must be 0 with [routing], which chooses the mode".into());
         }
         let names: Vec<&str> = self.sources.iter().map(|source| source.dataset.as_str()).collect();
         for (at, name) in names.iter().enumerate() {
@@ -125,7 +182,7 @@ mod tests {
             "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\ndeep = 0.0\nconcede = {concede}\n"
         );
         std::fs::write(&path, [head].into_iter().chain(sources).collect::<String>()).unwrap();
-        DataRecipe::read(&path)
+        DataRecipe::read(&path, &[])
     }
 
     #[test]
@@ -134,6 +191,25 @@ mod tests {
         for concede in ["60.0", "-0.1", "nan"] {
             let message = read_with(&["a"], concede).unwrap_err().to_string();
             assert!(message.contains("recipe.toml: habits.concede"), "{message}");
+        }
+    }
+
+    #[test]
+    fn overrides_and_policies_are_checked() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/routing_data.toml");
+        let read = |set: &str| DataRecipe::read(&path, &[set.to_owned()]);
+        let dense = read("policy.retrieval.ranking=dense").unwrap();
+        let ranking = dense.policy(&path).unwrap().retrieval.search.ranking;
+        assert_eq!(ranking, Some(waymark_index::Ranking::Dense));
+        for (set, reason) in [
+            ("policy.protocol=tearag", "lessons can be written for routerag, path-router"),
+            ("policy.protocol=routrag", "unknown protocol"),
+            ("routing.most=1.5", "routing.most = 1.5"),
+            ("habits.explore=0.2", "must be 0 with [routing]"),
+            ("habits.colour=0.2", "colour"),
+        ] {
+            let message = read(set).unwrap_err().to_string();
+            assert!(message.contains("routing_data.toml") && message.contains(reason), "{set}: {message}");
         }
     }
 

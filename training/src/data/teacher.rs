@@ -1,32 +1,28 @@
 //! Author of supervised trajectories: reads the search results, states the findings, and searches again or answers.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use waymark_agent::BlockingSearch;
-use waymark_index::{Mode, Query};
+use waymark_index::Mode;
 
 use super::phrases;
-use super::reading::{self, ShownPassage};
+use super::preview::SearchPreview;
+use super::reading::{self, ShownEvidence};
+use super::routing::{LessonSearches, Routing, whole};
 use super::scripted::Author;
+use super::voice::{SearchDraft, TurnDraft, Voice};
 use crate::lessons::lesson::{Conclusion, Hop, Lesson};
+use crate::lessons::text::find_words;
 
-/// Passages per search (RouteRAG §B.3).
-const PASSAGES_PER_SEARCH: usize = 3;
 /// Maximum number of searches (RouteRAG's B = 4).
 const MAX_SEARCHES: usize = 4;
-/// Approximate number of characters in an observation of 500 tokens.
-const OBSERVATION_CHARS: usize = 1900;
-/// Search modes, cheapest first.
-const MODES: [Mode; 3] = [Mode::Passage, Mode::Graph, Mode::Hybrid];
 
 /// Rates of the teacher's optional behaviors.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Habits {
     /// Share of hops that start with a cheap search known to miss, if there is one.
@@ -46,139 +42,145 @@ pub struct Habits {
     /// further.
     #[serde(default)]
     pub deep: f64,
-}
-
-/// Previews the result of a search. Results are cached.
-pub struct SearchPreview {
-    index: Box<dyn BlockingSearch>,
-    seen: Mutex<HashMap<(String, Mode), Arc<str>>>,
-}
-
-impl fmt::Debug for SearchPreview {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SearchPreview")
-    }
-}
-
-impl SearchPreview {
-    /// Creates a preview of `index`, which the episodes search too.
-    pub fn new(index: impl BlockingSearch + 'static) -> SearchPreview {
-        SearchPreview { index: Box::new(index), seen: Mutex::default() }
-    }
-
-    /// Approximate observation of a search.
-    fn probe(&self, query: &str, mode: Mode) -> Arc<str> {
-        let key = (query.to_owned(), mode);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = seen.get(&key) {
-            return Arc::clone(known);
-        }
-        let hits = self
-            .index
-            .find(&Query::new(query, mode, PASSAGES_PER_SEARCH))
-            .map(|evidence| evidence.hits)
-            .unwrap_or_default();
-        let passages: Vec<_> = hits.into_iter().map(|hit| hit.passage).collect();
-        let text = waymark_agent::tag::passages_to_string(&passages, waymark_agent::Format::Evaluation);
-        let text: Arc<str> = text.chars().take(OBSERVATION_CHARS).collect::<String>().into();
-        seen.insert(key, Arc::clone(&text));
-        text
-    }
+    /// Share of lessons in which the passages that state one of the facts are withheld from every search, and maximum
+    /// share of trajectories of a source that are made of such lessons. After two or three searches that miss, the
+    /// teacher states that it found nothing.
+    #[serde(default)]
+    pub withhold: f64,
 }
 
 /// Reason why a lesson was dropped during play.
 pub type DropReason = &'static str;
 
+/// Settings of the teacher for all lessons over one index.
+#[derive(Debug, Clone)]
+pub struct TeacherSettings {
+    /// Preview of the searches, over the same index.
+    pub preview: Arc<SearchPreview>,
+    /// Form of the turns.
+    pub voice: &'static dyn Voice,
+    /// Rates of the optional behaviors.
+    pub habits: Habits,
+    /// Choice of modes by what they find. `None` takes the cheapest that finds the fact.
+    pub routing: Option<Routing>,
+}
+
 /// Author of one trajectory.
 #[derive(Debug)]
 pub struct LessonTeacher {
     lesson: Lesson,
-    preview: Arc<SearchPreview>,
-    habits: Habits,
+    settings: TeacherSettings,
+    searches: LessonSearches,
     rng: ChaCha8Rng,
+    /// Number of turns so far.
+    turns: usize,
     /// Index of the current hop.
     hop_index: usize,
     /// Number of searches so far.
-    searches: usize,
+    searches_made: usize,
     /// Number of searches for the current hop.
     tries_for_hop: usize,
     searched: HashSet<(String, Mode)>,
     last_mode: Option<Mode>,
-    /// Number of searches for one hop after which the teacher guesses. `None` never guesses.
+    /// Number of searches for one hop after which the teacher guesses, or states that it found nothing. `None` never
+    /// gives up.
     patience: Option<usize>,
-    /// If `true`, a passage shown since the last finding contains the words of the answer, in another sense or in a
-    /// sentence that was not understood. Then the teacher must not claim that the documents lack the answer.
+    /// Index of the hop whose answer is withheld.
+    withheld: Option<usize>,
+    /// If `true`, evidence shown since the last finding contains the words of the answer, in another sense or in a
+    /// sentence that was not understood. Then the teacher must not claim that the evidence lacks the answer.
     answer_words_shown: bool,
-    /// If `true`, the answer is a guess.
-    guessed: bool,
-    drop_reason: Option<DropReason>,
+    ending: TeacherEnding,
+}
+
+/// End of a trajectory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TeacherEnding {
+    /// The answer was read, or follows from what was read.
+    #[default]
+    Answered,
+    /// The answer is a guess.
+    Guessed,
+    /// The teacher stated that it found nothing.
+    Declined,
+    /// The lesson failed, for this reason.
+    Dropped(DropReason),
 }
 
 impl LessonTeacher {
     /// Creates the teacher of one lesson.
-    pub fn new(lesson: Lesson, preview: Arc<SearchPreview>, habits: Habits, seed: u64) -> LessonTeacher {
+    pub fn new(lesson: Lesson, settings: TeacherSettings, seed: u64) -> LessonTeacher {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let habits = settings.habits;
         let patience = rng.random_bool(habits.concede).then(|| rng.random_range(2..=3));
+        // Drawn only if there is such a habit, so that recipes without it keep their lessons.
+        let withholds = habits.withhold > 0.0 && rng.random_bool(habits.withhold) && !lesson.hops.is_empty();
+        let withheld = withholds.then(|| rng.random_range(0..lesson.hops.len()));
+        let patience = if withheld.is_some() { Some(rng.random_range(2..=3)) } else { patience };
         LessonTeacher {
+            searches: LessonSearches::new(Arc::clone(&settings.preview), settings.voice),
             lesson,
-            preview,
-            habits,
+            settings,
             rng,
+            turns: 0,
             hop_index: 0,
-            searches: 0,
+            searches_made: 0,
             tries_for_hop: 0,
             searched: HashSet::new(),
             last_mode: None,
             patience,
+            withheld,
             answer_words_shown: false,
-            guessed: false,
-            drop_reason: None,
+            ending: TeacherEnding::default(),
         }
     }
 
-    /// Returns `true` if the given answer was not found in any passage.
-    pub fn guessed(&self) -> bool {
-        self.guessed
+    /// End of the trajectory.
+    pub fn ending(&self) -> TeacherEnding {
+        self.ending
     }
 
-    /// Reason why the teacher gave up. `None` if it did not.
-    pub fn drop_reason(&self) -> Option<DropReason> {
-        self.drop_reason
+    /// IDs of the passages to withhold from the searches of the episode: those that state the answer of one hop.
+    pub fn without(&self) -> Vec<String> {
+        let Some(hop) = self.withheld.and_then(|at| self.lesson.hops.get(at)) else { return Vec::new() };
+        let states = |text: &str| find_words(text, &hop.answer).is_some();
+        let sources = hop.sources.iter().filter(|source| states(&source.text) || states(&source.title));
+        sources.map(|source| source.id.clone()).collect()
+    }
+
+    /// Returns `true` if the modes disagree on the lesson, or the settings do not ask for that.
+    pub fn is_contested(&self) -> bool {
+        let asked = self.settings.routing.is_some_and(|routing| routing.contested);
+        !asked || self.lesson.hops.is_empty() || self.searches.disagree(&self.lesson)
     }
 
     /// Reads an observation and returns statements of the findings, from the current hop on, with the last answer
     /// found.
-    fn read(&mut self, passages: &[ShownPassage<'_>]) -> (String, Option<String>) {
+    fn read(&mut self, shown: &[ShownEvidence<'_>]) -> (String, Option<String>) {
         let mut thought = Vec::new();
         let mut answer = None;
         while let Some(hop) = self.lesson.hops.get(self.hop_index) {
-            let Some(finding) = reading::find_answer(hop, passages) else { break };
+            let Some(finding) = reading::find_answer(hop, shown) else { break };
             let is_last = self.hop_index + 1 == self.lesson.hops.len() && self.lesson.conclusion == Conclusion::Last;
             thought.push(phrases::found(&mut self.rng, hop, &finding, is_last));
             answer = Some(finding.answer);
             self.hop_index += 1;
-            (self.tries_for_hop, self.answer_words_shown) = (0, false);
+            self.tries_for_hop = 0;
+            self.answer_words_shown = false;
         }
         if let Some(hop) = self.lesson.hops.get(self.hop_index) {
-            self.answer_words_shown |= passages.iter().any(|passage| passage.has(&hop.answer));
+            self.answer_words_shown |= shown.iter().any(|evidence| evidence.has(&hop.answer));
         }
         (thought.join(" "), answer)
     }
 
     /// Next search for the current hop: thought, query and mode. `None` if no search is left.
     fn search(&mut self, opening: bool) -> Option<(String, String, Mode)> {
-        let hops = &self.lesson.hops;
-        if opening && hops.len() > 1 && self.rng.random_bool(self.habits.wide) {
-            let query = self.lesson.question.trim().trim_end_matches('?').to_owned();
-            let both = |mode: &Mode| {
-                let text = self.preview.probe(&query, *mode);
-                let passages = reading::parse_passages(&text);
-                hops.iter().take_while(|hop| reading::find_answer(hop, &passages).is_some()).count() > 1
-            };
-            if let Some(mode) = MODES.into_iter().find(both) {
-                return Some((phrases::wide(&mut self.rng, hops), query, mode));
-            }
+        if opening && let Some(mode) = self.wide_mode() {
+            let thought = phrases::wide(&mut self.rng, &self.lesson.hops);
+            return Some((thought, whole(&self.lesson), mode));
         }
+        let hops = &self.lesson.hops;
         let hop = hops.get(self.hop_index)?;
         // `hop` borrows the teacher, so the search is chosen with a copy of the generator, which then replaces it.
         let mut rng = self.rng.clone();
@@ -193,35 +195,70 @@ impl LessonTeacher {
         Some((thought, query, mode))
     }
 
-    /// Picks the cheapest search that finds the hop's answer. A first try may be misleading on purpose (`mislead`). If
-    /// no search finds the answer and the teacher is patient, picks one that was not made yet.
+    /// Mode of a first search for the whole question. `None` begins with the first hop.
+    fn wide_mode(&mut self) -> Option<Mode> {
+        if self.lesson.hops.len() < 2 {
+            return None;
+        }
+        if self.settings.routing.is_some() {
+            return self.searches.best_wide(&self.lesson);
+        }
+        if !self.rng.random_bool(self.settings.habits.wide) {
+            return None;
+        }
+        let query = whole(&self.lesson);
+        let both = |mode: &Mode| self.searches.hops_found(&self.lesson.hops, &query, *mode) > 1;
+        self.searches.modes.iter().copied().find(both)
+    }
+
+    /// Picks a search that finds the hop's answer: with routing in the mode that ranks it highest, otherwise in the
+    /// cheapest. A first try may be misleading on purpose (`mislead`). If no search finds the answer and the teacher is
+    /// patient, picks one that was not made yet.
     fn choose_search(&self, hop: &Hop, rng: &mut ChaCha8Rng) -> Option<(String, Mode)> {
+        let habits = self.settings.habits;
         let mut queries: Vec<&String> = hop.queries.iter().collect();
         // The bare subject does not express the need, so it is tried last.
         let shuffled = queries.len() - usize::from(hop.queries.len() > 1 && hop.queries.last() == Some(&hop.subject));
         queries[..shuffled].shuffle(rng);
-        let modes = match (rng.random_bool(self.habits.explore), rng.random_ratio(1, 3)) {
-            (false, _) => MODES,
-            (true, false) => [Mode::Graph, Mode::Hybrid, Mode::Passage],
-            (true, true) => [Mode::Hybrid, Mode::Graph, Mode::Passage],
-        };
+        let modes = self.mode_order(rng);
         let all = |modes: &[Mode]| {
             let pairs = modes.iter().flat_map(|mode| queries.iter().map(|query| ((*query).clone(), *mode)));
             pairs.filter(|search| !self.searched.contains(search)).collect::<Vec<_>>()
         };
         let open = all(&modes);
-        let deep = rng.random_bool(self.habits.deep);
+        let deep = rng.random_bool(habits.deep);
         let deeper = open.iter().find(|search| deep && self.answer_rank(hop, search) > Some(1));
-        let Some(right) = deeper.or_else(|| open.iter().find(|search| self.finds(hop, search))).cloned() else {
-            // No search succeeds. A patient teacher makes a few that miss, so that its guess follows real attempts.
+        let routed = || {
+            let best = |query: &&String| Some(((*query).clone(), self.searches.best_mode(hop, query)?));
+            queries.iter().filter_map(best).find(|search| !self.searched.contains(search))
+        };
+        let right = match (deeper, self.settings.routing) {
+            (Some(deeper), _) => Some(deeper.clone()),
+            (None, Some(_)) => routed(),
+            (None, None) => open.iter().find(|search| self.finds(hop, search)).cloned(),
+        };
+        let Some(right) = right else {
+            // No search succeeds. A patient teacher makes a few that miss, so that its end follows real attempts.
             return open.into_iter().next().filter(|_| self.patience.is_some_and(|most| self.tries_for_hop < most));
         };
-        // Graph and passage searches are cheap, so only these are made on purpose although they miss.
-        if self.tries_for_hop == 0 && rng.random_bool(self.habits.mislead) {
-            let wrong = all(&[Mode::Passage, Mode::Graph]).into_iter().find(|search| !self.finds(hop, search));
+        if self.tries_for_hop == 0 && rng.random_bool(habits.mislead) {
+            // Hybrid searches cost most, so only the others are made on purpose although they miss.
+            let cheap = &self.searches.modes[..self.searches.modes.len().min(2)];
+            let wrong = all(cheap).into_iter().find(|search| !self.finds(hop, search));
             return Some(wrong.unwrap_or(right));
         }
         Some(right)
+    }
+
+    /// Modes in the order in which they are tried.
+    fn mode_order(&self, rng: &mut ChaCha8Rng) -> Vec<Mode> {
+        let mut modes = self.searches.modes.clone();
+        match (rng.random_bool(self.settings.habits.explore), rng.random_ratio(1, 3)) {
+            (true, false) if modes.len() > 2 => modes.rotate_left(1),
+            (true, true) => modes.reverse(),
+            _ => {}
+        }
+        modes
     }
 
     /// Returns `true` if a search shows the answer of a hop.
@@ -229,80 +266,85 @@ impl LessonTeacher {
         self.answer_rank(hop, search).is_some()
     }
 
-    /// Rank of the passage in which a search shows the answer of a hop. `None` if no passage does.
     fn answer_rank(&self, hop: &Hop, (query, mode): &(String, Mode)) -> Option<usize> {
-        reading::find_answer(hop, &reading::parse_passages(&self.preview.probe(query, *mode)))
-            .map(|finding| finding.number)
+        self.searches.answer_rank(hop, query, *mode)
     }
 
     /// Returns `true` if no search finds the current hop.
     fn is_unfindable(&self) -> bool {
         let Some(hop) = self.lesson.hops.get(self.hop_index) else { return false };
-        let mut all = MODES.iter().flat_map(|mode| hop.queries.iter().map(|query| (query.clone(), *mode)));
+        let modes = self.searches.modes.iter();
+        let mut all = modes.flat_map(|mode| hop.queries.iter().map(|query| (query.clone(), *mode)));
         !all.any(|search| self.finds(hop, &search))
     }
 
     /// Last turn, after all hops were found.
-    fn answer(&mut self, thought: &str, found: Option<String>) -> String {
+    fn answer(&mut self, found: &str, answer: Option<String>) -> String {
         let gold = self.lesson.golds.first().cloned().unwrap_or_default();
         let (why, answer) = match &self.lesson.conclusion {
             Conclusion::Last => {
-                let answer = found.unwrap_or(gold);
+                let answer = answer.unwrap_or(gold);
                 (phrases::conclusion(&mut self.rng, &answer), answer)
             }
             Conclusion::Because(why) => (why.clone(), gold),
         };
-        turn(&format!("{thought} {why}"), &format!("<answer> {answer} </answer>"))
+        self.settings.voice.answer(&TurnDraft { number: self.turns, found, plan: &why }, &answer)
     }
 
-    /// Last turn of a lesson with an unfound hop: a guess if the teacher is of that kind, otherwise a failure.
-    fn give_up(&mut self, thought: &str, drop_reason: DropReason) -> String {
-        // A guess is taught only if a better search could not have found the answer.
-        if self.patience.is_some() && self.tries_for_hop > 0 && !self.answer_words_shown && self.is_unfindable() {
-            self.guessed = true;
-            let gold = self.lesson.golds.first().cloned().unwrap_or_default();
-            let why = phrases::concession(&mut self.rng, &gold);
-            return turn(&format!("{thought} {why}"), &format!("<answer> {gold} </answer>"));
+    /// Last turn of a lesson with an unfound hop: a plain statement if its passages were withheld, a guess if the
+    /// teacher is of that kind, otherwise a failure.
+    fn give_up(&mut self, found: &str, drop_reason: DropReason) -> String {
+        let number = self.turns;
+        let voice = self.settings.voice;
+        let tried = self.tries_for_hop > 0 && !self.answer_words_shown;
+        if self.withheld == Some(self.hop_index) && tried {
+            self.ending = TeacherEnding::Declined;
+            let plan = phrases::resignation(&mut self.rng, &self.lesson.hops[self.hop_index]);
+            let statement = phrases::nothing_found(&mut self.rng);
+            return voice.decline(&TurnDraft { number, found, plan: &plan }, &statement);
         }
-        self.drop_reason = Some(drop_reason);
-        turn("I cannot find it.", "<answer> unknown </answer>")
+        // A guess is taught only if a better search could not have found the answer.
+        if self.withheld.is_none() && self.patience.is_some() && tried && self.is_unfindable() {
+            self.ending = TeacherEnding::Guessed;
+            let gold = self.lesson.golds.first().cloned().unwrap_or_default();
+            let plan = phrases::concession(&mut self.rng, &gold);
+            return voice.answer(&TurnDraft { number, found, plan: &plan }, &gold);
+        }
+        self.ending = TeacherEnding::Dropped(drop_reason);
+        voice.answer(&TurnDraft { number, found: "", plan: "I cannot find it." }, "unknown")
     }
-}
 
-/// Turn that consists of a thought and an action.
-fn turn(thought: &str, action: &str) -> String {
-    format!("<think> {} </think>\n{action}", thought.trim())
+    /// Returns `true` if the teacher has made enough searches for a hop that is withheld.
+    fn resigns(&self) -> bool {
+        let spent = self.patience.is_some_and(|most| self.tries_for_hop >= most);
+        spent && self.withheld == Some(self.hop_index)
+    }
 }
 
 impl Author for LessonTeacher {
     fn turn(&mut self, observation: Option<&str>) -> String {
-        let passages = observation.map(reading::parse_passages).unwrap_or_default();
-        let (mut thought, found) = self.read(&passages);
+        self.turns += 1;
+        let shown = observation.map(|text| self.settings.voice.read(text)).unwrap_or_default();
+        let (mut found, answer) = self.read(&shown);
         let opening = observation.is_none();
         if self.hop_index == self.lesson.hops.len() {
-            return self.answer(&thought, found);
+            return self.answer(&found, answer);
         }
-        let hop: &Hop = &self.lesson.hops[self.hop_index];
-        if thought.is_empty() && !opening {
-            let titles: Vec<&str> = passages.iter().map(ShownPassage::title).collect();
-            thought = phrases::missed(&mut self.rng, hop, &titles);
+        if found.is_empty() && !opening {
+            found = phrases::missed(&mut self.rng, &self.lesson.hops[self.hop_index], &shown);
         }
-        if self.searches == MAX_SEARCHES {
-            return self.give_up(&thought, "not found within four searches");
+        if self.searches_made == MAX_SEARCHES || self.resigns() {
+            return self.give_up(&found, "not found within four searches");
         }
-        let Some((next, query, mode)) = self.search(opening) else {
-            return self.give_up(&thought, "no search finds it");
+        let Some((plan, query, mode)) = self.search(opening) else {
+            return self.give_up(&found, "no search finds it");
         };
-        self.searches += 1;
+        self.searches_made += 1;
         self.tries_for_hop += 1;
         self.last_mode = Some(mode);
         self.searched.insert((query.clone(), mode));
-        let marker = match mode {
-            Mode::Graph => "[graph]",
-            Mode::Hybrid => "[graph][passage]",
-            // RouteRAG has no markers for these modes, and the teacher never chooses them.
-            Mode::Passage | Mode::Triples | Mode::Kag => "[passage]",
-        };
-        turn(&format!("{thought} {next}"), &format!("<search> {marker} {query} </search>"))
+        let entity = self.lesson.hops[self.hop_index].subject.as_str();
+        let draft = TurnDraft { number: self.turns, found: &found, plan: &plan };
+        self.settings.voice.search(&draft, &SearchDraft { query: &query, mode, entity })
     }
 }

@@ -117,7 +117,8 @@ impl DpoTraining<'_> {
         let Self { seed, settings, .. } = *self;
         let group = settings.group;
         let concurrent = settings.concurrent;
-        let plan = RolloutPlan { sampling: &settings.sampling, group, concurrent, seed, step, cost: goal.cost };
+        let plan = RolloutPlan::new(&settings.sampling, concurrent, seed);
+        let plan = RolloutPlan { group, step, cost: goal.cost, ..plan };
         rollouts(&policy, &questions, &plan).await
     }
 

@@ -124,6 +124,9 @@ impl GrpoTraining<'_> {
         if ledger.state().step == 0 && self.validate(learner, ledger, observer).await?.is_break() {
             return Ok(());
         }
+        if ledger.state().step == 0 {
+            self.check_routes(learner).await?;
+        }
         for step in ledger.state().step + 1..=total {
             let row = self.step(step, learner, &mut optimizer, ledger, &mut sample_writer).await?;
             ledger.write_row(&row)?;

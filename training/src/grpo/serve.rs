@@ -8,6 +8,7 @@ use waymark_runtime::evaluate::Question;
 
 use super::GrpoTraining;
 use crate::ledger::{RunLedger, RunObserver};
+use crate::reward::route_shares::RouteShares;
 use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, measure, rollouts, serve};
 use crate::sft::VALIDATION;
 use crate::{TrainError, rollout_metrics, seeding};
@@ -22,6 +23,19 @@ impl GrpoTraining<'_> {
         Ok(self.roll(1, few, learner).await?.rollouts)
     }
 
+    /// Logs the shares of the routes among a few rollouts, if the recipe weighs routes.
+    ///
+    /// # Errors
+    /// [`TrainError::Nothing`] if the threshold of sufficient evidence divides no trajectories, so that routes would
+    /// never weigh anything.
+    pub(super) async fn check_routes(&self, learner: &Learner) -> Result<(), TrainError> {
+        let Some(weights) = &self.settings.routes else { return Ok(()) };
+        let trial = self.try_out(learner).await?;
+        let shares = RouteShares::of(trial.iter().map(|rollout| &rollout.sample), weights);
+        tracing::info!(%shares, "routes of the initial policy");
+        shares.flaw().map_or(Ok(()), |flaw| Err(TrainError::Nothing(flaw)))
+    }
+
     /// Generates the rollouts of a step with the current policy.
     pub(super) async fn roll(
         &self,
@@ -31,13 +45,14 @@ impl GrpoTraining<'_> {
     ) -> Result<RolloutBatch, TrainError> {
         let policy = self.serve(learner).await?;
         let settings = self.settings;
+        let seed = seeding::seed(self.seed, "stage", self.earlier_steps);
         let plan = RolloutPlan {
-            sampling: &settings.sampling,
             group: settings.group,
-            concurrent: settings.concurrent,
-            seed: seeding::seed(self.seed, "stage", self.earlier_steps),
             step,
             cost: self.goal(step).0.cost,
+            first_modes: &settings.first_modes,
+            evidence: settings.evidence,
+            ..RolloutPlan::new(&settings.sampling, settings.concurrent, seed)
         };
         rollouts(&policy, &questions, &plan).await
     }

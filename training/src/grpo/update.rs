@@ -136,6 +136,7 @@ mod tests {
     use crate::advantage::Advantage;
     use crate::policy_loss::PolicyLossTerms;
     use crate::recipe::{GrpoReference, Optimizer};
+    use crate::reward::evidence_measure::EvidenceMeasure;
     use crate::schedule::ScheduleShape;
     use crate::tiny;
 
@@ -157,6 +158,8 @@ mod tests {
             advantage: Advantage::Grpo,
             routes: None,
             teacher: None,
+            evidence: EvidenceMeasure::default(),
+            first_modes: Vec::new(),
             reference: GrpoReference::Initial,
             sampling: waymark_agent::Sampling::default(),
             concurrent: 1,

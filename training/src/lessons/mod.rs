@@ -13,6 +13,7 @@
 //! | [`multi_hop`], [`comparison`] | lessons from annotated questions |
 //! | [`wikipedia`] | facts from articles |
 //! | [`single_hop`], [`composition`] | lessons from facts |
+//! | [`small_talk`] | lessons without a question |
 //! | [`relation`], [`text`] | phrases of relations, and text matching |
 
 pub mod comparison;
@@ -24,5 +25,6 @@ pub mod multi_hop;
 pub mod relation;
 pub mod rows;
 pub mod single_hop;
+pub mod small_talk;
 pub mod text;
 pub mod wikipedia;

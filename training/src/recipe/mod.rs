@@ -14,6 +14,7 @@ use waymark_models::gradient::{Lora, Precision, Tune};
 
 pub use dpo::Dpo;
 pub use ranker::{Labels, Ranker};
+pub(crate) use read::replace;
 pub use sections::{Grpo, GrpoReference, GrpoStage, Optimizer, Sft, TeacherSettings};
 
 /// Error returned when a recipe cannot be read or is invalid.

@@ -102,6 +102,7 @@ impl Recipe {
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
         // Later, because these read values that the checks above have found valid.
         let wrong = wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw());
+        let wrong = wrong.or_else(|| self.first_modes_flaw());
         wrong.or_else(|| self.recompute_flaw()).or_else(|| self.routes_flaw()).or_else(|| self.teacher_flaw())
     }
 
@@ -143,6 +144,23 @@ impl Recipe {
         let encodes = self.policy().ok()?.variant.is_training();
         let sampled = self.grpo.as_ref().is_some_and(|grpo| !grpo.recompute);
         (encodes && sampled).then(|| ("grpo.recompute", RECOMPUTE.to_owned()))
+    }
+
+    /// Validates `grpo.first_modes` against the protocol.
+    fn first_modes_flaw(&self) -> Option<(&'static str, String)> {
+        let grpo = self.grpo.as_ref().filter(|grpo| !grpo.first_modes.is_empty())?;
+        let policy = self.policy().ok()?;
+        let unnamed = grpo.first_modes.iter().find(|mode| policy.protocol.mode_prefix(**mode).is_none());
+        let reason = if let Some(mode) = unnamed {
+            format!("{mode}: queries of the protocol {} do not name this mode", policy.protocol.name())
+        } else if grpo.first_modes.len() >= grpo.group {
+            "must be fewer than grpo.group, because only trajectories that choose their own mode learn to choose".into()
+        } else if policy.variant.is_training() {
+            "must be empty if policy.variant is training, which encodes turns again".into()
+        } else {
+            return None;
+        };
+        Some(("grpo.first_modes", reason))
     }
 
     /// Checks that `grpo.routes` and the path_router rewards agree on `right` and `enough`: they are the same θ_C and
@@ -271,7 +289,7 @@ fn missing(path: &Path, field: &str) -> RecipeError {
 }
 
 /// Inserts one override into the table.
-fn replace(table: &mut Table, text: &str) -> Result<(), RecipeError> {
+pub(crate) fn replace(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let refuse = |reason| RecipeError::Override { text: text.into(), reason };
     let (path, value) = text.split_once('=').ok_or_else(|| refuse("write section.field=value"))?;
     let mut keys: Vec<&str> = path.trim().split('.').collect();
@@ -372,6 +390,12 @@ mod tests {
             ("policy.adapter=somewhere", "policy.adapter", "must not be set"),
             ("policy.training={}", "policy.training", "must not be set"),
             ("policy.variant=training", "grpo.recompute", "re-encodes turns"),
+            ("grpo.first_modes=[\"kag\"]", "grpo.first_modes", "kag: queries of the protocol routerag"),
+            (
+                "grpo.first_modes=[\"graph\",\"graph\",\"graph\",\"graph\",\"graph\",\"graph\"]",
+                "grpo.first_modes",
+                "fewer than grpo.group",
+            ),
         ] {
             let error = Recipe::open(path, &[set.to_owned()]).unwrap_err().to_string();
             assert!(error.contains(&format!(": {field}: ")) && error.contains(reason), "{set}: {error}");
@@ -479,7 +503,7 @@ mod tests {
     #[test]
     fn bundled_recipes_round_trip() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes"));
-        for name in ["routerag", "routerag-smollm2", "search_r1", "path_router", "graphrag_r1"] {
+        for name in ["routerag", "routerag-smollm2", "search_r1", "path_router", "path_router-smollm2", "graphrag_r1"] {
             let path = folder.join(format!("{name}.toml"));
             let recipe = Recipe::open(&path, &[]).unwrap();
             assert!(recipe.sft(&path).is_ok() && recipe.grpo(&path).is_ok(), "{name}");

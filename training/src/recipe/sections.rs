@@ -3,10 +3,12 @@
 use serde::{Deserialize, Serialize};
 use waymark_agent::Sampling;
 use waymark_agent::metric::Cost;
+use waymark_index::Mode;
 
 use crate::advantage::Advantage;
 use crate::policy_loss::PolicyLossTerms;
 use crate::reward::RewardChoice;
+use crate::reward::evidence_measure::EvidenceMeasure;
 use crate::reward::path_router::{RouteWeights, teacher_weight};
 use crate::sample::Sample;
 use crate::schedule::ScheduleShape;
@@ -98,6 +100,15 @@ pub struct Grpo {
     /// which sees the gold passages. `None` uses no teacher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub teacher: Option<TeacherSettings>,
+    /// Measure of the evidence of a trajectory: P of PathRouter's reward, routes and teacher. Serialized only if it is
+    /// not the paper's, so that runs started before this field existed can resume.
+    #[serde(default, skip_serializing_if = "is_paper")]
+    pub evidence: EvidenceMeasure,
+    /// Modes of the first searches of the first trajectories of each group; the other trajectories choose their own. A
+    /// chosen mode is written behind the tag that opens the query, and is no training target: what the policy learns is
+    /// to prefer its own choice if its trajectory beats those of the other modes. Empty for none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first_modes: Vec<Mode>,
     /// Reference policy of the KL divergence.
     #[serde(default)]
     pub reference: GrpoReference,
@@ -207,6 +218,10 @@ pub enum GrpoReference {
     Initial,
     /// Base model: without an adapter, or with the weights of its checkpoint if all weights are trained.
     Base,
+}
+
+fn is_paper(measure: &EvidenceMeasure) -> bool {
+    *measure == EvidenceMeasure::default()
 }
 
 fn yes() -> bool {

@@ -10,6 +10,7 @@
 //! | `searcher` | R1-Searcher | format, cover-EM or F1 |
 //! | `graphrag_r1` | GraphRAG-R1 | attenuated retrieval reward, cost-aware F1 |
 //! | `path_router` | PathRouter | F1, support and shape; weights of advantages |
+//! | `evidence_measure`, `route_shares` | PathRouter | measures of the evidence, and the routes of a batch |
 //! | `tearag` | TeaRAG | F1, format, and coverage of the gold passages |
 //! | `evo_rag` | EVO-RAG | step rewards with weights over time |
 //! | `extract` | | extraction of the answer from a decoded sequence |
@@ -18,6 +19,7 @@
 mod balance;
 mod context;
 mod efficiency;
+pub mod evidence_measure;
 pub mod evo_rag;
 mod exact;
 pub mod extract;
@@ -25,6 +27,7 @@ mod format;
 pub mod graph_r1;
 pub mod graphrag_r1;
 pub mod path_router;
+pub mod route_shares;
 mod scorer;
 pub mod searcher;
 mod similarity;

@@ -4,11 +4,12 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
+use waymark_index::Mode;
 
 use super::exact::{ExactMatch, overlap};
 use super::extract::closed_answer;
 use super::{Reward, reward_value};
-use crate::sample::{RewardValue, Sample};
+use crate::sample::{RetrievalRecord, RewardValue, Sample};
 
 /// Factors of advantages by the route of a trajectory (§3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -80,14 +81,14 @@ pub struct PathRouterReward {
     /// Minimum SF-F1 of sufficient evidence (θ_P).
     pub enough: f64,
     /// r_e, exploration: a correct answer after two or more searches. Here and below, only searches that found a new
-    /// passage count: repeating a query is not a second search.
+    /// passage or fact count: repeating a query is not a second search.
     pub explored: f64,
     /// r_l: at most one search, and insufficient evidence.
     pub stopped: f64,
     /// r_o: the policy wrote and closed no answer by itself, because turns or tokens were used up or the last turn
     /// had no action.
     pub overran: f64,
-    /// r_d: a search found a passage that an earlier one had found. Applied once per trajectory.
+    /// r_d: a search found a passage or fact that an earlier one had found. Applied once per trajectory.
     pub repeated: f64,
 }
 
@@ -122,19 +123,28 @@ impl PathRouterReward {
     }
 }
 
-/// Counts the searches that found a new passage. The second value is `true` if any search found a passage again.
+/// Counts the searches that found something new. The second value is `true` if any search found something again.
 fn finds(sample: &Sample) -> (usize, bool) {
-    let mut seen = HashSet::new();
+    let mut seen: HashSet<[&str; 3]> = HashSet::new();
     let mut fresh = 0;
     let mut again = false;
     for found in &sample.evidence {
-        let known = found.passages.iter().filter(|(id, _)| seen.contains(id)).count();
-        fresh += usize::from(known < found.passages.len());
+        let shown = shown(found);
+        let known = shown.iter().filter(|item| seen.contains(*item)).count();
+        fresh += usize::from(known < shown.len());
         again |= known > 0;
         // Extended after the comparison, so that a search is not compared with itself.
-        seen.extend(found.passages.iter().map(|(id, _)| id));
+        seen.extend(shown);
     }
     (fresh, again)
+}
+
+/// Evidence that a search has shown to the policy: facts of the hypergraph, or IDs of passages.
+fn shown(found: &RetrievalRecord) -> Vec<[&str; 3]> {
+    if found.mode == Mode::Hypergraph {
+        return found.triples.iter().map(|fact| fact.each_ref().map(String::as_str)).collect();
+    }
+    found.passages.iter().map(|(id, _)| [id.as_str(), "", ""]).collect()
 }
 
 impl Reward for PathRouterReward {
@@ -163,13 +173,11 @@ pub fn teacher_weight(step: usize, most: f64, warmup: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use waymark_agent::{Action, EpisodeEnd};
-    use waymark_index::Mode;
-
     use super::super::graph_r1::GraphR1;
     use super::super::tests::searched;
     use super::*;
     use crate::sample::TurnAction;
+    use waymark_agent::{Action, EpisodeEnd};
 
     const TWICE: &[(Mode, f64)] = &[(Mode::Graph, 0.1), (Mode::Graph, 0.1)];
 
@@ -222,6 +230,20 @@ mod tests {
             let found = PathRouterReward::default().score(std::slice::from_ref(sample))[0].total;
             assert!((found - expected).abs() < 1e-9, "{at}: {found} {expected}");
         }
+    }
+
+    #[test]
+    fn facts_of_the_hypergraph_are_compared_as_facts() {
+        let mut sample = sample("Paris", Some(0.5), &[(Mode::Hypergraph, 0.1), (Mode::Hypergraph, 0.1)]);
+        let fact = |object: &str| ["Seine", "flows through", object].map(str::to_owned);
+        for (search, object) in sample.evidence.iter_mut().zip(["Paris", "Rouen"]) {
+            // The same passage states both.
+            search.passages = vec![("p".to_owned(), 1.0)];
+            search.triples = vec![fact(object)];
+        }
+        assert_eq!(finds(&sample), (2, false));
+        sample.evidence[1].triples.push(fact("Paris"));
+        assert_eq!(finds(&sample), (2, true));
     }
 
     #[test]

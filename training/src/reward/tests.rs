@@ -219,6 +219,7 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         step: 0,
         tokenizer: None,
         guessed: false,
+        without: Vec::new(),
         tokens: Vec::new(),
         origins: Vec::new(),
         forced: Vec::new(),

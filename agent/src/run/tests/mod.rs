@@ -34,7 +34,7 @@ const SEARCH: &str = "<think>a</think>\n<search> [graph] q </search>";
 const ANSWER: &str = "<think>b</think>\n<answer> Paris </answer>";
 const NONSENSE: &str = "nothing";
 
-const MODES: [Mode; 5] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag];
+const MODES: [Mode; 6] = Mode::ALL;
 
 /// An engine that is asked for its limit only.
 #[derive(Debug, Clone)]

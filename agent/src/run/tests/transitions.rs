@@ -200,3 +200,31 @@ fn answers_that_nobody_asked_for_change_nothing() {
     assert_eq!(finished(&mut player), paris());
     assert!(matches!(player.next(), Step::End), "an episode that is over stays over");
 }
+
+#[test]
+fn the_mode_of_the_first_query_can_be_chosen_for_the_policy() {
+    let options = |first_mode| EpisodeOptions { first_mode: Some(first_mode), ..EpisodeOptions::default() };
+    let policy = Policy::builtin("routerag").unwrap();
+    let mut player = Player::new(&policy, options(Mode::Hybrid)).unwrap();
+    player.say("<think>a</think>\n<search>");
+    player.say(" q </search>");
+    assert_eq!(player.find(&["x"]), Some(("q".to_owned(), Mode::Hybrid)));
+    // Later queries are the policy's own.
+    player.say(SEARCH);
+    assert_eq!(player.find(&["y"]), Some(("q".to_owned(), Mode::Graph)));
+    player.say(ANSWER);
+    assert!(player.text().starts_with("<think>a</think>\n<search> [graph][passage] q </search>"), "{}", player.text());
+    player.close();
+    assert!(matches!(player.next(), Step::End));
+    let trajectory = player.machine.take_trajectory();
+    let forced: Vec<u32> = trajectory.tokens.iter().filter(|token| token.forced).map(|token| token.id).collect();
+    assert_eq!(player.tokenizer.decode(&forced), " [graph][passage]");
+    // A policy that answers at once is not held up.
+    let mut player = Player::new(&policy, options(Mode::Graph)).unwrap();
+    player.say(ANSWER);
+    assert_eq!(finished(&mut player), paris());
+    for (name, mode) in [("path-router", Mode::Graph), ("routerag", Mode::Kag)] {
+        let refused = Player::new(&Policy::builtin(name).unwrap(), options(mode)).err().unwrap().to_string();
+        assert!(refused.starts_with("first_mode"), "{refused}");
+    }
+}

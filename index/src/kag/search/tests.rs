@@ -13,6 +13,7 @@ use super::*;
 use crate::build::{BuildOptions, build};
 use crate::corpus::{Corpus, Document};
 use crate::embed::fake::HashEmbed;
+use crate::evidence::TripleHit;
 use crate::mode::Mode;
 use crate::options::{KagOptions, Relevance};
 use crate::query::ENTITIES;

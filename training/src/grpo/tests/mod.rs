@@ -19,6 +19,7 @@ use crate::advantage::Advantage;
 use crate::policy_loss::PolicyLossTerms;
 use crate::recipe::Optimizer;
 use crate::reward::RewardScorer;
+use crate::reward::evidence_measure::EvidenceMeasure;
 use crate::run::MetricsFile;
 use crate::schedule::ScheduleShape;
 use crate::tiny::{self, Even, engine};
@@ -37,6 +38,8 @@ fn settings() -> Grpo {
         advantage: Advantage::Grpo,
         routes: None,
         teacher: None,
+        evidence: EvidenceMeasure::default(),
+        first_modes: Vec::new(),
         reference: GrpoReference::Initial,
         sampling: Sampling { temperature: Some(1.0), top_p: Some(0.95), ..Sampling::default() },
         concurrent: 16,

@@ -63,7 +63,7 @@ async fn log_probabilities_agree_after_observations_too() {
     let question = Question { question: "who?".into(), ..Question::default() };
     let settings = settings();
     let cost = Cost::default();
-    let plan = RolloutPlan { sampling: &settings.sampling, group: 3, concurrent: 3, seed: 2, step: 1, cost };
+    let plan = RolloutPlan { group: 3, step: 1, cost, ..RolloutPlan::new(&settings.sampling, 3, 2) };
     let batch = rollouts(&policy, &[(&question_set, &question)], &plan).await.unwrap().rollouts;
     let masked: Vec<MaskedSequence> = batch.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
     let sequences: Vec<_> = masked.iter().map(MaskedSequence::sequence).collect();
@@ -106,8 +106,7 @@ async fn a_failed_rollout_is_repeated_and_a_second_failure_ends_the_step() {
     let question = Question { question: "who?".into(), ..Question::default() };
     let settings = settings();
     // Episodes run one at a time, so that the order of failures is known.
-    let plan =
-        RolloutPlan { sampling: &settings.sampling, group: 2, concurrent: 1, seed: 2, step: 1, cost: Cost::default() };
+    let plan = RolloutPlan { group: 2, step: 1, ..RolloutPlan::new(&settings.sampling, 1, 2) };
     let play = async |late: usize| {
         let mut runtime = runtime.clone();
         runtime.searcher = Some(Arc::new(Late(AtomicUsize::new(late))));
@@ -139,7 +138,7 @@ async fn a_search_has_one_price_everywhere() {
     let stage = |reward| GrpoGoal::of(&GrpoStage { steps: 1, reward }, 2, &settings(), Arc::new(Embedding::Mock));
     let goal = stage(RewardChoice::Efficiency(Efficiency::default()));
     let settings = settings();
-    let plan = RolloutPlan { sampling: &settings.sampling, group: 2, concurrent: 2, seed: 2, step: 1, cost: goal.cost };
+    let plan = RolloutPlan { group: 2, step: 1, cost: goal.cost, ..RolloutPlan::new(&settings.sampling, 2, 2) };
     let batch = rollouts(&policy.unwrap(), &[(&small, &question), (&large, &question)], &plan).await;
     let mut batch = batch.unwrap().rollouts;
     for (rollout, question_set) in batch.iter_mut().zip([&small, &small, &large, &large]) {

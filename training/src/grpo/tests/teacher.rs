@@ -131,8 +131,7 @@ async fn a_trajectory_too_long_for_the_teacher_is_not_taught() {
     let short = question("a passage".into());
     let long = question("a long one ".repeat(400));
     let question_sets = [question_set(runtime.clone())];
-    let plan =
-        RolloutPlan { sampling: &settings.sampling, group: 2, concurrent: 4, seed: 2, step: 1, cost: Cost::default() };
+    let plan = RolloutPlan { group: 2, step: 1, ..RolloutPlan::new(&settings.sampling, 4, 2) };
     let batch =
         rollouts(&policy, &[(&question_sets[0], &short), (&question_sets[0], &long)], &plan).await.unwrap().rollouts;
     let mut learner = tiny::learner(&weights);

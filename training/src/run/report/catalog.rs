@@ -83,6 +83,7 @@ pub(super) const SEARCHING: &[KnownFigure] = &[
         ("searches_hybrid", "hybrid"),
         ("searches_triples", "triples"),
         ("searches_kag", "KAG"),
+        ("searches_hypergraph", "hypergraph"),
     ]),
     Look::new("Searches").note("per trajectory").of(&[("searches", "searches")]),
     Look::new("Turns").note("per trajectory").of(&[("turns", "turns")]),

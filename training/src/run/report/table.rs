@@ -19,6 +19,7 @@ const COLUMNS: &[(&str, &str, NumberUnit)] = &[
     ("searches_hybrid", "hybrid", NumberUnit::Plain),
     ("searches_triples", "triples", NumberUnit::Plain),
     ("searches_kag", "KAG", NumberUnit::Plain),
+    ("searches_hypergraph", "hypergraph", NumberUnit::Plain),
     ("retrieval_cost", "retrieval cost", NumberUnit::Plain),
 ];
 

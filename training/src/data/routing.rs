@@ -1,0 +1,97 @@
+//! Lessons that teach the choice of a mode: which searches find the facts of a lesson, by mode.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use waymark_index::Mode;
+
+use super::preview::SearchPreview;
+use super::reading;
+use super::voice::Voice;
+use crate::lessons::lesson::{Hop, Lesson};
+
+/// Settings of lessons whose mode is the one that finds the support. Without them, the teacher takes the cheapest mode
+/// that finds it, or explores ([`Habits::explore`](super::teacher::Habits::explore)).
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Routing {
+    /// If `true`, keeps only lessons on which the modes disagree: one of them finds a fact, or more facts of the whole
+    /// question, and another does not.
+    pub contested: bool,
+    /// Maximum share of the trajectories of a source whose first search has the same mode. 1 keeps all.
+    pub most: f64,
+}
+
+/// Searches of a lesson, by what they find.
+#[derive(Debug, Clone)]
+pub struct LessonSearches {
+    preview: Arc<SearchPreview>,
+    voice: &'static dyn Voice,
+    /// Modes to choose from, cheapest first.
+    pub(super) modes: Vec<Mode>,
+}
+
+impl LessonSearches {
+    /// Searches with the modes that `voice` can name, or with the policy's own.
+    pub fn new(preview: Arc<SearchPreview>, voice: &'static dyn Voice) -> LessonSearches {
+        let modes = match voice.modes() {
+            [] => vec![preview.mode()],
+            named => named.to_vec(),
+        };
+        LessonSearches { preview, voice, modes }
+    }
+
+    /// Rank of the evidence in which a search shows the answer of a hop. `None` if it does not.
+    pub fn answer_rank(&self, hop: &Hop, query: &str, mode: Mode) -> Option<usize> {
+        let text = self.preview.probe(query, mode);
+        reading::find_answer(hop, &self.voice.read(&text)).map(|finding| finding.number)
+    }
+
+    /// Number of hops, from the first on, whose answers one search for `query` shows.
+    pub fn hops_found(&self, hops: &[Hop], query: &str, mode: Mode) -> usize {
+        let text = self.preview.probe(query, mode);
+        let shown = self.voice.read(&text);
+        hops.iter().take_while(|hop| reading::find_answer(hop, &shown).is_some()).count()
+    }
+
+    /// Mode that ranks the answer of a hop highest for this query; the cheapest of several. `None` if no mode finds it.
+    pub fn best_mode(&self, hop: &Hop, query: &str) -> Option<Mode> {
+        let ranked = self.modes.iter().filter_map(|&mode| Some((self.answer_rank(hop, query, mode)?, mode)));
+        // `min_by_key` keeps the first of equal ranks.
+        ranked.min_by_key(|(rank, _)| *rank).map(|(_, mode)| mode)
+    }
+
+    /// Mode whose search for the whole question finds at least two facts, and more than the cheapest mode finds.
+    pub fn best_wide(&self, lesson: &Lesson) -> Option<Mode> {
+        let query = whole(lesson);
+        let (&cheapest, others) = self.modes.split_first()?;
+        let mut best = (self.hops_found(&lesson.hops, &query, cheapest).max(1), None);
+        for &mode in others {
+            let found = self.hops_found(&lesson.hops, &query, mode);
+            if found > best.0 {
+                best = (found, Some(mode));
+            }
+        }
+        best.1
+    }
+
+    /// Returns `true` if one mode finds a fact of the lesson with a query with which another mode does not, or the modes
+    /// find different numbers of facts for the whole question.
+    pub fn disagree(&self, lesson: &Lesson) -> bool {
+        let differ = |found: &dyn Fn(Mode) -> usize| {
+            let mut counts = self.modes.iter().map(|&mode| found(mode));
+            let first = counts.next();
+            counts.any(|count| Some(count) != first)
+        };
+        let found = |hop: &Hop, query: &str, mode| usize::from(self.answer_rank(hop, query, mode).is_some());
+        let hops = || lesson.hops.iter().filter_map(|hop| Some((hop, hop.queries.first()?)));
+        let several = lesson.hops.len() > 1;
+        several && differ(&|mode| self.hops_found(&lesson.hops, &whole(lesson), mode))
+            || hops().any(|(hop, query)| differ(&|mode| found(hop, query, mode)))
+    }
+}
+
+/// Query for a whole question.
+pub fn whole(lesson: &Lesson) -> String {
+    lesson.question.trim().trim_end_matches('?').to_owned()
+}

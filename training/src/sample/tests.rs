@@ -1,0 +1,163 @@
+#![allow(clippy::unwrap_used)]
+use proptest::prelude::*;
+use waymark_agent::PolicySearch;
+
+use super::*;
+
+fn origin() -> impl Strategy<Value = Origin> {
+    prop_oneof![Just(Origin::Prompt), Just(Origin::Policy), Just(Origin::Environment)]
+}
+
+fn token() -> impl Strategy<Value = Token> {
+    (any::<u32>(), origin(), proptest::option::of(-30f32..0.0), any::<bool>()).prop_map(
+        |(id, origin, logprob, forced)| {
+            let policy = origin == Origin::Policy;
+            Token { id, origin, logprob: logprob.filter(|_| policy), forced: forced && policy }
+        },
+    )
+}
+
+fn acted(turn: usize, action: Action) -> ActionRecord {
+    ActionRecord { turn, action, executed: true, late: false, summary: None }
+}
+
+pub(crate) fn trajectory(tokens: Vec<Token>, prompt_tokens: usize, text: &str) -> Trajectory {
+    let request = PolicySearch { query: "x".into(), mode: Some(Mode::Graph), ..PolicySearch::plain("[graph] x") };
+    Trajectory {
+        id: "e".into(),
+        prompt_tokens,
+        tokens,
+        text: text.to_owned(),
+        actions: vec![
+            acted(1, Action::Search(request)),
+            acted(2, Action::Invalid),
+            acted(3, Action::Answer { text: text.to_owned() }),
+        ],
+        evidence: Vec::new(),
+        answer: Some(text.to_owned()),
+        finish: EpisodeEnd::Stop,
+        usage: Usage::default(),
+        timings: Timings { total: 1.5, first_token: None, generation: 0.5, search: 0.25 },
+    }
+}
+
+pub(crate) fn samples() -> impl Strategy<Value = Sample> {
+    (proptest::collection::vec(token(), 0..40), 0usize..40, ".*").prop_map(|(tokens, prompt, text)| {
+        let prompt = prompt.min(tokens.len());
+        Sample::from_trajectory(trajectory(tokens, prompt, &text), SampleTask::default())
+    })
+}
+
+/// Generates samples with arbitrary lengths and indices.
+pub(crate) fn hostile() -> impl Strategy<Value = Sample> {
+    fn number() -> impl Strategy<Value = usize> {
+        prop_oneof![3 => 0usize..12, 1 => any::<usize>(), 1 => Just(usize::MAX)]
+    }
+    let origins = proptest::collection::vec((origin(), number()), 0..4);
+    let forced = proptest::collection::vec((number(), number()), 0..3);
+    let logprobs = proptest::collection::vec(proptest::option::of(-30f32..0.0), 0..4);
+    let tokens = proptest::collection::vec(token(), 0..12);
+    (tokens, origins, forced, logprobs, number()).prop_map(|(tokens, origins, forced, logprobs, prompt_tokens)| {
+        let origins = origins.into_iter().map(|(origin, run)| OriginRun(origin, run)).collect();
+        let sound = Sample::from_trajectory(trajectory(tokens, 0, ""), SampleTask::default());
+        Sample { origins, forced, logprobs, prompt_tokens, ..sound }
+    })
+}
+
+proptest! {
+    #[test]
+    fn masks_cover_every_token_for_arbitrary_numbers(sample in hostile()) {
+        prop_assert_eq!(sample.loss_mask().len(), sample.tokens.len());
+        prop_assert_eq!(sample.sampled_logprobs().len(), sample.tokens.len());
+        let within = |turn| sample.turn_start(turn) <= sample.turn_end(turn) && sample.turn_end(turn) <= sample.tokens.len();
+        prop_assert!((0..4).all(within));
+        let covered: u128 = sample.origins.iter().map(|span| span.1 as u128).sum();
+        prop_assert!(sample.flaw().is_some() || covered == sample.tokens.len() as u128);
+    }
+
+    #[test]
+    fn masks_and_log_probabilities_match_the_tokens(
+        tokens in proptest::collection::vec(token(), 0..60), prompt in 0usize..60
+    ) {
+        let prompt = prompt.min(tokens.len());
+        let sample = Sample::from_trajectory(trajectory(tokens.clone(), prompt, ""), SampleTask::default());
+        let asked = sample.forced_answer().unwrap_or(tokens.len());
+        let learnt = |(at, token): (usize, &Token)| {
+            (prompt..asked).contains(&at) && token.origin == Origin::Policy && !token.forced
+        };
+        let mask: Vec<bool> = tokens.iter().enumerate().map(learnt).collect();
+        prop_assert_eq!(sample.loss_mask(), mask);
+        let logprobs: Vec<_> = tokens.iter().map(|token| token.logprob).collect();
+        prop_assert_eq!(sample.sampled_logprobs(), logprobs);
+        prop_assert_eq!(sample.flaw(), None);
+    }
+
+    #[test]
+    fn samples_round_trip(sample in samples()) {
+        let line = serde_json::to_string(&sample).unwrap();
+        prop_assert!(!line.contains('\n'));
+        prop_assert_eq!(serde_json::from_str::<Sample>(&line).unwrap(), sample);
+    }
+}
+
+#[test]
+fn a_chosen_mode_is_no_target_and_no_forced_answer() {
+    let token = |origin, forced| Token { id: 1, origin, logprob: None, forced };
+    let own = |forced| token(Origin::Policy, forced);
+    let tokens = [
+        vec![token(Origin::Prompt, false)],
+        vec![own(false), own(true), own(false)],
+        vec![token(Origin::Environment, false)],
+        vec![own(false), own(false)],
+    ];
+    let search = Action::Search(PolicySearch::plain("x"));
+    let actions = vec![acted(1, search), acted(2, Action::Answer { text: "x".into() })];
+    let record = Trajectory { actions, ..trajectory(tokens.concat(), 1, "x") };
+    let sample = Sample::from_trajectory(record.clone(), SampleTask::default());
+    assert_eq!(sample.loss_mask(), [false, true, false, true, false, true, true]);
+    assert!(!sample.is_forced() && sample.own_answer() == Some("x"));
+    let mut record = record;
+    record.tokens[5].forced = true;
+    let sample = Sample::from_trajectory(record, SampleTask::default());
+    assert_eq!(sample.loss_mask(), [false, true, false, true, false, false, false]);
+    assert!(sample.is_forced());
+}
+
+#[test]
+fn origins_are_pairs_of_a_name_and_a_length() {
+    let token = |origin| Token { id: 1, origin, logprob: None, forced: false };
+    let tokens = vec![token(Origin::Prompt), token(Origin::Prompt), token(Origin::Policy)];
+    let sample = Sample::from_trajectory(trajectory(tokens, 2, ""), SampleTask::default());
+    let line = serde_json::to_value(&sample).unwrap();
+    assert_eq!(line["origins"], serde_json::json!([["prompt", 2], ["policy", 1]]));
+    assert_eq!(line["actions"][0]["type"], "search");
+    assert_eq!(line["actions"][2]["turn"], 3);
+}
+
+#[test]
+fn turns_lie_between_prompt_and_observations() {
+    let token = |origin| Token { id: 1, origin, logprob: None, forced: false };
+    let runs = [(Origin::Prompt, 3), (Origin::Policy, 2), (Origin::Environment, 4), (Origin::Policy, 1)];
+    let tokens = runs.into_iter().flat_map(|(origin, run)| vec![token(origin); run]).collect();
+    let sample = Sample::from_trajectory(trajectory(tokens, 3, ""), SampleTask::default());
+    assert_eq!([0, 1, 2].map(|turn| sample.turn_start(turn)), [3, 9, 10]);
+    assert_eq!([0, 1, 2].map(|turn| sample.turn_end(turn)), [5, 10, 10]);
+}
+
+#[test]
+fn inconsistent_fields_are_reported() {
+    let token = Token { id: 1, origin: Origin::Policy, logprob: Some(-1.0), forced: false };
+    let sound = Sample::from_trajectory(trajectory(vec![token; 3], 1, ""), SampleTask::default());
+    let broken = [
+        Sample { origins: vec![OriginRun(Origin::Policy, 2)], ..sound.clone() },
+        // In wrapping arithmetic, the two lengths would add up to three.
+        Sample { origins: vec![OriginRun(Origin::Policy, usize::MAX), OriginRun(Origin::Policy, 4)], ..sound.clone() },
+        Sample { prompt_tokens: 4, ..sound.clone() },
+        Sample { logprobs: vec![None; 2], ..sound.clone() },
+        Sample { forced: vec![(2, 2)], ..sound.clone() },
+        Sample { forced: vec![(2, usize::MAX)], ..sound },
+    ];
+    for (case, sample) in broken.iter().enumerate() {
+        assert!(sample.flaw().is_some(), "case {case}");
+    }
+}
