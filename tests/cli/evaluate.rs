@@ -39,13 +39,15 @@ fn policies_are_evaluated_side_by_side() {
         assert!(run.stdout.contains(part), "{part:?} is missing in {}", run.stdout);
     }
     let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
-    let policies = report["policies"].as_array().unwrap();
+    assert_eq!((report["sets"].as_array().unwrap().len(), &report["across"]), (1, &Value::Null));
+    let set = &report["sets"][0];
+    let policies = set["policies"].as_array().unwrap();
     assert_eq!((policies.len(), &policies[0]["questions"], &policies[0]["failed"]), (2, &2.into(), &0.into()));
     assert_eq!((&policies[0]["valid"], &policies[0]["support_f1"]["count"]), (&1.0.into(), &1.into()));
     assert_eq!(policies[0]["mean"]["turns"], 2.0);
     let graph: Value = serde_json::from_str(&waymark(&["index", "info", &index, "--json"]).stdout).unwrap();
     let nodes = graph["graph"]["phrases"].as_u64().unwrap() + 3;
-    assert_eq!(report["cost"]["model"]["nodes"], nodes, "the price of a graph search counts the nodes of this index");
+    assert_eq!(set["cost"]["model"]["nodes"], nodes, "the price of a graph search counts the nodes of this index");
     let mut rows: Vec<Value> =
         fs::read_to_string(rows).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     // They are in the order in which they ended.
@@ -64,6 +66,10 @@ fn policies_are_evaluated_side_by_side() {
     );
     let mock = waymark(&[&basic[..], &["--policy", "routerag", "--arithmetic", "bf16"]].concat());
     assert!(!mock.ok() && mock.stderr.contains("--arithmetic") && mock.stderr.contains("--mock"), "{}", mock.stderr);
+    let mode = waymark(&[&basic[..], &["--policy", "routerag", "--mode", "psychic"]].concat());
+    assert!(!mode.ok() && mode.stderr.contains("passage, graph, hybrid, triples, kag, free"), "{}", mode.stderr);
+    let k = waymark(&[&basic[..], &["--policy", "routerag", "--k", "0"]].concat());
+    assert!(!k.ok() && k.stderr.contains("--k must be from 1 to 200"), "{}", k.stderr);
     let missing = waymark(&["eval", "--mock", "--policy", "routerag"]);
     assert!(!missing.ok() && missing.stderr.contains("--index"), "{}", missing.stderr);
 }
@@ -107,6 +113,88 @@ fn what_cannot_be_measured_is_an_error_and_no_zeros() {
     assert!(partly.stdout.contains("\nwide ") && !partly.stdout.contains("\nnarrow "), "{}", partly.stdout);
     assert!(partly.stdout.contains("1 of 4 episodes failed"), "{}", partly.stdout);
     let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
-    assert_eq!((&report["failed"][0]["policy"], &report["policies"][0]["failed"]), (&"narrow".into(), &1.into()));
+    let set = &report["sets"][0];
+    assert_eq!((&set["failed"][0]["policy"], &set["policies"][0]["failed"]), (&"narrow".into(), &1.into()));
     assert!(run(&["--policy", &wide]).ok(), "some failures are told, and are no error");
+}
+
+#[test]
+fn arms_are_policies_and_baselines_in_forced_modes_over_several_sets() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(dir.path(), CORPUS);
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let sets = [place("one.jsonl"), place("two.jsonl")];
+    let typed = QUESTIONS.replace("\"id\": \"1\"", "\"id\": \"1\", \"type\": \"bridge\"");
+    fs::write(&sets[0], &typed).unwrap();
+    fs::write(&sets[1], typed.lines().take(2).collect::<Vec<_>>().join("\n")).unwrap();
+    fs::create_dir(place("mine")).unwrap();
+    fs::write(
+        place("mine/policy.toml"),
+        "name = \"mine\"\nprotocol = \"routerag\"\n[budget]\ncontext_tokens = 16384\n",
+    )
+    .unwrap();
+    let mine = place("mine");
+    let [json, csv, plots, rows] = ["r.json", "r.csv", "plots", "rows.jsonl"].map(place);
+    let mut args = vec!["eval", "--mock", "--index", &index, "--questions", &sets[0], "--questions", &sets[1]];
+    args.extend(["--mode", "free,graph", "--k", "1", "--json", &json, "--csv", &csv, "--plots", &plots]);
+    args.extend(["--rows", &rows, "--policy", &mine]);
+    for baseline in ["no-retrieval", "passage-rag", "hippo-rag", "hybrid-rag", "ircot", "search-o1"] {
+        args.extend(["--policy", baseline]);
+    }
+    let run = waymark(&args);
+    assert!(run.ok(), "{}", run.stderr);
+    let names = [
+        "mine",
+        "mine@graph",
+        "no-retrieval",
+        "passage-rag",
+        "hippo-rag",
+        "hybrid-rag",
+        "ircot",
+        "ircot@graph",
+        "search-o1",
+        "search-o1@graph",
+    ];
+    assert!(run.stdout.contains("all 2 sets") && run.stdout.contains("ACC_L was left out: no --judge-url"));
+    let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    for set in report["sets"].as_array().unwrap() {
+        let listed: Vec<&str> =
+            set["policies"].as_array().unwrap().iter().map(|arm| arm["policy"].as_str().unwrap()).collect();
+        assert_eq!(listed, names, "{}", run.stderr);
+    }
+    assert_eq!(report["across"]["compared"].as_array().unwrap().len(), names.len() - 1);
+    let arm = |name: &str| {
+        let policies = report["sets"][0]["policies"].as_array().unwrap();
+        policies.iter().find(|arm| arm["policy"] == name).unwrap().clone()
+    };
+    let searches = |name: &str| ["passage", "graph", "hybrid"].map(|mode| arm(name)["mean"][mode].as_f64().unwrap());
+    assert_eq!(searches("mine"), [1.0, 0.0, 0.0]);
+    assert_eq!(searches("mine@graph"), [0.0, 1.0, 0.0], "the policy writes [passage]");
+    assert_eq!(searches("no-retrieval"), [0.0; 3]);
+    assert_eq!(searches("hippo-rag"), [0.0, 1.0, 0.0]);
+    assert_eq!(searches("hybrid-rag"), [0.0, 0.0, 1.0]);
+    let [passage, graph, _] = searches("ircot@graph");
+    assert!(passage == 0.0 && graph > 1.0, "{}", arm("ircot@graph"));
+    assert_eq!(arm("mine")["kinds"][0]["kind"], "bridge");
+    assert_eq!(arm("mine")["steps"], serde_json::json!([0, 0, 3]));
+    let rows = fs::read_to_string(rows).unwrap();
+    let rows: Vec<Value> = rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), (3 + 2) * names.len());
+    for row in rows.iter().filter(|row| row["policy"] == "passage-rag" || row["policy"] == "mine") {
+        assert_eq!(row["evidence"][0]["passages"].as_array().unwrap().len(), 1, "--k 1: {row}");
+    }
+    assert_eq!(rows[0]["set"], "one");
+    assert_eq!(fs::read_to_string(csv).unwrap().lines().count(), 1 + 3 * names.len());
+    for plot in ["modes.svg", "searches.svg", "tokens.svg"] {
+        assert!(fs::read_to_string(format!("{plots}/{plot}")).unwrap().contains("one · mine@graph"), "{plot}");
+    }
+
+    let uneven =
+        waymark(&["eval", "--mock", "--policy", &mine, "--questions", &sets[0], "--index", &index, "--index", &index]);
+    assert!(!uneven.ok() && uneven.stderr.contains("one index per file, or one for all"), "{}", uneven.stderr);
+    fs::write(place("rows2.jsonl"), "earlier\n").unwrap();
+    let args = ["eval", "--mock", "--policy", &mine, "--questions", &sets[0], "--index", &place("none")];
+    let absent = waymark(&[&args[..], &["--rows", &place("rows2.jsonl")]].concat());
+    assert!(!absent.ok(), "{}", absent.stdout);
+    assert_eq!(fs::read_to_string(place("rows2.jsonl")).unwrap(), "earlier\n", "nothing was measured");
 }

@@ -8,10 +8,12 @@
 //! | `r1_searcher` | the variants of R1-Searcher and GraphRAG-R1 |
 //! | `support` | SF-F1 and UAR, after PathRouter |
 //! | `cost` | costs of retrieval |
+//! | `abstention` | answers that state that nothing was found |
 //! | `quantile` | quantiles of a sample |
 //!
 //! Scores are between 0 and 1. With several gold answers, the best score counts.
 
+mod abstention;
 mod cost;
 mod exact;
 mod normalize;
@@ -20,6 +22,7 @@ mod quantile;
 pub mod r1_searcher;
 mod support;
 
+pub use abstention::{Abstention, declines};
 pub use cost::{Cost, PricedSearch, Prices};
 pub use exact::{contains, exact_match};
 pub use normalize::{normalize, strip};

@@ -4,22 +4,42 @@
 //! kind. Episodes run side by side in the engine that serves; each has a seed of its own, made of the plan's and its place
 //! in the list, so that what is sampled does not depend on how many run at a time.
 
-mod policy_args;
+mod across;
+mod arm;
+mod baseline;
+mod bootstrap;
+mod breakdown;
+mod comparison;
+mod csv;
+mod eval_args;
+mod eval_run;
+mod judge;
+mod plot;
 mod question;
 mod questions;
+mod report;
 mod report_file;
 mod row;
 mod search_method;
+mod similarity;
 mod summary;
 mod table;
 
-pub use policy_args::PolicyArgs;
+pub use across::{AcrossReport, AcrossSummary};
+pub use arm::{Contender, EvaluationArm};
+pub use baseline::Baseline;
+pub use bootstrap::Interval;
+pub use breakdown::KindSummary;
+pub use comparison::PairedComparison;
+pub use eval_args::PolicyArgs;
+pub use judge::{Judge, Verdict};
 pub use question::{Question, QuestionError};
 pub use questions::{Questions, RetrievalQuestion};
-pub use report_file::ReportFile;
+pub use report::{EvaluationReport, FailedPolicy, LeftOutMetric, OracleSummary, SetOutcome, SetReport};
+pub use report_file::{LabeledRow, ReportFile};
 pub use row::{EpisodeRow, SearchCounts, SearchEntry, TokenCounts, priced, retrieved};
 pub use search_method::SearchMethod;
-pub use summary::{Estimate, PairedComparison, PerEpisode, Summary};
+pub use summary::{Estimate, PerEpisode, Summary};
 pub use table::print;
 
 use std::time::Instant;
@@ -28,7 +48,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use waymark_agent::metric::Cost;
 use waymark_agent::{
-    AgentError, Budget, Conversation, Episode, EpisodeOptions, Policy, Runtime, Sampling, SessionSource, Trajectory,
+    AgentError, Conversation, Episode, EpisodeOptions, Policy, Runtime, Sampling, SessionSource, Trajectory,
 };
 
 /// Parameters of an evaluation.
@@ -89,24 +109,25 @@ pub async fn evaluate<S: SessionSource>(
     policy: &Policy,
     questions: &[Question],
     plan: &EvaluationPlan,
+    done: impl FnMut(&EpisodeRow),
+) -> EvaluationOutcome {
+    evaluate_arm(runtime, &EvaluationArm::free(policy), questions, plan, done).await
+}
+
+/// Runs an arm on `questions`, as [`evaluate`] runs a policy.
+pub async fn evaluate_arm<S: SessionSource>(
+    runtime: &Runtime<S>,
+    arm: &EvaluationArm,
+    questions: &[Question],
+    plan: &EvaluationPlan,
     mut done: impl FnMut(&EpisodeRow),
 ) -> EvaluationOutcome {
     let began = Instant::now();
-    let guided = plan.guided.unwrap_or(policy.guided);
     // The time limit protects a server's clients; in a measurement it would favor idle machines.
-    let policy = &Policy { budget: Budget { seconds: plan.seconds, ..policy.budget }, ..policy.clone() };
+    let arm = &arm.clone().with_seconds(plan.seconds);
     let episodes = questions.iter().enumerate().map(|(place, question)| async move {
-        let options = EpisodeOptions {
-            sampling: plan.sampling.clone(),
-            seed: seed(plan.seed, place),
-            guided: plan.guided,
-            ..EpisodeOptions::default()
-        };
-        let row = match play(runtime, policy, &question.question, options).await {
-            Ok(trajectory) => EpisodeRow::of(runtime, policy, guided, question, &trajectory, &plan.cost),
-            Err(error) => EpisodeRow::failed(question, &error),
-        };
-        (place, row)
+        let row = row(runtime, arm, question, (plan, seed(plan.seed, place))).await;
+        (place, row.unwrap_or_else(|error| EpisodeRow::failed(question, &error)))
     });
     // Unordered, so that one long episode does not hold back the start of others.
     let mut running = futures::stream::iter(episodes).buffer_unordered(plan.concurrency.max(1));
@@ -117,6 +138,31 @@ pub async fn evaluate<S: SessionSource>(
     }
     rows.sort_by_key(|(place, _)| *place);
     EvaluationOutcome { rows: rows.into_iter().map(|(_, row)| row).collect(), seconds: began.elapsed().as_secs_f64() }
+}
+
+/// Answers one question and scores the answer.
+async fn row<S: SessionSource>(
+    runtime: &Runtime<S>,
+    arm: &EvaluationArm,
+    question: &Question,
+    (plan, seed): (&EvaluationPlan, u64),
+) -> Result<EpisodeRow, AgentError> {
+    let policy = match &arm.contender {
+        Contender::Policy(policy) => policy,
+        Contender::Baseline(baseline) => {
+            return baseline.answer(runtime, question, &arm.search, (plan, seed)).await;
+        }
+    };
+    let options = EpisodeOptions {
+        sampling: plan.sampling.clone(),
+        seed,
+        guided: plan.guided,
+        search: arm.search.clone(),
+        ..EpisodeOptions::default()
+    };
+    let trajectory = play(runtime, policy, &question.question, options).await?;
+    let guided = plan.guided.unwrap_or(policy.guided);
+    Ok(EpisodeRow::of(runtime, policy, guided, question, &trajectory, &plan.cost))
 }
 
 /// Runs one episode to its end and discards its events.
@@ -140,8 +186,11 @@ pub async fn play<S: SessionSource>(
 
 /// Derives the seed of the episode at `place`. Neighboring seeds lie far apart, because turns add to them.
 fn seed(start: u64, place: usize) -> u64 {
-    // The finaliser of SplitMix64 (Steele, Lea and Flood 2014).
-    let mut z = start.wrapping_add((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    finalize(start.wrapping_add((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+}
+
+/// Finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+fn finalize(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -23,6 +23,9 @@ pub struct Question {
     /// If `true`, `supporting` lists all supporting passages.
     #[serde(default = "yes")]
     pub supporting_complete: bool,
+    /// Kind of the question, as its data set names it, for example `bridge`. `None` if the file gives none.
+    #[serde(default, rename = "type")]
+    pub kind: Option<String>,
     /// Texts of the supporting passages, title first: [`Question::support_from`] fills them in.
     #[serde(skip)]
     pub support: Vec<String>,
@@ -57,7 +60,7 @@ impl Question {
         if self.id.is_empty() { &self.question } else { &self.id }
     }
 
-    /// Reads JSON lines with `question` and `answers`, and optionally `id`, `supporting` (IDs) and
+    /// Reads JSON lines with `question` and `answers`, and optionally `id`, `type`, `supporting` (IDs) and
     /// `supporting_complete`. Other keys are ignored.
     ///
     /// # Errors

@@ -1,20 +1,50 @@
 //! The files that an evaluation writes: rows as episodes end, and the report.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::EpisodeRow;
 
-/// A row with the name of its policy.
+/// A row with the names of its question set and its arm.
 #[derive(Serialize)]
 struct PolicyRow<'a> {
+    set: &'a str,
     policy: &'a str,
     #[serde(flatten)]
     row: &'a EpisodeRow,
+}
+
+/// A line of a file of rows.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct LabeledRow {
+    /// Name of the question set.
+    pub set: String,
+    /// Name of the arm.
+    pub policy: String,
+    /// The row.
+    #[serde(flatten)]
+    pub row: EpisodeRow,
+}
+
+impl LabeledRow {
+    /// Reads a file of rows.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or a line is not a row.
+    pub fn read(path: &Path) -> anyhow::Result<Vec<LabeledRow>> {
+        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let lines = BufReader::new(file).lines().zip(1..);
+        let parse = |(line, number): (io::Result<String>, usize)| {
+            let row: anyhow::Result<LabeledRow> =
+                line.map_err(Into::into).and_then(|line| serde_json::from_str(&line).map_err(Into::into));
+            row.with_context(|| format!("{}, line {number}", path.display()))
+        };
+        lines.map(parse).collect()
+    }
 }
 
 /// An output file, opened before the evaluation so that an unwritable path fails early. Its old content stays until the
@@ -43,9 +73,9 @@ impl ReportFile {
     }
 
     /// Writes a row and flushes it, so that an interrupted run leaves its rows.
-    pub fn add(&mut self, policy: &str, row: &EpisodeRow) {
+    pub fn add(&mut self, (set, policy): (&str, &str), row: &EpisodeRow) {
         if self.failure.is_none() {
-            let line = serde_json::to_vec(&PolicyRow { policy, row }).map_err(io::Error::from);
+            let line = serde_json::to_vec(&PolicyRow { set, policy, row }).map_err(io::Error::from);
             let line = line.map(|mut line| {
                 line.push(b'\n');
                 line
@@ -54,14 +84,16 @@ impl ReportFile {
         }
     }
 
+    /// Replaces the content of the file by JSON.
+    pub fn fill(self, content: &impl Serialize) -> anyhow::Result<()> {
+        self.fill_text(&serde_json::to_string_pretty(content)?)
+    }
+
     /// Replaces the content of the file.
-    pub fn fill(mut self, content: &impl Serialize) -> anyhow::Result<()> {
+    pub fn fill_text(mut self, content: &str) -> anyhow::Result<()> {
         self.clear();
         if self.failure.is_none() {
-            self.failure = serde_json::to_vec_pretty(content)
-                .map_err(io::Error::from)
-                .and_then(|json| self.file.write_all(&json))
-                .err();
+            self.failure = self.file.write_all(content.as_bytes()).err();
         }
         self.finish()
     }
@@ -87,10 +119,12 @@ mod tests {
         assert!(std::fs::read_to_string(&path).unwrap().starts_with("what was there"), "not yet");
         sheet.clear();
         for id in ["1", "2"] {
-            sheet.add("mine", &EpisodeRow { id: id.into(), ..EpisodeRow::default() });
+            sheet.add(("set", "mine"), &EpisodeRow { id: id.into(), ..EpisodeRow::default() });
         }
         let text = std::fs::read_to_string(&path).unwrap();
         let ids: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let read = LabeledRow::read(&path).unwrap();
+        assert_eq!((read.len(), read[1].set.as_str(), read[1].row.id.as_str()), (2, "set", "2"));
         assert_eq!((ids.len(), &ids[0]["policy"], &ids[1]["id"]), (2, &"mine".into(), &"2".into()));
         sheet.finish().unwrap();
         ReportFile::open(&path).unwrap().fill(&[1]).unwrap();

@@ -3,13 +3,16 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
-use waymark_agent::metric::{Cost, PricedSearch, Unsupported, exact_match, f1, support_f1};
+use waymark_agent::metric::{
+    Cost, PricedSearch, Unsupported, declines, exact_match, f1, normalize, r1_searcher, support_f1,
+};
 use waymark_agent::{
     AgentError, EpisodeEnd, Policy, ReadingRule, Runtime, SearchRecord, SegmentKind, SessionSource, Trajectory,
 };
 use waymark_engine::{Origin, Token};
 use waymark_index::Mode;
 
+use super::judge::Verdict;
 use super::question::{Question, compared};
 
 /// Result of a policy on one question.
@@ -19,6 +22,9 @@ pub struct EpisodeRow {
     pub id: String,
     /// Text of the question.
     pub question: String,
+    /// Kind of the question. `None` if its file gives none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// Accepted answers.
     pub golds: Vec<String>,
     /// Answer of the policy. `None` if it gave none.
@@ -27,10 +33,30 @@ pub struct EpisodeRow {
     pub em: f64,
     /// Token F1 of the answer, from 0 to 1.
     pub f1: f64,
+    /// F1 as R1-Searcher and GraphRAG-R1 compute it.
+    #[serde(default)]
+    pub searcher_f1: f64,
+    /// ACC_R of GraphRAG-R1: 1 if the answer contains every word of an accepted answer, otherwise 0.
+    #[serde(default)]
+    pub covers: f64,
+    /// Cosine between the embeddings of the answer and of the most similar accepted answer (SBERT similarity).
+    /// `None` without an answer, and where it was not computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub similarity: Option<f64>,
+    /// Scores of a judge. `None` where no judge was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
     /// SF-F1 of the retrieved text. `None` if the question's support is unknown.
     pub support_f1: Option<f64>,
     /// Share of the answer's words that were not retrieved. `None` for an answer without words.
     pub unsupported: Option<f64>,
+    /// If `true`, the episode ended without an answer or with the statement that there is none.
+    #[serde(default)]
+    pub refused: bool,
+    /// If `true`, the support was retrieved: every supporting passage or, where they are unknown, a passage with an
+    /// accepted answer. `None` where neither can be told, as for yes and no.
+    #[serde(default)]
+    pub supported: Option<bool>,
     /// If `true`, every turn was a valid action, and the last one an answer or a refusal that the policy closed by
     /// itself.
     pub valid: bool,
@@ -40,6 +66,9 @@ pub struct EpisodeRow {
     pub turns: usize,
     /// Number of searches by mode.
     pub searches: SearchCounts,
+    /// Number of searches that repeat the mode and the words of an earlier one.
+    #[serde(default)]
+    pub duplicates: usize,
     /// Seconds of searching.
     pub retrieval_seconds: f64,
     /// Cost of the searches, in units of the cost model.
@@ -117,27 +146,54 @@ impl EpisodeRow {
         trajectory: &Trajectory,
         cost: &Cost,
     ) -> EpisodeRow {
-        let answer = trajectory.answer.as_deref();
-        let texts = retrieved(&trajectory.evidence);
         EpisodeRow {
-            em: answer.map_or(0.0, |answer| f64::from(u8::from(exact_match(answer, &question.answers)))),
-            f1: answer.map_or(0.0, |answer| f1(answer, &question.answers)),
-            support_f1: support_f1(&texts, &question.support),
-            unsupported: answer.and_then(|answer| Unsupported::of(answer, &texts).rate()),
             valid: is_valid(runtime, policy, guided, trajectory),
-            answer: trajectory.answer.clone(),
             finish: Some(trajectory.finish),
             turns: trajectory.turns(),
-            searches: SearchCounts::of(&trajectory.evidence),
             retrieval_seconds: trajectory.timings.search,
-            cost: trajectory.evidence.iter().map(|found| cost.of(&priced(found))).sum(),
             tokens: TokenCounts::of(trajectory),
             seconds: trajectory.timings.total,
             first_token: trajectory.timings.first_token,
-            evidence: trajectory.evidence.iter().map(SearchEntry::from).collect(),
             text: trajectory.text.clone(),
+            ..EpisodeRow::scored(question, trajectory.answer.as_deref(), &trajectory.evidence, cost)
+        }
+        .ended(trajectory.finish)
+    }
+
+    /// Scores an answer and its evidence. All that depends on the course of the episode stays zero.
+    pub(super) fn scored(question: &Question, answer: Option<&str>, evidence: &[SearchRecord], cost: &Cost) -> Self {
+        let texts = retrieved(evidence);
+        let golds = &question.answers;
+        let best = |score: &dyn Fn(&str, &str) -> f64| {
+            answer.map_or(0.0, |answer| golds.iter().map(|gold| score(answer, gold)).fold(0.0, f64::max))
+        };
+        EpisodeRow {
+            em: answer.map_or(0.0, |answer| number(exact_match(answer, golds))),
+            f1: answer.map_or(0.0, |answer| f1(answer, golds)),
+            searcher_f1: best(&|answer, gold| r1_searcher::overlap(answer, gold).f1),
+            covers: best(&|answer, gold| number(r1_searcher::covers_words(answer, gold))),
+            support_f1: support_f1(&texts, &question.support),
+            unsupported: answer.and_then(|answer| Unsupported::of(answer, &texts).rate()),
+            refused: answer.is_none_or(declines),
+            supported: is_supported(question, evidence, &texts),
+            answer: answer.map(str::to_owned),
+            searches: SearchCounts::of(evidence),
+            duplicates: duplicates(evidence),
+            cost: evidence.iter().map(|found| cost.of(&priced(found))).sum(),
+            evidence: evidence.iter().map(SearchEntry::from).collect(),
             ..EpisodeRow::asked(question)
         }
+    }
+
+    /// Returns `true` if there is an answer that is not blank.
+    pub fn has_answer(&self) -> bool {
+        self.answer.as_ref().is_some_and(|answer| !answer.trim().is_empty())
+    }
+
+    /// Marks a refusal that is an action of its own.
+    fn ended(mut self, finish: EpisodeEnd) -> Self {
+        self.refused |= finish == EpisodeEnd::Refused;
+        self
     }
 
     /// Row of a failed episode, with all scores zero.
@@ -149,6 +205,7 @@ impl EpisodeRow {
         EpisodeRow {
             id: question.id.clone(),
             question: question.question.clone(),
+            kind: question.kind.clone(),
             golds: question.answers.clone(),
             ..EpisodeRow::default()
         }
@@ -175,6 +232,34 @@ pub fn retrieved(evidence: &[SearchRecord]) -> Vec<String> {
     }
     texts.retain(|text| seen.insert(text.clone()));
     texts
+}
+
+fn number(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
+/// Returns the number of searches that repeat the mode and the normalized words of an earlier one.
+fn duplicates(evidence: &[SearchRecord]) -> usize {
+    let mut seen = HashSet::new();
+    evidence.iter().filter(|found| !seen.insert((found.mode, normalize(&found.query)))).count()
+}
+
+/// Returns `true` if the support of a question is among the evidence; see [`EpisodeRow::supported`].
+fn is_supported(question: &Question, evidence: &[SearchRecord], texts: &[String]) -> Option<bool> {
+    if question.supporting_complete && !question.supporting.is_empty() {
+        let standing = evidence.iter().filter(|found| found.stands());
+        let found: HashSet<&str> = standing.flat_map(|found| &found.hits).map(|hit| hit.passage.id.as_str()).collect();
+        return Some(question.supporting.iter().all(|id| found.contains(id.as_str())));
+    }
+    let golds: Vec<String> = question.answers.iter().map(|gold| normalize(gold)).collect();
+    // Half of all passages contain "no".
+    if golds.iter().all(|gold| matches!(gold.as_str(), "" | "yes" | "no")) {
+        return None;
+    }
+    // Spaces at both ends keep parts of words from matching.
+    let texts: Vec<String> = texts.iter().map(|text| format!(" {} ", normalize(text))).collect();
+    let holds = |gold: &String| !gold.is_empty() && texts.iter().any(|text| text.contains(&format!(" {gold} ")));
+    Some(golds.iter().any(holds))
 }
 
 /// Returns `true` if the protocol's format was kept to the end. Text forced on an unguided policy counts as a

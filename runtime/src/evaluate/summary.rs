@@ -1,9 +1,10 @@
-//! Aggregate scores over rows, and paired comparisons.
+//! Aggregate scores over rows.
 
 use serde::{Deserialize, Serialize};
-use waymark_agent::metric::quantile;
+use waymark_agent::metric::{Abstention, quantile};
 
 use super::EvaluationOutcome;
+use super::breakdown::KindSummary;
 use super::row::EpisodeRow;
 
 /// Aggregate scores of a policy. Shares are from 0 to 1. Failed episodes count as wrong and are left out of the means
@@ -20,6 +21,24 @@ pub struct Summary {
     pub em: Estimate,
     /// F1 of the answers.
     pub f1: Estimate,
+    /// F1 as R1-Searcher and GraphRAG-R1 compute it, over all questions.
+    #[serde(default)]
+    pub searcher_f1: Estimate,
+    /// The same over questions with an answer only, which is the mean that GraphRAG-R1 reports.
+    #[serde(default)]
+    pub searcher_f1_answered: Estimate,
+    /// ACC_R: share of answers with every word of an accepted one.
+    #[serde(default)]
+    pub covers: Estimate,
+    /// SBERT similarity, over questions with an answer; the embedder is that of the index.
+    #[serde(default)]
+    pub similarity: Estimate,
+    /// ACC_L: share of answers that the judge takes for correct.
+    #[serde(default)]
+    pub judged_correct: Estimate,
+    /// G-E: the judge's mean grade, from 0 to 1.
+    #[serde(default)]
+    pub judged_quality: Estimate,
     /// SF-F1, over questions with known support.
     pub support_f1: Estimate,
     /// Unsupported answer rate, over answers that have words; lower is better.
@@ -30,6 +49,18 @@ pub struct Summary {
     pub valid: f64,
     /// Means over the episodes that did not fail.
     pub mean: PerEpisode,
+    /// Content per retrieval (TeaRAG's CpR): tokens of evidence per search.
+    #[serde(default)]
+    pub content_per_retrieval: f64,
+    /// Number of episodes by number of turns, from 0.
+    #[serde(default)]
+    pub steps: Vec<usize>,
+    /// Number of answers and refusals, by retrieved support.
+    #[serde(default)]
+    pub abstention: Abstention,
+    /// Scores by kind of question, in the order of the kinds' names. Empty if the questions name no kinds.
+    #[serde(default)]
+    pub kinds: Vec<KindSummary>,
     /// Median duration of an episode, in seconds.
     pub seconds_p50: f64,
     /// 95th percentile of the duration, in seconds.
@@ -68,6 +99,9 @@ pub struct PerEpisode {
     /// Searches for passages and triples ranked together.
     #[serde(default)]
     pub kag: f64,
+    /// Searches that repeat an earlier one.
+    #[serde(default)]
+    pub duplicates: f64,
     /// Searches that failed.
     pub failed_searches: f64,
     /// Cost of the searches.
@@ -95,6 +129,9 @@ impl Summary {
             rows.iter().filter(|row| holds(row)).count() as f64 / rows.len().max(1) as f64
         };
         let mut times: Vec<f64> = ran.iter().map(|row| row.seconds).collect();
+        let verdicts = || ran.iter().filter_map(|row| row.verdict.as_ref());
+        let content: usize = ran.iter().map(|row| row.tokens.environment).sum();
+        let searches: usize = ran.iter().map(|row| row.evidence.len()).sum();
         let sampled: usize = ran.iter().map(|row| row.tokens.sampled).sum();
         Summary {
             policy: policy.to_owned(),
@@ -102,11 +139,21 @@ impl Summary {
             failed: rows.len() - ran.len(),
             em: Estimate::of(rows.iter().map(|row| row.em)),
             f1: Estimate::of(rows.iter().map(|row| row.f1)),
+            searcher_f1: Estimate::of(rows.iter().map(|row| row.searcher_f1)),
+            searcher_f1_answered: Estimate::of(rows.iter().filter(|row| row.has_answer()).map(|row| row.searcher_f1)),
+            covers: Estimate::of(rows.iter().map(|row| row.covers)),
+            similarity: Estimate::of(ran.iter().filter_map(|row| row.similarity)),
+            judged_correct: Estimate::of(verdicts().filter_map(|verdict| verdict.correct)),
+            judged_quality: Estimate::of(verdicts().filter_map(|verdict| verdict.quality)),
             support_f1: Estimate::of(ran.iter().filter_map(|row| row.support_f1)),
             uar: Estimate::of(ran.iter().filter_map(|row| row.unsupported)),
-            answered: share(|row| row.answer.as_ref().is_some_and(|answer| !answer.trim().is_empty())),
+            answered: share(EpisodeRow::has_answer),
             valid: share(|row| row.valid),
             mean: PerEpisode::of(&ran),
+            content_per_retrieval: content as f64 / searches.max(1) as f64,
+            steps: steps(&ran),
+            abstention: abstention(&ran),
+            kinds: KindSummary::all(rows),
             seconds_p50: quantile(&mut times, 0.5),
             seconds_p95: quantile(&mut times, 0.95),
             tokens_per_second: if *seconds > 0.0 { sampled as f64 / seconds } else { 0.0 },
@@ -115,8 +162,41 @@ impl Summary {
     }
 }
 
+/// Returns the number of episodes by number of turns.
+fn steps(rows: &[&EpisodeRow]) -> Vec<usize> {
+    let longest = rows.iter().map(|row| row.turns).max().unwrap_or(0);
+    (0..=longest).map(|turns| rows.iter().filter(|row| row.turns == turns).count()).collect()
+}
+
+fn abstention(rows: &[&EpisodeRow]) -> Abstention {
+    let mut counts = Abstention::default();
+    for row in rows {
+        if let Some(supported) = row.supported {
+            counts.add(row.refused, supported);
+        }
+    }
+    counts
+}
+
 impl Estimate {
-    fn of(values: impl Iterator<Item = f64>) -> Estimate {
+    /// Returns the mean of the sets' means with its standard error: all sets count alike. Empty sets are left out.
+    pub(super) fn of_sets(sets: &[Vec<f64>]) -> Estimate {
+        let sets = sets.iter().filter(|set| !set.is_empty());
+        Estimate::pooled(&sets.map(|set| Estimate::of(set.iter().copied())).collect::<Vec<_>>())
+    }
+
+    /// Returns the mean of independent estimates with its standard error.
+    pub(super) fn pooled(estimates: &[Estimate]) -> Estimate {
+        let known: Vec<&Estimate> = estimates.iter().filter(|estimate| estimate.count > 0).collect();
+        let count = known.len().max(1) as f64;
+        Estimate {
+            mean: known.iter().map(|estimate| estimate.mean).sum::<f64>() / count,
+            error: known.iter().map(|estimate| estimate.error.powi(2)).sum::<f64>().sqrt() / count,
+            count: known.iter().map(|estimate| estimate.count).sum(),
+        }
+    }
+
+    pub(super) fn of(values: impl Iterator<Item = f64>) -> Estimate {
         let values: Vec<f64> = values.collect();
         let count = values.len();
         let mean = values.iter().sum::<f64>() / count.max(1) as f64;
@@ -128,6 +208,17 @@ impl Estimate {
 }
 
 impl PerEpisode {
+    /// Returns the number of searches of all modes.
+    pub fn searches(&self) -> f64 {
+        self.passage + self.graph + self.hybrid + self.triples + self.kag
+    }
+
+    /// Returns the number of thinking tokens, as TeaRAG counts them: all that the policy wrote, sampled or forced. The
+    /// content tokens are those of the environment.
+    pub fn thinking_tokens(&self) -> f64 {
+        self.sampled_tokens + self.forced_tokens
+    }
+
     fn of(rows: &[&EpisodeRow]) -> PerEpisode {
         let mean =
             |value: fn(&EpisodeRow) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len().max(1) as f64;
@@ -138,6 +229,7 @@ impl PerEpisode {
             hybrid: mean(|row| row.searches.hybrid as f64),
             triples: mean(|row| row.searches.triples as f64),
             kag: mean(|row| row.searches.kag as f64),
+            duplicates: mean(|row| row.duplicates as f64),
             failed_searches: mean(|row| row.searches.failed as f64),
             cost: mean(|row| row.cost),
             retrieval_seconds: mean(|row| row.retrieval_seconds),
@@ -146,40 +238,6 @@ impl PerEpisode {
             forced_tokens: mean(|row| row.tokens.forced as f64),
             environment_tokens: mean(|row| row.tokens.environment as f64),
             first_token: mean(|row| row.first_token.unwrap_or(row.seconds)),
-        }
-    }
-}
-
-/// Paired comparison of two policies on the same questions.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PairedComparison {
-    /// Name of the compared policy.
-    pub policy: String,
-    /// Name of the baseline policy.
-    pub with: String,
-    /// Difference in EM from the baseline; the error is that of the paired differences.
-    pub em: Estimate,
-    /// Difference in F1 from the baseline.
-    pub f1: Estimate,
-    /// Number of questions that only the compared policy answers correctly.
-    pub won: usize,
-    /// Number of questions that only the baseline answers correctly.
-    pub lost: usize,
-}
-
-impl PairedComparison {
-    /// Compares rows of the same questions in the same order.
-    pub fn of((policy, rows): (&str, &[EpisodeRow]), (with, others): (&str, &[EpisodeRow])) -> PairedComparison {
-        let pairs = || rows.iter().zip(others);
-        // Paired by question: the variance between questions cancels, which makes small differences visible.
-        let ahead = |by: fn(&EpisodeRow) -> f64| Estimate::of(pairs().map(|(row, other)| by(row) - by(other)));
-        PairedComparison {
-            policy: policy.to_owned(),
-            with: with.to_owned(),
-            em: ahead(|row| row.em),
-            f1: ahead(|row| row.f1),
-            won: pairs().filter(|(row, other)| row.em > other.em).count(),
-            lost: pairs().filter(|(row, other)| row.em < other.em).count(),
         }
     }
 }

@@ -2,14 +2,17 @@
 
 use std::io::{self, Write};
 
-use super::summary::{Estimate, PairedComparison, PerEpisode, Summary};
+use super::across::AcrossReport;
+use super::bootstrap::Interval;
+use super::comparison::PairedComparison;
+use super::summary::{Estimate, PerEpisode, Summary};
 
 /// Writes one line per policy, then the comparison of each with the first. Shares are in percent.
 ///
 /// # Errors
 /// If `out` cannot be written.
 pub fn print(summaries: &[Summary], duels: &[PairedComparison], out: &mut impl Write) -> io::Result<()> {
-    let width = summaries.iter().map(|summary| summary.policy.chars().count()).chain([6]).max().unwrap_or(6);
+    let width = width(summaries.iter().map(|summary| summary.policy.as_str()));
     let titles = [
         ("EM", 12),
         ("F1", 12),
@@ -42,11 +45,102 @@ pub fn print(summaries: &[Summary], duels: &[PairedComparison], out: &mut impl W
             writeln!(out, "{:width$} {} of {} episodes failed", "", summary.failed, summary.questions)?;
         }
     }
-    for PairedComparison { policy, with, em, f1, won, lost } in duels {
+    print_comparisons(duels, out)
+}
+
+/// Writes one line per paired comparison.
+fn print_comparisons(duels: &[PairedComparison], out: &mut impl Write) -> io::Result<()> {
+    for PairedComparison { policy, with, em, em_interval, f1, f1_interval, won, lost } in duels {
         let signed = |estimate: &Estimate| format!("{:+.1} ± {:.1}", estimate.mean * 100.0, estimate.error * 100.0);
-        writeln!(out, "{policy} vs. {with}: EM {}, F1 {}; {won} won, {lost} lost", signed(em), signed(f1))?;
+        let within = |interval: &Interval| format!("[{:+.1}, {:+.1}]", interval.low * 100.0, interval.high * 100.0);
+        writeln!(
+            out,
+            "{policy} vs. {with}: EM {} {}, F1 {} {}; {won} won, {lost} lost",
+            signed(em),
+            within(em_interval),
+            signed(f1),
+            within(f1_interval)
+        )?;
     }
     Ok(())
+}
+
+/// Writes the measures of the papers beyond the first table: one line per policy, shares in percent.
+pub(super) fn print_measures(summaries: &[Summary], out: &mut impl Write) -> io::Result<()> {
+    let width = width(summaries.iter().map(|summary| summary.policy.as_str()));
+    writeln!(
+        out,
+        "{:width$} {:>6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>6} {:>6} {:>13} {:>13}  steps",
+        "",
+        "RS-F1",
+        "ACC_R",
+        "SBERT",
+        "ACC_L",
+        "G-E",
+        "thinking",
+        "content",
+        "CpR",
+        "dup",
+        "false answer",
+        "false refusal"
+    )?;
+    for summary in summaries {
+        let known = |estimate: &Estimate| {
+            if estimate.count > 0 { format!("{:.1}", estimate.mean * 100.0) } else { "-".to_owned() }
+        };
+        let share = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}", share * 100.0));
+        let steps: Vec<String> = summary.steps.iter().map(usize::to_string).collect();
+        writeln!(
+            out,
+            "{:width$} {:>6} {:>6} {:>6} {:>6} {:>6} {:>8.0} {:>8.0} {:>6.0} {:>6.2} {:>13} {:>13}  {}",
+            summary.policy,
+            known(&summary.searcher_f1),
+            known(&summary.covers),
+            known(&summary.similarity),
+            known(&summary.judged_correct),
+            known(&summary.judged_quality),
+            summary.mean.thinking_tokens(),
+            summary.mean.environment_tokens,
+            summary.content_per_retrieval,
+            summary.mean.duplicates,
+            share(summary.abstention.false_answers()),
+            share(summary.abstention.false_refusals()),
+            steps.join("/"),
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes the means over all question sets, then the comparison of each arm with the first.
+pub(super) fn print_across(across: &AcrossReport, out: &mut impl Write) -> io::Result<()> {
+    let width = width(across.policies.iter().map(|summary| summary.policy.as_str()));
+    writeln!(
+        out,
+        "{:width$} {:>12} {:>12} {:>6} {:>6} {:>6} {:>8} {:>6} {:>8}",
+        "policy", "EM", "F1", "SF-F1", "UAR", "valid", "searches", "cost", "sampled"
+    )?;
+    for summary in &across.policies {
+        let sure = |estimate: &Estimate| format!("{:.1} ± {:.1}", estimate.mean * 100.0, estimate.error * 100.0);
+        writeln!(
+            out,
+            "{:width$} {:>12} {:>12} {:>6.1} {:>6.1} {:>6.1} {:>8.2} {:>6.2} {:>8.0}",
+            summary.policy,
+            sure(&summary.em),
+            sure(&summary.f1),
+            summary.support_f1.mean * 100.0,
+            summary.uar.mean * 100.0,
+            summary.valid * 100.0,
+            summary.searches,
+            summary.cost,
+            summary.sampled_tokens,
+        )?;
+    }
+    print_comparisons(&across.compared, out)
+}
+
+/// Returns the width of the first column.
+fn width<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+    names.map(|name| name.chars().count()).chain([6]).max().unwrap_or(6)
 }
 
 /// Formats searches by mode, with those for triples if there are any.
