@@ -26,6 +26,8 @@ mod avx2;
 mod avx512;
 pub(crate) mod block;
 mod brain_dot;
+mod ggml_kind;
+mod int_lanes;
 pub(crate) mod isa;
 mod item_claims;
 pub(crate) mod lanes;
@@ -35,6 +37,7 @@ mod matmul_output;
 pub(crate) mod panel;
 mod portable;
 mod prefetch;
+mod quant;
 
 #[cfg(test)]
 mod brain_test;
@@ -42,8 +45,8 @@ mod brain_test;
 mod matmul_test;
 
 pub use brain::Brain;
-pub use candle_core::quantized::GgmlDType as GgmlKind;
 pub use elementwise::*;
+pub use ggml_kind::GgmlKind;
 pub use matmul::{matmul, matmul_add, matmul_map};
 pub use packed::Packed;
 pub use team::Team;
