@@ -244,7 +244,16 @@ mod x86 {
             // SAFETY: as above.
             unsafe {
                 // Lane i of either half keeps bit i or i + 8 of both words.
-                let low = _mm256_setr_epi32(LANE, LANE << 1, LANE << 2, LANE << 3, LANE << 4, LANE << 5, LANE << 6, LANE << 7);
+                let low = _mm256_setr_epi32(
+                    LANE,
+                    LANE << 1,
+                    LANE << 2,
+                    LANE << 3,
+                    LANE << 4,
+                    LANE << 5,
+                    LANE << 6,
+                    LANE << 7,
+                );
                 let high = _mm256_slli_epi32::<8>(low);
                 let bits = _mm256_set1_epi32(i32::from(first) | i32::from(second) << 16);
                 let sixteen = _mm256_set1_epi16(16);
@@ -287,11 +296,11 @@ mod x86 {
         }
     }
 
-    /// AVX-512 implementation; needs `avx512f` and `avx512bw`, and `avx512vnni` if `VNNI` is `true`.
+    /// AVX-512 implementation; needs `avx512f`, `avx512bw` and `avx512vnni`.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Wide<const VNNI: bool>(__m512i);
+    pub(in super::super) struct Wide(__m512i);
 
-    impl<const VNNI: bool> IntLanes for Wide<VNNI> {
+    impl IntLanes for Wide {
         type Floats = __m512;
 
         #[inline(always)]
@@ -363,13 +372,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn dot(self, x: Self, sum: Self) -> Self {
             // SAFETY: as above.
-            unsafe {
-                if VNNI {
-                    Self(_mm512_dpwssd_epi32(sum.0, self.0, x.0))
-                } else {
-                    Self(_mm512_add_epi32(sum.0, _mm512_madd_epi16(self.0, x.0)))
-                }
-            }
+            unsafe { Self(_mm512_dpwssd_epi32(sum.0, self.0, x.0)) }
         }
         #[inline(always)]
         unsafe fn floats(self) -> Self::Floats {

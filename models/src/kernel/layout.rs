@@ -116,17 +116,6 @@ impl BlockForm {
         }
     }
 
-    /// Size of one block of one output in GGML's layout, in bytes.
-    pub(crate) fn ggml_bytes(self) -> usize {
-        let scales = if self.min { 4 } else { 2 };
-        scales
-            + match self.bits {
-                Bits::Four => 16,
-                Bits::Five => 20,
-                Bits::Eight => 32,
-            }
-    }
-
     /// Moves one GGML block of output `lane` into the panel block `to`, which must be zero where nothing has been
     /// written yet.
     pub(crate) fn pack(self, ggml: &[u8], to: &mut [u8], lane: usize) {

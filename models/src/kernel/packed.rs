@@ -213,6 +213,11 @@ impl Packed {
         packed
     }
 
+    /// Returns `true` if the weights are small integers with scales.
+    pub(crate) fn is_quantized(&self) -> bool {
+        matches!(self.form, Form::Block(_) | Form::Super(_))
+    }
+
     /// Storage form of the weights.
     pub(crate) fn form(&self) -> Form {
         self.form

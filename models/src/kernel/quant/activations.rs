@@ -37,10 +37,10 @@ fn block(values: &[f32; BLOCK]) -> RoundedBlock {
     // Not a number for infinite values and those that are not numbers, which rounding would hide.
     let mut poison = [0.0f32; 8];
     for values in values.as_chunks::<8>().0 {
-        for lane in 0..8 {
-            let magnitude = values[lane].abs();
-            largest[lane] = if magnitude > largest[lane] { magnitude } else { largest[lane] };
-            poison[lane] += values[lane] * 0.0;
+        for ((largest, poison), value) in largest.iter_mut().zip(&mut poison).zip(values) {
+            let magnitude = value.abs();
+            *largest = if magnitude > *largest { magnitude } else { *largest };
+            *poison += value * 0.0;
         }
     }
     let largest = largest.into_iter().fold(0.0f32, |a, b| if a > b { a } else { b });

@@ -7,9 +7,11 @@ use super::bits::{self, Codes};
 use super::legacy::halves;
 use super::{BlockAt, IntLanes, Lanes, QuantForm};
 
+/// The form of IQ4_NL.
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Iq4Nl;
 
+/// The form of IQ4_XS.
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Iq4Xs;
 

@@ -57,7 +57,7 @@ struct Rows<'a> {
 
 /// Working memory of a thread.
 struct UnitScratch {
-    weights: Box<Scratch>,
+    weights: Scratch,
     sums: [f32; ROWS * PANEL],
 }
 

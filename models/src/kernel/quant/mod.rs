@@ -35,7 +35,7 @@ macro_rules! with_form {
     ($value:expr, $form:ident => $body:expr, $other:expr) => {{
         use crate::kernel::layout::Bits::{Eight, Five, Four};
         use crate::kernel::layout::{BlockForm, Form, SuperForm};
-        use crate::kernel::quant::{QuantForm as _, iq4, legacy, q2_k, q3_k, q4_k, q5_k, q6_k};
+        use crate::kernel::quant::{iq4, legacy, q2_k, q3_k, q4_k, q5_k, q6_k};
         macro_rules! run {
             ($found:ty) => {{
                 type $form = $found;

@@ -7,6 +7,7 @@ use super::bits::{self, Codes};
 use super::legacy::halves;
 use super::{BlockAt, IntLanes, Lanes, QuantForm};
 
+/// The form of Q3_K.
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Q3K;
 

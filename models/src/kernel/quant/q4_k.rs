@@ -12,6 +12,7 @@ use super::bits::{self, Codes};
 use super::legacy::halves;
 use super::{BlockAt, IntLanes, Lanes, QuantForm};
 
+/// The form of Q4_K.
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Q4K;
 

@@ -7,6 +7,7 @@ use super::bits;
 use super::q4_k::{self, HEAD};
 use super::{BlockAt, IntLanes, QuantForm};
 
+/// The form of Q5_K.
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Q5K;
 

@@ -1,5 +1,7 @@
 //! Reference dequantization for tests: the loops of ggml's `dequantize_row_*`, one value after another.
 
+#![allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
+
 use half::f16;
 
 use super::iq4::VALUES;

@@ -24,7 +24,7 @@ pub(super) struct Tile {
 }
 
 /// Maximum number of rows multiplied without unpacking the weights first.
-pub(super) const FEW: usize = 4;
+pub(super) const FEW: usize = 2;
 
 /// Maximum number of rows of a tile.
 pub(super) const fn most_rows<L: IntLanes>() -> usize {
@@ -45,9 +45,7 @@ impl Tile {
         unsafe {
             match rows {
                 1 => self.sums::<L, W, 1, 2>(0),
-                2 => self.sums::<L, W, 2, 2>(0),
-                3 => self.sums::<L, W, 3, 2>(0),
-                _ => self.columns::<L, W, 4>(),
+                _ => self.sums::<L, W, 2, 2>(0),
             }
         }
     }
@@ -61,7 +59,10 @@ impl Tile {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match rows {
-                ..=4 => self.few::<L, W>(rows),
+                1 => self.sums::<L, W, 1, 2>(0),
+                2 => self.sums::<L, W, 2, 2>(0),
+                3 => self.sums::<L, W, 3, 2>(0),
+                4 => self.columns::<L, W, 4>(),
                 5 => self.columns::<L, W, 5>(),
                 6 => self.columns::<L, W, 6>(),
                 _ if !L::Floats::WIDE => unreachable!("more rows than a tile has"),
@@ -102,10 +103,7 @@ impl Tile {
                 }
             }
             for block in 0..self.blocks {
-                let at = BlockAt {
-                    from: self.from.wrapping_add(block / W::SUPER * W::BYTES),
-                    index: block % W::SUPER,
-                };
+                let at = BlockAt { from: self.from.wrapping_add(block / W::SUPER * W::BYTES), index: block % W::SUPER };
                 if first == 0 {
                     let share = W::BYTES / W::SUPER;
                     prefetch(at.from.wrapping_add(at.index * share + AHEAD), share);

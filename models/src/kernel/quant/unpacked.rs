@@ -1,5 +1,7 @@
 //! A few blocks of a panel, unpacked to pairs of integers and `f32` scales, for many rows of activations.
 
+use std::mem::MaybeUninit;
+
 use super::{BlockAt, GROUPS, IntLanes, Lanes, PAIRS, QuantForm, STEPS};
 use crate::kernel::layout::PANEL;
 
@@ -15,21 +17,21 @@ struct Block {
     minima: [f32; 2 * PANEL],
 }
 
-/// Working memory for unpacked blocks.
-pub(super) struct Scratch([Block; CHUNK]);
+/// Working memory for unpacked blocks, written before it is read and too large to clear in every region.
+pub(super) struct Scratch(MaybeUninit<[Block; CHUNK]>);
 
 /// The form of unpacked blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Unpacked<const HALVES: bool, const MIN: bool>;
 
 impl Scratch {
-    pub(super) fn new() -> Box<Self> {
-        Box::new(Self([Block { pairs: [0; _], scales: [0.0; _], minima: [0.0; _] }; CHUNK]))
+    pub(super) fn new() -> Self {
+        Self(MaybeUninit::uninit())
     }
 
     /// Address of the blocks, as [`Unpacked`] reads them.
     pub(super) fn from(&self) -> *const u8 {
-        (&raw const self.0).cast()
+        self.0.as_ptr().cast()
     }
 
     /// Unpacks `count` blocks, the first of which is block `first` behind `from`.
@@ -39,23 +41,28 @@ impl Scratch {
     /// a panel of form `W`.
     #[inline(always)]
     pub(super) unsafe fn fill<L: IntLanes, W: QuantForm>(&mut self, from: *const u8, first: usize, count: usize) {
-        for (index, to) in self.0[..count].iter_mut().enumerate() {
-            let index = first + index;
+        for block in 0..count {
+            let index = first + block;
             let at = BlockAt { from: from.wrapping_add(index / W::SUPER * W::BYTES), index: index % W::SUPER };
             for vector in 0..2 {
-                // SAFETY: guaranteed by the caller; a block has room for two vectors per pair and half.
+                // SAFETY: guaranteed by the caller; a block has room for two vectors per pair and half. The memory
+                // may be uninitialized, so that no reference to it is created.
                 unsafe {
+                    let to = self.0.as_mut_ptr().cast::<Block>().add(block);
                     for group in 0..GROUPS {
                         for step in 0..STEPS {
-                            let to = to.pairs.as_mut_ptr().add((group * STEPS + step) * PANEL + vector * 16);
-                            W::pairs::<L>(at, vector, group, step as u32).store(to);
+                            let pairs = (&raw mut (*to).pairs).cast::<u32>();
+                            let offset = (group * STEPS + step) * PANEL + vector * 16;
+                            W::pairs::<L>(at, vector, group, step as u32).store(pairs.add(offset));
                         }
                     }
                     for half in 0..if W::HALVES { 2 } else { 1 } {
                         let offset = half * PANEL + vector * 16;
-                        W::scale::<L>(at, vector, half).store(to.scales.as_mut_ptr().add(offset));
+                        let scales = (&raw mut (*to).scales).cast::<f32>();
+                        W::scale::<L>(at, vector, half).store(scales.add(offset));
                         if W::MIN {
-                            W::minimum::<L>(at, vector, half).store(to.minima.as_mut_ptr().add(offset));
+                            let minima = (&raw mut (*to).minima).cast::<f32>();
+                            W::minimum::<L>(at, vector, half).store(minima.add(offset));
                         }
                     }
                 }
@@ -85,6 +92,12 @@ impl<const HALVES: bool, const MIN: bool> QuantForm for Unpacked<HALVES, MIN> {
     #[inline(always)]
     unsafe fn minimum<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats {
         // SAFETY: guaranteed by the caller.
-        unsafe { L::Floats::load(at.word(std::mem::offset_of!(Block, minima), 2, half, vector).cast()) }
+        unsafe {
+            if MIN {
+                L::Floats::load(at.word(std::mem::offset_of!(Block, minima), 2, half, vector).cast())
+            } else {
+                L::Floats::splat(0.0)
+            }
+        }
     }
 }
