@@ -25,8 +25,8 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
         Device::Cpu => cpu_backend(config, checkpoint, team),
         Device::Cuda(ordinal) => gpu_backend(config, checkpoint, ordinal, team),
         // Asking for f32 is asking for the reference numbers, which only the CPU computes.
-        Device::Auto if config.device.arithmetic == Some(Arithmetic::F32) => {
-            tracing::info!("--arithmetic f32 is not available on a GPU; computing on the CPU");
+        Device::Auto if matches!(config.device.arithmetic, Some(Arithmetic::F32 | Arithmetic::Int16)) => {
+            tracing::info!("this --arithmetic is not available on a GPU; computing on the CPU");
             cpu_backend(config, checkpoint, team)
         }
         Device::Auto => match gpu_backend(config, checkpoint, 0, Arc::clone(&team)) {
@@ -46,8 +46,10 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
 
 /// Refuses an arithmetic that the named device does not have.
 fn check(config: DeviceConfig) -> anyhow::Result<()> {
-    if let (Device::Cuda(_), Some(Arithmetic::F32)) = (config.device, config.arithmetic) {
-        anyhow::bail!("--arithmetic f32: a GPU computes in bf16; omit the flag or use --device cpu");
+    if let (Device::Cuda(_), Some(arithmetic @ (Arithmetic::F32 | Arithmetic::Int16))) =
+        (config.device, config.arithmetic)
+    {
+        anyhow::bail!("--arithmetic {arithmetic}: a GPU computes in bf16; omit the flag or use --device cpu");
     }
     Ok(())
 }
@@ -57,6 +59,7 @@ fn check(config: DeviceConfig) -> anyhow::Result<()> {
 enum Rounding {
     F32 = 0,
     Bf16 = 1,
+    Int16 = 3,
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU has it"))]
     Gpu = 2,
 }
@@ -73,6 +76,7 @@ fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
     let rounding = match arithmetic {
         Arithmetic::F32 => Rounding::F32,
         Arithmetic::Bf16 => Rounding::Bf16,
+        Arithmetic::Int16 => Rounding::Int16,
     };
     let generation = generation(checkpoint, rounding);
     let backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Bytes(config.kv_bytes))?;
@@ -132,8 +136,11 @@ mod tests {
     #[test]
     fn a_gpu_refuses_f32() {
         let check = |device, arithmetic| check(DeviceConfig::of(device).with(arithmetic));
-        let refused = check(Device::Cuda(1), Some(Arithmetic::F32));
-        assert!(refused.is_err_and(|error| error.to_string().starts_with("--arithmetic f32: a GPU computes in bf16")));
+        for arithmetic in [Arithmetic::F32, Arithmetic::Int16] {
+            let error = check(Device::Cuda(1), Some(arithmetic)).map_err(|error| error.to_string());
+            let expected = format!("--arithmetic {arithmetic}: a GPU computes in bf16");
+            assert!(error.is_err_and(|error| error.starts_with(&expected)));
+        }
         for arithmetic in [None, Some(Arithmetic::Bf16)] {
             assert!(check(Device::Cuda(0), arithmetic).is_ok(), "{arithmetic:?}");
         }

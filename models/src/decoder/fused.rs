@@ -54,7 +54,7 @@ impl FusedProjections {
         let views = named.iter().map(|(name, out)| view(weights, name, &[*out, inn])).collect::<Result<Vec<_>, _>>()?;
         let widths: Vec<_> = named.iter().map(|(_, out)| *out).collect();
         let same = views.windows(2).all(|pair| pair[0].kind == pair[1].kind);
-        let parts: Vec<_> = if same && Packed::keeps(views[0].kind) {
+        let parts: Vec<_> = if same {
             let bytes = views.iter().map(|view| &*view.bytes).collect::<Vec<_>>().concat();
             vec![Packed::from_ggml(views[0].kind, &bytes, widths.iter().sum(), inn)?]
         } else {

@@ -60,8 +60,7 @@ impl Decoder {
         Self::load_with(weights, team, Arithmetic::F32)
     }
 
-    /// Loads a checkpoint like [`load`](Self::load), with the given arithmetic for the matrix multiplications of
-    /// the layers.
+    /// Loads a checkpoint like [`load`](Self::load), with the given arithmetic for the matrix multiplications.
     ///
     /// # Errors
     /// The same as for [`load`](Self::load).
@@ -71,9 +70,13 @@ impl Decoder {
         let vocab = config.vocab;
         let hidden = config.hidden;
         let heads = HeadLayout { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
-        let layer = |index| DecoderLayer::load(weights, &config, arithmetic, index);
+        let layer = |index| {
+            let layer = DecoderLayer::load(weights, &config, arithmetic, index);
+            weights.release();
+            layer
+        };
         let layers = (0..config.layers).map(layer).collect::<Result<_, _>>()?;
-        Ok(Self {
+        let decoder = Self {
             embedding: matrix(weights, "model.embed_tokens.weight", vocab, hidden)?,
             layers,
             norm: vector(weights, "model.norm.weight", hidden)?,
@@ -89,7 +92,9 @@ impl Decoder {
             config,
             arithmetic,
             team,
-        })
+        };
+        weights.release();
+        Ok(decoder)
     }
 
     /// Replaces the base weights with others of the same shape and keeps the adapters. Old and new weights are in

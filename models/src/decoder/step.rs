@@ -11,7 +11,7 @@ use crate::adapter::Site;
 use crate::batch::{BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits};
 use crate::kernel::attention::Queries;
 use crate::kernel::lanes::Stored;
-use crate::kernel::{Team, matmul, rms_norm, silu_mul};
+use crate::kernel::{Team, rms_norm, silu_mul};
 
 /// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 4;
@@ -176,7 +176,7 @@ impl Decoder {
 
     /// Computes final norm and vocabulary projection for the requested positions.
     pub(super) fn project_logits(&mut self, batch: &ForwardBatch, logits: &mut Logits) {
-        let Self { config, team, scratch, clock, .. } = self;
+        let Self { config, team, scratch, clock, arithmetic, .. } = self;
         let rows = logits.rows();
         let wanted = batch.rows().iter().flat_map(|row| match row.want {
             // An empty range keeps the order of rows: each logit row belongs to the next wanted position.
@@ -189,7 +189,7 @@ impl Decoder {
         }
         // A tied model stores one matrix, which was packed for lookups and multiplications alike.
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        matmul(team, &scratch.normed[..rows * config.hidden], rows, head, logits.as_mut_slice());
+        arithmetic.project(team, &scratch.normed[..rows * config.hidden], rows, head, logits.as_mut_slice());
         clock.lap(StepPhase::Head);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn view<'a>(weights: &'a Weights, name: &str, shape: &[usize]) -> Res
     Ok(view)
 }
 
-/// Matrix of the expected shape, kept compact where its kind allows it.
+/// Matrix of the expected shape, in the compact kind of its checkpoint.
 pub(crate) fn matrix(weights: &Weights, name: &str, out: usize, inn: usize) -> Result<Packed, ModelError> {
     pack(&view(weights, name, &[out, inn])?)
 }
@@ -24,13 +24,7 @@ pub(crate) fn vector(weights: &Weights, name: &str, len: usize) -> Result<Vec<f3
     view(weights, name, &[len])?.to_f32()
 }
 
-/// Packs a matrix in the compact kind of its checkpoint where the matrix multiplication supports it, and in `f32`
-/// otherwise.
+/// Packs a matrix in the compact kind of its checkpoint.
 pub(crate) fn pack(view: &TensorView<'_>) -> Result<Packed, ModelError> {
-    let out = view.shape[0];
-    let inn = view.shape[1];
-    if Packed::keeps(view.kind) {
-        return Packed::from_ggml(view.kind, &view.bytes, out, inn);
-    }
-    Ok(Packed::from_f32(&view.to_f32()?, out, inn))
+    Packed::from_ggml(view.kind, &view.bytes, view.shape[0], view.shape[1])
 }

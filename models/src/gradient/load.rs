@@ -38,6 +38,9 @@ impl<'a> Loader<'a> {
                 "all weights are trained in f32: arithmetic in bf16 needs frozen weights with an adapter".to_owned(),
             ));
         }
+        if arithmetic == Arithmetic::Int16 {
+            return Err(ModelError::Input("arithmetic in int16 is for serving: train in f32 or bf16".to_owned()));
+        }
         if let Tune::Lora(lora) = tune {
             lora.check(weights.config())?;
             seed = lora.seed;

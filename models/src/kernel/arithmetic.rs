@@ -5,12 +5,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::isa::Isa;
 use super::matmul::{matmul, matmul_add};
+use super::matmul_output::Finish;
+use super::quant::product as integer_product;
 use super::{Brain, Packed, Team};
 
 /// Arithmetic of matrix multiplications with frozen weights: those of a serving decoder's layers, and those
 /// underneath a trained adapter, forward and backward. Everything else always uses `f32`: embedding and vocabulary
-/// projection, adapters, trained weights and their gradients, norms, attention and loss.
+/// projection (but for [`Int16`](Self::Int16)), adapters, trained weights and their gradients, norms, attention and
+/// loss.
 ///
 /// Independent of the format in which a trained adapter is saved, which is a
 /// [`Precision`](crate::gradient::Precision).
@@ -26,6 +30,10 @@ pub enum Arithmetic {
     /// of a quantized model, which is bound by reading weights, may be slower. Log-probabilities differ by the
     /// rounding: an engine and a learner that must agree need the same arithmetic.
     Bf16,
+    /// Quantized weights as stored in the checkpoint, activations rounded to 16-bit integers with a scale per 32, sums
+    /// exact in blocks of 32 and in `f32` beyond. Includes the vocabulary projection. Weights that are not quantized
+    /// are multiplied in `f32`. Only for serving: a gradient through rounded activations is not defined.
+    Int16,
 }
 
 /// A matrix in the form that its arithmetic multiplies.
@@ -33,14 +41,24 @@ pub enum Arithmetic {
 pub(crate) enum Matrix {
     Exact(Packed),
     Rounded(Brain),
+    Integer(Packed),
 }
 
 impl Arithmetic {
     /// Prepares a weight matrix.
     pub(crate) fn matrix(self, weight: Packed) -> Matrix {
         match self {
-            Self::F32 => Matrix::Exact(weight),
+            Self::Int16 if weight.is_quantized() => Matrix::Integer(weight),
+            Self::F32 | Self::Int16 => Matrix::Exact(weight),
             Self::Bf16 => Matrix::Rounded(Brain::of(&weight)),
+        }
+    }
+
+    /// Computes the vocabulary projection `y = x · Wᵀ`, with x of shape (m, in).
+    pub(crate) fn project(self, team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32]) {
+        match self {
+            Self::Int16 if w.is_quantized() => integer_product(Isa::best(), team, x, m, w, y, Finish::Set),
+            _ => matmul(team, x, m, w, y),
         }
     }
 
@@ -48,7 +66,7 @@ impl Arithmetic {
     pub(crate) fn pair(self, weight: Packed) -> [Matrix; 2] {
         let transposed = match self {
             // Transposed in f32: a quantized block runs along the inputs and cannot be transposed without loss.
-            Self::F32 => Matrix::Exact(weight.transposed()),
+            Self::F32 | Self::Int16 => Matrix::Exact(weight.transposed()),
             Self::Bf16 => Matrix::Rounded(Brain::transposed(&weight)),
         };
         [self.matrix(weight), transposed]
@@ -60,6 +78,7 @@ impl fmt::Display for Arithmetic {
         f.write_str(match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+            Self::Int16 => "int16",
         })
     }
 }
@@ -71,7 +90,8 @@ impl FromStr for Arithmetic {
         match text {
             "f32" => Ok(Self::F32),
             "bf16" => Ok(Self::Bf16),
-            _ => Err("`f32` or `bf16`"),
+            "int16" => Ok(Self::Int16),
+            _ => Err("`f32`, `bf16` or `int16`"),
         }
     }
 }
@@ -80,7 +100,7 @@ impl Matrix {
     /// Number of rows.
     pub(crate) fn out(&self) -> usize {
         match self {
-            Self::Exact(packed) => packed.out(),
+            Self::Exact(packed) | Self::Integer(packed) => packed.out(),
             Self::Rounded(brain) => brain.out(),
         }
     }
@@ -88,7 +108,7 @@ impl Matrix {
     /// Number of columns.
     pub(crate) fn inn(&self) -> usize {
         match self {
-            Self::Exact(packed) => packed.inn(),
+            Self::Exact(packed) | Self::Integer(packed) => packed.inn(),
             Self::Rounded(brain) => brain.inn(),
         }
     }
@@ -96,7 +116,7 @@ impl Matrix {
     /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Exact(packed) => packed.bytes(),
+            Self::Exact(packed) | Self::Integer(packed) => packed.bytes(),
             Self::Rounded(brain) => brain.bytes(),
         }
     }
@@ -106,6 +126,7 @@ impl Matrix {
         match self {
             Self::Exact(packed) => matmul(team, x, m, packed, y),
             Self::Rounded(brain) => brain.matmul(team, x, m, y),
+            Self::Integer(packed) => integer_product(Isa::best(), team, x, m, packed, y, Finish::Set),
         }
     }
 
@@ -114,6 +135,7 @@ impl Matrix {
         match self {
             Self::Exact(packed) => matmul_add(team, x, m, packed, y),
             Self::Rounded(brain) => brain.matmul_add(team, x, m, y),
+            Self::Integer(packed) => integer_product(Isa::best(), team, x, m, packed, y, Finish::Add),
         }
     }
 }
@@ -124,12 +146,12 @@ mod tests {
 
     #[test]
     fn arithmetics_are_read_and_written() {
-        for (text, arithmetic) in [("f32", Arithmetic::F32), ("bf16", Arithmetic::Bf16)] {
+        for (text, arithmetic) in [("f32", Arithmetic::F32), ("bf16", Arithmetic::Bf16), ("int16", Arithmetic::Int16)] {
             assert_eq!(text.parse(), Ok(arithmetic));
             assert_eq!(arithmetic.to_string(), text);
         }
         for text in ["", "F32", "f16", "bf16 "] {
-            assert_eq!(text.parse::<Arithmetic>(), Err("`f32` or `bf16`"), "{text}");
+            assert_eq!(text.parse::<Arithmetic>(), Err("`f32`, `bf16` or `int16`"), "{text}");
         }
     }
 }

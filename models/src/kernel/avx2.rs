@@ -2,8 +2,10 @@
 
 use std::arch::x86_64::*;
 
+use super::isa::Isa;
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
 use super::matmul::{PanelSource, TileKernel};
+use super::quant::unpack as unpack_super;
 
 pub(super) struct Avx2;
 
@@ -40,12 +42,13 @@ impl TileKernel for Avx2 {
 
 /// Unpacks the weights into the scratch and returns the scratch.
 unsafe fn unpack(source: PanelSource) -> *const f32 {
-    let PanelSource { form, from, k, scratch, .. } = source;
+    let PanelSource { form, from, skipped, k, scratch, .. } = source;
     // SAFETY: the source matches the contract of its fields.
     unsafe {
         match form {
             Form::F32 | Form::F16 => halves::<false>(from, k, scratch),
             Form::Bf16 => halves::<true>(from, k, scratch),
+            Form::Super(_) => unpack_super(Isa::Avx2, form, (from, skipped), k / BLOCK, scratch),
             Form::Block(block) => {
                 for index in 0..k / BLOCK {
                     unpack_block(block, from.add(index * block.bytes()), scratch.add(index * BLOCK * PANEL));

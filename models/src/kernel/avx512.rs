@@ -5,9 +5,11 @@
 
 use std::arch::x86_64::*;
 
+use super::isa::Isa;
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
 use super::matmul::{PanelSource, TileKernel};
 use super::prefetch::prefetch_line;
+use super::quant::unpack as unpack_super;
 
 pub(super) struct Avx512;
 
@@ -35,6 +37,12 @@ impl TileKernel for Avx512 {
                 Form::F32 => tile_rows::<Floats>(source, rows, x, stride, acc),
                 Form::F16 => tile_rows::<Halves<false>>(source, rows, x, stride, acc),
                 Form::Bf16 => tile_rows::<Halves<true>>(source, rows, x, stride, acc),
+                Form::Super(_) => {
+                    let PanelSource { form, from, skipped, k, scratch, .. } = source;
+                    unpack_super(Isa::Avx512, form, (from, skipped), k / BLOCK, scratch);
+                    let source = PanelSource { form: Form::F32, from: scratch.cast(), keep: false, ..source };
+                    tile_rows::<Floats>(source, rows, x, stride, acc);
+                }
                 Form::Block(block) => match (block.bits, block.min) {
                     (Four, false) => tile_rows::<Nibbles<false, false>>(source, rows, x, stride, acc),
                     (Four, true) => tile_rows::<Nibbles<true, false>>(source, rows, x, stride, acc),

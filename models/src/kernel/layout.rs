@@ -13,6 +13,8 @@
 //! | 4-bit quants | 512 | per 8 input indices and output a `u32`, its nibble `j` for index `j` |
 //!
 //! The nibble order lets one 64-byte load feed 16 outputs at 8 input indices with one shift each.
+//!
+//! Forms with super-blocks are laid out by the files of [`quant`](super::quant), with the same nibbles.
 
 use half::{bf16, f16};
 
@@ -28,6 +30,19 @@ pub(crate) enum Form {
     F16,
     Bf16,
     Block(BlockForm),
+    Super(SuperForm),
+}
+
+/// Forms whose panels are laid out by [`quant`](super::quant), mostly in super-blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SuperForm {
+    Q2K,
+    Q3K,
+    Q4K,
+    Q5K,
+    Q6K,
+    Iq4Nl,
+    Iq4Xs,
 }
 
 /// Blocks of [`BLOCK`] quants with a scale: `w = scale · (q - offset) + min`.
@@ -55,24 +70,41 @@ impl Form {
             Self::F32 => inn * PANEL * 4,
             Self::F16 | Self::Bf16 => inn * PANEL * 2,
             Self::Block(block) => inn / BLOCK * block.bytes(),
+            Self::Super(form) => inn / form.len() * form.bytes(),
         }
+    }
+
+    /// Location of input index `start`, a multiple of [`BLOCK`] in the quantized forms: an offset in a panel, and the
+    /// number of blocks from there on, which is not 0 inside a super-block.
+    pub(crate) fn locate(self, start: usize) -> (usize, usize) {
+        match self {
+            Self::Super(form) => (start / form.len() * form.bytes(), start % form.len() / BLOCK),
+            form => (form.panel_bytes(start), 0),
+        }
+    }
+}
+
+impl SuperForm {
+    /// Number of input indices of a super-block.
+    pub(crate) fn len(self) -> usize {
+        if self == Self::Iq4Nl { BLOCK } else { 8 * BLOCK }
     }
 }
 
 impl BlockForm {
     /// Offset of the high bits, after scales and minima.
-    pub(crate) fn high(self) -> usize {
+    pub(crate) const fn high(self) -> usize {
         if self.min { 128 } else { 64 }
     }
 
     /// Offset of the quants.
-    pub(crate) fn quants(self) -> usize {
-        self.high() + if self.bits == Bits::Five { 128 } else { 0 }
+    pub(crate) const fn quants(self) -> usize {
+        self.high() + if matches!(self.bits, Bits::Five) { 128 } else { 0 }
     }
 
     /// Size of one block of a panel, in bytes.
-    pub(crate) fn bytes(self) -> usize {
-        self.quants() + if self.bits == Bits::Eight { 1024 } else { 512 }
+    pub(crate) const fn bytes(self) -> usize {
+        self.quants() + if matches!(self.bits, Bits::Eight) { 1024 } else { 512 }
     }
 
     /// Offset subtracted from a stored quant.
@@ -82,17 +114,6 @@ impl BlockForm {
             Bits::Five if !self.min => 16,
             _ => 0,
         }
-    }
-
-    /// Size of one block of one output in GGML's layout, in bytes.
-    pub(crate) fn ggml_bytes(self) -> usize {
-        let scales = if self.min { 4 } else { 2 };
-        scales
-            + match self.bits {
-                Bits::Four => 16,
-                Bits::Five => 20,
-                Bits::Eight => 32,
-            }
     }
 
     /// Moves one GGML block of output `lane` into the panel block `to`, which must be zero where nothing has been

@@ -31,8 +31,11 @@ const CHUNK: usize = 192;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PanelSource {
     pub(super) form: Form,
-    /// First byte of the first input index, aligned to 64 except in F32.
+    /// First byte of the first input index, aligned to 64 except in F32. With super-blocks, first byte of the
+    /// super-block that has the index.
     pub(super) from: *const u8,
+    /// Number of blocks before the first input index in its super-block.
+    pub(super) skipped: usize,
     /// Number of input indices; whole blocks in block forms.
     pub(super) k: usize,
     /// Room for `k` indices as `[k][PANEL]` in `f32`, aligned to 64. Unused with form F32 if the kernel is not
@@ -144,15 +147,12 @@ impl MatmulTask<'_> {
         let form = self.w.form();
         range.for_each(|row| self.target.prefetch(row, panel));
         scratch.sums[..rows * PANEL].fill(0.0);
-        let chunk = chunk_len::<K>(rows, inn);
-        let mut from = self.w.panel(panel);
-        let mut start = 0;
-        while start < inn {
+        let chunk = chunk_len::<K>(form, rows, inn);
+        let panel_bytes = self.w.panel(panel);
+        for start in (0..inn).step_by(chunk) {
             let k = chunk.min(inn - start);
-            let (part, rest) = from.split_at(form.panel_bytes(k));
             let x = &self.x[first * inn + start..(first + rows - 1) * inn + start + k];
-            chunk_product::<K>(form, part, k, x, inn, rows, scratch);
-            (from, start) = (rest, start + k);
+            chunk_product::<K>(form, panel_bytes, start, k, x, inn, rows, scratch);
         }
         // SAFETY: the result has the rows and panels of the multiplication, and each unit its own.
         unsafe { self.target.take(first, panel, &scratch.sums[..rows * PANEL]) };
@@ -160,38 +160,45 @@ impl MatmulTask<'_> {
 }
 
 /// Number of input indices unpacked at once, for units of `rows` rows.
-fn chunk_len<K: TileKernel>(rows: usize, inn: usize) -> usize {
+fn chunk_len<K: TileKernel>(form: Form, rows: usize, inn: usize) -> usize {
     match rows {
         // Needs no scratch, and the sums stay in registers throughout.
-        _ if K::FUSED && rows <= K::TILE => inn,
+        _ if K::FUSED && rows <= K::TILE && !matches!(form, Form::Super(_)) => inn.max(1),
         // Short enough that the CPU unpacks the next chunk while it waits for this chunk's dependency chain.
         1 | 2 => BLOCK,
         _ => CHUNK,
     }
 }
 
-/// Adds the products with `k` input indices of a panel to the sums. `x` starts at the first row's first index.
+/// Adds the products with the `k` input indices of a panel from `start` on to the sums. `x` starts at the first row's
+/// activation for `start`.
+#[allow(clippy::too_many_arguments, reason = "two operands with their shapes, and the result")]
 fn chunk_product<K: TileKernel>(
     form: Form,
-    chunk: &[u8],
+    panel: &[u8],
+    start: usize,
     k: usize,
     x: &[f32],
     stride: usize,
     rows: usize,
     scratch: &mut UnitScratch,
 ) {
-    debug_assert!(chunk.as_ptr().addr().is_multiple_of(64) && x.len() == (rows - 1) * stride + k);
-    if !K::FUSED {
-        prefetch(chunk.as_ptr_range().end, chunk.len());
+    let (offset, skipped) = form.locate(start);
+    let from = panel[offset..].as_ptr();
+    debug_assert!(from.addr().is_multiple_of(64) && x.len() == (rows - 1) * stride + k);
+    if !K::FUSED || matches!(form, Form::Super(_)) {
+        // Super-blocks are read in parts: their average size per index is close enough for a prefetch.
+        let each = panel.len() / stride.max(1);
+        prefetch(panel.as_ptr().wrapping_add((start + k) * each), k * each);
     }
     let tiles = rows.div_ceil(K::TILE);
     let scratch_weights = scratch.weights.as_mut_ptr().cast();
-    let mut source = PanelSource { form, from: chunk.as_ptr(), k, scratch: scratch_weights, keep: tiles > 1 };
+    let mut source = PanelSource { form, from, skipped, k, scratch: scratch_weights, keep: tiles > 1 };
     for tile in 0..tiles {
         let from = rows * tile / tiles;
         let to = rows * (tile + 1) / tiles;
         // SAFETY: `product` chose a K that the CPU supports; a panel starts at a cache line and so does each chunk,
-        // being whole blocks; the scratch is aligned and has room for ROWS rows and for CHUNK indices, which
+        // being whole blocks (or lies in a super-block that does); the scratch is aligned and has room for ROWS rows and for CHUNK indices, which
         // suffices unless a single tile bypasses it; x covers its rows, as asserted.
         unsafe {
             let sums = scratch.sums.as_mut_ptr().add(from * PANEL);
@@ -200,7 +207,7 @@ fn chunk_product<K: TileKernel>(
         // Plain floats also go through the scratch, which never leaves the first-level cache: a tenth more GFLOP/s
         // were measured.
         if K::FUSED || form != Form::F32 {
-            source = PanelSource { form: Form::F32, from: scratch_weights.cast(), keep: false, ..source };
+            source = PanelSource { form: Form::F32, from: scratch_weights.cast(), skipped: 0, keep: false, ..source };
         }
     }
 }

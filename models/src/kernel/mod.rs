@@ -2,13 +2,11 @@
 //!
 //! Serving, parity tests and training share one numerics by default: activations and sums are `f32`; weights keep
 //! the compact form of the checkpoint and are unpacked inside the multiplication, piece by piece, into exactly the
-//! `f32` values that their dequantization defines. Integer multiplication with quantized activations would be
-//! faster on some machines, but gives each program that uses it (this server, a trainer, the reference) different
-//! logits, and was left out on purpose.
+//! `f32` values that their dequantization defines.
 //!
-//! The one exception must be requested ([`Arithmetic`](arithmetic::Arithmetic)): the layers' weights in brain
-//! floats ([`brain`], bf16 with sums in `f32`), which halves the time of multiplications with many rows on CPUs
-//! with the instruction.
+//! Two exceptions must be requested ([`Arithmetic`](arithmetic::Arithmetic)): the layers' weights in brain floats
+//! ([`brain`], bf16 with sums in `f32`), which halves the time of multiplications with many rows on CPUs with the
+//! instruction, and activations in 16-bit integers over quantized weights (`quant`).
 
 pub mod arithmetic;
 pub mod attention;
@@ -26,6 +24,8 @@ mod avx2;
 mod avx512;
 pub(crate) mod block;
 mod brain_dot;
+mod ggml_kind;
+mod int_lanes;
 pub(crate) mod isa;
 mod item_claims;
 pub(crate) mod lanes;
@@ -35,6 +35,7 @@ mod matmul_output;
 pub(crate) mod panel;
 mod portable;
 mod prefetch;
+mod quant;
 
 #[cfg(test)]
 mod brain_test;
@@ -42,8 +43,8 @@ mod brain_test;
 mod matmul_test;
 
 pub use brain::Brain;
-pub use candle_core::quantized::GgmlDType as GgmlKind;
 pub use elementwise::*;
+pub use ggml_kind::GgmlKind;
 pub use matmul::{matmul, matmul_add, matmul_map};
 pub use packed::Packed;
 pub use team::Team;

@@ -5,12 +5,14 @@ use std::fmt;
 use bytemuck::{Pod, Zeroable};
 
 use super::GgmlKind;
-use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL, bhalf_at, half_at};
+use super::lanes::LANES;
+use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL, SuperForm, bhalf_at, half_at};
+use super::quant::unpack_vector;
 use crate::ModelError;
 
 /// A weight matrix W of shape (out, in), for `y = x · Wᵀ`.
 ///
-/// Stored in the checkpoint's format (32, 16, 8, 5 or 4 bits per weight), only reordered; see [`super::matmul()`].
+/// Stored in the checkpoint's format (32 to 2 bits per weight), only reordered; see [`super::matmul()`].
 pub struct Packed {
     out: usize,
     inn: usize,
@@ -55,15 +57,11 @@ impl Packed {
     }
 
     /// Packs a tensor of a GGUF or safetensors file: `bytes` holds `out` rows of `inn` weights in GGML's layout of
-    /// `kind`, little-endian. F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 keep their size.
+    /// `kind`, little-endian. The weights keep their size within 4 %, besides padding to whole panels of 32 rows.
     ///
     /// # Errors
-    /// [`ModelError::Input`] for other kinds (dequantize them and use [`from_f32`](Self::from_f32)), when `inn` is
-    /// not a multiple of the kind's block, and when `bytes` has the wrong length.
+    /// [`ModelError::Input`] when `inn` is not a multiple of the kind's block, and when `bytes` has the wrong length.
     pub fn from_ggml(kind: GgmlKind, bytes: &[u8], out: usize, inn: usize) -> Result<Self, ModelError> {
-        let Some(form) = Self::form_of(kind) else {
-            return Err(ModelError::Input(format!("{kind:?} weights must be dequantized before packing")));
-        };
         if !inn.is_multiple_of(kind.block_size()) {
             return Err(ModelError::Input(format!("{kind:?} weights need rows of whole blocks, not {inn} values")));
         }
@@ -74,30 +72,37 @@ impl Packed {
                 "{kind:?} weights of shape ({out}, {inn}) need {expected} bytes, not {found}"
             )));
         }
+        let form = Self::form_of(kind);
         Ok(match form {
-            Form::Block(block) => Self::from_blocks(bytes, out, inn, block),
-            form => Self::from_values(bytes, out, inn, form),
+            Form::F32 | Form::F16 | Form::Bf16 => Self::from_values(bytes, out, inn, form),
+            Form::Block(block) => {
+                Self::from_blocks(bytes, (out, inn), form, kind, &|from, to, lane| block.pack(from, to, lane))
+            }
+            Form::Super(block) => {
+                Self::from_blocks(bytes, (out, inn), form, kind, &|from, to, lane| block.pack(from, to, lane))
+            }
         })
     }
 
-    /// Returns `true` if [`from_ggml`](Self::from_ggml) keeps weights of `kind` compact.
-    pub fn keeps(kind: GgmlKind) -> bool {
-        Self::form_of(kind).is_some()
-    }
-
-    fn form_of(kind: GgmlKind) -> Option<Form> {
-        let block = |bits, min| Some(Form::Block(BlockForm { bits, min }));
+    fn form_of(kind: GgmlKind) -> Form {
+        let block = |bits, min| Form::Block(BlockForm { bits, min });
         match kind {
-            GgmlKind::F32 => Some(Form::F32),
-            GgmlKind::F16 => Some(Form::F16),
-            GgmlKind::BF16 => Some(Form::Bf16),
+            GgmlKind::F32 => Form::F32,
+            GgmlKind::F16 => Form::F16,
+            GgmlKind::BF16 => Form::Bf16,
             // GGML's `_0` types are symmetric around zero; its `_1` types store a minimum per block.
             GgmlKind::Q4_0 => block(Bits::Four, false),
             GgmlKind::Q4_1 => block(Bits::Four, true),
             GgmlKind::Q5_0 => block(Bits::Five, false),
             GgmlKind::Q5_1 => block(Bits::Five, true),
             GgmlKind::Q8_0 => block(Bits::Eight, false),
-            _ => None,
+            GgmlKind::Q2K => Form::Super(SuperForm::Q2K),
+            GgmlKind::Q3K => Form::Super(SuperForm::Q3K),
+            GgmlKind::Q4K => Form::Super(SuperForm::Q4K),
+            GgmlKind::Q5K => Form::Super(SuperForm::Q5K),
+            GgmlKind::Q6K => Form::Super(SuperForm::Q6K),
+            GgmlKind::Iq4Nl => Form::Super(SuperForm::Iq4Nl),
+            GgmlKind::Iq4Xs => Form::Super(SuperForm::Iq4Xs),
         }
     }
 
@@ -124,17 +129,27 @@ impl Packed {
         packed
     }
 
-    fn from_blocks(bytes: &[u8], out: usize, inn: usize, block: BlockForm) -> Self {
-        let mut packed = Self::empty(out, inn, Form::Block(block));
+    /// Packs blocks of `kind`, each by `pack(block, place in the panel, lane)`.
+    fn from_blocks(
+        bytes: &[u8],
+        (out, inn): (usize, usize),
+        form: Form,
+        kind: GgmlKind,
+        pack: &(dyn Fn(&[u8], &mut [u8], usize) + Sync),
+    ) -> Self {
+        let mut packed = Self::empty(out, inn, form);
         if inn == 0 {
             return packed;
         }
-        let panel_bytes = packed.form.panel_bytes(inn);
+        let panel_bytes = form.panel_bytes(inn);
+        let place = form.panel_bytes(kind.block_size());
+        let row_bytes = inn / kind.block_size() * kind.type_size();
         let data = bytemuck::cast_slice_mut::<CacheLine, u8>(&mut packed.lines);
-        for (row, blocks) in bytes.chunks_exact(inn / BLOCK * block.ggml_bytes()).enumerate() {
-            let panel = &mut data[row / PANEL * panel_bytes..][..panel_bytes];
-            for (from, to) in blocks.chunks_exact(block.ggml_bytes()).zip(panel.chunks_exact_mut(block.bytes())) {
-                block.pack(from, to, row % PANEL);
+        for (rows, panel) in bytes.chunks(row_bytes * PANEL).zip(data.chunks_exact_mut(panel_bytes)) {
+            for (lane, blocks) in rows.chunks_exact(row_bytes).enumerate() {
+                for (from, to) in blocks.chunks_exact(kind.type_size()).zip(panel.chunks_exact_mut(place)) {
+                    pack(from, to, lane);
+                }
             }
         }
         packed
@@ -172,9 +187,10 @@ impl Packed {
                 let value = if self.form == Form::F16 { half_at } else { bhalf_at };
                 into.iter_mut().zip(panel.chunks_exact(PANEL * 2)).for_each(|(to, at)| *to = value(at, lane));
             }
-            Form::Block(block) => {
-                for (to, from) in into.chunks_exact_mut(BLOCK).zip(panel.chunks_exact(block.bytes())) {
-                    to.iter_mut().enumerate().for_each(|(k, to)| *to = block.value(from, k, lane));
+            Form::Block(_) | Form::Super(_) => {
+                for (index, to) in into.chunks_exact_mut(BLOCK).enumerate() {
+                    let values = unpack_vector(self.form, panel, index, lane / LANES);
+                    to.iter_mut().zip(values).for_each(|(to, values)| *to = values[lane % LANES]);
                 }
             }
         }
@@ -197,6 +213,12 @@ impl Packed {
         packed
     }
 
+    /// Returns `true` if the weights are small integers with scales.
+    pub(crate) fn is_quantized(&self) -> bool {
+        matches!(self.form, Form::Block(_) | Form::Super(_))
+    }
+
+    /// Storage form of the weights.
     pub(crate) fn form(&self) -> Form {
         self.form
     }

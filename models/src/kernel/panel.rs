@@ -30,7 +30,8 @@ fn run<K: TileKernel>(x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32])
     let rows = sums.len() / PANEL;
     assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
     assert!(rows == 0 || x.len() >= (rows - 1) * stride + k, "rows of activations");
-    let source = PanelSource { form: Form::F32, from: panel.as_ptr().cast(), k, scratch: ptr::null_mut(), keep: false };
+    let from = panel.as_ptr().cast();
+    let source = PanelSource { form: Form::F32, from, skipped: 0, k, scratch: ptr::null_mut(), keep: false };
     for (tile, sums) in sums.chunks_mut(K::TILE * PANEL).enumerate() {
         let x = &x[tile * K::TILE * stride..];
         // SAFETY: the CPU supports K; the panel is plain floats; x and the sums cover the rows, as asserted.

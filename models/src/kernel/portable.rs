@@ -1,7 +1,9 @@
 //! Kernels in plain loops, for CPUs without one of the explicitly supported instruction sets.
 
+use super::isa::Isa;
 use super::layout::{BLOCK, BlockForm, Form, PANEL, bhalf_at, half_at};
 use super::matmul::{PanelSource, TileKernel};
+use super::quant::unpack as unpack_super;
 
 pub(super) struct Portable;
 
@@ -36,6 +38,13 @@ impl TileKernel for Portable {
 
 /// Unpacks the weights into the scratch and returns the scratch.
 unsafe fn unpack(source: PanelSource) -> *const f32 {
+    if let Form::Super(_) = source.form {
+        // SAFETY: the source matches the contract of its fields.
+        unsafe {
+            unpack_super(Isa::Portable, source.form, (source.from, source.skipped), source.k / BLOCK, source.scratch);
+        }
+        return source.scratch;
+    }
     let bytes = source.form.panel_bytes(source.k);
     // SAFETY: the source matches the contract of its fields.
     let (from, into) = unsafe {
@@ -45,7 +54,7 @@ unsafe fn unpack(source: PanelSource) -> *const f32 {
         )
     };
     match source.form {
-        Form::F32 | Form::F16 => halves(from, into, half_at),
+        Form::F32 | Form::F16 | Form::Super(_) => halves(from, into, half_at),
         Form::Bf16 => halves(from, into, bhalf_at),
         Form::Block(block) => {
             for (from, into) in from.chunks_exact(block.bytes()).zip(into.chunks_exact_mut(BLOCK * PANEL)) {

@@ -40,6 +40,19 @@ impl Map {
         &self.memory
     }
 
+    /// Lets the system take back the pages read so far, which are read again from the file on the next access. Without
+    /// this, a loaded model would count twice: its repacked weights and the file.
+    pub(super) fn release(&self) {
+        #[cfg(unix)]
+        {
+            // SAFETY: the mapping is read-only and backed by the file, so that discarded pages come back unchanged.
+            let released = unsafe { self.memory.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+            if let Err(error) = released {
+                tracing::debug!(path = %self.path.display(), %error, "the system keeps the pages of a mapped file");
+            }
+        }
+    }
+
     pub(crate) fn corrupt(&self, reason: impl Into<String>) -> ModelError {
         ModelError::Corrupt { path: self.path.clone(), reason: reason.into() }
     }

@@ -106,6 +106,15 @@ impl Weights {
         }
     }
 
+    /// Lets the system take back the memory of tensors that were read; they are read again on the next access.
+    pub(crate) fn release(&self) {
+        match &self.source {
+            WeightsSource::Gguf(gguf) => gguf.release(),
+            WeightsSource::Safetensors(tensors) => tensors.release(),
+            WeightsSource::Memory(_) => {}
+        }
+    }
+
     /// GGUF file behind the weights, with its metadata. `None` for other sources.
     pub fn gguf(&self) -> Option<&Gguf> {
         match &self.source {

@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 
-use candle_core::quantized::{QStorage, QTensor};
-use candle_core::{Device, Shape};
 use half::{bf16, f16};
 use safetensors::Dtype;
 
 use crate::ModelError;
+use crate::kernel::Packed;
 
-pub(crate) use candle_core::quantized::GgmlDType as GgmlKind;
+pub(crate) use crate::kernel::GgmlKind;
 
 /// Raw bytes of a tensor, little-endian, row by row.
 #[derive(Debug, Clone)]
@@ -42,7 +41,7 @@ impl TensorView<'_> {
         let bytes = &self.bytes;
         let values = match floats(self.kind, bytes) {
             Some(values) => values,
-            None => dequantize(self.kind, &self.shape, bytes).map_err(|error| self.broken(&error.to_string()))?,
+            None => dequantize(self.kind, &self.shape, bytes)?,
         };
         if values.len() == self.len() {
             Ok(values)
@@ -90,21 +89,14 @@ pub(super) fn size_of(kind: GgmlKind, len: usize) -> Option<usize> {
     if len.is_multiple_of(block) { (len / block).checked_mul(kind.type_size()) } else { None }
 }
 
-fn dequantize(kind: GgmlKind, shape: &[usize], bytes: &[u8]) -> candle_core::Result<Vec<f32>> {
-    if size_of(kind, shape.iter().product()) != Some(bytes.len()) {
-        candle_core::bail!("{} bytes do not fill it", bytes.len());
-    }
-    // candle reads whole blocks in place and panics on misaligned ones; a block needs an alignment of at most 4.
-    let copy: Vec<u32>;
-    let mut aligned = bytes;
-    if !(bytes.as_ptr() as usize).is_multiple_of(align_of::<u32>()) {
-        let mut words = vec![0u32; bytes.len().div_ceil(4)];
-        bytemuck::cast_slice_mut::<u32, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
-        copy = words;
-        aligned = &bytemuck::cast_slice(&copy)[..bytes.len()];
-    }
-    let storage = QStorage::from_data(Cow::Borrowed(aligned), &Device::Cpu, kind)?;
-    QTensor::new(storage, Shape::from(shape))?.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()
+/// Values of a quantized tensor, by way of the form that multiplications use: one definition of each kind.
+fn dequantize(kind: GgmlKind, shape: &[usize], bytes: &[u8]) -> Result<Vec<f32>, ModelError> {
+    let inn = shape.last().copied().unwrap_or(1).max(1);
+    let rows = shape.iter().product::<usize>() / inn;
+    let packed = Packed::from_ggml(kind, bytes, rows, inn)?;
+    let mut values = vec![0.0; rows * inn];
+    values.chunks_exact_mut(inn).enumerate().for_each(|(row, values)| packed.row_f32(row, values));
+    Ok(values)
 }
 
 #[cfg(test)]
@@ -126,22 +118,25 @@ mod tests {
 
     #[test]
     fn k_quants_are_unpacked() {
-        use candle_core::Tensor;
+        use candle_core::quantized::{GgmlDType, QTensor};
+        use candle_core::{Device, Tensor};
         // A wave: two super-blocks of 256, with the bound that each kind's bits allow for values in -1..1.
         let wave: Vec<f32> = (0..512).map(|i| (i as f32 * 0.07).sin()).collect();
         let tensor = Tensor::from_slice(&wave, (2, 256), &Device::Cpu).unwrap();
         let kinds = [
-            (GgmlKind::Q2K, 0.4),
-            (GgmlKind::Q3K, 0.2),
-            (GgmlKind::Q4K, 0.08),
-            (GgmlKind::Q5K, 0.04),
-            (GgmlKind::Q6K, 0.03),
+            (GgmlKind::Q2K, GgmlDType::Q2K, 0.4),
+            (GgmlKind::Q3K, GgmlDType::Q3K, 0.2),
+            (GgmlKind::Q4K, GgmlDType::Q4K, 0.08),
+            (GgmlKind::Q5K, GgmlDType::Q5K, 0.04),
+            (GgmlKind::Q6K, GgmlDType::Q6K, 0.03),
         ];
-        for (kind, bound) in kinds {
-            let packed = QTensor::quantize(&tensor, kind).unwrap();
+        for (kind, candle, bound) in kinds {
+            let packed = QTensor::quantize(&tensor, candle).unwrap();
             let bytes = packed.data().unwrap();
             assert_eq!(size_of(kind, 512), Some(bytes.len()));
             let values = TensorView { kind, shape: vec![2, 256], bytes }.to_f32().unwrap();
+            let expected: Vec<f32> = packed.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            assert_eq!(values, expected, "{kind:?}");
             let worst = values.iter().zip(&wave).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(worst < bound && worst > 0.0, "{kind:?}: {worst}");
         }

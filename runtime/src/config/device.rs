@@ -24,8 +24,9 @@ pub struct DeviceArgs {
 
     /// Arithmetic of matrix multiplications with the layers' weights: `f32`, or `bf16` with sums in f32, which halves
     /// prefill time on CPUs with AVX512-BF16. With `bf16` the layers take 16 bits per weight whatever the checkpoint's
-    /// format, so that decoding few sequences of a quantized model may be slower. The default is f32 on the CPU; a GPU
-    /// always computes in bf16, so that `f32` with the device `auto` selects the CPU.
+    /// format, so that decoding few sequences of a quantized model may be slower. `int16` multiplies quantized weights
+    /// with activations in 16-bit integers, which is faster on the CPU. The default is f32 on the CPU; a GPU always
+    /// computes in bf16, so that `f32` or `int16` with the device `auto` selects the CPU.
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
     pub arithmetic: Option<Arithmetic>,
 

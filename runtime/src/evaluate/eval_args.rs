@@ -121,8 +121,8 @@ pub struct PolicyArgs {
     #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "auto")]
     device: Device,
 
-    /// Arithmetic of matrix multiplications with the layers' weights: `f32`, or `bf16` with sums in f32. `f32` with the
-    /// device `auto` selects the CPU.
+    /// Arithmetic of matrix multiplications with the layers' weights: `f32`, `bf16` with sums in f32, or `int16` with
+    /// activations in 16-bit integers. `f32` or `int16` with the device `auto` selects the CPU.
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC", conflicts_with = "mock")]
     arithmetic: Option<Arithmetic>,
 

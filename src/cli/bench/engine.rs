@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
     threads: usize,
 
-    /// Arithmetic of matrix multiplications with the layers' weights: `f32` or `bf16`.
+    /// Arithmetic of matrix multiplications with the layers' weights: `f32`, `bf16` or `int16`.
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC", default_value_t)]
     arithmetic: Arithmetic,
 

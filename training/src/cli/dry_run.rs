@@ -244,7 +244,8 @@ fn write_head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::R
     writeln!(out, "trained    {} values in {} tensors", learner.values().len(), learner.parameters().len())?;
     let arithmetic = match recipe.arithmetic {
         _ if learner.on_gpu() => "bf16 on a GPU, trained parameters in f32",
-        Arithmetic::F32 => "f32",
+        // A recipe with integers is refused when it is read.
+        Arithmetic::F32 | Arithmetic::Int16 => "f32",
         Arithmetic::Bf16 => "bf16 in matrix multiplications with frozen weights, f32 otherwise",
     };
     writeln!(out, "arithmetic {arithmetic}")

@@ -88,7 +88,11 @@ impl Recipe {
         )];
         let plain = self.arithmetic == Arithmetic::F32;
         let frozen = "applies to frozen weights only: without an adapter, all weights are trained in f32";
-        let arithmetic = [("arithmetic", plain || self.adapter.is_some(), frozen)];
+        let serving = "int16 is for serving only: training multiplies in f32 or bf16";
+        let arithmetic = [
+            ("arithmetic", plain || self.adapter.is_some(), frozen),
+            ("arithmetic", self.arithmetic != Arithmetic::Int16, serving),
+        ];
         let adapter = self.adapter.iter().flat_map(|adapter| {
             [
                 ("adapter.rank", adapter.rank > 0, "must be at least 1"),
@@ -472,6 +476,7 @@ mod tests {
         let whole = TEXT.replace(&TEXT[adapter], "");
         let error = Recipe::parse(&whole, Path::new("tiny.toml"), &["arithmetic=bf16".into()]).unwrap_err().to_string();
         assert!(error.starts_with("tiny.toml: arithmetic: applies to frozen weights only"), "{error}");
+        assert!(parse(&["arithmetic=int16"]).unwrap_err().to_string().contains("int16 is for serving only"));
     }
 
     #[test]

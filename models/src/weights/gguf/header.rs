@@ -137,6 +137,8 @@ fn kind(number: u32) -> Option<GgmlKind> {
         12 => GgmlKind::Q4K,
         13 => GgmlKind::Q5K,
         14 => GgmlKind::Q6K,
+        20 => GgmlKind::Iq4Nl,
+        23 => GgmlKind::Iq4Xs,
         30 => GgmlKind::BF16,
         _ => return None,
     })

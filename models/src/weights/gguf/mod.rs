@@ -121,6 +121,10 @@ impl Gguf {
         self.header.tensors.get(&name::gguf(name)?)
     }
 
+    pub(super) fn release(&self) {
+        self.map.release();
+    }
+
     pub(super) fn identify(&self, hash: &mut Sha256) {
         self.map.identify(self.header.len, hash);
     }

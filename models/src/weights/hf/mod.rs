@@ -95,6 +95,10 @@ impl Safetensors {
         names.into_iter().flatten().find_map(|name| Some((&self.shards[*self.places.get(name)?], name)))
     }
 
+    pub(super) fn release(&self) {
+        self.shards.iter().for_each(Shard::release);
+    }
+
     pub(super) fn identify(&self, hash: &mut Sha256) {
         self.shards.iter().for_each(|shard| shard.identify(hash));
     }

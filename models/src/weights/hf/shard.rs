@@ -47,6 +47,10 @@ impl Shard {
         Ok(TensorView { kind, shape: info.shape.clone(), bytes: Cow::Borrowed(bytes) })
     }
 
+    pub(super) fn release(&self) {
+        self.map.release();
+    }
+
     pub(super) fn identify(&self, hash: &mut Sha256) {
         self.map.identify(self.data, hash);
     }

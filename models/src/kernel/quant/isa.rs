@@ -1,0 +1,144 @@
+//! Instruction sets of the integer kernels.
+
+use super::QuantForm;
+use super::activations::{self, RoundedBlock};
+use super::tile::{Tile, most_rows};
+use super::unpacked::{Scratch, Unpacked};
+use crate::kernel::isa::Isa;
+use crate::kernel::lanes::LANES;
+
+/// An instruction set that this CPU has: only [`IntegerIsa::of`] creates one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IntegerIsa(Kind);
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// AVX-512 with VNNI. Without VNNI, AVX-512 multiplies integers hardly faster than AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Portable,
+}
+
+/// Calls a kernel with the lanes of the instruction set, inside a function that enables it.
+macro_rules! dispatch {
+    ($self:ident, $name:ident::<$($generic:ty),*>($($argument:expr),*)) => {
+        match $self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Vnni => x86::vnni::$name::<$($generic),*>($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => x86::avx2::$name::<$($generic),*>($($argument),*),
+            Kind::Portable => portable::$name::<$($generic),*>($($argument),*),
+        }
+    };
+}
+
+impl IntegerIsa {
+    /// Integer instructions beside those of `isa`, which the CPU must support.
+    pub(super) fn of(isa: Isa) -> Self {
+        Self(match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if std::arch::is_x86_feature_detected!("avx512vnni") => Kind::Vnni,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx2 => Kind::Avx2,
+            Isa::Portable => Kind::Portable,
+        })
+    }
+
+    /// Maximum number of rows of a tile.
+    pub(super) fn most_rows(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Vnni => 12,
+            _ => most_rows::<[i32; LANES]>(),
+        }
+    }
+
+    /// Rounds whole rows; see [`activations::round`].
+    pub(super) fn round(self, x: &[f32], to: &mut [RoundedBlock]) {
+        match self.0 {
+            Kind::Portable => activations::round(x, to),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: all others include AVX2.
+            _ => unsafe { x86::round(x, to) },
+        }
+    }
+
+    /// Computes [`Tile::few`].
+    ///
+    /// # Safety
+    /// The same as for [`Tile::few`], but for the instruction set.
+    pub(super) unsafe fn few<W: QuantForm>(self, tile: Tile, rows: usize) {
+        // SAFETY: guaranteed by the caller; the CPU has the instructions.
+        unsafe { dispatch!(self, few::<W>(tile, rows)) }
+    }
+
+    /// Computes [`Tile::many`] with unpacked weights.
+    ///
+    /// # Safety
+    /// The same as for [`Tile::many`], but for the instruction set.
+    pub(super) unsafe fn many<const HALVES: bool, const MIN: bool>(self, tile: Tile, rows: usize) {
+        // SAFETY: guaranteed by the caller; the CPU has the instructions.
+        unsafe { dispatch!(self, many::<Unpacked<HALVES, MIN>>(tile, rows)) }
+    }
+
+    /// Computes [`Scratch::fill`].
+    ///
+    /// # Safety
+    /// The same as for [`Scratch::fill`], but for the instruction set.
+    pub(super) unsafe fn fill<W: QuantForm>(self, to: &mut Scratch, from: *const u8, first: usize, count: usize) {
+        // SAFETY: guaranteed by the caller; the CPU has the instructions.
+        unsafe { dispatch!(self, fill::<W>(to, from, first, count)) }
+    }
+}
+
+/// Defines the kernels for one type of lanes.
+macro_rules! kernels {
+    ($module:ident, $lanes:ty $(, $features:literal)?) => {
+        pub(super) mod $module {
+            use super::*;
+
+            $(#[target_feature(enable = $features)])?
+            pub(in super::super) unsafe fn few<W: QuantForm>(tile: Tile, rows: usize) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { tile.few::<$lanes, W>(rows) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            pub(in super::super) unsafe fn many<W: QuantForm>(tile: Tile, rows: usize) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { tile.many::<$lanes, W>(rows) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            pub(in super::super) unsafe fn fill<W: QuantForm>(
+                to: &mut Scratch,
+                from: *const u8,
+                first: usize,
+                count: usize,
+            ) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { to.fill::<$lanes, W>(from, first, count) }
+            }
+        }
+    };
+}
+
+kernels!(portable, [i32; LANES]);
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::__m256i;
+
+    use super::{QuantForm, RoundedBlock, Scratch, Tile, activations};
+    use crate::kernel::int_lanes::Wide;
+
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn round(x: &[f32], to: &mut [RoundedBlock]) {
+        activations::round(x, to);
+    }
+
+    kernels!(avx2, [__m256i; 2], "avx2,fma,f16c");
+    kernels!(vnni, Wide, "avx512f,avx512bw,avx512vnni");
+}

@@ -1,0 +1,144 @@
+//! Quantized storage forms, one per file, and multiplication with activations in 16-bit integers.
+//!
+//! Every form is a way to read *pairs* of small integers from a panel, sixteen outputs at a time, in the order that
+//! integer dot products want: in each group of eight input indices, step `j` pairs index `j` with index `j + 4`. The
+//! same reading serves products in integers and unpacking to `f32`.
+
+mod activations;
+mod bits;
+mod iq4;
+mod isa;
+mod legacy;
+mod matmul;
+mod q2_k;
+mod q3_k;
+mod q4_k;
+mod q5_k;
+mod q6_k;
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod test;
+mod tile;
+mod unpack;
+mod unpacked;
+
+use super::int_lanes::IntLanes;
+use super::lanes::Lanes;
+use super::layout::{Form, SuperForm};
+
+pub(super) use matmul::product;
+pub(super) use unpack::{unpack, unpack_vector};
+
+/// Calls `$body` with `$form` as the [`QuantForm`] of a [`Form`](super::layout::Form), or `$other` for plain floats.
+macro_rules! with_form {
+    ($value:expr, $form:ident => $body:expr, $other:expr) => {{
+        use crate::kernel::layout::Bits::{Eight, Five, Four};
+        use crate::kernel::layout::{BlockForm, Form, SuperForm};
+        use crate::kernel::quant::{iq4, legacy, q2_k, q3_k, q4_k, q5_k, q6_k};
+        macro_rules! run {
+            ($found:ty) => {{
+                type $form = $found;
+                $body
+            }};
+        }
+        match $value {
+            Form::Block(BlockForm { bits: Four, min: false }) => run!(legacy::Nibbles<false>),
+            Form::Block(BlockForm { bits: Four, min: true }) => run!(legacy::Nibbles<true>),
+            Form::Block(BlockForm { bits: Five, min: false }) => run!(legacy::Fives<false>),
+            Form::Block(BlockForm { bits: Five, min: true }) => run!(legacy::Fives<true>),
+            Form::Block(BlockForm { bits: Eight, .. }) => run!(legacy::Bytes),
+            Form::Super(SuperForm::Q2K) => run!(q2_k::Q2K),
+            Form::Super(SuperForm::Q3K) => run!(q3_k::Q3K),
+            Form::Super(SuperForm::Q4K) => run!(q4_k::Q4K),
+            Form::Super(SuperForm::Q5K) => run!(q5_k::Q5K),
+            Form::Super(SuperForm::Q6K) => run!(q6_k::Q6K),
+            Form::Super(SuperForm::Iq4Nl) => run!(iq4::Iq4Nl),
+            Form::Super(SuperForm::Iq4Xs) => run!(iq4::Iq4Xs),
+            Form::F32 | Form::F16 | Form::Bf16 => $other,
+        }
+    }};
+}
+use with_form;
+
+impl SuperForm {
+    /// Size of a super-block of a panel, in bytes.
+    pub(in crate::kernel) fn bytes(self) -> usize {
+        with_form!(Form::Super(self), W => W::BYTES, 0)
+    }
+
+    /// Moves one GGML block of output `lane` into the super-block `to` of a panel.
+    pub(in crate::kernel) fn pack(self, ggml: &[u8], to: &mut [u8], lane: usize) {
+        match self {
+            Self::Q2K => q2_k::Q2K::pack(ggml, to, lane),
+            Self::Q3K => q3_k::Q3K::pack(ggml, to, lane),
+            Self::Q4K => q4_k::Q4K::pack(ggml, to, lane),
+            Self::Q5K => q5_k::Q5K::pack(ggml, to, lane),
+            Self::Q6K => q6_k::Q6K::pack(ggml, to, lane),
+            Self::Iq4Nl => iq4::Iq4Nl::pack(ggml, to, lane),
+            Self::Iq4Xs => iq4::Iq4Xs::pack(ggml, to, lane),
+        }
+    }
+}
+
+/// Number of groups of eight input indices in a block.
+const GROUPS: usize = 4;
+/// Number of pairs in a group.
+const STEPS: usize = 4;
+/// Number of pairs in a block.
+const PAIRS: usize = GROUPS * STEPS;
+
+/// Location of a block inside a panel.
+#[derive(Debug, Clone, Copy)]
+struct BlockAt {
+    /// First byte of the super-block.
+    from: *const u8,
+    /// Index of the block inside the super-block.
+    index: usize,
+}
+
+impl BlockAt {
+    /// Address of 32-bit word `word` of outputs `16 · vector` and following, in a part of the super-block that starts
+    /// at `offset` and has `words` words per output and block.
+    #[inline(always)]
+    fn word(self, offset: usize, words: usize, word: usize, vector: usize) -> *const u32 {
+        self.from.wrapping_add(offset + ((self.index * words + word) * super::layout::PANEL + vector * 16) * 4).cast()
+    }
+
+    /// Address of byte `byte` of outputs `16 · vector` and following, in a part that starts at `offset` and has
+    /// `bytes` bytes per output and block.
+    #[inline(always)]
+    fn byte(self, offset: usize, bytes: usize, byte: usize, vector: usize) -> *const u8 {
+        self.from.wrapping_add(offset + (self.index * bytes + byte) * super::layout::PANEL + vector * 16)
+    }
+}
+
+/// A storage form whose weights are `scale · quant + minimum`.
+///
+/// # Safety
+/// In all methods, `at` must lie in a panel of this form, `vector` must be 0 or 1, `group` and `step` below 4,
+/// `half` below 2, and the CPU must support the instruction set of `L`.
+trait QuantForm: Copy {
+    /// Number of blocks in a super-block.
+    const SUPER: usize;
+    /// Size of a super-block of a panel, in bytes.
+    const BYTES: usize;
+    /// If `true`, the halves of a block have different scales and minima.
+    const HALVES: bool;
+    /// If `true`, weights have minima.
+    const MIN: bool;
+
+    /// Quants of the input indices `8 · group + step` and `8 · group + step + 4`.
+    unsafe fn pairs<L: IntLanes>(at: BlockAt, vector: usize, group: usize, step: u32) -> L;
+
+    /// Scales.
+    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats;
+
+    /// Minima.
+    #[inline(always)]
+    unsafe fn minimum<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats {
+        let _ = (at, vector, half);
+        // SAFETY: guaranteed by the caller.
+        unsafe { L::Floats::splat(0.0) }
+    }
+}
