@@ -26,6 +26,8 @@ mod drain;
 mod encoding;
 mod evo_rag;
 mod explore;
+mod fleet;
+mod generate;
 mod golden;
 mod harness;
 mod hosts;
