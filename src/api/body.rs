@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::error::{ApiError, Code};
+use super::hint::Hint;
 use super::state::AppState;
 
 /// Maximum nesting of arrays and objects in a body. Below the parser's own limit, and far above what any request needs.
@@ -21,6 +22,18 @@ pub(crate) trait WireRequest: DeserializeOwned {
     /// Fields of the OpenAI interface that this server does not implement, as dotted paths, each with the values (as
     /// compact JSON) that have no effect and are therefore accepted. `null` is always accepted.
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
+    /// Fields of the OpenAI interface that are accepted without effect. Those that name no field of this type are
+    /// refused as unknown.
+    const HINTS: &'static [Hint] = &[];
+}
+
+/// Treatment of hints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HintRule {
+    /// Hints are checked, and have no effect.
+    Accept,
+    /// Hints are refused by name, unless they are null (`serve --strict`).
+    Refuse,
 }
 
 /// Raw body of a request, declared as JSON and within the size limit.
@@ -57,7 +70,8 @@ impl<T: WireRequest> FromRequest<AppState> for JsonBody<T> {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let Raw(bytes) = Raw::from_request(request, state).await?;
-        parse(&bytes).map(JsonBody)
+        let rule = if state.config.strict { HintRule::Refuse } else { HintRule::Accept };
+        parse(&bytes, rule).map(JsonBody)
     }
 }
 
@@ -80,11 +94,14 @@ fn too_large(limit: usize) -> ApiError {
     ApiError::new(Code::RequestTooLarge, format!("the body is larger than the limit of {limit} bytes"))
 }
 
-/// Parses a request: checks unimplemented fields against `UNIMPLEMENTED` and refuses unknown ones.
-pub(crate) fn parse<T: WireRequest>(bytes: &[u8]) -> Result<T, ApiError> {
+/// Parses a request: checks hints, checks unimplemented fields against `UNIMPLEMENTED` and refuses unknown ones.
+pub(crate) fn parse<T: WireRequest>(bytes: &[u8], rule: HintRule) -> Result<T, ApiError> {
     let mut value = json(bytes)?;
     if !value.is_object() {
         return Err(ApiError::new(Code::InvalidJson, "the body must be a JSON object"));
+    }
+    for hint in T::HINTS {
+        check_hint(&value, *hint, rule)?;
     }
     for (path, harmless) in T::UNIMPLEMENTED {
         refuse_unimplemented(&mut value, path, harmless)?;
@@ -152,6 +169,16 @@ pub(crate) fn read<T: DeserializeOwned>(part: Value, at: &str) -> Result<T, ApiE
     })
 }
 
+/// Checks the value of a hint, if the body has one.
+fn check_hint(body: &Value, hint: Hint, rule: HintRule) -> Result<(), ApiError> {
+    let value = hint.path.split('.').try_fold(body, |at, step| at.get(step));
+    match value {
+        None | Some(Value::Null) => Ok(()),
+        Some(value) if rule == HintRule::Accept => hint.check(value),
+        Some(_) => Err(ApiError::unimplemented(hint.path)),
+    }
+}
+
 /// Removes the field at `path` if its value has no effect; refuses it otherwise.
 fn refuse_unimplemented(body: &mut Value, path: &str, harmless: &[&str]) -> Result<(), ApiError> {
     let (parents, name) = path.rsplit_once('.').map_or((None, path), |(parents, name)| (Some(parents), name));
@@ -205,25 +232,42 @@ mod tests {
         name: String,
         list: Option<Vec<Inner>>,
         inner: Option<Inner>,
+        #[serde(rename = "reasoning_effort")]
+        _effort: Option<String>,
     }
 
     impl WireRequest for Outer {
         const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] =
             &[("tools", &["[]"]), ("inner.fancy", &["false"])];
+        const HINTS: &'static [Hint] = &[Hint::EFFORT];
+    }
+
+    fn read_outer(body: &[u8]) -> Result<Outer, ApiError> {
+        parse(body, HintRule::Accept)
     }
 
     fn refused(body: &str) -> (&'static str, Option<String>) {
-        let error = parse::<Outer>(body.as_bytes()).unwrap_err();
+        let error = parse::<Outer>(body.as_bytes(), HintRule::Accept).unwrap_err();
         (error.code.name(), error.param)
     }
 
     #[test]
     fn what_asks_for_nothing_is_taken() {
         let outer: Outer =
-            parse(br#"{"name":"a","tools":[],"list":null,"inner":{"flag":true,"fancy":false}}"#).unwrap();
+            read_outer(br#"{"name":"a","tools":[],"list":null,"inner":{"flag":true,"fancy":false}}"#).unwrap();
         assert_eq!((outer.name.as_str(), outer.list.is_none()), ("a", true));
         assert_eq!(outer.inner.unwrap().flag, Some(true));
-        assert!(parse::<Outer>(br#"{"name":"a","tools":null}"#).is_ok());
+        assert!(read_outer(br#"{"name":"a","tools":null}"#).is_ok());
+    }
+
+    #[test]
+    fn hints_are_checked_or_refused_by_name() {
+        let body = br#"{"name":"a","reasoning_effort":"low"}"#;
+        assert!(parse::<Outer>(body, HintRule::Accept).is_ok());
+        let error = parse::<Outer>(body, HintRule::Refuse).unwrap_err();
+        assert_eq!((error.code, error.param.as_deref()), (Code::UnsupportedParameter, Some("reasoning_effort")));
+        assert!(parse::<Outer>(br#"{"name":"a","reasoning_effort":null}"#, HintRule::Refuse).is_ok());
+        assert_eq!(refused(r#"{"name":"a","reasoning_effort":"huge"}"#).1.as_deref(), Some("reasoning_effort"));
     }
 
     #[test]
@@ -243,6 +287,6 @@ mod tests {
         assert_eq!(refused(&nested(64)), ("invalid_json", None));
         let deep = format!(r#"{{"name":{}"#, "[".repeat(100_000));
         assert_eq!(refused(&deep), ("invalid_json", None));
-        assert_eq!(parse::<Outer>(b"{\"name\":\"\xff\"}").unwrap_err().code, Code::InvalidJson);
+        assert_eq!(read_outer(b"{\"name\":\"\xff\"}").unwrap_err().code, Code::InvalidJson);
     }
 }

@@ -49,6 +49,23 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Result<axum::Json<He
     }
 }
 
+/// Version of the server.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ServerVersion {
+    /// Version of Waymark, such as `0.1.0`.
+    pub version: &'static str,
+}
+
+/// Returns the version of the server. Clients of vLLM ask for it.
+#[utoipa::path(get, path = "/version", tag = "operation", responses((status = 200, description = "the version", body = ServerVersion)))]
+pub(crate) async fn version() -> axum::Json<ServerVersion> {
+    axum::Json(ServerVersion { version: env!("CARGO_PKG_VERSION") })
+}
+
+/// Responds with an empty body while the process lives. Load balancers of SageMaker and clients of vLLM ask for it.
+#[utoipa::path(get, path = "/ping", operation_id = "ping", tag = "operation", responses((status = 200, description = "the process responds")))]
+pub(crate) async fn ping() {}
+
 /// Returns counters, gauges and histograms.
 ///
 /// The text format is OpenMetrics 1.0 if the client prefers that by name, and Prometheus's text format 0.0.4 otherwise.

@@ -62,6 +62,7 @@ pub mod generate;
 mod guard;
 pub(crate) mod head;
 pub mod health;
+pub(crate) mod hint;
 mod library;
 pub mod lifetime;
 pub mod load;
@@ -158,6 +159,8 @@ fn information() -> ProtectedRoutes {
         .infer(routes!(traces::get, traces::delete))
         .open(routes!(health::health))
         .open(routes!(health::ready))
+        .open(routes!(health::ping))
+        .infer(routes!(health::version))
         .admin(routes!(health::metrics))
         .admin(routes!(debug::state))
         .admin(routes!(load::load))

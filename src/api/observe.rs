@@ -21,6 +21,9 @@ use super::traceparent;
 /// Header with the request's ID, on every response including errors.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// Routes of probes.
+const PROBES: [&str; 3] = ["/health", "/ready", "/ping"];
+
 /// Assigns an ID to a request, and logs and counts its response once the body has been sent or dropped.
 pub(crate) async fn observe(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let id = RequestId(Uuid::now_v7());
@@ -39,6 +42,7 @@ pub(crate) async fn observe(State(state): State<AppState>, mut request: Request,
     state.metrics.request_begun();
     let mut record = RequestRecord {
         metrics: state.metrics,
+        probe: PROBES.contains(&route.as_str()),
         route,
         status: 0,
         error: None,
@@ -85,6 +89,8 @@ pub(crate) fn hold_until_sent<T: Send + 'static>(response: Response, span: Span,
 struct RequestRecord {
     metrics: ServerMetrics,
     route: String,
+    /// If `true`, the request asked only whether the server is well.
+    probe: bool,
     /// Status of the response; 0 until there is one.
     status: u16,
     error: Option<Code>,
@@ -101,7 +107,13 @@ impl Drop for RequestRecord {
         self.span.record("status", i64::from(status));
         self.span.in_scope(|| {
             let seconds = time.as_secs_f64();
-            tracing::info!(status, seconds, error = self.error.map(Code::name), "answered");
+            let error = self.error.map(Code::name);
+            // Probes come every few seconds for as long as the server lives, and would bury everything else.
+            if self.probe && self.error.is_none() {
+                tracing::debug!(status, seconds, error, "answered");
+            } else {
+                tracing::info!(status, seconds, error, "answered");
+            }
         });
     }
 }

@@ -40,6 +40,11 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_MIRROR_REASONING")]
     pub mirror_reasoning: bool,
 
+    /// Refuse hints by name. By default, fields that can change no answer, such as `reasoning_effort` and `metadata`,
+    /// are checked and ignored.
+    #[arg(long, env = "WAYMARK_STRICT")]
+    pub strict: bool,
+
     /// Flags for traces and resumable streams.
     #[command(flatten)]
     pub traces: TraceArgs,
@@ -68,6 +73,8 @@ pub struct HttpConfig {
     pub drain: Duration,
     /// If `true`, chats send reasoning under `reasoning` as well as `reasoning_content`.
     pub mirror_reasoning: bool,
+    /// If `true`, hints are refused.
+    pub strict: bool,
     /// Limits of stored traces.
     pub traces: TraceConfig,
     /// Limits of resumable streams.
@@ -97,6 +104,7 @@ impl Default for HttpConfig {
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
             mirror_reasoning: false,
+            strict: false,
             traces: TraceConfig::default(),
             resume: ResumeConfig::default(),
             private_cache: false,
@@ -125,6 +133,7 @@ impl HttpArgs {
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
             mirror_reasoning: self.mirror_reasoning,
+            strict: self.strict,
             traces,
             resume,
             private_cache: access.private_cache,

@@ -5,7 +5,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::golden::ask as body;
-use crate::harness::{ServerPlan, TestServer, read_until, says};
+use crate::harness::{ServerPlan, TestServer, answer, read_until, says};
 
 /// Returns the status, code and param of an error, after checking its format.
 fn error(status: u16, value: &Value) -> (u16, String, Value) {
@@ -142,19 +142,77 @@ async fn known_options_without_an_implementation_are_refused_unless_they_ask_for
         ("modalities", json!(["text", "audio"]), json!(["text"])),
         ("audio", json!({"voice": "x"}), Value::Null),
         ("prediction", json!({"type": "content"}), Value::Null),
-        ("store", json!(true), json!(false)),
-        ("metadata", json!({"a": "b"}), json!({})),
-        ("service_tier", json!("priority"), json!("auto")),
-        ("reasoning_effort", json!("high"), json!("medium")),
-        ("verbosity", json!("low"), json!("medium")),
         ("web_search_options", json!({}), Value::Null),
-        ("prompt_cache_key", json!("x"), Value::Null),
     ] {
         let (status, answer) = server.chat(&body(json!({field: asks}))).await;
         assert_eq!(error(status, &answer), (400, "unsupported_parameter".into(), json!(field)), "{field}");
         let (status, answer) = server.chat(&body(json!({field: harmless}))).await;
         assert_eq!(status, 200, "{field}: {answer}");
     }
+}
+
+/// Fields that clients send by default and that change no answer, each with a value that no interface has.
+fn hints() -> Vec<(&'static str, Value, Value)> {
+    vec![
+        ("store", json!(true), json!("yes")),
+        ("metadata", json!({"a": "b"}), json!({"a": 1})),
+        ("service_tier", json!("priority"), json!("gold")),
+        ("reasoning_effort", json!("high"), json!("enormous")),
+        ("verbosity", json!("low"), json!(3)),
+        ("prompt_cache_key", json!("x"), json!(["x"])),
+        ("prompt_cache_retention", json!("24h"), json!("forever")),
+    ]
+}
+
+#[tokio::test]
+async fn hints_change_no_answer_and_their_values_are_checked() {
+    let server = TestServer::new(says("hi")).await;
+    let (_, plain) = server.chat(&body(json!({}))).await;
+    for (field, good, bad) in hints() {
+        let (status, answer) = server.chat(&body(json!({field: good}))).await;
+        assert_eq!((status, &answer["choices"]), (200, &plain["choices"]), "{field}: {answer}");
+        let (status, answer) = server.chat(&body(json!({field: bad}))).await;
+        assert_eq!(status, 400, "{field}: {answer}");
+        assert!(answer["error"]["param"].as_str().unwrap().starts_with(field), "{answer}");
+    }
+    let (_, answer) = server.chat(&body(json!({"service_tier": "flex"}))).await;
+    assert_eq!((&answer["service_tier"], plain.get("service_tier")), (&json!("default"), None));
+}
+
+#[tokio::test]
+async fn a_strict_server_refuses_hints_by_name() {
+    let mut plan = ServerPlan::new(says("hi"));
+    plan.http.strict = true;
+    let server = plan.build().await;
+    for (field, good, _) in hints() {
+        let (status, answer) = server.chat(&body(json!({field: good}))).await;
+        assert_eq!(error(status, &answer), (400, "unsupported_parameter".into(), json!(field)), "{field}");
+        let (status, answer) = server.chat(&body(json!({field: null}))).await;
+        assert_eq!(status, 200, "{field}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn responses_return_the_hints_that_openai_returns() {
+    let server = TestServer::new(says("hi")).await;
+    let request = json!({
+        "model": "plain", "input": "Who?", "prompt_cache_key": "tenant-7", "reasoning": {"effort": "low"},
+        "text": {"verbosity": "high"}, "service_tier": "auto",
+    });
+    let (status, answer) = answer(server.post("/v1/responses", &request).await).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["prompt_cache_key"], "tenant-7");
+    assert_eq!(answer["reasoning"]["effort"], "low");
+    assert_eq!(answer["text"]["verbosity"], "high");
+    assert_eq!(answer["service_tier"], "default");
+}
+
+#[tokio::test]
+async fn clients_of_vllm_find_the_version_and_the_ping() {
+    let server = TestServer::new(says("hi")).await;
+    let (status, version) = answer(server.get("/version").await).await;
+    assert_eq!((status, &version["version"]), (200, &json!(env!("CARGO_PKG_VERSION"))));
+    assert_eq!(server.get("/ping").await.status(), 200);
 }
 
 #[tokio::test]

@@ -26,6 +26,9 @@ pub struct ChatCompletion {
     pub usage: ChatUsage,
     /// Hash of the server's version, the weights and the policy's files. Changes when any of them does.
     pub system_fingerprint: String,
+    /// Class of service, if the request names one: always `default`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'static str>,
 }
 
 /// One answer.
@@ -137,7 +140,7 @@ pub struct TopLogProb {
     pub bytes: Option<Vec<u8>>,
 }
 
-/// One event of a stream. All chunks of a stream have the same first five fields.
+/// One event of a stream. All chunks of a stream have the same first six fields.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ChatChunk<'a> {
     /// ID of the completion.
@@ -150,6 +153,9 @@ pub struct ChatChunk<'a> {
     pub model: &'a str,
     /// Hash of the server's version, the weights and the policy's files. Changes when any of them does.
     pub system_fingerprint: &'a str,
+    /// Class of service, if the request names one: always `default`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'static str>,
     /// One choice, or none in the chunk that holds the usage.
     pub choices: &'a [ChunkChoice<'a>],
     /// Token usage. With `include_usage`, null in all chunks but the last; without, absent.

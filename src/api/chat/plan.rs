@@ -20,6 +20,8 @@ use crate::api::state::AppState;
 pub(super) struct ChatPlan {
     /// Fields shared by all chunks.
     pub(super) head: CompletionHead,
+    /// Class of service to return.
+    pub(super) service_tier: Option<&'static str>,
     pub(super) policy: Arc<Policy>,
     pub(super) n: usize,
     pub(super) stream: bool,
@@ -56,7 +58,7 @@ impl ChatPlan {
         rag::apply(&rag, &mut options)?;
         state.check_index("rag.index", rag.rest.index.as_deref())?;
         // Either switch, `store` or `rag.store`, suffices to keep no trace.
-        if check::store(request.store)? == Some(false) {
+        if check::store(request.store, state.config.strict)? == Some(false) {
             options.store = Some(false);
         }
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
@@ -66,6 +68,7 @@ impl ChatPlan {
         tool::check(state, &policy, &conversation)?;
         let plan = ChatPlan {
             head: CompletionHead::new(state, &policy, id),
+            service_tier: request.service_tier.as_deref().map(|_| "default"),
             policy,
             n,
             stream,

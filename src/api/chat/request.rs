@@ -11,6 +11,7 @@ use waymark_models::grammar::Json;
 use super::tool::{ChatToolCall, ToolChoice, ToolDefinition};
 use crate::api::body::WireRequest;
 use crate::api::error::ApiError;
+use crate::api::hint::Hint;
 use crate::api::rag::RagOptions;
 use crate::api::sampling_params::StopStrings;
 
@@ -67,7 +68,7 @@ pub struct ChatRequest {
     pub top_logprobs: Option<u32>,
     /// Seed of the random number generator. The same seed gives the same samples.
     pub seed: Option<i64>,
-    /// If `false`, no trace of the episode is kept (`/v1/traces`), like `rag.store`. `true` is refused, because
+    /// If `false`, no trace of the episode is kept (`/v1/traces`), like `rag.store`. `true` is a hint without effect:
     /// completions themselves are never stored.
     pub store: Option<bool>,
     /// Strings that end the answer. The stop string itself is not returned. Applies to the text of tool calls too.
@@ -85,6 +86,18 @@ pub struct ChatRequest {
     pub parallel_tool_calls: Option<bool>,
     /// Search options. Not in OpenAI's interface.
     pub rag: Option<RagOptions>,
+    /// Hint without effect: pairs that OpenAI would store with the completion.
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Hint without effect: cached prefixes are recognized by their tokens.
+    pub prompt_cache_key: Option<String>,
+    /// Hint without effect: prefixes stay cached as long as there is memory for them.
+    pub prompt_cache_retention: Option<String>,
+    /// Hint without effect: a policy reasons as it was trained to.
+    pub reasoning_effort: Option<String>,
+    /// Hint without effect: there is one class of service, `default`.
+    pub service_tier: Option<String>,
+    /// Hint without effect: a policy answers as it was trained to.
+    pub verbosity: Option<String>,
     /// Name of the end user, for the log.
     pub user: Option<String>,
     /// Name of the end user, for the log. Replaces `user`.
@@ -96,18 +109,20 @@ impl WireRequest for ChatRequest {
         ("audio", &[]),
         ("function_call", &["\"auto\"", "\"none\""]),
         ("functions", &["[]"]),
-        ("metadata", &["{}"]),
         ("modalities", &["[\"text\"]"]),
         ("moderation", &[]),
         ("prediction", &[]),
-        ("prompt_cache_key", &[]),
         ("prompt_cache_options", &[]),
-        ("prompt_cache_retention", &[]),
-        ("reasoning_effort", &["\"medium\""]),
-        ("service_tier", &["\"auto\"", "\"default\""]),
         ("stream_options.include_obfuscation", &["false"]),
-        ("verbosity", &["\"medium\""]),
         ("web_search_options", &[]),
+    ];
+    const HINTS: &'static [Hint] = &[
+        Hint::METADATA,
+        Hint::CACHE_KEY,
+        Hint::CACHE_RETENTION,
+        Hint::EFFORT,
+        Hint::TIER,
+        Hint::VERBOSITY,
     ];
 }
 

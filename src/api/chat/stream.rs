@@ -19,6 +19,7 @@ pub(super) struct ChatWriter {
     mirror: bool,
     cites: bool,
     include_usage: bool,
+    service_tier: Option<&'static str>,
     finished: usize,
     usage: ChatUsage,
 }
@@ -60,6 +61,7 @@ impl ChatWriter {
             mirror: plan.mirror,
             cites: plan.cites,
             include_usage: plan.include_usage,
+            service_tier: plan.service_tier,
             finished: 0,
             usage: ChatUsage::default(),
         }
@@ -125,6 +127,7 @@ impl ChatWriter {
             created: *created,
             model,
             system_fingerprint: fingerprint,
+            service_tier: self.service_tier,
             choices,
             usage,
         });

@@ -30,6 +30,7 @@ pub(super) async fn collect(plan: &ChatPlan, mut events: Events) -> Result<ChatC
         choices,
         usage,
         system_fingerprint: head.fingerprint,
+        service_tier: plan.service_tier,
     })
 }
 

@@ -14,6 +14,8 @@ use crate::api::error::ApiError;
 pub struct TextRequest {
     /// Format of the answer; defaults to any text.
     pub format: Option<TextFormat>,
+    /// Hint without effect, returned with the response: a policy answers as it was trained to.
+    pub verbosity: Option<String>,
 }
 
 /// Format of the answer. It does not apply to reasoning and queries.

@@ -56,7 +56,10 @@ pub struct ResponseObject {
     /// Same as in the request.
     #[schema(required)]
     pub previous_response_id: Option<String>,
-    /// Reasoning options. All of them are null.
+    /// Same as in the request.
+    #[schema(required)]
+    pub prompt_cache_key: Option<String>,
+    /// Reasoning options.
     pub reasoning: ReasoningOptions,
     /// Same as in the request.
     #[schema(required)]
@@ -259,9 +262,9 @@ impl From<&Usage> for ResponseUsage {
 /// Reasoning options. Policies reason as they were trained, so there is nothing to set.
 #[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
 pub struct ReasoningOptions {
-    /// Always null.
+    /// Same as in the request.
     #[schema(required)]
-    pub effort: Option<&'static str>,
+    pub effort: Option<String>,
     /// Always null.
     #[schema(required)]
     pub summary: Option<&'static str>,
@@ -272,4 +275,7 @@ pub struct ReasoningOptions {
 pub struct TextOptions {
     /// Same as in the request.
     pub format: TextFormat,
+    /// Same as in the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verbosity: Option<String>,
 }

@@ -33,6 +33,7 @@ pub(super) fn object(background: bool, trace: bool) -> ResponseObject {
         output: Vec::new(),
         parallel_tool_calls: true,
         previous_response_id: None,
+        prompt_cache_key: None,
         reasoning: ReasoningOptions::default(),
         safety_identifier: None,
         service_tier: "default",

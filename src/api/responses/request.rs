@@ -10,6 +10,7 @@ use super::format::TextRequest;
 use super::input::InputShape;
 use super::tool::FileSearchTool;
 use crate::api::body::WireRequest;
+use crate::api::hint::Hint;
 use crate::api::rag::RagOptions;
 
 /// Request for a response. `null` is the same as leaving a field out.
@@ -66,10 +67,26 @@ pub struct ResponsesRequest {
     /// Search options. Citations are always returned as annotations here, so `citations` cannot be `true`. Not in
     /// OpenAI's interface.
     pub rag: Option<RagOptions>,
+    /// Hint without effect, returned with the response: cached prefixes are recognized by their tokens.
+    pub prompt_cache_key: Option<String>,
+    /// Hint without effect: prefixes stay cached as long as there is memory for them.
+    pub prompt_cache_retention: Option<String>,
+    /// Hints for reasoning.
+    pub reasoning: Option<ReasoningRequest>,
+    /// Hint without effect: there is one class of service, `default`.
+    pub service_tier: Option<String>,
     /// Name of the end user, for the log.
     pub user: Option<String>,
     /// Name of the end user, for the log. Replaces `user`.
     pub safety_identifier: Option<String>,
+}
+
+/// Hints for reasoning.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReasoningRequest {
+    /// Hint without effect, returned with the response: a policy reasons as it was trained to.
+    pub effort: Option<String>,
 }
 
 /// Question or list of items. Items stay raw JSON at first, so that errors can name the item and the field.
@@ -92,18 +109,14 @@ impl WireRequest for ResponsesRequest {
         ("max_tokens", &[]),
         ("moderation", &[]),
         ("prompt", &[]),
-        ("prompt_cache_key", &[]),
         ("prompt_cache_options", &[]),
-        ("prompt_cache_retention", &[]),
         ("rag.citations", &["false"]),
-        ("reasoning.effort", &["\"medium\""]),
         ("reasoning.generate_summary", &[]),
         ("reasoning.summary", &[]),
-        ("reasoning", &["{}"]),
-        ("service_tier", &["\"auto\"", "\"default\""]),
         ("stream_options.include_obfuscation", &["false"]),
         ("stream_options", &["{}"]),
-        ("text.verbosity", &["\"medium\""]),
         ("truncation", &["\"disabled\""]),
     ];
+    const HINTS: &'static [Hint] =
+        &[Hint::CACHE_KEY, Hint::CACHE_RETENTION, Hint::NESTED_EFFORT, Hint::NESTED_VERBOSITY, Hint::TIER];
 }
