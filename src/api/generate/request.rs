@@ -27,13 +27,12 @@ pub struct GenerateRequest {
     /// Name of a cache: sequences share cached prefixes only with those of the same name and the same API key's tenant.
     #[schema(max_length = 256)]
     pub cache_salt: Option<String>,
-    /// Accepted and without effect: all requests have the same priority.
-    pub priority: Option<i64>,
 }
 
 impl WireRequest for GenerateRequest {
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[
         ("output_mode", &["\"tokens\""]),
+        ("priority", &["0"]),
         ("sampling_params.n", &["1"]),
         ("sampling_params.min_tokens", &["0"]),
         ("sampling_params.structured_outputs", &[]),

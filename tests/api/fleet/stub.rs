@@ -121,7 +121,7 @@ impl Stub {
             router = router.route("/inference/v1/generate", post(generate));
         }
         let router = router.fallback(|| async { (StatusCode::NOT_FOUND, axum::Json(json!({"detail": "Not Found"}))) });
-        let app = router.with_state(Arc::clone(&self.state));
+        let app: Router = router.with_state(Arc::clone(&self.state));
         // Connections end with the task, as those of a killed process do.
         self.serving = Some(tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
