@@ -150,6 +150,15 @@ pub enum Event {
         /// Reply to the policy.
         message: String,
     },
+    /// A generation failed and went on in a new attempt, on another engine if there is one. No token is repeated.
+    Resumed {
+        /// Number of the turn.
+        turn: usize,
+        /// Number of tokens of the generation that were sampled before the failure.
+        tokens: usize,
+        /// Reason of the failure.
+        reason: String,
+    },
     /// A limit was reached.
     Budget {
         /// Kind of the limit.
@@ -198,6 +207,7 @@ impl Event {
             Event::Withdrawn { .. } => "withdrawn",
             Event::Observation { .. } => "observation",
             Event::Invalid { .. } => "invalid",
+            Event::Resumed { .. } => "resumed",
             Event::Budget { .. } => "budget",
             Event::Finished { .. } => "finished",
             Event::Failed { .. } => "failed",
@@ -213,6 +223,7 @@ impl Event {
             | Event::Withdrawn { .. }
             | Event::Observation { .. }
             | Event::Invalid { .. }
+            | Event::Resumed { .. }
             | Event::Budget { .. } => true,
             Event::Started { .. }
             | Event::TurnStarted { .. }
@@ -234,6 +245,9 @@ impl Event {
             Event::Refusal { text } => Some(("refused", text.clone())),
             Event::Withdrawn { query, .. } => Some(("back", format!("withdraws the search for {query}"))),
             Event::Invalid { .. } => Some(("invalid", "the turn is not a valid action of the protocol".to_owned())),
+            Event::Resumed { reason, .. } => {
+                Some(("resumed", format!("the generation went on after a failure: {reason}")))
+            }
             Event::Budget { kind } => Some(("budget", format!("no {kind} left"))),
             _ => None,
         }

@@ -1,7 +1,9 @@
-//! The interface between the loop and token generation: the engine, or a script in tests.
+//! The interface between the loop and token generation: the engine, engines elsewhere, or a script in tests.
+
+use std::path::PathBuf;
 
 use waymark_engine::{
-    Engine, EngineError, Generate, Origin, Session, SessionOptions, Token, TokenStep, Turn, TurnFinish,
+    Engine, EngineError, Generate, Lease, Origin, Session, SessionOptions, Token, TokenStep, Turn, TurnFinish,
 };
 
 /// A source of token sequences. Cheap to clone.
@@ -14,6 +16,15 @@ pub trait SessionSource: Clone + Send + Sync + 'static {
 
     /// Returns the maximum length of a sequence, in tokens.
     fn limit(&self) -> usize;
+
+    /// Loads a PEFT adapter, which stays loaded until the lease and all its clones are dropped.
+    ///
+    /// # Errors
+    /// [`EngineError::Adapter`] when the adapter does not fit the model, and from a source without adapters.
+    fn lease_adapter(&self, dir: PathBuf) -> impl Future<Output = Result<Lease, EngineError>> + Send {
+        let reason = format!("this source of tokens has no adapters: {} cannot be loaded", dir.display());
+        std::future::ready(Err(EngineError::Adapter(reason)))
+    }
 }
 
 /// A growing token sequence, with the contract of [`Session`].
@@ -46,6 +57,20 @@ pub trait Steps: Send {
 
     /// Returns the reason for the end.
     fn finish(&self) -> Option<TurnFinish>;
+
+    /// Takes the next resumption that the caller has not seen yet.
+    fn resumption(&mut self) -> Option<Resumption> {
+        None
+    }
+}
+
+/// A generation that failed and went on elsewhere, or in a new attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resumption {
+    /// Number of tokens of the generation delivered before the failure. None of them is repeated.
+    pub delivered: usize,
+    /// Reason of the failure.
+    pub reason: String,
 }
 
 impl SessionSource for Engine {
@@ -57,6 +82,10 @@ impl SessionSource for Engine {
 
     fn limit(&self) -> usize {
         Engine::limit(self)
+    }
+
+    async fn lease_adapter(&self, dir: PathBuf) -> Result<Lease, EngineError> {
+        Engine::lease_adapter(self, dir).await
     }
 }
 

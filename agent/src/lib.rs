@@ -85,7 +85,7 @@ pub use event::{Cited, EpisodeEnd, Event};
 pub use evidence_header::EvidenceHeader;
 pub use evo_rag::EvoRag;
 pub use excluded_passages::MAX_WITHOUT;
-pub use generator::{Generator, SessionSource, Steps};
+pub use generator::{Generator, Resumption, SessionSource, Steps};
 pub use graphrag_r1::GraphragR1;
 pub use guide::{AllowedActions, Guide, GuideState};
 pub use loaded_base::LoadedBase;

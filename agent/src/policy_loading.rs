@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use waymark_engine::Engine;
-
 use super::AgentError;
 use super::content_hash::{check_adapter_below, check_below, content_hash};
+use super::generator::SessionSource;
 use super::loaded_base::LoadedBase;
 use super::policy::Policy;
 use super::policy_file::FILE;
@@ -16,7 +15,7 @@ impl Policy {
     /// # Errors
     /// Same as [`open`](Self::open); [`AgentError::Policy`] when the policy belongs to another base model, and
     /// [`AgentError::Engine`] when its adapter does not fit.
-    pub async fn load(dir: &Path, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
+    pub async fn load(dir: &Path, engine: &impl SessionSource, base: &LoadedBase) -> Result<Policy, AgentError> {
         Policy::inspect(dir, None).await?.engage(engine, base).await
     }
 
@@ -49,7 +48,7 @@ impl Policy {
     ///
     /// # Errors
     /// Same as [`load`](Self::load), without those of reading.
-    pub async fn engage(mut self, engine: &Engine, base: &LoadedBase) -> Result<Policy, AgentError> {
+    pub async fn engage(mut self, engine: &impl SessionSource, base: &LoadedBase) -> Result<Policy, AgentError> {
         // Checked before loading: the shapes of an adapter may fit another base model.
         if let Some(reason) = base.mismatch(&self) {
             let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);

@@ -50,6 +50,12 @@ impl<S: SessionSource> Runtime<S> {
         Runtime { engine, tokenizer, template, eos, searcher, tables, vocabulary, around }
     }
 
+    /// Returns a runtime with another source of tokens for the same model.
+    pub fn with_source<T>(self, source: impl FnOnce(S) -> T) -> Runtime<T> {
+        let Runtime { engine, tokenizer, template, eos, searcher, tables, vocabulary, around } = self;
+        Runtime { engine: source(engine), tokenizer, template, eos, searcher, tables, vocabulary, around }
+    }
+
     /// Returns the codec of an episode: everything textual, without the engine and the search.
     pub(super) fn codec(&self) -> TextCodec {
         TextCodec {

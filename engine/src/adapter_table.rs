@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_retired_adapter_stays_until_its_last_session_and_its_generation_never_returns() {
-        let mut table = AdapterTable::new(7, Arc::new(Counters::new()));
+        let mut table = AdapterTable::new(7, Arc::new(Counters::default()));
         let first = table.open(AdapterSlot(0));
         assert_eq!((first.generation, table.check(Some(first)).is_ok()), (8, true));
         assert!(table.retire(first) && !table.retire(first));

@@ -14,7 +14,8 @@ impl Counter {
         self.0.load(Relaxed)
     }
 
-    pub(super) fn add(&self, count: usize) {
+    /// Adds `count`.
+    pub fn add(&self, count: usize) {
         // Readers compare no two counters with each other, so no ordering is needed.
         self.0.fetch_add(count as u64, Relaxed);
     }
@@ -30,7 +31,8 @@ impl Gauge {
         self.0.load(Relaxed)
     }
 
-    pub(super) fn set(&self, value: usize) {
+    /// Sets the value.
+    pub fn set(&self, value: usize) {
         self.0.store(value as u64, Relaxed);
     }
 }
@@ -115,8 +117,8 @@ pub struct Counters {
     pub sessions_stalled: Gauge,
 }
 
-impl Counters {
-    pub(super) fn new() -> Self {
+impl Default for Counters {
+    fn default() -> Self {
         Self {
             prefill_tokens_total: Counter::default(),
             prefill_tokens_recomputed_total: Counter::default(),

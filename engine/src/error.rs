@@ -36,6 +36,9 @@ pub enum EngineError {
     /// The weights could not be replaced; the previous ones stay in use.
     #[error("weights: {0}")]
     Weights(String),
+    /// No engine elsewhere can take the request, or all attempts failed. The session's tokens so far are kept.
+    #[error("{0}")]
+    Unavailable(String),
     /// The engine has stopped.
     #[error("the engine has stopped: {0}")]
     Dead(String),

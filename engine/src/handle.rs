@@ -80,7 +80,7 @@ impl Engine {
         }
         let overlaps = backend.overlaps();
         let (commands, inbox) = mpsc::channel();
-        let counters = Arc::new(Counters::new());
+        let counters = Arc::new(Counters::default());
         let stop_flag = Arc::new(StopFlag::default());
         let core = Core::new(backend, &config, bytes, counters.clone(), stop_flag.clone());
         worker::spawn(core, stop_flag.clone(), inbox)?;

@@ -72,7 +72,7 @@ impl Machine for CoreMachine {
 fn harness(backend: MockBackend, config: &EngineConfig) -> Harness<CoreMachine> {
     let overlaps = backend.overlaps();
     let limit = backend.spec().limit();
-    let counters = Arc::new(Counters::new());
+    let counters = Arc::new(Counters::default());
     let bytes = Tokenizer::bytes().table();
     let core = Core::new(Box::new(backend), config, bytes, counters.clone(), Arc::new(StopFlag::default()));
     let machine = CoreMachine { core, overlaps, flying: false, held: VecDeque::new() };

@@ -32,6 +32,11 @@ impl StopSet {
         self
     }
 
+    /// Returns the stop strings, without the stop lines.
+    pub fn strings(&self) -> impl Iterator<Item = &[u8]> {
+        self.stops.iter().map(|stop| stop.bytes.as_slice())
+    }
+
     /// Returns `true` if the set cannot match.
     pub fn is_empty(&self) -> bool {
         self.stops.iter().all(|stop| stop.bytes.is_empty()) && self.lines.iter().all(|label| label.0.is_empty())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchLimits, Searcher};
+use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchLimits, Searcher, SessionSource};
 use waymark_engine::mock::{Lines, MockBackend};
 use waymark_engine::{Engine, EngineConfig};
 use waymark_index::{Embed, LiveIndex, Manifest, OpenOptions};
@@ -17,8 +17,9 @@ use waymark_models::kernel::Team;
 use waymark_models::pull::recognize;
 use waymark_models::tokenizer::Tokenizer;
 
-use crate::config::{ModelConfig, RetrievalConfig};
+use crate::config::{FleetConfig, ModelConfig, RetrievalConfig};
 use crate::embedding::{self, Embedding};
+use crate::fleet::{Fleet, TokenSource};
 use crate::{cache, device, filter, pull};
 
 /// Maximum number of queued searches.
@@ -104,6 +105,31 @@ pub fn runtime(
     Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), base))
 }
 
+/// Connects to engines elsewhere, and returns them with the tokenizer and template of the base model that `config` names,
+/// and the base model's identity. The weights are opened, but not loaded.
+///
+/// # Errors
+/// If the base model's files cannot be fetched or read, or the engines serve another model.
+pub async fn remote_runtime(
+    config: &ModelConfig,
+    fleet: &FleetConfig,
+    searcher: Option<Arc<dyn Search>>,
+) -> anyhow::Result<(Runtime<TokenSource>, LoadedBase)> {
+    let Some(spec) = &config.weights else {
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let eos = tokenizer.id("<|im_end|>").into_iter().collect();
+        let fleet = Fleet::connect(fleet, Arc::clone(&tokenizer), config.context).await?;
+        let base = LoadedBase { names: vec!["mock".to_owned()], ..LoadedBase::default() };
+        return Ok((Runtime::new(fleet.into(), tokenizer, None, eos, searcher), base));
+    };
+    let (checkpoint, path) = checkpoint(spec, config.cache.clone())?;
+    let base = base(spec, &checkpoint, &path)?;
+    let Checkpoint { tokenizer, template, eos, .. } = checkpoint;
+    let tokenizer = Arc::new(tokenizer);
+    let fleet = Fleet::connect(fleet, Arc::clone(&tokenizer), config.context).await?;
+    Ok((Runtime::new(fleet.into(), tokenizer, template.map(Arc::new), eos, searcher), base))
+}
+
 /// Returns the names by which policies may refer to the base model that `spec` named and that was opened at `path`.
 fn base(spec: &str, checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<LoadedBase> {
     let catalog = Catalog::bundled();
@@ -120,7 +146,12 @@ fn base(spec: &str, checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<Load
 ///
 /// # Errors
 /// If a policy cannot be loaded, or two share a name.
-pub async fn policies(dirs: &[PathBuf], engine: &Engine, base: &LoadedBase, mock: bool) -> anyhow::Result<Vec<Policy>> {
+pub async fn policies(
+    dirs: &[PathBuf],
+    engine: &impl SessionSource,
+    base: &LoadedBase,
+    mock: bool,
+) -> anyhow::Result<Vec<Policy>> {
     let mut policies = Vec::new();
     for dir in dirs {
         let policy = Policy::load(dir, engine, base).await?;

@@ -6,6 +6,7 @@
 //! | [`config`] | flags and their meaning, one file per group |
 //! | [`assembly`], [`device`], [`embedding`], [`filter`] | engines, indexes, embedders and fact filters from a configuration |
 //! | [`cache`], [`pull`], [`environment`] | the download folder, weights on demand, keys and tokens from the environment |
+//! | [`fleet`] | generation on engines elsewhere |
 //! | [`remote`] | language models behind OpenAI-compatible endpoints |
 //! | [`evaluate`] | evaluation of policies on question sets with known answers |
 //! | [`logging`], [`progress`], [`printable`], [`exit_code`] | output of programs: log, progress bars, text without control characters, exit codes |
@@ -19,6 +20,7 @@ pub mod environment;
 pub mod evaluate;
 mod exit_code;
 pub mod filter;
+pub mod fleet;
 pub mod logging;
 mod printable;
 pub mod progress;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 use waymark_agent::{Conversation, Episode, EpisodeOptions, Policy};
+use waymark_runtime::fleet::TokenSource;
 
 use super::auth::Caller;
 use super::blocking::run_blocking;
@@ -21,11 +22,14 @@ use super::traces::{self, Recorder, RequestAdmission, TraceRequest};
 /// Timeout for compiling the schema of a request.
 const COMPILE: Duration = Duration::from_secs(5);
 
+/// Episode over the server's source of tokens.
+pub(crate) type ServedEpisode = Episode<TokenSource>;
+
 /// Conversation to answer, and the options of its episodes.
 pub(super) type EpisodeQuestion = (Conversation, EpisodeOptions);
 
 /// Episode, and the recorder of its trace if one is kept.
-type Recorded = (Episode, Option<Recorder>);
+type Recorded = (ServedEpisode, Option<Recorder>);
 
 /// Starts `n` episodes of one question for `caller`, each with its own seed and ID. The first has those of the options;
 /// the IDs of the others end in `-1`, `-2` and so on. If one of them is refused, none runs. The request's deadline is
@@ -108,9 +112,9 @@ fn choices(
     let options = EpisodeOptions { salt: caller.salt, tenant, priority, request: caller.request, ..options };
     let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place));
     let Some(own) = all.next() else { return Ok(Vec::new()) };
-    let first = Episode::new(&state.runtime, policy, conversation.clone(), own.clone())?;
+    let first = ServedEpisode::new(&state.runtime, policy, conversation.clone(), own.clone())?;
     let others: Vec<_> = all.map(|own| (first.again(own.id.clone(), own.seed), own)).collect();
-    let recorded = |(mut episode, options): (Episode, EpisodeOptions)| {
+    let recorded = |(mut episode, options): (ServedEpisode, EpisodeOptions)| {
         let recorder = admission.map(|admission| {
             let asked = TraceRequest::new(state, caller.owner, policy, conversation.clone(), options);
             Recorder::new(state, asked, &mut episode, admission)
@@ -158,8 +162,17 @@ pub(super) fn seed(given: Option<i64>) -> u64 {
 
 /// Short hash of the build, the weights and the policy's files. Equal exactly if all three are equal.
 pub(super) fn fingerprint(state: &AppState, policy: &Policy) -> String {
-    let spec = state.runtime.engine.spec();
     let files = policy.content_hash.map_or_else(String::new, |hash| hash.to_string());
+    fingerprint_of(state, &files)
+}
+
+/// Short hash of the build and the weights of the base model.
+pub(super) fn base_fingerprint(state: &AppState) -> String {
+    fingerprint_of(state, "")
+}
+
+fn fingerprint_of(state: &AppState, files: &str) -> String {
+    let spec = state.runtime.engine.spec();
     let parts = format!("{} {} {:016x} {files}", env!("CARGO_PKG_VERSION"), spec.name, spec.generation);
     format!("fp_{}", &blake3::hash(parts.as_bytes()).to_hex()[..12])
 }

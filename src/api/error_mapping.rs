@@ -52,7 +52,7 @@ impl From<EngineError> for ApiError {
             // The rule is the client's: its schema, or the parameters of its tools.
             EngineError::Constraint(_) => Self::invalid("response_format", message),
             EngineError::Backend(_) | EngineError::Sample(_) => Self::new(Code::Internal, message),
-            EngineError::Adapter(_) | EngineError::Weights(_) | EngineError::Dead(_) => {
+            EngineError::Adapter(_) | EngineError::Weights(_) | EngineError::Unavailable(_) | EngineError::Dead(_) => {
                 Self::new(Code::EngineUnavailable, message)
             }
         }

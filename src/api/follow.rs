@@ -10,9 +10,10 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
-use waymark_agent::{AgentError, Episode, EpisodeEnd, Event, Policy};
+use waymark_agent::{AgentError, EpisodeEnd, Event, Policy};
 
 use super::auth::Accounts;
+use super::episodes::ServedEpisode;
 use super::error::ApiError;
 use super::metrics::ServerMetrics;
 use super::traces::Recorder;
@@ -26,7 +27,7 @@ pub(crate) type Events = BoxStream<'static, (usize, Result<Event, ApiError>)>;
 /// Runs episodes concurrently and records the traces of those that have a recorder. No task is spawned: the episodes
 /// run while the stream is polled, and are canceled when it is dropped.
 pub(crate) fn follow(
-    episodes: Vec<(Episode, Option<Recorder>)>,
+    episodes: Vec<(ServedEpisode, Option<Recorder>)>,
     policy: &Arc<Policy>,
     metrics: &ServerMetrics,
     accounts: &Accounts,
@@ -40,7 +41,7 @@ pub(crate) fn follow(
 
 /// Streams the events of one episode and the error it may end with. A panic in the episode becomes such an error.
 fn events(
-    episode: Episode,
+    episode: ServedEpisode,
     mut record: EpisodeRecord,
     recorder: Option<Recorder>,
 ) -> impl Stream<Item = Result<Event, ApiError>> + Send {

@@ -5,6 +5,7 @@
 //! | `auth` | API keys, scopes and limits |
 //! | `chat` | `/v1/chat/completions`, OpenAI's interface |
 //! | `completions`, `tokenize` | `/v1/completions`, `/tokenize`, `/detokenize`: text without a conversation |
+//! | `generate` | `/inference/v1/generate`: token IDs in and out, for a loop in another process |
 //! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, stored responses |
 //! | `agent` | `/v1/agent`, an episode with its typed trace |
 //! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
@@ -57,6 +58,7 @@ mod error_mapping;
 pub mod explore;
 mod fair_slots;
 mod follow;
+pub mod generate;
 mod guard;
 pub(crate) mod head;
 pub mod health;
@@ -121,6 +123,7 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(agent::create))
         .infer(routes!(mcp::receive))
         .infer(routes!(completions::create))
+        .infer(routes!(generate::create))
         .infer(routes!(tokenize::tokenize))
         .infer(routes!(tokenize::detokenize))
         .infer(routes!(search::search))

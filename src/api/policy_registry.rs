@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::Mutex;
 use waymark_agent::{AgentError, LoadedBase, Policy, Verbatim};
-use waymark_engine::{Engine, EngineError};
+use waymark_engine::EngineError;
+use waymark_runtime::fleet::TokenSource;
 
 use super::error::{ApiError, Code};
 use super::state::now;
@@ -113,7 +114,7 @@ impl PolicyRegistry {
     /// policy. A policy is not touched if it cannot be read, or if its files have not changed, so that its cached
     /// prefixes and the replays of its traces stay valid. The files of a policy that was loaded from `store` must still
     /// be below its root.
-    pub(super) async fn reload(&self, engine: &Engine, base: &LoadedBase, store: Option<&PolicyStore>) {
+    pub(super) async fn reload(&self, engine: &TokenSource, base: &LoadedBase, store: Option<&PolicyStore>) {
         for old in self.all() {
             let Some(dir) = &old.policy.dir else { continue };
             let name = &old.policy.name;
@@ -137,7 +138,7 @@ impl PolicyRegistry {
         old: &Arc<ServedPolicy>,
         dir: &Path,
         root: Option<&Path>,
-        engine: &Engine,
+        engine: &TokenSource,
         base: &LoadedBase,
     ) -> Result<bool, String> {
         let read = Policy::inspect(dir, root).await.map_err(|error| error.to_string())?;
@@ -181,7 +182,7 @@ impl PolicyStore {
         &self,
         directory: &str,
         policies: &PolicyRegistry,
-        engine: &Engine,
+        engine: &TokenSource,
         base: &LoadedBase,
     ) -> Result<(Arc<ServedPolicy>, bool), ApiError> {
         let _turn = self.turn.lock().await;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Semaphore;
-use waymark_agent::{LoadedBase, Policy, Runtime, Search};
+use waymark_agent::{LoadedBase, Policy, Runtime, Search, SessionSource};
 use waymark_runtime::embedding::TextEmbedder;
+use waymark_runtime::fleet::TokenSource;
 
 use super::archive::Archive;
 use super::commits::{self, BackgroundChange};
@@ -13,6 +14,7 @@ use super::drain::Drain;
 use super::embeddings::{EmbedQueue, ServedEmbedder};
 use super::encoding::EncodingBudget;
 use super::error::ApiError;
+use super::generate::ParkedSessions;
 use super::library::Library;
 use super::metrics::{MeasuredStores, ServerMetrics};
 use super::policy_registry::{PolicyRegistry, PolicyStore};
@@ -32,7 +34,7 @@ const COMPILING: usize = 2;
 #[derive(Debug, Clone)]
 pub struct AppState {
     /// Components that an episode needs: engine, tokenizer, template, searcher.
-    pub runtime: Arc<Runtime>,
+    pub runtime: Arc<Runtime<TokenSource>>,
     /// Served policies, by name.
     pub policies: Arc<PolicyRegistry>,
     /// Embedder of `/v1/embeddings`. `None` if the server has none.
@@ -61,6 +63,8 @@ pub struct AppState {
     pub(crate) traces: Archive<StoredTrace>,
     /// Resumable streams.
     pub(crate) streams: Streams,
+    /// Sessions of `/inference/v1/generate` between two requests.
+    pub(crate) parked: ParkedSessions,
     /// Metrics exposed at `/metrics`.
     pub metrics: ServerMetrics,
     /// Shutdown state.
@@ -71,7 +75,12 @@ pub struct AppState {
 
 impl AppState {
     /// Creates the state of a server with `policies`.
-    pub fn new(runtime: Runtime, policies: Vec<Policy>, config: HttpConfig) -> Self {
+    pub fn new<S: SessionSource + Into<TokenSource>>(
+        runtime: Runtime<S>,
+        policies: Vec<Policy>,
+        config: HttpConfig,
+    ) -> Self {
+        let runtime: Runtime<TokenSource> = runtime.with_source(Into::into);
         let traces = Archive::new(config.traces.count, config.traces.bytes);
         let responses = Responses::new(config.responses);
         let streams = Streams::new(config.resume);
@@ -91,6 +100,7 @@ impl AppState {
             commits: commits::archive(),
             traces,
             streams,
+            parked: ParkedSessions::default(),
             keys: ApiKeys::default(),
             config,
             drain: Drain::default(),

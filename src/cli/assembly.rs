@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use waymark_agent::{LoadedBase, Runtime, Search};
 use waymark_index::{CommitOptions, LiveIndex};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
 use waymark_runtime::config::RetrievalConfig;
 use waymark_runtime::embedding::{Embedding, TextEmbedder};
+use waymark_runtime::fleet::TokenSource;
 
 use crate::api::{AppState, Library, PolicyStore};
 use crate::config::ServeConfig;
@@ -39,7 +41,7 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         _ => None,
     };
     let searcher = live.as_ref().map(|live| assembly::searcher(live, &config.retrieval)).transpose()?;
-    let (runtime, base) = assembly::runtime(&config.model, Arc::new(Team::new(config.model.threads)), searcher)?;
+    let (runtime, base) = token_runtime(config, searcher).await?;
     let policies = assembly::policies(&config.policies, &runtime.engine, &base, config.model.weights.is_none()).await?;
     for policy in &policies {
         tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");
@@ -70,6 +72,21 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     };
     state.resume_changes();
     Ok(state)
+}
+
+/// Starts the engine, or connects to those elsewhere.
+///
+/// # Errors
+/// If the base model cannot be loaded, or the engines elsewhere serve another one.
+async fn token_runtime(
+    config: &ServeConfig,
+    searcher: Option<Arc<dyn Search>>,
+) -> anyhow::Result<(Runtime<TokenSource>, LoadedBase)> {
+    if let Some(fleet) = &config.fleet {
+        return assembly::remote_runtime(&config.model, fleet, searcher).await;
+    }
+    let (runtime, base) = assembly::runtime(&config.model, Arc::new(Team::new(config.model.threads)), searcher)?;
+    Ok((runtime.with_source(TokenSource::from), base))
 }
 
 /// Loads the embedder that `config` names.

@@ -14,7 +14,9 @@ mod trace;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use waymark_runtime::config::{LogFormat, ModelArgs, ModelConfig, RetrievalArgs, RetrievalConfig};
+use waymark_runtime::config::{
+    FleetArgs, FleetConfig, LogFormat, ModelArgs, ModelConfig, RetrievalArgs, RetrievalConfig,
+};
 
 use crate::keys::SecretError;
 
@@ -49,6 +51,10 @@ pub struct ServeArgs {
     /// Flags for the model.
     #[command(flatten, next_help_heading = "Model")]
     pub model: ModelArgs,
+
+    /// Flags for engines elsewhere.
+    #[command(flatten, next_help_heading = "Engines elsewhere")]
+    pub fleet: FleetArgs,
 
     /// Flags for retrieval.
     #[command(flatten, next_help_heading = "Retrieval")]
@@ -102,6 +108,8 @@ pub struct ServeConfig {
     pub address: SocketAddr,
     /// Configuration of the model.
     pub model: ModelConfig,
+    /// Engines elsewhere that sample the tokens. `None` samples them in this process.
+    pub fleet: Option<FleetConfig>,
     /// Directories of policies to serve besides the built-in ones.
     pub policies: Vec<PathBuf>,
     /// Folder whose policies can be loaded over HTTP.
@@ -129,6 +137,7 @@ impl ServeArgs {
             address: SocketAddr::new(self.host, self.port),
             // The first policy names the base model if no flag does.
             model: self.model.resolve(self.policies.first().map(PathBuf::as_path))?,
+            fleet: self.fleet.resolve()?,
             policies: self.policies,
             policy_root: self.policy_root,
             retrieval: self.retrieval.resolve()?,

@@ -23,6 +23,7 @@ use waymark_index::{Embed, EmbedError, Evidence, Hit, HitPath, Mode, Passage};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_runtime::embedding::TextEmbedder;
+use waymark_runtime::fleet::{Fleet, TokenSource};
 
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                       {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -39,6 +40,8 @@ pub struct ServerPlan {
     pub keys: ApiKeys,
     pub policies: Vec<Policy>,
     pub template: ChatTemplate,
+    /// Engines elsewhere. Without them the backend's engine runs in this process.
+    pub fleet: Option<Fleet>,
 }
 
 /// Running test server.
@@ -84,6 +87,7 @@ impl ServerPlan {
             keys: ApiKeys::default(),
             policies,
             template: template(),
+            fleet: None,
         }
     }
 
@@ -91,7 +95,8 @@ impl ServerPlan {
         let tokenizer = Arc::new(tokenizer());
         let engine = Engine::start(Box::new(self.backend), self.engine, tokenizer.table()).unwrap();
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
-        let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(self.template)), eos, self.searcher);
+        let source = self.fleet.map_or_else(|| TokenSource::from(engine), TokenSource::from);
+        let runtime = Runtime::new(source, tokenizer, Some(Arc::new(self.template)), eos, self.searcher);
         let base = LoadedBase { names: vec!["mock".into()], ..LoadedBase::default() };
         let mut state = AppState::new(runtime, self.policies, self.http).with_keys(self.keys).with_base(base);
         state = state.with_index_name("shelf");

@@ -27,6 +27,8 @@ mod encoding;
 mod evo_rag;
 mod explore;
 mod fairness;
+mod fleet;
+mod generate;
 mod golden;
 mod harness;
 mod hosts;

@@ -5,6 +5,7 @@ mod base;
 mod change;
 mod evaluate;
 mod export;
+mod fleet;
 mod health;
 mod image;
 mod program;

@@ -11,7 +11,7 @@ use waymark_index::Evidence;
 use crate::AgentError;
 use crate::episode::EpisodeSettings;
 use crate::event::Event;
-use crate::generator::Steps;
+use crate::generator::{Resumption, Steps};
 use crate::search::{Search, SearchError, SearchQuery};
 
 use super::machine::EpisodeMachine;
@@ -64,7 +64,11 @@ impl World {
         machine: &mut EpisodeMachine,
     ) -> Result<TurnEnd, AgentError> {
         loop {
-            let step = match timeout_at(self.deadline, turn.next()).await {
+            let next = timeout_at(self.deadline, turn.next()).await;
+            while let Some(Resumption { delivered, reason }) = turn.resumption() {
+                self.emit(Event::Resumed { turn: machine.turn().number, tokens: delivered, reason }).await?;
+            }
+            let step = match next {
                 // Dropping the generation, here and below, stops it in the engine.
                 Err(_) => return Ok(TurnEnd::Time),
                 Ok(None) => return Ok(turn.finish().map_or(TurnEnd::Eos, TurnEnd::from)),

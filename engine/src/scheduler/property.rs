@@ -47,7 +47,7 @@ pub(super) const EMPTY_STEP: Duration = Duration::from_micros(3300);
 pub(super) fn harness(blocks: usize, config: &EngineConfig) -> Harness<SchedulerMachine> {
     let limit = blocks * BLOCK;
     let spec = BackendSpec { name: "memory".into(), vocab: VOCAB, blocks, context: limit, generation: 1 };
-    let counters = Arc::new(Counters::new());
+    let counters = Arc::new(Counters::default());
     let machine = SchedulerMachine {
         scheduler: Scheduler::new(&spec, config, counters.clone()),
         memory: MockMemory::new(limit),

@@ -3,6 +3,7 @@
 
 mod device;
 mod filter;
+mod fleet;
 mod log;
 mod model;
 mod retrieval;
@@ -10,6 +11,7 @@ mod size;
 
 pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
 pub use filter::{FactFilterArgs, FactFilterConfig};
+pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetConfig, FleetTimeouts};
 pub use log::LogFormat;
 pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig, base_model};
 pub use retrieval::{RetrievalArgs, RetrievalConfig};

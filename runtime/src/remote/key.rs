@@ -59,12 +59,12 @@ impl EndpointKey {
         Self::new(&text.map_err(|source| EndpointKeyError::File { path: path.to_owned(), source })?)
     }
 
-    pub(super) fn reveal(&self) -> &str {
+    pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 
     /// Masks the key in `text`, because some endpoints quote the key in their errors.
-    pub(super) fn hide(&self, text: &str) -> String {
+    pub(crate) fn hide(&self, text: &str) -> String {
         // The whole key, not a prefix: providers quote it in full or mask it themselves.
         text.replace(&self.0, "…")
     }

@@ -5,9 +5,10 @@
 //! |---|---|
 //! | `recorder` | the recorder of one server, an exporter of the crate `metrics` |
 //! | `format` | text formats, and the choice between them |
-//! | `engine`, `index`, `process`, `stores` | metrics by source |
+//! | `engine`, `fleet`, `index`, `process`, `stores` | metrics by source |
 
 mod engine;
+mod fleet;
 mod format;
 mod index;
 mod process;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-use waymark_engine::Engine;
+use waymark_runtime::fleet::TokenSource;
 
 pub(crate) use self::format::MetricsFormat;
 pub(crate) use self::index::IndexMetrics;
@@ -46,7 +47,7 @@ const BUILD: &str = "waymark_build_info";
 #[derive(Debug, Clone)]
 pub struct ServerMetrics {
     recorder: MetricsRecorder,
-    engine: Engine,
+    engine: TokenSource,
     stores: MeasuredStores,
     in_flight: Gauge,
     policies: SearchMetrics,
@@ -67,7 +68,7 @@ struct SearchMetrics {
 
 impl ServerMetrics {
     /// Creates the metrics, including those of `engine` and the sizes of `stores`.
-    pub(crate) fn new(engine: &Engine, stores: MeasuredStores) -> Self {
+    pub(crate) fn new(engine: &TokenSource, stores: MeasuredStores) -> Self {
         let recorder = MetricsRecorder::new(&[
             (REQUEST_SECONDS, REQUEST_BOUNDS),
             (EPISODE_SECONDS, REQUEST_BOUNDS),
@@ -184,6 +185,7 @@ impl ServerMetrics {
         let counters = self.engine.counters();
         let process = ProcessUsage::read();
         engine::record(&self.recorder, counters);
+        fleet::record(&self.recorder, self.engine.remote_counters());
         self.index.record();
         self.stores.record(&self.recorder);
         if let Some(process) = &process {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::sync::oneshot;
-use waymark_agent::{Episode, PartialTrajectory, Trajectory};
+use waymark_agent::{PartialTrajectory, Trajectory};
 
 use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
 use crate::api::archive::Archive;
+use crate::api::episodes::ServedEpisode;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
 
@@ -41,7 +42,7 @@ impl Recorder {
     pub(crate) fn new(
         state: &AppState,
         asked: TraceRequest,
-        episode: &mut Episode,
+        episode: &mut ServedEpisode,
         admission: &RequestAdmission,
     ) -> Recorder {
         let archive = state.traces.clone();

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 use waymark_agent::{
-    AgentError, Cited, Episode, EpisodeEnd, EpisodeOptions, Event, MAX_WITHOUT, Policy, SearchRecord, Trajectory,
+    AgentError, Cited, EpisodeEnd, EpisodeOptions, Event, MAX_WITHOUT, Policy, SearchRecord, Trajectory,
 };
 use waymark_engine::{Origin, Token};
 use waymark_index::{MAX_K, Mode, SearchOptions};
@@ -23,7 +23,7 @@ use crate::api::auth::Caller;
 use crate::api::blocking::run_blocking;
 use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::encoding::holding;
-use crate::api::episodes;
+use crate::api::episodes::{self, ServedEpisode};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
 
@@ -204,7 +204,7 @@ async fn again(
     kept: &Arc<StoredTrace>,
     policy: &Arc<Policy>,
     options: EpisodeOptions,
-) -> Result<Episode, ApiError> {
+) -> Result<ServedEpisode, ApiError> {
     // Given IDs are not encoded, and need no memory for that.
     let schema = options.json.is_some() || !options.calls.is_empty();
     let bytes = if options.prompt.is_some() { 0 } else { kept.asked.conversation.bytes() };
@@ -212,15 +212,15 @@ async fn again(
     let runtime = state.runtime.clone();
     let kept = kept.clone();
     let policy = policy.clone();
-    let build = move || -> Result<Episode, ApiError> {
-        Ok(Episode::new(&runtime, &policy, kept.asked.conversation.clone(), options)?)
+    let build = move || -> Result<ServedEpisode, ApiError> {
+        Ok(ServedEpisode::new(&runtime, &policy, kept.asked.conversation.clone(), options)?)
     };
     let build = holding(share, build);
     // The schema is compiled again, which takes as long as the first time.
     if schema { episodes::compile(state, build).await } else { run_blocking(build).await }
 }
 
-async fn forced(state: &AppState, kept: &StoredTrace, episode: Episode) -> Result<Replay, ApiError> {
+async fn forced(state: &AppState, kept: &StoredTrace, episode: ServedEpisode) -> Result<Replay, ApiError> {
     let record = &kept.record;
     let forced = episode.force(&record.tokens, &record.evidence).await?;
     // Only the IDs of the prompt can differ, because the question is encoded again; all others are forced.
@@ -247,7 +247,7 @@ async fn forced(state: &AppState, kept: &StoredTrace, episode: Episode) -> Resul
 async fn free(
     state: &AppState,
     kept: &StoredTrace,
-    episode: Episode,
+    episode: ServedEpisode,
     asked: Option<TraceRequest>,
 ) -> Result<Replay, ApiError> {
     let record = &kept.record;
@@ -297,7 +297,7 @@ fn searched(kept: &StoredTrace, now: &[SearchRecord]) -> Vec<SearchDifference> {
 }
 
 /// Runs an episode whose events nobody reads. Only its last event holds the citations.
-async fn run(episode: Episode) -> Result<(Trajectory, Vec<Cited>), AgentError> {
+async fn run(episode: ServedEpisode) -> Result<(Trajectory, Vec<Cited>), AgentError> {
     let (sender, mut events) = mpsc::channel(64);
     let heard = async {
         let mut cited = Vec::new();

@@ -1,0 +1,98 @@
+//! A token sequence whose tokens are sampled elsewhere. It is kept here: an engine gets all of it with each turn, and
+//! nothing is in flight between two turns.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+use waymark_agent::Generator;
+use waymark_engine::{EngineError, Generate, Origin, SessionOptions, Token};
+
+use super::FleetShared;
+use super::engine::RemoteEngine;
+use super::turn::RemoteTurn;
+
+/// A token sequence. Dropping it leaves nothing behind.
+#[derive(Debug)]
+pub struct RemoteSession {
+    pub(super) fleet: Arc<FleetShared>,
+    pub(super) options: SessionOptions,
+    pub(super) tokens: Vec<Token>,
+    /// Number of leading tokens that an engine has computed for this session.
+    pub(super) known: usize,
+    /// Number of tokens of the first prompt that came from a prefix cache.
+    pub(super) cached: Option<usize>,
+    /// Name by which a router keeps the session's requests on one engine. Replaced after a failure.
+    pub(super) name: String,
+    /// Engine of the last request.
+    pub(super) engine: Option<Arc<RemoteEngine>>,
+}
+
+impl RemoteSession {
+    /// Opens an empty sequence.
+    pub(super) fn open(fleet: Arc<FleetShared>, options: SessionOptions) -> Self {
+        Self { fleet, options, tokens: Vec::new(), known: 0, cached: None, name: new_name(), engine: None }
+    }
+
+    /// Moves to `engine`, or to another worker behind it: a router keeps a session at its worker even when the worker is
+    /// dead.
+    pub(super) fn renew(&mut self, engine: Arc<RemoteEngine>) {
+        self.name = new_name();
+        self.engine = Some(engine);
+    }
+
+    fn check(&self, generate: &Generate) -> Result<(), EngineError> {
+        let refuse = |reason: String| Err(EngineError::Request(reason));
+        let spec = &self.fleet.spec;
+        if self.tokens.is_empty() {
+            return refuse("the prompt has no tokens".to_owned());
+        }
+        let mut given = self.tokens[self.known.min(self.tokens.len())..].iter().map(|token| token.id);
+        if let Some(id) = given.find(|&id| id as usize >= spec.vocab) {
+            return refuse(format!("token {id} is outside the vocabulary of {} tokens", spec.vocab));
+        }
+        if generate.max_tokens == 0 {
+            return refuse("max_tokens must be at least 1".to_owned());
+        }
+        if generate.allow.as_ref().is_some_and(|allow| !allow.iter().any(|&id| (id as usize) < spec.vocab)) {
+            return refuse("the allow-list contains no token of the vocabulary".to_owned());
+        }
+        if generate.allow.is_some() && generate.constraint.is_some() {
+            return refuse("an allow-list and a constraint exclude each other: give only one".to_owned());
+        }
+        if let Err(error) = generate.sampling.check() {
+            return refuse(error.to_string());
+        }
+        let tokens = self.tokens.len();
+        let limit = spec.limit();
+        if tokens >= limit { Err(EngineError::TooLong { tokens, limit }) } else { Ok(()) }
+    }
+}
+
+fn new_name() -> String {
+    format!("wm-{}", Uuid::now_v7().simple())
+}
+
+impl Generator for RemoteSession {
+    type Generation<'a> = RemoteTurn<'a>;
+
+    fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
+        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+    }
+
+    async fn generate(&mut self, spec: Generate) -> Result<RemoteTurn<'_>, EngineError> {
+        self.check(&spec)?;
+        let limit = self.fleet.requests;
+        let permit = Arc::clone(&self.fleet.permits).try_acquire_owned();
+        let permit = permit.map_err(|_| EngineError::QueueFull { limit })?;
+        // The request itself is sent with the first token that is asked for, within the time limit of the episode.
+        Ok(RemoteTurn::new(self, spec, permit))
+    }
+
+    fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    fn cached_prompt_tokens(&self) -> usize {
+        self.cached.unwrap_or(0)
+    }
+}

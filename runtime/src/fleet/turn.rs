@@ -1,0 +1,329 @@
+//! A generation elsewhere: attempts, one after another, until the turn ends.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::sleep;
+use waymark_agent::{Resumption, Steps};
+use waymark_engine::{EngineError, Generate, Origin, Token, TokenStep, TurnFinish};
+
+use super::attempt::{Attempt, AttemptEnd, AttemptPart};
+use super::constrained::ConstraintRun;
+use super::engine::{EngineFacts, RemoteEngine};
+use super::fault::{Fault, FaultKind};
+use super::judge::TurnJudge;
+use super::reply::ReplyUsage;
+use super::request::TokenRequest;
+use super::scoring::ScoreRequest;
+use super::session::RemoteSession;
+
+/// Number of consecutive attempts without a token after which a turn fails.
+const MOST_FRUITLESS: u32 = 3;
+
+/// Pause before the second attempt; doubles with each further one.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Distance of the seeds of two attempts: the rest of a turn must not repeat the random numbers of its beginning.
+const SEED_STRIDE: u64 = 0xd1b5_4a32_d192_ed03;
+
+/// A generation. Dropping it closes the socket, at which the engine stops; the session keeps the delivered tokens.
+#[derive(Debug)]
+pub struct RemoteTurn<'a> {
+    session: &'a mut RemoteSession,
+    spec: Generate,
+    judge: TurnJudge,
+    /// Progress of the constraint. `None` before the first token, and without a constraint.
+    constraint: Option<ConstraintRun>,
+    /// Last delivered token, while the constraint has not accepted it.
+    unaccepted: Option<u32>,
+    attempt: Option<Attempt>,
+    /// If `true`, the attempt samples one token from those that the constraint allows.
+    correcting: bool,
+    /// Tokens received and not delivered yet.
+    ready: VecDeque<TokenStep>,
+    finish: Option<TurnFinish>,
+    /// If `true`, the turn has failed.
+    failed: bool,
+    fruitless: u32,
+    resumptions: VecDeque<Resumption>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<'a> RemoteTurn<'a> {
+    /// Creates a generation that sends its request when it is asked for a token.
+    pub(super) fn new(session: &'a mut RemoteSession, spec: Generate, permit: OwnedSemaphorePermit) -> Self {
+        let fleet = &session.fleet;
+        fleet.counters.turns_total.add(1);
+        let judge = TurnJudge::new(fleet.tokenizer.table(), fleet.spec.limit());
+        Self {
+            session,
+            spec,
+            judge,
+            constraint: None,
+            unaccepted: None,
+            attempt: None,
+            correcting: false,
+            ready: VecDeque::new(),
+            finish: None,
+            failed: false,
+            fruitless: 0,
+            resumptions: VecDeque::new(),
+            _permit: permit,
+        }
+    }
+
+    async fn step(&mut self) -> Result<Option<TokenStep>, EngineError> {
+        loop {
+            if let Some(step) = self.ready.pop_front() {
+                if self.permits(&step).await? {
+                    return Ok(Some(self.deliver(step)));
+                }
+                continue;
+            }
+            if self.judge.sampled() < self.spec.force.len() {
+                self.score().await?;
+                continue;
+            }
+            let part = match &mut self.attempt {
+                Some(attempt) => attempt.next().await,
+                None => {
+                    match self.send().await {
+                        Ok(attempt) => self.attempt = Some(attempt),
+                        Err(fault) => self.recover(fault).await?,
+                    }
+                    continue;
+                }
+            };
+            match part {
+                Ok(AttemptPart::Tokens(steps)) => {
+                    self.fruitless = 0;
+                    self.ready.extend(steps);
+                }
+                Ok(AttemptPart::End(end)) => {
+                    self.attempt = None;
+                    self.account(end.usage);
+                    if let Some(finish) = self.ended(&end)? {
+                        self.finish = Some(finish);
+                        return Ok(None);
+                    }
+                }
+                Err(fault) => self.recover(fault).await?,
+            }
+        }
+    }
+
+    /// Returns `true` if the constraint allows a token, and accepts it. Otherwise the token is withdrawn with all after
+    /// it, and the next attempt samples it again.
+    async fn permits(&mut self, step: &TokenStep) -> Result<bool, EngineError> {
+        let Some(rule) = &self.spec.constraint else { return Ok(true) };
+        if self.constraint.is_none() {
+            self.constraint = Some(ConstraintRun::begin(Arc::clone(rule)).await?);
+        }
+        let Some(run) = &mut self.constraint else { return Ok(true) };
+        // Accepted only when another token follows: after the last token of a turn no mask needs to exist.
+        if let Some(before) = self.unaccepted.take() {
+            run.accept(before).await?;
+        }
+        if run.allows(step.id) {
+            self.unaccepted = Some(step.id);
+            return Ok(true);
+        }
+        if self.correcting {
+            let message = format!("the engine ignores allowed_token_ids: it sampled {}", step.id);
+            return Err(EngineError::Unavailable(message));
+        }
+        self.session.fleet.remote.corrected_tokens_total.add(1);
+        self.ready.clear();
+        self.attempt = None;
+        self.correcting = true;
+        Ok(false)
+    }
+
+    /// Delivers a token, which is then part of the session.
+    fn deliver(&mut self, step: TokenStep) -> TokenStep {
+        let token = Token { id: step.id, origin: Origin::Policy, logprob: Some(step.logprob), forced: false };
+        self.session.tokens.push(token);
+        self.session.fleet.counters.decode_tokens_total.add(1);
+        self.correcting = false;
+        self.finish = self.judge.push(&self.spec, step.id, self.session.tokens.len());
+        if self.finish.is_some() {
+            // A stream that the judge ends earlier than the engine has no counts; its socket is closed.
+            let end = self.attempt.take().and_then(|mut attempt| attempt.take_end());
+            self.account(end.and_then(|end| end.usage));
+        }
+        step
+    }
+
+    /// Returns the reason for the end of the turn where the engine has ended its stream and the judge has not ended the
+    /// turn. `None` if another attempt has to follow.
+    fn ended(&self, end: &AttemptEnd) -> Result<Option<TurnFinish>, EngineError> {
+        let tokens = self.judge.sampled();
+        match end.reason.as_str() {
+            // A corrected attempt samples one token, and a turn that is not over goes on.
+            "length" if self.spec.constraint.is_some() && tokens < self.spec.max_tokens && !self.is_full() => Ok(None),
+            "length" => Ok(Some(TurnFinish::Context)),
+            "stop" => Ok(Some(TurnFinish::Eos)),
+            other => Err(EngineError::Unavailable(format!("the engine ended with the unknown reason {other:?}"))),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.session.tokens.len() >= self.session.fleet.spec.limit()
+    }
+
+    /// Records the token counts of a complete stream.
+    fn account(&mut self, usage: Option<ReplyUsage>) {
+        let session = &mut *self.session;
+        let length = session.tokens.len();
+        if let Some(usage) = usage
+            && let Some(cached) = usage.cached()
+        {
+            let new = usage.prompt_tokens.saturating_sub(session.known);
+            let recomputed = usage.prompt_tokens.saturating_sub(cached).saturating_sub(new);
+            session.fleet.remote.recomputed_tokens_total.add(recomputed);
+            session.fleet.counters.prefill_tokens_recomputed_total.add(recomputed);
+            session.fleet.counters.prefill_tokens_total.add(usage.prompt_tokens.saturating_sub(cached));
+            session.fleet.counters.prefix_cache_hit_tokens_total.add(cached);
+            session.cached.get_or_insert(cached);
+        }
+        // The last sampled token was never fed to the model.
+        session.known = length.saturating_sub(1);
+    }
+
+    /// Chooses an engine and prepares it for the session.
+    async fn prepared(&mut self) -> Result<(Arc<RemoteEngine>, EngineFacts, String), Fault> {
+        let fleet = Arc::clone(&self.session.fleet);
+        let engine = fleet.choose(self.session.engine.as_ref())?;
+        // Set before anything can fail there, so that the failure is known to be this engine's.
+        self.session.engine = Some(Arc::clone(&engine));
+        let facts = fleet.checked(&engine).await?;
+        let model = match self.session.options.adapter {
+            None => facts.model.clone(),
+            Some(adapter) => {
+                let missing = || engine.endpoint.fault(FaultKind::Refused, "the session's adapter was unloaded");
+                let adapter = fleet.adapters.get(adapter).ok_or_else(missing)?;
+                engine.load_adapter(&adapter).await?;
+                adapter.name
+            }
+        };
+        Ok((engine, facts, model))
+    }
+
+    /// Sends the request for the rest of the turn.
+    async fn send(&mut self) -> Result<Attempt, Fault> {
+        let (engine, facts, model) = self.prepared().await?;
+        let sampled = self.judge.sampled();
+        let corrected = match (&self.constraint, self.correcting) {
+            (Some(run), true) => {
+                let allowed = run.allowed(self.session.fleet.spec.vocab);
+                Some(allowed.map_err(|error| engine.endpoint.fault(FaultKind::Refused, error.to_string()))?)
+            }
+            _ => None,
+        };
+        let ids: Vec<u32> = self.session.tokens.iter().map(|token| token.id).collect();
+        let spec = &self.spec;
+        let request = TokenRequest {
+            model: &model,
+            ids: &ids,
+            sampling: &spec.sampling,
+            seed: spec.sampling.seed.wrapping_add((sampled as u64).wrapping_mul(SEED_STRIDE)),
+            max_tokens: if corrected.is_some() { 1 } else { spec.max_tokens - sampled },
+            stops: &spec.stops,
+            eos: if spec.ignore_eos { &[] } else { &spec.eos },
+            allow: corrected.as_deref().or(spec.allow.as_deref()),
+            score: None,
+            salt: self.session.options.salt,
+        };
+        let body = request.body(engine.endpoint.address.kind, facts.dialect);
+        let body = body.map_err(|error| engine.endpoint.fault(FaultKind::Refused, error.to_string()))?;
+        let top = spec.sampling.top_logprobs;
+        let session = &self.session.name;
+        Attempt::send(&self.session.fleet, &engine, facts, body, session, top).await
+    }
+
+    /// Scores the tokens that the turn begins with.
+    async fn score(&mut self) -> Result<(), EngineError> {
+        match self.scores().await {
+            Ok(steps) => {
+                self.fruitless = 0;
+                self.ready.extend(steps);
+                Ok(())
+            }
+            Err(fault) => self.recover(fault).await,
+        }
+    }
+
+    async fn scores(&mut self) -> Result<Vec<TokenStep>, Fault> {
+        let (engine, facts, model) = self.prepared().await?;
+        let forced = &self.spec.force[self.judge.sampled()..];
+        let mut ids: Vec<u32> = self.session.tokens.iter().map(|token| token.id).collect();
+        ids.extend(forced);
+        let score = ScoreRequest {
+            model: &model,
+            ids: &ids,
+            scored: forced.len(),
+            top: self.spec.sampling.top_logprobs,
+            salt: self.session.options.salt,
+        };
+        self.session.fleet.score(&engine, &facts, &score).await
+    }
+
+    /// Prepares another attempt after a failure.
+    ///
+    /// # Errors
+    /// The failure, if another attempt would fail as well.
+    async fn recover(&mut self, mut fault: Fault) -> Result<(), EngineError> {
+        // Tokens of swapped weights may be among the delivered ones.
+        let tainted = self.attempt.take().is_some() && fault.kind == FaultKind::Unfit;
+        let fleet = Arc::clone(&self.session.fleet);
+        fleet.remote.failures_total.add(1);
+        let adapter = self.session.options.adapter.and_then(|adapter| fleet.adapters.get(adapter));
+        if fault.kind == FaultKind::MissingModel && adapter.is_none() {
+            fault.kind = FaultKind::Unfit;
+        }
+        let engine = self.session.engine.take().filter(|engine| engine.endpoint.url() == fault.url);
+        let Some(engine) = engine else { return Err(fault.ending(fleet.requests)) };
+        fleet.note(&engine, &fault);
+        self.fruitless += 1;
+        // A missing adapter is loaded again where it is missing; everything else is tried elsewhere, if there is such.
+        let next = match (fault.kind, adapter) {
+            (FaultKind::MissingModel, Some(adapter)) => {
+                engine.forget_adapter(&adapter.name).await;
+                Some(engine)
+            }
+            _ => fleet.other_than(&engine).or_else(|| Some(engine).filter(|engine| engine.is_usable())),
+        };
+        let hopeless = tainted || fault.kind == FaultKind::Refused || self.fruitless >= MOST_FRUITLESS;
+        let Some(next) = next.filter(|_| !hopeless) else { return Err(fault.ending(fleet.requests)) };
+        tracing::warn!(error = %fault, delivered = self.judge.sampled(), "a generation goes on in a new request");
+        fleet.remote.resumptions_total.add(1);
+        self.resumptions.push_back(Resumption { delivered: self.judge.sampled(), reason: fault.to_string() });
+        self.session.renew(next);
+        sleep(PAUSE * 2_u32.pow(self.fruitless - 1)).await;
+        Ok(())
+    }
+}
+
+impl Steps for RemoteTurn<'_> {
+    async fn next(&mut self) -> Option<Result<TokenStep, EngineError>> {
+        if self.finish.is_some() || self.failed {
+            return None;
+        }
+        let step = self.step().await;
+        if step.is_err() {
+            self.failed = true;
+            self.session.fleet.counters.turn_failures_total.add(1);
+        }
+        step.transpose()
+    }
+
+    fn finish(&self) -> Option<TurnFinish> {
+        self.finish
+    }
+
+    fn resumption(&mut self) -> Option<Resumption> {
+        self.resumptions.pop_front()
+    }
+}

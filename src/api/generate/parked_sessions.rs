@@ -1,0 +1,112 @@
+//! Sequences of `/inference/v1/generate` between two requests with the same `X-Session-ID`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use tokio::time::{Instant, sleep};
+use waymark_agent::Generator;
+use waymark_engine::SessionOptions;
+use waymark_runtime::fleet::SourceSession;
+
+use crate::api::auth::Caller;
+use crate::api::error::{ApiError, Code};
+use crate::keys::KeyOwner;
+
+/// Header that names a session.
+const HEADER: &str = "x-session-id";
+
+/// Maximum length of a session's name, in bytes.
+const MAX_NAME: usize = 128;
+
+/// Maximum number of parked sessions. Their blocks are taken when running sessions need them.
+const MOST: usize = 1024;
+
+/// Time that a session stays parked.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Interval at which sessions that were parked too long are closed.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// Name of a session. Two keys with the same text have two sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct SessionName {
+    owner: Option<KeyOwner>,
+    text: String,
+}
+
+impl SessionName {
+    /// Returns the name in the headers of a request. `None` if there is none.
+    ///
+    /// # Errors
+    /// 400 for a name that is too long or not visible ASCII.
+    pub(super) fn of(headers: &HeaderMap, caller: &Caller) -> Result<Option<SessionName>, ApiError> {
+        let Some(value) = headers.get(HEADER) else { return Ok(None) };
+        let valid =
+            |text: &&str| (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let Some(text) = value.to_str().ok().filter(valid) else {
+            let message = format!("`X-Session-ID` must have from 1 to {MAX_NAME} visible ASCII characters");
+            return Err(ApiError::new(Code::InvalidHeader, message));
+        };
+        Ok(Some(SessionName { owner: caller.owner, text: text.to_owned() }))
+    }
+}
+
+/// A session between two requests.
+#[derive(Debug)]
+struct ParkedSession {
+    session: SourceSession,
+    options: SessionOptions,
+    since: Instant,
+}
+
+/// Parked sessions by name; clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ParkedSessions(Arc<Mutex<ParkingLot>>);
+
+#[derive(Debug, Default)]
+struct ParkingLot {
+    sessions: HashMap<SessionName, ParkedSession>,
+    /// If `true`, a task closes the sessions that were parked too long.
+    swept: bool,
+}
+
+impl ParkedSessions {
+    /// Takes the session `name` if `ids` continues it with the same weights. A session that is not continued is closed.
+    pub(super) fn take(&self, name: &SessionName, options: SessionOptions, ids: &[u32]) -> Option<SourceSession> {
+        let mut lot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ParkedSession { session, options: then, .. } = lot.sessions.remove(name)?;
+        let same = then.adapter == options.adapter && then.salt == options.salt;
+        let grows = session.len() < ids.len() && session.tokens().iter().zip(ids).all(|(token, id)| token.id == *id);
+        (same && grows).then_some(session)
+    }
+
+    /// Parks a session, unless the caller already has its share of them. A parked session of the same name is closed.
+    pub(super) fn put(&self, name: SessionName, options: SessionOptions, session: SourceSession, caller: &Caller) {
+        let mut lot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lot.sessions.remove(&name);
+        let own = lot.sessions.keys().filter(|other| other.owner == name.owner).count();
+        if caller.may_take(own, lot.sessions.len(), MOST, "parked sessions").is_err() {
+            return;
+        }
+        lot.sessions.insert(name, ParkedSession { session, options, since: Instant::now() });
+        if !lot.swept {
+            lot.swept = true;
+            tokio::spawn(self.clone().sweep());
+        }
+    }
+
+    /// Closes sessions that were parked too long, until none is left.
+    async fn sweep(self) {
+        loop {
+            sleep(SWEEP).await;
+            let mut lot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lot.sessions.retain(|_, parked| parked.since.elapsed() < IDLE);
+            if lot.sessions.is_empty() {
+                lot.swept = false;
+                return;
+            }
+        }
+    }
+}

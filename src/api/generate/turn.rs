@@ -1,0 +1,123 @@
+//! A generation: its session is opened or continued, runs, and is parked.
+
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, StreamExt};
+use tokio::time::Instant;
+use waymark_agent::{Generator, Steps};
+use waymark_engine::{EngineError, Generate, Origin, TokenStep, TurnFinish};
+use waymark_models::sampler::SamplingParams;
+use waymark_runtime::fleet::SourceSession;
+
+use super::plan::{GenerateHead, GeneratePlan};
+use crate::api::auth::Caller;
+use crate::api::error::{ApiError, Code};
+use crate::api::state::AppState;
+
+/// Maximum duration of a request. The loop behind it has its own, shorter limit.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// Part of a generation.
+#[derive(Debug)]
+pub(super) enum GeneratedPart {
+    /// Scores of all tokens of the sequence but the first.
+    Prompt(Vec<TokenStep>),
+    /// A sampled token.
+    Token(TokenStep),
+    /// End of the generation.
+    End {
+        finish: TurnFinish,
+        /// Number of tokens of the sequence that were not computed again.
+        cached: usize,
+    },
+}
+
+/// Parts of a generation, of which the last one is its end or an error.
+pub(super) type Generated = BoxStream<'static, Result<GeneratedPart, ApiError>>;
+
+/// Starts a generation and waits for its first part, so that a refused one gets an error status.
+pub(super) async fn begin(
+    state: &AppState,
+    caller: &Caller,
+    plan: GeneratePlan,
+) -> Result<(GenerateHead, Generated), ApiError> {
+    let GeneratePlan { shown, token_ids, spec, options, prompt_logprobs, session: name } = plan;
+    if token_ids.is_empty() {
+        return Err(ApiError::invalid("token_ids", "`token_ids` must not be empty"));
+    }
+    caller.lifetime.end_by(Instant::now() + LONGEST + state.config.connection.send);
+    let parked = state.parked.clone();
+    let name = name.filter(|_| prompt_logprobs.is_none());
+    let known = name.as_ref().and_then(|name| parked.take(name, options, &token_ids));
+    // A parked session has computed all of its tokens but the last.
+    let kept = known.as_ref().map(|session| session.len().saturating_sub(1));
+    let mut session = known.unwrap_or_else(|| state.runtime.engine.session(options));
+    caller.accounts.count_tokens(token_ids.len() - session.len());
+    let caller = caller.clone();
+    let parts = async_stream::stream! {
+        if let Some(top) = prompt_logprobs {
+            match score(&mut session, &token_ids, top).await {
+                Ok(steps) => yield Ok(GeneratedPart::Prompt(steps)),
+                Err(error) => { yield Err(refusal(error)); return }
+            }
+        } else {
+            let new = session.len();
+            session.append(&token_ids[new..], Origin::Prompt, false);
+        }
+        let mut turn = match session.generate(spec).await {
+            Ok(turn) => turn,
+            Err(error) => { yield Err(refusal(error)); return }
+        };
+        while let Some(step) = turn.next().await {
+            match step {
+                Ok(step) => {
+                    caller.accounts.count_tokens(1);
+                    yield Ok(GeneratedPart::Token(step));
+                }
+                Err(error) => { yield Err(refusal(error)); return }
+            }
+        }
+        let finish = turn.finish();
+        drop(turn);
+        let cached = kept.unwrap_or_else(|| session.cached_prompt_tokens());
+        if let Some(name) = name {
+            parked.put(name, options, session, &caller);
+        }
+        yield match finish {
+            Some(finish) => Ok(GeneratedPart::End { finish, cached }),
+            None => Err(ApiError::new(Code::Internal, "the generation ended without a reason")),
+        };
+    };
+    let mut parts = parts.boxed();
+    let first = parts.next().await.transpose()?;
+    Ok((shown, stream::iter(first.map(Ok)).chain(parts).boxed()))
+}
+
+/// Puts `ids` into a new session and scores all of them but the first, with `top` alternatives each.
+async fn score(session: &mut SourceSession, ids: &[u32], top: usize) -> Result<Vec<TokenStep>, EngineError> {
+    let (first, rest) = ids.split_at(1);
+    session.append(first, Origin::Prompt, false);
+    let mut steps = Vec::with_capacity(rest.len());
+    if rest.is_empty() {
+        return Ok(steps);
+    }
+    let sampling = SamplingParams { top_logprobs: top, ..SamplingParams::greedy() };
+    let spec =
+        Generate { sampling, max_tokens: rest.len(), force: rest.to_vec(), ignore_eos: true, ..Generate::default() };
+    let mut turn = session.generate(spec).await?;
+    while let Some(step) = turn.next().await {
+        steps.push(step?);
+    }
+    Ok(steps)
+}
+
+/// Names the field at fault as this route calls it.
+fn refusal(error: EngineError) -> ApiError {
+    let refusal = ApiError::from(error).renamed("messages", "token_ids");
+    // The engine says in words which of the parameters it refuses.
+    if refusal.code == Code::InvalidValue && refusal.param.is_none() {
+        refusal.with_param("token_ids")
+    } else {
+        refusal
+    }
+}

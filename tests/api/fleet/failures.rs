@@ -1,0 +1,148 @@
+//! Failures of engines: no token is lost, none is repeated, and an engine that is gone gets no requests.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use waymark_agent::{Generator, Steps};
+use waymark_engine::{EngineError, Generate, Health, Origin, TurnFinish};
+
+use super::stub::{Stub, StubFault};
+use super::{config, connect, opened, run, spec, undisturbed};
+use crate::harness::{ServerPlan, answer, eventually, says};
+
+const PROMPT: [u32; 5] = [10, 20, 30, 40, 50];
+
+#[tokio::test]
+async fn a_broken_stream_goes_on_after_the_last_delivered_token() {
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    for fault in [StubFault::Cut(3), StubFault::Silence(3), StubFault::ErrorEvent(3), StubFault::DoneOnly(3)] {
+        let before = stub.streamed().len();
+        stub.fail([fault.clone()]);
+        let mut session = opened(&fleet, &PROMPT);
+        let turn = run(&mut session, spec(10)).await;
+        assert_eq!((turn.error.clone(), turn.finish), (None, Some(TurnFinish::Length)), "{fault:?}");
+        assert_eq!(turn.ids(), undisturbed(&PROMPT, 10), "{fault:?}");
+        assert_eq!(turn.resumed.len(), 1, "{fault:?}: {:?}", turn.resumed);
+        let requests = stub.streamed().split_off(before);
+        let [(first, _), (second, body)] = requests.as_slice() else { panic!("{fault:?}: {requests:?}") };
+        // A router keeps a session at its worker, even at a dead one.
+        assert!(first.is_some() && first != second, "{fault:?}");
+        let sent = body["token_ids"].as_array().unwrap();
+        let delivered = turn.resumed[0].delivered;
+        assert_eq!((sent.len(), &body["sampling_params"]["max_tokens"]), (5 + delivered, &(10 - delivered).into()));
+        assert!(delivered <= 3, "{fault:?}");
+    }
+    assert_eq!(fleet.remote_counters().resumptions_total.get(), 4);
+}
+
+#[tokio::test]
+async fn a_full_queue_is_told_as_such_and_another_engine_helps() {
+    let [first, second] = [Stub::start().await, Stub::start().await];
+    let full =
+        || StubFault::Refusal(503, r#"{"error":{"message":"full","type":"x","param":null,"code":503}}"#.to_owned());
+    let alone = connect(&config("vllm", &[&first.url()])).await.unwrap();
+    first.fail([full(), full(), full()]);
+    let turn = run(&mut opened(&alone, &PROMPT), spec(4)).await;
+    assert_eq!(turn.error, Some(EngineError::QueueFull { limit: 64 }));
+    assert_eq!(alone.health(), Health::Ready, "a full queue is no illness");
+    let both = connect(&config("vllm", &[&first.url(), &second.url()])).await.unwrap();
+    first.fail([full()]);
+    second.fail([full()]);
+    let turn = run(&mut opened(&both, &PROMPT), spec(4)).await;
+    assert_eq!(turn.ids(), undisturbed(&PROMPT, 4));
+}
+
+#[tokio::test]
+async fn readiness_follows_the_engines() {
+    let [mut first, mut second] = [Stub::start().await, Stub::start().await];
+    let fleet = connect(&config("vllm", &[&first.url(), &second.url()])).await.unwrap();
+    let plan = ServerPlan { fleet: Some(fleet.clone()), ..ServerPlan::new(says("unused")) };
+    let server = plan.build().await;
+    let mut session = opened(&fleet, &PROMPT);
+    assert_eq!(run(&mut session, spec(3)).await.ids(), undisturbed(&PROMPT, 3));
+    first.kill().await;
+    // The session was at the first engine, and goes on at the second.
+    session.append(&[1, 2, 3], Origin::Environment, false);
+    let all: Vec<u32> = session.tokens().iter().map(|token| token.id).collect();
+    assert_eq!(run(&mut session, spec(3)).await.ids(), undisturbed(&all, 3));
+    assert_eq!(server.get("/ready").await.status(), 200);
+    assert_eq!(fleet.remote_counters().engines_usable.get(), 1);
+    second.kill().await;
+    let turn = run(&mut opened(&fleet, &PROMPT), spec(3)).await;
+    assert!(matches!(turn.error, Some(EngineError::Unavailable(_))), "{turn:?}");
+    let (status, body) = answer(server.get("/ready").await).await;
+    assert_eq!((status, body["error"]["code"].as_str()), (503, Some("engine_unavailable")), "{body}");
+    first.serve().await;
+    eventually("an engine that is back is ready", || fleet.health() == Health::Ready).await;
+    assert_eq!(run(&mut opened(&fleet, &PROMPT), spec(3)).await.ids(), undisturbed(&PROMPT, 3));
+}
+
+#[tokio::test]
+async fn swapped_weights_end_the_turn_and_other_weights_keep_an_engine_out() {
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    stub.fail([StubFault::OtherVersion]);
+    let turn = run(&mut opened(&fleet, &PROMPT), spec(4)).await;
+    let Some(EngineError::Unavailable(message)) = turn.error else { panic!("{turn:?}") };
+    assert!(message.contains("version default was checked, step-2 has answered"), "{message}");
+    // The stub's weights are still the same, so it is trusted again; then they change.
+    eventually("the same weights are taken again", || fleet.health() == Health::Ready).await;
+    *stub.state.seed.lock().unwrap() = 1234;
+    stub.fail([StubFault::Cut(0)]);
+    let turn = run(&mut opened(&fleet, &PROMPT), spec(4)).await;
+    let Some(EngineError::Unavailable(message)) = turn.error else { panic!("{turn:?}") };
+    assert!(message.contains("its weights differ"), "{message}");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let Health::Dead { reason } = fleet.health() else { panic!("other weights were taken") };
+    assert!(reason.contains("its weights differ"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_dropped_generation_closes_its_socket() {
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    stub.fail([StubFault::Silence(2)]);
+    let mut session = opened(&fleet, &PROMPT);
+    let mut turn = session.generate(spec(100)).await.unwrap();
+    for _ in 0..2 {
+        turn.next().await.unwrap().unwrap();
+    }
+    assert!(timeout(Duration::from_millis(50), turn.next()).await.is_err());
+    drop(turn);
+    eventually("the stream is closed", || stub.state.streams.load(SeqCst) == 0).await;
+    assert_eq!(session.tokens().len(), 7, "the delivered tokens stay");
+    // Parked: the next turn sends all of them.
+    let all: Vec<u32> = session.tokens().iter().map(|token| token.id).collect();
+    assert_eq!(run(&mut session, spec(2)).await.ids(), undisturbed(&all, 2));
+}
+
+#[tokio::test]
+async fn more_generations_than_allowed_are_refused_here() {
+    let stub = Stub::start().await;
+    let fleet =
+        connect(&waymark_runtime::config::FleetConfig { requests: 1, ..config("vllm", &[&stub.url()]) }).await.unwrap();
+    let mut first = opened(&fleet, &PROMPT);
+    let _running = first.generate(spec(4)).await.unwrap();
+    let mut second = opened(&fleet, &PROMPT);
+    let refused = second.generate(spec(4)).await.err();
+    assert_eq!(refused, Some(EngineError::QueueFull { limit: 1 }));
+}
+
+#[tokio::test]
+async fn our_own_stops_end_a_turn_and_recorded_tokens_are_scored() {
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    let text = undisturbed(&PROMPT, 40);
+    let stop: Vec<u8> = text[5..8].iter().map(|id| u8::try_from(*id).unwrap()).collect();
+    let stops = std::sync::Arc::new(waymark_engine::StopSet::new([&stop]));
+    let turn = run(&mut opened(&fleet, &PROMPT), Generate { stops, ..spec(40) }).await;
+    assert_eq!((turn.ids(), turn.finish), (text[..8].to_vec(), Some(TurnFinish::Stop(0))));
+    let turn = run(&mut opened(&fleet, &PROMPT), Generate { eos: vec![text[4]], ..spec(40) }).await;
+    assert_eq!(turn.finish, Some(TurnFinish::Eos));
+    let force = text[..6].to_vec();
+    let turn = run(&mut opened(&fleet, &PROMPT), Generate { force: force.clone(), ignore_eos: true, ..spec(6) }).await;
+    assert_eq!((turn.ids(), turn.finish), (force, Some(TurnFinish::Length)));
+    assert!(turn.steps.iter().any(|step| step.logprob < 0.0));
+}
