@@ -115,7 +115,7 @@ fn check(isa: Isa, kind: GgmlKind, m: usize, out: usize, inn: usize, threads: us
 fn every_form_on_every_instruction_set() {
     for isa in Isa::available() {
         for kind in KINDS {
-            for (m, out, inn) in [(1, 33, 32), (3, 31, 64), (8, 96, 224), (13, 70, 416), (40, 5, 192)] {
+            for (m, out, inn) in [(1, 33, 32usize), (3, 31, 64), (8, 96, 224), (13, 70, 416), (40, 5, 192)] {
                 let inn = inn.next_multiple_of(kind.block_size());
                 check(isa, kind, m, out, inn, 2);
             }

@@ -10,6 +10,9 @@ use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL, SuperForm, bhalf_at, ha
 use super::quant::unpack_vector;
 use crate::ModelError;
 
+/// Repacking of one block: reads the block, and writes its parts into the panel at the given lane.
+type PackBlock<'a> = dyn Fn(&[u8], &mut [u8], usize) + Sync + 'a;
+
 /// A weight matrix W of shape (out, in), for `y = x · Wᵀ`.
 ///
 /// Stored in the checkpoint's format (32 to 2 bits per weight), only reordered; see [`super::matmul()`].
@@ -135,7 +138,7 @@ impl Packed {
         (out, inn): (usize, usize),
         form: Form,
         kind: GgmlKind,
-        pack: &(dyn Fn(&[u8], &mut [u8], usize) + Sync),
+        pack: &PackBlock<'_>,
     ) -> Self {
         let mut packed = Self::empty(out, inn, form);
         if inn == 0 {

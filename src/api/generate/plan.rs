@@ -99,7 +99,13 @@ impl GeneratePlan {
             shown,
             token_ids: request.token_ids,
             spec,
-            options: SessionOptions { adapter, salt, request: caller.request },
+            options: SessionOptions {
+                adapter,
+                salt,
+                tenant: caller.tenant(),
+                priority: caller.priority(None),
+                request: caller.request,
+            },
             prompt_logprobs,
             session: SessionName::of(headers, caller)?,
         })

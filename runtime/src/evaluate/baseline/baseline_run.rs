@@ -156,9 +156,9 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
     }
 
     /// Scores the answer. `valid` is `true` if it was marked as the procedure asks.
-    pub(super) fn finish(self, answer: Option<String>, valid: bool) -> EpisodeRow {
+    pub(super) fn finish(self, answer: Option<&str>, valid: bool) -> EpisodeRow {
         let cost = &self.plan.cost;
-        let scored = EpisodeRow::scored(self.question, answer.as_deref(), &self.evidence, cost);
+        let scored = EpisodeRow::scored(self.question, answer, &self.evidence, cost);
         // Prompts contain the evidence, which is counted on its own.
         let prompt = self.tokens.prompt.saturating_sub(self.tokens.environment);
         EpisodeRow {

@@ -40,7 +40,7 @@ pub(super) async fn read<S: SessionSource>(
     let messages = messages(run.question(), passages);
     let reply = run.generate(&messages, "", (&[], LIMIT)).await?;
     let (answer, marked) = extract(&reply.text);
-    Ok(run.finish(Some(answer.to_owned()), marked))
+    Ok(run.finish(Some(answer), marked))
 }
 
 fn messages(question: &str, passages: Option<&str>) -> Vec<ConversationMessage> {

@@ -54,7 +54,7 @@ pub(super) async fn answer<S: SessionSource>(mut run: BaselineRun<'_, S>) -> Res
     }
     let answer = boxed(&written).map(str::to_owned);
     let marked = answer.is_some();
-    Ok(run.finish(answer, marked))
+    Ok(run.finish(answer.as_deref(), marked))
 }
 
 /// Searches and lets the model write down what matters for its reasoning.
