@@ -9,11 +9,12 @@ use waymark_engine::mock::Lines;
 use crate::harness::{ServerPlan, TestServer, eventually, read_until, says, script};
 
 /// Routes that need no key. Adding a route here opens it to the whole world.
-const OPEN: [(&str, &str); 6] = [
+const OPEN: [(&str, &str); 7] = [
     ("get", "/"),
     ("get", "/page/{file}"),
     ("get", "/health"),
     ("get", "/ready"),
+    ("get", "/ping"),
     ("get", "/openapi.yaml"),
     ("get", "/openapi.json"),
 ];

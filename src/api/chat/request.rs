@@ -116,14 +116,8 @@ impl WireRequest for ChatRequest {
         ("stream_options.include_obfuscation", &["false"]),
         ("web_search_options", &[]),
     ];
-    const HINTS: &'static [Hint] = &[
-        Hint::METADATA,
-        Hint::CACHE_KEY,
-        Hint::CACHE_RETENTION,
-        Hint::EFFORT,
-        Hint::TIER,
-        Hint::VERBOSITY,
-    ];
+    const HINTS: &'static [Hint] =
+        &[Hint::METADATA, Hint::CACHE_KEY, Hint::CACHE_RETENTION, Hint::EFFORT, Hint::TIER, Hint::VERBOSITY];
 }
 
 /// Options of a stream.

@@ -260,7 +260,7 @@ impl From<&Usage> for ResponseUsage {
 }
 
 /// Reasoning options. Policies reason as they were trained, so there is nothing to set.
-#[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct ReasoningOptions {
     /// Same as in the request.
     #[schema(required)]
