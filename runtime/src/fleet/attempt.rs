@@ -100,7 +100,7 @@ impl Attempt {
             }
             let received = timeout_at(self.deadline, self.response.chunk()).await;
             let received = received.map_err(|_| self.silent())?;
-            match received.map_err(|error| self.broken(causes(&error)))? {
+            match received.map_err(|error| self.broken(causes(&error.without_url())))? {
                 Some(chunk) => self.take(&chunk)?,
                 None => return Err(self.broken("the stream ended without a finish_reason")),
             }

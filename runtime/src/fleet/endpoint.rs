@@ -75,13 +75,14 @@ impl Endpoint {
         if let Some(session) = session {
             request = request.header("x-session-id", session);
         }
-        let response = request.send().await.map_err(|error| self.unsent(&error))?;
+        let response = request.send().await.map_err(|error| self.unsent(error))?;
         if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
     }
 
-    fn unsent(&self, error: &reqwest::Error) -> Fault {
+    fn unsent(&self, error: reqwest::Error) -> Fault {
         let kind = if error.is_connect() { FaultKind::Unreachable } else { FaultKind::Broken };
-        self.fault(kind, causes(error))
+        // Clients see the message, and should not learn the addresses of engines.
+        self.fault(kind, causes(&error.without_url()))
     }
 
     /// Maps an error response to its meaning.
@@ -105,7 +106,7 @@ impl Endpoint {
     /// Reads a body of at most `most` bytes.
     async fn read(&self, mut response: Response, most: usize) -> Result<Vec<u8>, Fault> {
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.unsent(&error))? {
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.unsent(error))? {
             if body.len() + chunk.len() > most {
                 return Err(self.fault(FaultKind::Broken, format!("the reply is longer than {most} bytes")));
             }
@@ -170,7 +171,7 @@ impl EngineRefusal {
     }
 }
 
-/// Returns the message of an error with those of its causes, since `reqwest` names the address only.
+/// Returns the message of an error with those of its causes, since the outermost one says little.
 pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -34,13 +34,14 @@ impl Fault {
         Self { url: url.to_owned(), kind, message: message.into() }
     }
 
-    /// Returns the error of a turn that this failure ends. `limit` is the maximum number of requests.
+    /// Returns the error of a turn that this failure ends, without the engine's address: clients see it. `limit` is the
+    /// maximum number of requests.
     pub(super) fn ending(self, limit: usize) -> EngineError {
         match self.kind {
             FaultKind::Busy => EngineError::QueueFull { limit },
-            FaultKind::Refused => EngineError::Request(self.to_string()),
+            FaultKind::Refused => EngineError::Request(self.message),
             FaultKind::Unreachable | FaultKind::Broken | FaultKind::MissingModel | FaultKind::Unfit => {
-                EngineError::Unavailable(self.to_string())
+                EngineError::Unavailable(format!("no engine completed the generation: {}", self.message))
             }
         }
     }

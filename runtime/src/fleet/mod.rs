@@ -263,7 +263,7 @@ impl FleetShared {
 
     /// Records a failure of an engine. One that gets no more requests is checked in the background until it is healthy.
     fn note(self: &Arc<Self>, engine: &Arc<RemoteEngine>, fault: &Fault) {
-        if !engine.failed(fault.kind, &fault.to_string()) {
+        if !engine.failed(fault.kind, &fault.message) {
             return;
         }
         tracing::error!(error = %fault, "an engine gets no more requests until it is healthy again");
@@ -288,7 +288,7 @@ async fn watch(fleet: Weak<FleetShared>, engine: Arc<RemoteEngine>, pause: Durat
             }
             Err(fault) => {
                 tracing::warn!(error = %fault, "an engine is not healthy yet");
-                engine.failed(fault.kind, &fault.to_string());
+                engine.failed(fault.kind, &fault.message);
             }
         }
         factor = (factor * 2).min(MOST_PAUSES);

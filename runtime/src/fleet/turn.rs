@@ -296,10 +296,13 @@ impl<'a> RemoteTurn<'a> {
             _ => fleet.other_than(&engine).or_else(|| Some(engine).filter(|engine| engine.is_usable())),
         };
         let hopeless = tainted || fault.kind == FaultKind::Refused || self.fruitless >= MOST_FRUITLESS;
-        let Some(next) = next.filter(|_| !hopeless) else { return Err(fault.ending(fleet.requests)) };
+        let Some(next) = next.filter(|_| !hopeless) else {
+            tracing::error!(error = %fault, "a generation failed");
+            return Err(fault.ending(fleet.requests));
+        };
         tracing::warn!(error = %fault, delivered = self.judge.sampled(), "a generation goes on in a new request");
         fleet.remote.resumptions_total.add(1);
-        self.resumptions.push_back(Resumption { delivered: self.judge.sampled(), reason: fault.to_string() });
+        self.resumptions.push_back(Resumption { delivered: self.judge.sampled(), reason: fault.message.clone() });
         self.session.renew(next);
         sleep(PAUSE * 2_u32.pow(self.fruitless - 1)).await;
         Ok(())

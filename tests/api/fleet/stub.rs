@@ -105,6 +105,8 @@ impl Stub {
             let _ = serving.await;
         }
         self.state.adapters.lock().unwrap().clear();
+        // Clients notice that their idle connections are closed.
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
     /// Starts it again on the same port.
