@@ -307,7 +307,7 @@ mod tests {
                 .contains(&Injected::retrieved("Fact 1: Paris lies in France\nFact 2: Le Mans Fact 3: lies in France"))
         );
         // A passage cannot pose as a fact either.
-        let (text, count) = super::super::sanitize::sanitize("a\n Fact 2: x. A fact 3: y", &TAGS);
+        let ([text], count) = super::super::sanitize::without_headers(["a\n Fact 2: x. A fact 3: y"], &TAGS);
         assert_eq!(count, 1, "{text}");
     }
 

