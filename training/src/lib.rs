@@ -7,6 +7,7 @@
 //! | [`cli`] | commands of the `train` program |
 //! | [`data`] | generated trajectories for the cold start |
 //! | [`dpo`] | training on preference pairs (DPO) |
+//! | [`experiment`] | experiments: arms, seeds, endpoints, reports |
 //! | [`grpo`] | training on rewards (GRPO) |
 //! | [`hash`] | hashes that are the same on every machine |
 //! | [`sample_filter`] | selection of a policy's own rollouts for supervised training |
@@ -28,6 +29,7 @@ pub mod cli;
 pub mod data;
 pub mod dpo;
 mod error;
+pub mod experiment;
 pub mod grpo;
 pub mod hash;
 pub mod ledger;

@@ -6,6 +6,7 @@ mod data;
 mod dpo;
 mod dry_run;
 mod eval;
+mod experiment;
 mod gpu_plan;
 mod grpo;
 mod host_args;
@@ -22,6 +23,7 @@ mod rollout_args;
 mod run_facts;
 mod sft;
 mod show;
+mod tie;
 
 use clap::{Parser, Subcommand};
 use waymark_runtime::config::LogFormat;
@@ -34,6 +36,10 @@ pub struct TrainCli {
     /// Log filter, written to standard error, for example `warn` or `waymark=debug`.
     #[arg(long, env = "WAYMARK_LOG", value_name = "FILTER", global = true)]
     log: Option<String>,
+
+    /// End when standard input does. Experiments start their jobs with it.
+    #[arg(long, hide = true, global = true)]
+    tied: bool,
 
     #[command(subcommand)]
     command: TrainCommand,
@@ -50,6 +56,7 @@ Steps to a policy:
   train blend --help                              or interpolate between two policies
   train eval --policy runs/stage1/policy --questions eval.jsonl --index corpus.index
   train show runs/stage1/samples.jsonl            read a trajectory
+  train experiment experiments/headroom.toml      all of these from one file, for several arms and seeds, with a verdict
   waymark serve --policy runs/stage1/policy --index corpus.index
 
 --dry-run prints the planned work with estimates of time and memory. The same command resumes an interrupted run.";
@@ -64,6 +71,7 @@ enum TrainCommand {
     Keep(keep::Args),
     Blend(blend::Args),
     Eval(eval::Args),
+    Experiment(experiment::Args),
     Report(report::Args),
     Show(show::Args),
 }
@@ -75,6 +83,9 @@ impl TrainCli {
     /// Any error that stops the command, with its causes.
     pub fn run(self) -> anyhow::Result<()> {
         let log = self.log.as_deref();
+        if self.tied {
+            tie::to_standard_input()?;
+        }
         match self.command {
             TrainCommand::Data(args) => args.run(log),
             TrainCommand::Sft(args) => args.run(log),
@@ -84,6 +95,7 @@ impl TrainCli {
             TrainCommand::Keep(args) => args.run(),
             TrainCommand::Blend(args) => args.run(),
             TrainCommand::Eval(args) => args.run(log),
+            TrainCommand::Experiment(args) => args.run(log),
             TrainCommand::Report(args) => args.run(),
             TrainCommand::Show(args) => args.run(log),
         }

@@ -76,13 +76,14 @@ fn messages(question: &str, passages: &[Hit]) -> Vec<ConversationMessage> {
 }
 
 /// Returns the text up to its first full stop, question or exclamation mark before white space. A full stop after a
-/// single letter is an initial.
+/// single capital letter is an initial.
 fn first_sentence(text: &str) -> &str {
     let text = text.trim();
     let mut ends = text.char_indices().filter(|&(at, c)| {
         let after = text[at + c.len_utf8()..].chars().next();
         let word = text[..at].rsplit(char::is_whitespace).next().unwrap_or("");
-        ".!?".contains(c) && after.is_none_or(char::is_whitespace) && word.chars().count() > 1
+        let initial = word.chars().count() == 1 && word.chars().all(char::is_uppercase);
+        ".!?".contains(c) && after.is_none_or(char::is_whitespace) && !initial
     });
     ends.next().map_or(text, |(at, _)| &text[..=at])
 }

@@ -1,0 +1,85 @@
+//! A job's process. It ends with its parent, even if the parent is killed: its standard input is a pipe that only the
+//! parent holds open, and `train --tied` exits when that pipe ends.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::error::ExperimentError;
+
+/// Number of bytes of a log that an error quotes.
+const TAIL: u64 = 2000;
+
+/// Program that runs jobs.
+#[derive(Debug, Clone)]
+pub(super) struct Trainer {
+    /// Path of the program `train`.
+    pub(super) program: PathBuf,
+    /// Arguments of every job: those of the host.
+    pub(super) host_args: Vec<OsString>,
+}
+
+impl Trainer {
+    /// Runs a job to its end, with its output appended to `log`.
+    ///
+    /// # Errors
+    /// [`ExperimentError::Job`] with the end of the log if the process fails.
+    pub(super) fn run(&self, job: &str, args: &[OsString], log: &Path) -> Result<(), ExperimentError> {
+        if let Some(dir) = log.parent() {
+            fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))?;
+        }
+        let file = File::options().create(true).append(true).open(log).map_err(ExperimentError::io("open", log))?;
+        let errors = file.try_clone().map_err(ExperimentError::io("open", log))?;
+        let mut child = self
+            .command(args)
+            .stdout(file)
+            .stderr(errors)
+            .spawn()
+            .map_err(ExperimentError::io("start", &self.program))?;
+        // Held until the child has ended: its end ends the child.
+        let tie = child.stdin.take();
+        let status = child.wait().map_err(ExperimentError::io("wait for", &self.program))?;
+        drop(tie);
+        if status.success() {
+            return Ok(());
+        }
+        let tail = tail(log).map_err(ExperimentError::io("read", log))?;
+        Err(ExperimentError::Job { job: job.to_owned(), status: status.to_string(), log: log.to_owned(), tail })
+    }
+
+    /// Runs a job that only prints, and returns its standard output, or its standard error if it
+    /// fails.
+    pub(super) fn output(&self, args: &[OsString]) -> Result<Result<String, String>, ExperimentError> {
+        let mut child = self
+            .command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(ExperimentError::io("start", &self.program))?;
+        let tie = child.stdin.take();
+        let output = child.wait_with_output().map_err(ExperimentError::io("wait for", &self.program))?;
+        drop(tie);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) })
+    }
+
+    fn command(&self, args: &[OsString]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--tied").args(args).args(&self.host_args).stdin(Stdio::piped());
+        command
+    }
+}
+
+/// Returns the last bytes of a log, from the beginning of a line.
+fn tail(log: &Path) -> std::io::Result<String> {
+    let mut file = File::open(log)?;
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(TAIL)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let cut = if size > TAIL { text.find('\n').map_or(0, |at| at + 1) } else { 0 };
+    Ok(text[cut..].trim_end().to_owned())
+}

@@ -1,0 +1,225 @@
+//! Endpoints: the metric of an episode, differences between arms, and the bar.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use waymark_runtime::evaluate::{EpisodeRow, Interval};
+
+use super::error::ExperimentError;
+use super::file::{Endpoint, Experiment};
+use super::results::ArmResults;
+
+/// A metric of an episode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Exact match.
+    Em,
+    /// F1 of the answer.
+    F1,
+    /// F1 as R1-Searcher and GraphRAG-R1 compute it.
+    SearcherF1,
+    /// ACC_R: the answer has every word of an accepted one.
+    AccR,
+    /// SBERT similarity.
+    Similarity,
+    /// SF-F1, over questions with known support.
+    SupportF1,
+    /// Unsupported answer rate, over answers with words. Less is better.
+    Uar,
+    /// Share of episodes that kept the protocol's format.
+    Valid,
+    /// Number of searches.
+    Searches,
+    /// Cost of the searches.
+    Cost,
+    /// Number of tokens that the model wrote.
+    ThinkingTokens,
+    /// Number of tokens of evidence.
+    ContentTokens,
+    /// Share of answers among questions whose support was not retrieved. Less is better.
+    FalseAnswers,
+    /// Share of refusals among questions whose support was retrieved. Less is better.
+    FalseRefusals,
+}
+
+impl Metric {
+    /// Metrics in the tables of a report.
+    pub const SHOWN: [Metric; 9] = [
+        Metric::Em,
+        Metric::F1,
+        Metric::SupportF1,
+        Metric::Uar,
+        Metric::Valid,
+        Metric::Searches,
+        Metric::Cost,
+        Metric::ThinkingTokens,
+        Metric::ContentTokens,
+    ];
+
+    /// Returns the value for an episode. `None` where the metric is undefined.
+    pub fn of(self, row: &EpisodeRow) -> Option<f64> {
+        let share = |holds: bool| f64::from(u8::from(holds));
+        Some(match self {
+            Metric::Em => row.em,
+            Metric::F1 => row.f1,
+            Metric::SearcherF1 => row.searcher_f1,
+            Metric::AccR => row.covers,
+            Metric::Similarity => return row.similarity,
+            Metric::SupportF1 => return row.support_f1,
+            Metric::Uar => return row.unsupported,
+            Metric::Valid => share(row.valid),
+            Metric::Searches => row.evidence.len() as f64,
+            Metric::Cost => row.cost,
+            Metric::ThinkingTokens => (row.tokens.sampled + row.tokens.forced) as f64,
+            Metric::ContentTokens => row.tokens.environment as f64,
+            Metric::FalseAnswers => return (row.supported == Some(false)).then(|| share(!row.refused)),
+            Metric::FalseRefusals => return (row.supported == Some(true)).then(|| share(row.refused)),
+        })
+    }
+
+    /// Returns `true` if values are shares, which are shown in percent.
+    pub fn is_share(self) -> bool {
+        !matches!(self, Metric::Searches | Metric::Cost | Metric::ThinkingTokens | Metric::ContentTokens)
+    }
+
+    /// Formats a value, shares in percent.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Metric::ThinkingTokens | Metric::ContentTokens => format!("{value:.0}"),
+            Metric::Searches | Metric::Cost => format!("{value:.2}"),
+            _ => format!("{:.1}", value * 100.0),
+        }
+    }
+
+    /// Formats a difference with its sign.
+    pub fn show_difference(self, value: f64) -> String {
+        // The smallest negative values would read "-0.0".
+        let shown = self.show(value.abs());
+        if value < 0.0 { format!("-{shown}") } else { format!("+{shown}") }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Metric::Em => "EM",
+            Metric::F1 => "F1",
+            Metric::SearcherF1 => "RS-F1",
+            Metric::AccR => "ACC_R",
+            Metric::Similarity => "SBERT",
+            Metric::SupportF1 => "SF-F1",
+            Metric::Uar => "UAR",
+            Metric::Valid => "valid",
+            Metric::Searches => "searches",
+            Metric::Cost => "cost",
+            Metric::ThinkingTokens => "thinking tokens",
+            Metric::ContentTokens => "content tokens",
+            Metric::FalseAnswers => "false answers",
+            Metric::FalseRefusals => "false refusals",
+        })
+    }
+}
+
+/// Outcome of an endpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EndpointOutcome {
+    /// The endpoint, as it was written before the run.
+    pub endpoint: Endpoint,
+    /// Names of the evaluation sets.
+    pub sets: Vec<String>,
+    /// Difference between the arms: the mean over sets of the mean over seeds and questions.
+    pub difference: f64,
+    /// Bootstrap interval of the difference, over seeds and questions.
+    pub interval: Interval,
+    /// Number of questions with a value in both arms.
+    pub questions: usize,
+    /// Differences by seed, in the order of the seeds. Undefined ones are `None`.
+    pub by_seed: Vec<Option<f64>>,
+    /// If `true`, the difference passed the bar.
+    pub passed: bool,
+}
+
+impl EndpointOutcome {
+    /// Compares two arms.
+    ///
+    /// # Errors
+    /// If an arm of the endpoint has no results, or the metric is undefined for all questions of a set.
+    pub(super) fn of(
+        experiment: &Experiment,
+        endpoint: &Endpoint,
+        results: &[ArmResults],
+    ) -> Result<EndpointOutcome, ExperimentError> {
+        let sets = experiment.sets_of(endpoint);
+        let arm = ArmResults::named(results, &endpoint.arm)?;
+        let against = ArmResults::named(results, &endpoint.against)?;
+        let metric = endpoint.metric;
+        let strata = sets.iter().map(|set| arm.differences(against, set, metric)).collect::<Result<Vec<_>, _>>()?;
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let seeds = strata.iter().map(Vec::len).max().unwrap_or(0);
+        let by_seed = (0..seeds).map(|seed| {
+            let sets: Vec<f64> =
+                strata.iter().filter(|set| !set[seed].is_empty()).map(|set| mean(&set[seed])).collect();
+            (!sets.is_empty()).then(|| mean(&sets))
+        });
+        let by_seed: Vec<Option<f64>> = by_seed.collect();
+        let difference = mean(&strata.iter().map(|set| mean(&set.concat())).collect::<Vec<_>>());
+        let interval = Interval::of_seeds(&strata);
+        Ok(EndpointOutcome {
+            endpoint: endpoint.clone(),
+            sets: sets.into_iter().map(str::to_owned).collect(),
+            difference,
+            interval,
+            questions: strata.iter().map(|set| set.iter().map(Vec::len).max().unwrap_or(0)).sum(),
+            by_seed,
+            passed: passes(endpoint, difference, interval),
+        })
+    }
+}
+
+/// Returns `true` if a difference passes the bar of its endpoint.
+fn passes(endpoint: &Endpoint, difference: f64, interval: Interval) -> bool {
+    let low = if endpoint.interval { interval.low } else { difference };
+    let high = if endpoint.interval { interval.high } else { difference };
+    endpoint.at_least.is_none_or(|bar| low >= bar) && endpoint.at_most.is_none_or(|bar| high <= bar)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_look_at_the_mean_or_at_the_whole_interval() {
+        let endpoint = |at_least, at_most, interval| Endpoint {
+            metric: Metric::Em,
+            arm: "a".to_owned(),
+            against: "b".to_owned(),
+            sets: Vec::new(),
+            at_least,
+            at_most,
+            interval,
+        };
+        let interval = Interval { low: -0.01, high: 0.03 };
+        for (endpoint, passed) in [
+            (endpoint(Some(0.0), None, false), true),
+            (endpoint(Some(0.0), None, true), false),
+            (endpoint(Some(-0.01), None, true), true),
+            (endpoint(None, Some(0.02), false), true),
+            (endpoint(None, Some(0.02), true), false),
+            (endpoint(None, Some(0.0), false), false),
+        ] {
+            assert_eq!(passes(&endpoint, 0.01, interval), passed, "{endpoint:?}");
+        }
+    }
+
+    #[test]
+    fn undefined_values_are_left_out() {
+        let row = EpisodeRow { supported: Some(true), refused: true, ..EpisodeRow::default() };
+        assert_eq!((Metric::FalseRefusals.of(&row), Metric::FalseAnswers.of(&row)), (Some(1.0), None));
+        assert_eq!((Metric::SupportF1.of(&row), Metric::Em.of(&row)), (None, Some(0.0)));
+        assert_eq!(
+            (Metric::Em.show_difference(-0.012), Metric::Cost.show_difference(0.5)),
+            ("-1.2".into(), "+0.50".into())
+        );
+    }
+}

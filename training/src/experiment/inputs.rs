@@ -1,0 +1,125 @@
+//! Hashes of everything that the results of an experiment depend on.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use waymark_index::Manifest;
+
+use super::error::ExperimentError;
+use super::file::Experiment;
+use crate::run::durable;
+
+/// Maximum depth of directories in a policy.
+const DEPTH: usize = 8;
+
+/// Hashes of an experiment's inputs. Everything is written before the first job starts, and reports quote
+/// [`hash`](Self::hash).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Inputs {
+    /// Hash by input: the description, and each file that it names.
+    pub(super) inputs: BTreeMap<String, String>,
+    /// The description.
+    pub(super) description: String,
+}
+
+impl Inputs {
+    /// Hashes the inputs of the experiment in the file `path`.
+    pub(super) fn of(experiment: &Experiment, path: &Path) -> Result<Inputs, ExperimentError> {
+        let description = fs::read_to_string(path).map_err(ExperimentError::io("read", path))?;
+        let mut inputs = BTreeMap::new();
+        inputs.insert("the description".to_owned(), blake3::hash(description.as_bytes()).to_hex().to_string());
+        // Another version may compute other scores from the same inputs.
+        inputs.insert("the program's version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        let files = experiment.stage.iter().flat_map(|stage| stage.data.iter().chain([&stage.recipe]));
+        let training = experiment.training.iter().flat_map(|set| set.validation.iter().chain([&set.questions]));
+        let evaluation = experiment.evaluation.iter().map(|set| &set.questions);
+        for file in files.chain(training).chain(evaluation) {
+            inputs.insert(file.display().to_string(), hash_file(file)?);
+        }
+        let indexes = experiment.training.iter().map(|set| &set.index);
+        for index in indexes.chain(experiment.evaluation.iter().map(|set| &set.index)) {
+            inputs.insert(index.display().to_string(), index_state(index)?);
+        }
+        for policy in experiment.arm.iter().filter_map(|arm| arm.policy.as_ref()) {
+            let dir = Path::new(policy);
+            if dir.is_dir() {
+                let mut hasher = blake3::Hasher::new();
+                hash_dir(dir, Path::new(""), DEPTH, &mut hasher)?;
+                inputs.insert(policy.clone(), hasher.finalize().to_hex().to_string());
+            }
+        }
+        Ok(Inputs { inputs, description })
+    }
+
+    /// Returns the hash of all inputs.
+    pub(super) fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for (name, hash) in &self.inputs {
+            // Lengths keep two lists from having one encoding.
+            hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+            hasher.update(&(hash.len() as u64).to_le_bytes()).update(hash.as_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
+    /// Writes the inputs to `path` or, if they were written before, checks that they are the same.
+    pub(super) fn settle(&self, dir: &Path, path: &Path) -> Result<(), ExperimentError> {
+        let text = match fs::read_to_string(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let json = serde_json::to_string_pretty(self)
+                    .map_err(|error| ExperimentError::io("write", path)(error.into()))?;
+                return Ok(durable::write(path, json.as_bytes())?);
+            }
+            text => text.map_err(ExperimentError::io("read", path))?,
+        };
+        let earlier: Inputs =
+            serde_json::from_str(&text).map_err(|error| ExperimentError::io("read", path)(error.into()))?;
+        let names = earlier.inputs.keys().chain(self.inputs.keys());
+        let mut changed = names.filter(|name| earlier.inputs.get(*name) != self.inputs.get(*name));
+        match changed.next() {
+            None => Ok(()),
+            Some(what) => Err(ExperimentError::Changed { dir: dir.to_owned(), what: what.clone() }),
+        }
+    }
+}
+
+fn hash_file(path: &Path) -> Result<String, ExperimentError> {
+    let mut hasher = blake3::Hasher::new();
+    let file = File::open(path).map_err(ExperimentError::io("read", path))?;
+    hasher.update_reader(file).map_err(ExperimentError::io("read", path))?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Returns the state of an index: its current snapshot with its checksum, which covers all of its files.
+fn index_state(dir: &Path) -> Result<String, ExperimentError> {
+    let manifest =
+        Manifest::read(dir).map_err(|error| ExperimentError::io("read", dir)(io::Error::other(error.to_string())))?;
+    Ok(format!("{} snapshot {} {:08x}", manifest.corpus, manifest.snapshot, manifest.checksum))
+}
+
+/// Hashes the names and contents of all files, in the order of their names.
+fn hash_dir(root: &Path, below: &Path, depth: usize, hasher: &mut blake3::Hasher) -> Result<(), ExperimentError> {
+    let dir = root.join(below);
+    if depth == 0 {
+        let reason = io::Error::other(format!("more than {DEPTH} directories within each other"));
+        return Err(ExperimentError::io("read", &dir)(reason));
+    }
+    let entries = fs::read_dir(&dir).map_err(ExperimentError::io("read", &dir))?;
+    let mut names: Vec<PathBuf> = entries
+        .map(|entry| entry.map(|entry| below.join(entry.file_name())))
+        .collect::<io::Result<_>>()
+        .map_err(ExperimentError::io("read", &dir))?;
+    names.sort();
+    for name in names {
+        let path = root.join(&name);
+        if path.is_dir() {
+            hash_dir(root, &name, depth - 1, hasher)?;
+        } else {
+            hasher.update(name.to_string_lossy().as_bytes()).update(&[0]).update(hash_file(&path)?.as_bytes());
+        }
+    }
+    Ok(())
+}

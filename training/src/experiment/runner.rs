@@ -1,0 +1,251 @@
+//! Runs the jobs of an experiment one after the other, and resumes behind the last finished one.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use waymark_runtime::evaluate::Question;
+
+use super::child::Trainer;
+use super::error::ExperimentError;
+use super::estimate;
+use super::file::Experiment;
+use super::inputs::Inputs;
+use super::jobs::{Job, JobKind, Layout, jobs};
+use super::report::ExperimentReport;
+use super::results::ArmResults;
+use crate::recipe::Recipe;
+use crate::run::{RunError, RunFolder, durable};
+use crate::store::SampleReader;
+
+/// Maximum wait for the trainer of a killed experiment, which ends shortly after it.
+const LEFT_BEHIND: Duration = Duration::from_secs(30);
+
+/// Options of a run that do not change its results.
+#[derive(Debug, Clone)]
+pub struct RunnerOptions {
+    /// Directory of the experiment.
+    pub dir: PathBuf,
+    /// Path of the program `train`.
+    pub program: PathBuf,
+    /// Arguments of every job: threads and cache.
+    pub host_args: Vec<OsString>,
+}
+
+/// An experiment that is ready to run.
+#[derive(Debug)]
+pub struct ExperimentRun {
+    experiment: Experiment,
+    layout: Layout,
+    inputs: Inputs,
+    trainer: Trainer,
+}
+
+/// Seconds of a finished run.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RunTimes {
+    /// Seconds of the jobs that this process ran.
+    pub jobs: f64,
+    /// Seconds from the beginning to the end.
+    pub total: f64,
+}
+
+impl ExperimentRun {
+    /// Reads, checks and hashes the experiment in the file `path`.
+    ///
+    /// # Errors
+    /// If the description is invalid, a file that it names cannot be read, or an evaluation question is among those
+    /// that a stage trains on.
+    pub fn open(path: &Path, options: RunnerOptions) -> Result<ExperimentRun, ExperimentError> {
+        let experiment = Experiment::open(path)?;
+        let inputs = Inputs::of(&experiment, path)?;
+        check_leaks(&experiment, path)?;
+        let mut layout = Layout::new(options.dir);
+        for (at, stage) in experiment.stage.iter().enumerate() {
+            // Read now, so that a mistake in the last recipe does not show after hours.
+            let recipe = Recipe::open(&stage.recipe, &stage.set).map_err(|error| ExperimentError::Field {
+                path: path.to_owned(),
+                field: format!("stage[{at}].recipe"),
+                reason: error.to_string(),
+            })?;
+            if recipe.adapter.is_some() {
+                layout.add_base(stage, &recipe.base);
+            }
+        }
+        let trainer = Trainer { program: options.program, host_args: options.host_args };
+        Ok(ExperimentRun { experiment, layout, inputs, trainer })
+    }
+
+    /// Prints the jobs with estimates of hours and memory. Runs short trials, and writes nothing.
+    ///
+    /// # Errors
+    /// If a trial cannot be started, or `out` cannot be written.
+    pub fn estimate(&self, out: &mut impl Write) -> Result<(), ExperimentError> {
+        estimate::write(&self.experiment, &self.layout, &self.trainer, out)
+    }
+
+    /// Runs all jobs that are not finished and writes the report. `told` hears the name of each job before it starts,
+    /// with its number and the number of jobs.
+    ///
+    /// # Errors
+    /// If the directory belongs to another experiment or process, or a job fails.
+    pub fn run(
+        &self,
+        mut told: impl FnMut(&str, usize, usize),
+    ) -> Result<(ExperimentReport, RunTimes), ExperimentError> {
+        let began = Instant::now();
+        let dir = &self.layout.dir;
+        fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))?;
+        let _lock = lock(dir)?;
+        self.inputs.settle(dir, &dir.join("inputs.json"))?;
+        let jobs = jobs(&self.experiment, &self.layout);
+        let mut times = RunTimes::default();
+        for (place, job) in jobs.iter().enumerate() {
+            if self.is_done(job) {
+                continue;
+            }
+            told(&job.name, place + 1, jobs.len());
+            let started = Instant::now();
+            self.execute(job)?;
+            let seconds = started.elapsed().as_secs_f64();
+            times.jobs += seconds;
+            self.note_time(job, seconds)?;
+        }
+        let report = self.report()?;
+        report.write(dir)?;
+        times.total = began.elapsed().as_secs_f64();
+        Ok((report, times))
+    }
+
+    fn is_done(&self, job: &Job) -> bool {
+        match &job.kind {
+            JobKind::Training(_) => self.layout.mark(job).is_file(),
+            JobKind::Evaluation(dir) => dir.is_dir(),
+        }
+    }
+
+    fn execute(&self, job: &Job) -> Result<(), ExperimentError> {
+        let log = self.layout.log(job);
+        match &job.kind {
+            JobKind::Training(run) => {
+                create_parent(run)?;
+                wait_for_trainer(run)?;
+                self.trainer.run(&job.name, &with_paths(&job.args, &[("--out", run)]), &log)?;
+                let mark = self.layout.mark(job);
+                create_parent(&mark)?;
+                Ok(durable::write(&mark, b"")?)
+            }
+            JobKind::Evaluation(dir) => {
+                create_parent(dir)?;
+                durable::folder(dir, |part| {
+                    let rows = part.join("rows.jsonl");
+                    let report = part.join("report.json");
+                    self.trainer.run(&job.name, &with_paths(&job.args, &[("--rows", &rows), ("--json", &report)]), &log)
+                })
+            }
+        }
+    }
+
+    /// Appends the duration of a job. Reports do not quote durations, so that they repeat.
+    fn note_time(&self, job: &Job, seconds: f64) -> Result<(), ExperimentError> {
+        let path = self.layout.dir.join("times.jsonl");
+        let line = format!("{}\n", json!({ "job": job.name, "seconds": seconds }));
+        let file = File::options().create(true).append(true).open(&path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(ExperimentError::io("write", &path))
+    }
+
+    fn report(&self) -> Result<ExperimentReport, ExperimentError> {
+        let experiment = &self.experiment;
+        let read = |arm| ArmResults::read(experiment, arm, |seed| self.layout.evaluation(arm, seed));
+        let results = experiment.arm.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        ExperimentReport::of(experiment, self.inputs.hash(), &results)
+    }
+}
+
+/// Refuses an experiment that trains on a question that it evaluates, by its text.
+fn check_leaks(experiment: &Experiment, path: &Path) -> Result<(), ExperimentError> {
+    let read = |file: &Path| {
+        Question::read(file).map_err(|error| ExperimentError::Rows { path: file.to_owned(), reason: error.to_string() })
+    };
+    let mut evaluated: HashMap<String, &str> = HashMap::new();
+    for set in &experiment.evaluation {
+        evaluated.extend(read(&set.questions)?.into_iter().map(|question| (folded(&question.question), &*set.name)));
+    }
+    let refuse = |field: &str, question: &str, set: &str| ExperimentError::Field {
+        path: path.to_owned(),
+        field: field.to_owned(),
+        reason: format!("the question {question:?} is in the evaluation set {set} too: remove it from one of them"),
+    };
+    for (at, set) in experiment.training.iter().enumerate() {
+        for (field, file) in [("questions", Some(&set.questions)), ("validation", set.validation.as_ref())] {
+            for question in file.map_or_else(|| Ok(Vec::new()), |file| read(file))? {
+                if let Some(set) = evaluated.get(&folded(&question.question)) {
+                    return Err(refuse(&format!("training[{at}].{field}"), &question.question, set));
+                }
+            }
+        }
+    }
+    for (at, stage) in experiment.stage.iter().enumerate() {
+        for (place, file) in stage.data.iter().enumerate() {
+            let lines =
+                |error: &dyn std::fmt::Display| ExperimentError::Rows { path: file.clone(), reason: error.to_string() };
+            for sample in SampleReader::open(file).map_err(|error| lines(&error))? {
+                let question = sample.map_err(|error| lines(&error))?.question;
+                if let Some(set) = evaluated.get(&folded(&question)) {
+                    return Err(refuse(&format!("stage[{at}].data[{place}]"), &question, set));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Folds differences of spelling that exports of one data set have.
+fn folded(question: &str) -> String {
+    let words: Vec<&str> = question.split_whitespace().collect();
+    words.join(" ").trim_end_matches(['?', ' ']).to_lowercase()
+}
+
+/// Adds paths to the arguments of a job.
+fn with_paths(args: &[OsString], paths: &[(&str, &Path)]) -> Vec<OsString> {
+    let mut args = args.to_vec();
+    for (flag, path) in paths {
+        args.extend([OsString::from(flag), path.as_os_str().to_owned()]);
+    }
+    args
+}
+
+fn create_parent(path: &Path) -> Result<(), ExperimentError> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))
+}
+
+/// Takes the lock of an experiment, which ends with the file that is returned.
+fn lock(dir: &Path) -> Result<File, ExperimentError> {
+    let path = dir.join(".lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(ExperimentError::io("create", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(RunError::Locked { dir: dir.to_owned() }.into()),
+        Err(TryLockError::Error(error)) => Err(ExperimentError::io("lock", &path)(error)),
+    }
+}
+
+/// Waits until no trainer runs in `run`: the one of a killed experiment notices its end a moment later.
+fn wait_for_trainer(run: &Path) -> Result<(), ExperimentError> {
+    let began = Instant::now();
+    while RunFolder::is_run(run) {
+        match RunFolder::resume(run) {
+            Err(RunError::Locked { .. }) if began.elapsed() < LEFT_BEHIND => thread::sleep(Duration::from_millis(50)),
+            Err(error) => return Err(error.into()),
+            Ok(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}

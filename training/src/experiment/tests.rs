@@ -1,0 +1,206 @@
+//! Tests of descriptions and jobs.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::Experiment;
+use super::jobs::{JobKind, Layout, jobs};
+
+const TEXT: &str = r#"
+name = "two"
+claim = "Stage 2 keeps exact match."
+seeds = [1, 2]
+[[training]]
+questions = "train.jsonl"
+index = "index"
+[[evaluation]]
+name = "2wiki"
+questions = "2wiki/questions.jsonl"
+index = "2wiki.index"
+[[stage]]
+name = "sft"
+kind = "sft"
+recipe = "recipe.toml"
+data = ["samples.jsonl"]
+[[stage]]
+name = "one"
+kind = "grpo"
+recipe = "recipe.toml"
+init = "sft"
+part = 1
+[[stage]]
+name = "two"
+kind = "grpo"
+recipe = "recipe.toml"
+set = ["grpo.group=4"]
+init = "one"
+reference = "sft"
+part = 2
+[[stage]]
+name = "unused"
+kind = "sft"
+recipe = "recipe.toml"
+data = ["samples.jsonl"]
+[[arm]]
+name = "stage1"
+stage = "one"
+[[arm]]
+name = "stage2"
+stage = "two"
+[[arm]]
+name = "rag"
+policy = "passage-rag"
+k = 5
+[[endpoint]]
+metric = "em"
+arm = "stage2"
+against = "stage1"
+at_least = -0.01
+"#;
+
+fn parse(text: &str) -> Result<Experiment, String> {
+    Experiment::parse(text, Path::new("two.toml")).map_err(|error| error.to_string())
+}
+
+#[test]
+fn stages_that_several_arms_need_run_once_per_seed() {
+    let experiment = parse(TEXT).unwrap();
+    let layout = Layout::new("out".into());
+    let jobs = jobs(&experiment, &layout);
+    let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "train-sft-seed1",
+            "train-sft-seed2",
+            "train-one-seed1",
+            "train-one-seed2",
+            "train-two-seed1",
+            "train-two-seed2",
+            "eval-stage1-seed1",
+            "eval-stage1-seed2",
+            "eval-stage2-seed1",
+            "eval-stage2-seed2",
+            "eval-rag",
+        ]
+    );
+    let args = |place: usize| -> Vec<String> {
+        jobs[place].args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
+    };
+    assert_eq!(
+        args(5),
+        [
+            "grpo",
+            "--recipe=recipe.toml",
+            "--set=grpo.group=4",
+            "--set=seed=2",
+            "--init=out/runs/one-seed2",
+            "--reference=out/runs/sft-seed2",
+            "--stage=2",
+            "--questions=train.jsonl",
+            "--index=index",
+            "--embedder=all-minilm-l6-v2",
+        ]
+    );
+    assert!(args(8).contains(&"--policy=out/runs/two-seed1/policy".to_owned()));
+    assert!(args(10).contains(&"--k=5".to_owned()) && args(10).contains(&"--policy=passage-rag".to_owned()));
+    assert!(matches!(&jobs[10].kind, JobKind::Evaluation(dir) if dir.ends_with("evaluations/rag")));
+}
+
+#[test]
+fn a_shared_stage_runs_once() {
+    let shared = TEXT.replacen("kind = \"sft\"", "kind = \"sft\"\nseed = 7", 1);
+    let experiment = parse(&shared).unwrap();
+    let jobs = jobs(&experiment, &Layout::new("out".into()));
+    let names: Vec<&str> = jobs.iter().take(2).map(|job| job.name.as_str()).collect();
+    assert_eq!(names, ["train-sft", "train-one-seed1"]);
+    assert!(jobs[0].args.contains(&"--set=seed=7".into()));
+    assert!(jobs[2].args.contains(&"--init=out/runs/sft".into()), "{:?}", jobs[2]);
+}
+
+#[test]
+fn refusals_name_the_field() {
+    for (from, to, field, reason) in [
+        ("seeds = [1, 2]", "seeds = [1, 1]", "seeds", "listed twice"),
+        ("seeds = [1, 2]", "seeds = []", "seeds", "expected 1 to"),
+        ("seeds = [1, 2]", "seed = [1]", "seed", "unknown field"),
+        ("name = \"2wiki\"", "name = \"wiki\"", "evaluation[0].name", "\"2wiki\""),
+        ("name = \"stage1\"", "name = \"stage 1\"", "arm[0].name", "invalid name"),
+        ("name = \"stage1\"", "name = \"a-seed1\"", "arm[0].name", "is kept for the seeds"),
+        ("name = \"stage1\"", "name = \"stage2\"", "arm[1].name", "used twice"),
+        ("init = \"one\"", "init = \"two\"", "stage[2].init", "no earlier stage"),
+        ("part = 2", "part = 2\nseed = 3", "stage[2].seed", "trained for each seed"),
+        ("part = 2", "part = -2", "stage[2].part", "invalid value"),
+        ("data = [\"samples.jsonl\"]", "part = 1", "stage[0].part", "`grpo` only"),
+        ("data = [\"samples.jsonl\"]", "", "stage[0].data", "needs trajectories"),
+        ("set = [\"grpo.group=4\"]", "set = [\"seed=4\"]", "stage[2].set[0]", "the seed comes from"),
+        ("stage = \"one\"", "stage = \"none\"", "arm[0].stage", "is no stage"),
+        ("stage = \"one\"", "", "arm[0]", "needs a `stage` or a `policy`"),
+        ("policy = \"passage-rag\"", "policy = \"--help\"", "arm[2].policy", "invalid policy"),
+        ("policy = \"passage-rag\"", "policy = \"plain\"\nstage = \"one\"", "arm[2].policy", "conflicts"),
+        ("k = 5", "k = 0", "arm[2].k", "from 1 to"),
+        ("k = 5", "mode = \"psychic\"", "arm[2].mode", "psychic"),
+        ("metric = \"em\"", "metric = \"luck\"", "endpoint[0].metric", "luck"),
+        ("against = \"stage1\"", "against = \"stage2\"", "endpoint[0].against", "itself"),
+        ("against = \"stage1\"", "against = \"x\"", "endpoint[0].against", "is no arm"),
+        ("at_least = -0.01", "", "endpoint[0].at_least", "needs a bar"),
+        ("at_least = -0.01", "at_least = nan", "endpoint[0].at_least", "finite"),
+        ("at_least = -0.01", "at_least = 0.0\nat_most = 0.0", "endpoint[0].at_most", "conflicts"),
+        ("at_least = -0.01", "at_least = 0.0\nsets = [\"x\"]", "endpoint[0].sets", "is no evaluation set"),
+    ] {
+        assert!(TEXT.contains(from), "{from}");
+        let message = parse(&TEXT.replacen(from, to, 1)).unwrap_err();
+        assert!(message.starts_with(&format!("two.toml: {field}: ")) && message.contains(reason), "{to}: {message}");
+    }
+    let alone = TEXT.split("[[endpoint]]").next().unwrap();
+    assert!(parse(alone).unwrap_err().contains("two.toml: endpoint: 0 entries"));
+    assert!(parse("name = ").unwrap_err().starts_with("two.toml: "));
+}
+
+#[test]
+fn descriptions_round_trip() {
+    let experiment = parse(TEXT).unwrap();
+    assert_eq!(parse(&toml::to_string(&experiment).unwrap()).unwrap(), experiment);
+}
+
+#[test]
+fn committed_experiments_are_valid() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments"));
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let experiment = Experiment::open(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(Some(experiment.name.as_str()), path.file_stem().and_then(|name| name.to_str()));
+        read += 1;
+    }
+    assert!(read > 0);
+}
+
+proptest! {
+    /// Any change of bytes gives a description or an error, never a panic; what is accepted has jobs.
+    #[test]
+    fn damaged_descriptions_never_panic(changes in proptest::collection::vec((0..TEXT.len(), any::<char>()), 1..8)) {
+        let mut chars: Vec<char> = TEXT.chars().collect();
+        for (at, char) in changes {
+            chars[at] = char;
+        }
+        let text: String = chars.into_iter().collect();
+        if let Ok(experiment) = parse(&text) {
+            let jobs = jobs(&experiment, &Layout::new("out".into()));
+            prop_assert!(!jobs.is_empty());
+        }
+    }
+
+    #[test]
+    fn arbitrary_text_never_panics(text in "\\PC{0,200}") {
+        drop(parse(&text));
+    }
+
+    /// Lines in any order and number.
+    #[test]
+    fn shuffled_lines_never_panic(lines in proptest::sample::subsequence(TEXT.lines().collect::<Vec<_>>(), 0..TEXT.lines().count()).prop_shuffle()) {
+        drop(parse(&lines.join("\n")));
+    }
+}
