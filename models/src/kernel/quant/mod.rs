@@ -25,7 +25,7 @@ mod unpacked;
 
 use super::int_lanes::IntLanes;
 use super::lanes::Lanes;
-use super::layout::{Form, SuperForm};
+use super::layout::SuperForm;
 
 pub(super) use matmul::product;
 pub(super) use unpack::{unpack, unpack_vector};
