@@ -157,12 +157,34 @@ pub(super) use x86::Wide;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use std::arch::asm;
     use std::arch::x86_64::*;
 
     use super::IntLanes;
 
     /// Bit 0 of both numbers of a pair.
     const LANE: i32 = 0x1_0001;
+
+    /// Returns its argument, without an instruction. The compiler may not look through it: it would regroup the sums of
+    /// several steps, which needs twice the registers of a tile and spills half of them.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn settled256(sum: __m256i) -> __m256i {
+        let mut sum = sum;
+        // SAFETY: no instruction.
+        unsafe { asm!("/* {0} */", inout(ymm_reg) sum, options(pure, nomem, nostack, preserves_flags)) };
+        sum
+    }
+
+    /// Returns its argument like [`settled256`].
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn settled512(sum: __m512i) -> __m512i {
+        let mut sum = sum;
+        // SAFETY: no instruction.
+        unsafe { asm!("/* {0} */", inout(zmm_reg) sum, options(pure, nomem, nostack, preserves_flags)) };
+        sum
+    }
 
     /// AVX2 implementation; needs `avx2`, `fma` and `f16c`.
     impl IntLanes for [__m256i; 2] {
@@ -268,8 +290,8 @@ mod x86 {
             // SAFETY: as above.
             unsafe {
                 [
-                    _mm256_add_epi32(sum[0], _mm256_madd_epi16(self[0], x[0])),
-                    _mm256_add_epi32(sum[1], _mm256_madd_epi16(self[1], x[1])),
+                    settled256(_mm256_add_epi32(sum[0], _mm256_madd_epi16(self[0], x[0]))),
+                    settled256(_mm256_add_epi32(sum[1], _mm256_madd_epi16(self[1], x[1]))),
                 ]
             }
         }
@@ -372,7 +394,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn dot(self, x: Self, sum: Self) -> Self {
             // SAFETY: as above.
-            unsafe { Self(_mm512_dpwssd_epi32(sum.0, self.0, x.0)) }
+            unsafe { Self(settled512(_mm512_dpwssd_epi32(sum.0, self.0, x.0))) }
         }
         #[inline(always)]
         unsafe fn floats(self) -> Self::Floats {

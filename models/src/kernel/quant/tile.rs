@@ -61,7 +61,7 @@ impl Tile {
             match rows {
                 1 => self.sums::<L, W, 1, 2>(0),
                 2 => self.sums::<L, W, 2, 2>(0),
-                3 => self.sums::<L, W, 3, 2>(0),
+                3 => self.columns::<L, W, 3>(),
                 4 => self.columns::<L, W, 4>(),
                 5 => self.columns::<L, W, 5>(),
                 6 => self.columns::<L, W, 6>(),
