@@ -64,6 +64,8 @@ pub(super) struct EpisodeSettings {
     /// If `true`, the final event contains citations. They are computed after the episode's time has stopped and its
     /// blocks are freed.
     pub(super) cites: bool,
+    /// Maximum size of the evidence in the record and in the events, in bytes.
+    pub(super) evidence_bytes: usize,
     pub(super) salt: u64,
     /// ID of the request that the episode serves.
     pub(super) request: Option<RequestId>,
@@ -164,6 +166,7 @@ impl<S: SessionSource> Episode<S> {
             shape,
             opened,
             cites: options.cites,
+            evidence_bytes: options.evidence_bytes.unwrap_or(usize::MAX),
             salt: options.salt,
             request: options.request,
             context,

@@ -65,13 +65,19 @@ impl<S: SessionSource> Episode<S> {
         };
         let result = result.map(|found| self.settings.permitted(found));
         let error = result.as_ref().err().map(SearchError::to_string);
-        let (hits, triples, snapshot) =
+        let (mut hits, mut triples, snapshot) =
             result.map_or_else(|_| Default::default(), |found| (found.hits, found.triples, Some(found.snapshot)));
+        // A record that was cut is compared as far as it goes.
+        if then.cut.is_some() {
+            hits.truncate(then.hits.len());
+            triples.truncate(then.triples.len());
+        }
         let turn = then.turn;
         let query = then.query.clone();
         let mode = then.mode;
         let seconds = began.elapsed().as_secs_f64();
         let entities = then.entities.clone();
+        let cut = then.cut;
         let withdrawn = then.withdrawn;
         let cached = false;
         let neutralised = 0;
@@ -87,6 +93,7 @@ impl<S: SessionSource> Episode<S> {
             neutralised,
             seconds,
             error,
+            cut,
             withdrawn,
         }
     }

@@ -1,7 +1,7 @@
 //! Records of episodes, for training and evaluation.
 
 use waymark_engine::Token;
-use waymark_index::{Hit, Mode, TripleHit};
+use waymark_index::{AnswerCut, Hit, Mode, TripleHit};
 
 use super::action::Action;
 use super::event::EpisodeEnd;
@@ -93,6 +93,8 @@ pub struct SearchRecord {
     pub seconds: f64,
     /// Reason of the failure. `None` if the search succeeded.
     pub error: Option<String>,
+    /// Passages and triples left out because the evidence of the episode is too large. `None` if all are here.
+    pub cut: Option<AnswerCut>,
     /// Number of the turn that withdrew the search. Its evidence stays in the sequence, but supports no answer.
     pub withdrawn: Option<usize>,
 }

@@ -68,7 +68,7 @@ pub struct HttpConfig {
     pub drain: Duration,
     /// If `true`, chats send reasoning under `reasoning` as well as `reasoning_content`.
     pub mirror_reasoning: bool,
-    /// Limits of stored traces.
+    /// Limits of traces.
     pub traces: TraceConfig,
     /// Limits of resumable streams.
     pub resume: ResumeConfig,

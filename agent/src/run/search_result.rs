@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use waymark_index::{Evidence, Mode, Passage};
+use waymark_index::{AnswerRoom, Evidence, Mode, Passage};
 
 use crate::action::{ActionOutcome, FoundEvidence, PolicySearch};
 use crate::event::Event;
@@ -41,18 +41,18 @@ impl PendingSearch {
         Event::SearchStarted { turn: self.turn, query, entities, mode: self.mode, k }
     }
 
-    /// Builds the observation of at most `room` tokens. A search that failed is reported to the policy in place of its
-    /// evidence.
+    /// Builds the observation of at most `room` tokens, and the event and the record, whose evidence takes from
+    /// `evidence_room`. A search that failed is reported to the policy in place of its evidence.
     pub(super) fn finish(
         self,
         result: Result<Evidence, SearchError>,
         took: Duration,
-        room: usize,
+        (room, evidence_room): (usize, &mut AnswerRoom),
         setup: &EpisodeSetup,
     ) -> FinishedSearch {
         let PendingSearch { turn, search: PolicySearch { query, entities, .. }, mode, recalled: cached } = self;
         let error = result.as_ref().err().map(SearchError::to_string);
-        let (hits, triples, snapshot) = result.map_or((Vec::new(), Vec::new(), None), |evidence| {
+        let (mut hits, mut triples, snapshot) = result.map_or((Vec::new(), Vec::new(), None), |evidence| {
             (evidence.hits, evidence.triples, Some(evidence.snapshot))
         });
         let passages: Vec<Passage> = hits.iter().map(|hit| hit.passage.clone()).collect();
@@ -70,6 +70,8 @@ impl PendingSearch {
         let mut parts = within(setup.protocol.observation(&outcome, format), room);
         let replaced = sanitized.as_ref().map_or(0, |items| items.replaced);
         let neutralised = replaced + setup.rules.sanitize(&mut parts, setup.protocol.tags());
+        // Only now, because the policy reads what was found, however long.
+        let cut = evidence_room.cut(&mut hits, &mut triples);
         let event = Event::SearchFinished {
             turn,
             query: query.clone(),
@@ -81,6 +83,7 @@ impl PendingSearch {
             milliseconds: took.as_secs_f64() * 1e3,
             neutralised,
             error: error.clone(),
+            cut,
         };
         let record = SearchRecord {
             turn,
@@ -94,6 +97,7 @@ impl PendingSearch {
             neutralised,
             seconds: took.as_secs_f64(),
             error,
+            cut,
             withdrawn: None,
         };
         FinishedSearch { event, record, parts }

@@ -85,6 +85,7 @@ fn steps() -> impl Strategy<Value = Vec<Event>> {
             milliseconds,
             neutralised,
             error,
+            cut: None,
         };
         vec![started, finished]
     });
