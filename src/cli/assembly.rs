@@ -16,8 +16,6 @@ use crate::config::ServeConfig;
 
 /// Bytes per second that a scrub reads.
 const SCRUB_RATE: u64 = 32 << 20;
-/// Pause between two scrubs.
-const SCRUB_PAUSE: Duration = Duration::from_secs(3600);
 /// Bytes per second that a merge writes.
 const MERGE_RATE: u64 = 64 << 20;
 /// Interval between two looks at the size of the log of changes.
@@ -92,7 +90,7 @@ fn commit_options(config: &RetrievalConfig) -> CommitOptions {
 
 /// Starts the background work on an index: scrubbing, and merging if documents can be changed.
 fn tend(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> std::io::Result<()> {
-    live.scrub_in_background(SCRUB_RATE, SCRUB_PAUSE)?;
+    live.scrub_in_background(SCRUB_RATE, config.scrub)?;
     if config.writable {
         live.merge_in_background(commit_options(config), Some(MERGE_RATE), MERGE_CHECK)?;
     }

@@ -12,7 +12,7 @@ pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use log::LogFormat;
 pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig, base_model};
-pub use retrieval::{RetrievalArgs, RetrievalConfig};
+pub use retrieval::{DEFAULT_SCRUB, RetrievalArgs, RetrievalConfig};
 pub use size::{Size, seconds};
 
 /// Error returned for a combination of flags that contradicts itself.

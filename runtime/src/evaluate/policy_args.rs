@@ -16,7 +16,7 @@ use waymark_models::kernel::Team;
 
 use super::report_file::ReportFile;
 use super::{EvaluationOutcome, EvaluationPlan, PairedComparison, Question, Summary, evaluate, print};
-use crate::config::{Device, DeviceConfig, ModelConfig, RetrievalConfig, Size, base_model, cores};
+use crate::config::{DEFAULT_SCRUB, Device, DeviceConfig, ModelConfig, RetrievalConfig, Size, base_model, cores};
 use crate::{assembly, progress};
 
 /// Timeout of a search: generous, so that scores do not depend on the machine's load.
@@ -185,6 +185,7 @@ impl PolicyArgs {
             index: Some(index.to_owned()),
             writable: false,
             keep_snapshots: 0,
+            scrub: DEFAULT_SCRUB,
             embedder: self.embedder.clone(),
             threads,
             deadline: SEARCH_DEADLINE,
