@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Context;
 use waymark_index::{CommitOptions, LiveIndex};
 use waymark_models::kernel::Team;
-use waymark_runtime::assembly;
 use waymark_runtime::config::RetrievalConfig;
 use waymark_runtime::embedding::{Embedding, TextEmbedder};
+use waymark_runtime::{assembly, trained_policy};
 
 use crate::api::{AppState, Library, PolicyStore};
 use crate::config::ServeConfig;
@@ -38,7 +38,13 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     };
     let searcher = live.as_ref().map(|live| assembly::searcher(live, &config.retrieval)).transpose()?;
     let (runtime, base) = assembly::runtime(&config.model, Arc::new(Team::new(config.model.threads)), searcher)?;
-    let policies = assembly::policies(&config.policies, &runtime.engine, &base, config.model.weights.is_none()).await?;
+    let mock = config.model.weights.is_none();
+    let mut policies = assembly::policies(&config.policies, &runtime.engine, &base, mock).await?;
+    if let Some(protocol) = &config.protocol {
+        let trained = trained_policy(protocol, &base)?;
+        policies.retain(|other| other.name != trained.name);
+        policies.insert(0, trained);
+    }
     for policy in &policies {
         tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");
     }

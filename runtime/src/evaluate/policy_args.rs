@@ -155,7 +155,9 @@ impl PolicyArgs {
         ensure!(!questions.is_empty(), "no questions in {}", file.display());
         let json = self.json.as_deref().map(ReportFile::open).transpose()?;
         let mut rows = self.rows.as_deref().map(ReportFile::open).transpose()?;
-        let model = (!self.mock).then(|| base_model(self.model.clone(), self.policies.first().map(Path::new)));
+        // A built-in policy has no directory, and takes any base model.
+        let first = self.policies.first().map(Path::new).filter(|path| path.is_dir());
+        let model = if self.mock { None } else { Some(base_model(self.model.clone(), first)?) };
         let (live, runtime, base) = tokio::task::block_in_place(|| self.open(index, model.clone()))?;
         let current = live.current();
         let plan = EvaluationPlan { cost: plan.cost.over(current.manifest()), ..plan };
