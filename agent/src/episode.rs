@@ -67,6 +67,8 @@ pub(super) struct EpisodeSettings {
     /// If `true`, the final event contains citations. They are computed after the episode's time has stopped and its
     /// blocks are freed.
     pub(super) cites: bool,
+    /// Maximum size of the evidence in the record and in the events, in bytes.
+    pub(super) evidence_bytes: usize,
     pub(super) salt: u64,
     pub(super) tenant: u64,
     pub(super) priority: Priority,
@@ -172,6 +174,7 @@ impl<S: SessionSource> Episode<S> {
             shape,
             opened,
             cites: options.cites,
+            evidence_bytes: options.evidence_bytes.unwrap_or(usize::MAX),
             salt: options.salt,
             tenant: options.tenant,
             priority: options.priority.unwrap_or_default(),

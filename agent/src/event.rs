@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
-use waymark_index::{Hit, Mode, TripleHit};
+use waymark_index::{AnswerCut, Hit, Mode, TripleHit};
 
 use super::budget::BudgetLimit;
 use super::token_logprob::TokenLogprob;
@@ -122,6 +122,10 @@ pub enum Event {
         /// Reason of the failure. Absent if the search succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        /// Passages and triples that are missing here because the evidence of the episode is too large. The policy has
+        /// read them as far as the observation shows them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cut: Option<AnswerCut>,
     },
     /// The policy withdrew one of its searches, whose evidence no longer supports an answer.
     Withdrawn {

@@ -88,7 +88,7 @@ pub use excluded_passages::MAX_WITHOUT;
 pub use generator::{Generator, Resumption, SessionSource, Steps};
 pub use graphrag_r1::GraphragR1;
 pub use guide::{AllowedActions, Guide, GuideState};
-pub use loaded_base::LoadedBase;
+pub use loaded_base::{LoadedBase, WeightsSummary};
 pub use loop_variant::LoopVariant;
 pub use options::EpisodeOptions;
 pub use path_router::PathRouter;

@@ -4,6 +4,15 @@ use std::path::PathBuf;
 
 use super::policy::Policy;
 
+/// Files and size of loaded weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightsSummary {
+    /// Names of the files.
+    pub files: Vec<String>,
+    /// Number of parameters.
+    pub parameters: u64,
+}
+
 /// Identity of the loaded base model: everything by which a policy may name its base.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadedBase {
@@ -13,6 +22,8 @@ pub struct LoadedBase {
     pub id: Option<String>,
     /// Directory or file of its weights: an absolute path without symbolic links. `None` for a mock.
     pub path: Option<PathBuf>,
+    /// Files and size of its weights. `None` for a mock.
+    pub weights: Option<WeightsSummary>,
 }
 
 impl LoadedBase {
@@ -40,7 +51,9 @@ impl LoadedBase {
             return (!same)
                 .then(|| format!("the policy {name} belongs to the model in {own}, but {loaded} is loaded: {remedy}"));
         }
-        let named = policy.base.as_ref().filter(|named| !self.names.contains(named))?;
+        let here =
+            |named: &String| policy.dir.as_ref().is_some_and(|dir| dir.join(named).canonicalize().ok() == self.path);
+        let named = policy.base.as_ref().filter(|named| !self.names.contains(named) && !here(named))?;
         Some(format!("the policy {name} belongs to the base model {named}, but {loaded} is loaded: {remedy}"))
     }
 }
@@ -70,6 +83,7 @@ mod tests {
             names: vec!["spec".to_owned(), "model".to_owned()],
             id: Some("00ff".to_owned()),
             path: Some(path.to_owned()),
+            weights: None,
         };
         let here = base(&own);
         let elsewhere = base(&root.join("elsewhere/model"));

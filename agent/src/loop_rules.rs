@@ -92,12 +92,14 @@ impl LoopRules for ServingRules {
         let same = |found: &&SearchRecord| {
             found.mode == mode && found.query == search.query && found.entities == search.entities
         };
+        let whole = |found: &&SearchRecord| found.cut.is_none();
         let evidence = |found: &SearchRecord| {
             // A failed search has no snapshot, and is tried again.
             let evidence = Evidence::of(found.snapshot?, mode, found.hits.clone());
             Some(Evidence { triples: found.triples.clone(), ..evidence })
         };
-        earlier.iter().filter(same).find_map(evidence)
+        // A record that lacks passages would show the policy less than the search did.
+        earlier.iter().filter(same).filter(whole).find_map(evidence)
     }
 
     fn join(&self, written: &str, frame: &mut String) {

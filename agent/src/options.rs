@@ -45,6 +45,9 @@ pub struct EpisodeOptions {
     pub guided: Option<bool>,
     /// Number of alternatives per token. `None` disables log-probabilities.
     pub logprobs: Option<usize>,
+    /// Maximum size of the passages and triples in the record and in the events, in bytes: further ones are left out,
+    /// and citations cannot name them. `None` sets no limit.
+    pub evidence_bytes: Option<usize>,
     /// If `true`, the final event contains citations.
     pub cites: bool,
     /// Constrains the answer to JSON. `None` allows any answer.

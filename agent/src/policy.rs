@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use waymark_engine::{Lease, LoadedAdapter};
 use waymark_index::Mode;
+use waymark_models::layout::ModelLayout;
 
 use super::AgentError;
 use super::budget::Budget;
@@ -54,7 +55,7 @@ impl Policy {
     pub const BUILTIN: &[&str] = protocol_registry::NAMES;
 
     /// Directory beside `policy.toml` with the model of a policy whose weights were all trained. Such a policy names it
-    /// as its base.
+    /// as its base. The weights may also lie beside `policy.toml` itself.
     pub const MODEL: &str = "model";
 
     /// Creates a policy that runs a protocol on the bare base model.
@@ -78,10 +79,13 @@ impl Policy {
         })
     }
 
-    /// Returns the directory of the policy's own model, if it has one.
+    /// Returns the directory of the policy's own model, if it has one: [`MODEL`](Self::MODEL), or the policy's own directory if
+    /// weights lie in it.
     pub fn model_dir(&self) -> Option<PathBuf> {
-        let dir = self.dir.as_ref()?.join(Self::MODEL);
-        (self.base.as_deref() == Some(Self::MODEL) && dir.is_dir()).then_some(dir)
+        let own = self.dir.as_ref()?;
+        let dir = own.join(Self::MODEL);
+        let named = self.base.as_deref() == Some(Self::MODEL) && dir.is_dir();
+        if named { Some(dir) } else { ModelLayout::of(own).holds_model().then(|| own.clone()) }
     }
 
     /// Returns the loaded adapter, if any.

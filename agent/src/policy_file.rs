@@ -57,6 +57,12 @@ impl Policy {
             Some(named) => Some(dir.join(named)),
             None => dir.join("adapter_config.json").is_file().then(|| dir.to_owned()),
         };
+        // Which of the two was meant would be a guess, and a wrong one would serve another model under this name.
+        if let (Some(base), Some(_)) = (policy.base.as_ref().filter(|base| *base != Policy::MODEL), policy.model_dir())
+        {
+            let reason = format!("base = {base:?}, but weights of a model lie beside the file: remove one of them");
+            return Err(AgentError::Policy { path, reason });
+        }
         match &policy.adapter_dir {
             Some(adapter) if !adapter.is_dir() => {
                 Err(AgentError::Policy { path, reason: format!("adapter: not a directory: {}", adapter.display()) })
@@ -332,6 +338,23 @@ mod tests {
         assert_eq!(Policy::open(dir.path()).unwrap().adapter_dir.unwrap(), dir.path());
         std::fs::write(dir.path().join(FILE), format!("{text}adapter = \"elsewhere\"")).unwrap();
         assert!(Policy::open(dir.path()).unwrap_err().to_string().contains("not a directory"));
+    }
+
+    #[test]
+    fn weights_beside_the_file_are_its_model() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write(FILE, "name = \"a\"\nprotocol = \"search-r1\"\n");
+        assert_eq!(Policy::open(dir.path()).unwrap().model_dir(), None);
+        // Weights that must be converted first are no reason to take others.
+        for file in ["pytorch_model.bin", "model.safetensors"] {
+            write("config.json", "{}");
+            write(file, "");
+            assert_eq!(Policy::open(dir.path()).unwrap().model_dir().unwrap(), dir.path(), "{file}");
+        }
+        write(FILE, "name = \"a\"\nprotocol = \"search-r1\"\nbase = \"other\"\n");
+        let refused = Policy::open(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("base = \"other\"") && refused.contains("beside"), "{refused}");
     }
 
     #[test]

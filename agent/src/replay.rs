@@ -66,8 +66,14 @@ impl<S: SessionSource> Episode<S> {
         };
         let result = result.map(|found| self.settings.permitted(found));
         let asked = SearchRecord::asked(then.turn, then.query.clone(), then.entities.clone(), then.mode);
+        let mut record = asked.with_result(result, began.elapsed());
+        // A record that was cut is compared as far as it goes.
+        if then.cut.is_some() {
+            record.hits.truncate(then.hits.len());
+            record.triples.truncate(then.triples.len());
+        }
         // The withdrawal is part of the tokens, which the replay does not change.
-        SearchRecord { withdrawn: then.withdrawn, ..asked.with_result(result, began.elapsed()) }
+        SearchRecord { cut: then.cut, withdrawn: then.withdrawn, ..record }
     }
 }
 

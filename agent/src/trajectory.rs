@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use waymark_engine::Token;
-use waymark_index::{Evidence, Hit, Mode, TripleHit};
+use waymark_index::{AnswerCut, Evidence, Hit, Mode, TripleHit};
 
 use super::action::Action;
 use super::event::EpisodeEnd;
@@ -96,6 +96,8 @@ pub struct SearchRecord {
     pub seconds: f64,
     /// Reason of the failure. `None` if the search succeeded.
     pub error: Option<String>,
+    /// Passages and triples left out because the evidence of the episode is too large. `None` if all are here.
+    pub cut: Option<AnswerCut>,
     /// Number of the turn that withdrew the search. Its evidence stays in the sequence, but supports no answer.
     pub withdrawn: Option<usize>,
 }
@@ -115,6 +117,7 @@ impl SearchRecord {
             neutralised: 0,
             seconds: 0.0,
             error: None,
+            cut: None,
             withdrawn: None,
         }
     }

@@ -6,6 +6,7 @@
 #[cfg(test)]
 extern crate self as waymark_index;
 
+mod answer_room;
 mod batch_embedder;
 mod build;
 mod checksum;
@@ -61,6 +62,7 @@ mod snapshot;
 mod store;
 mod triple;
 
+pub use answer_room::{AnswerCut, AnswerRoom};
 pub use build::{BuildOptions, BuildReport, build};
 pub use checksum::FileChecksum;
 pub use commit::{Changes, CommitOptions, CommitReport, commit};

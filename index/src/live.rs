@@ -297,6 +297,16 @@ impl LiveIndex {
         Ok(())
     }
 
+    /// Opens the files of the published snapshot again, and searches them from now on.
+    pub(crate) fn reopen(&self) -> Result<(), IndexError> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = Stamp::of(&self.dir);
+        let index = Index::open_with(&self.dir, Arc::clone(&self.embed), &self.options)?;
+        self.install(index.snapshot);
+        *seen = stamp;
+        Ok(())
+    }
+
     /// Returns the published snapshot, if only commits lie between it and the current one.
     fn advanced(&self) -> Result<Option<Snapshot>, IndexError> {
         let manifest = Manifest::read(&self.dir)?;

@@ -22,7 +22,8 @@ pub struct RepairReport {
 
 /// Replaces every damaged block of the published snapshot in `dir` by that of a copy of the index in `from`, such as a
 /// replica or a backup, whose blocks have the right checksums. The copy may be of another snapshot, as long as it holds
-/// the same files. Searches of the index continue with the damaged files until the index is opened again.
+/// the same files. Searches of the index continue with the damaged files until the index is opened again, which a
+/// [`LiveIndex`](crate::LiveIndex) that has noticed the damage does with its next scrub.
 ///
 /// # Errors
 /// If the copy lacks a damaged block or it is damaged there too; if another process is writing; if the disk fails.

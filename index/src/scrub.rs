@@ -11,6 +11,9 @@ use crate::error::IndexError;
 use crate::live::LiveIndex;
 use crate::manifest::Manifest;
 
+/// Longest time until a repair is noticed.
+const REPAIRED: Duration = Duration::from_secs(10);
+
 impl LiveIndex {
     /// Description of the damage that the last scrub found in the current snapshot. `None` if there is none.
     pub fn damage(&self) -> Option<String> {
@@ -18,12 +21,17 @@ impl LiveIndex {
     }
 
     /// Reads all files of the current snapshot, at most about `bytes_per_second`, and remembers whether they are as they
-    /// were written. Returns the first damage. A snapshot that is replaced meanwhile counts as whole.
+    /// were written. Returns the first damage. A snapshot that is replaced meanwhile counts as whole. Once damaged files
+    /// were repaired, the index is opened again.
     pub fn scrub(&self, bytes_per_second: u64) -> Option<String> {
         let manifest = self.current().manifest().clone();
         let result = check(&self.dir, &manifest, bytes_per_second);
         let replaced = || self.current().manifest().base() != manifest.base();
-        let damage = result.err().filter(|_| !replaced()).map(|error| error.to_string());
+        let mut damage = result.err().filter(|_| !replaced()).map(|error| error.to_string());
+        if damage.is_none() && self.damage().is_some() && !replaced() {
+            // Repaired files are new files: those that are mapped are still the damaged ones.
+            damage = self.reopen().err().map(|error| error.to_string());
+        }
         let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
         // Logged once, and not again by every scrub.
         if let Some(damage) = damage.as_ref().filter(|&damage| known.as_ref() != Some(damage)) {
@@ -33,8 +41,8 @@ impl LiveIndex {
         damage
     }
 
-    /// Starts a thread that scrubs, waits for `pause`, and begins again, until the index is dropped. Between scrubs it
-    /// compares the lengths of the files every second, since a mapped file that shrinks cannot be searched.
+    /// Starts a thread that scrubs, waits for `pause`, and begins again, until the index is dropped. A damaged index is
+    /// read again sooner, to notice a repair. Between scrubs the thread compares the lengths of the files every second, since a mapped file that shrinks cannot be searched.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -42,10 +50,10 @@ impl LiveIndex {
         let watched = Arc::downgrade(self);
         let work = move || loop {
             let Some(live) = watched.upgrade() else { break };
-            live.scrub(bytes_per_second);
+            let damaged = live.scrub(bytes_per_second).is_some();
             // Released while waiting, or the index could not be dropped.
             drop(live);
-            let end = Instant::now() + pause;
+            let end = Instant::now() + if damaged { pause.min(REPAIRED) } else { pause };
             while Instant::now() < end {
                 thread::sleep(Duration::from_secs(1).min(pause));
                 let Some(live) = watched.upgrade() else { return };

@@ -272,7 +272,9 @@ fn a_scrub_names_the_damage_and_a_copy_repairs_it() {
         fs::rename(temp.path().join("good"), replica.join(name)).unwrap();
         let report = repair(&dir, &replica).unwrap();
         assert_eq!(report.replaced.len(), 1, "{report:?}");
+        let before = live.current();
         assert_eq!((live.scrub(u64::MAX), live.state().damaged), (None, false));
+        assert!(!Arc::ptr_eq(&before, &live.current()), "the damaged files are still searched");
         open(&dir).unwrap();
     }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::ModelError;
 use crate::chat::ChatTemplate;
+use crate::layout::ModelLayout;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Gguf, Weights};
 
@@ -33,8 +34,10 @@ impl Checkpoint {
     /// Opens a GGUF file, or a Hugging Face directory with `config.json`, safetensors and `tokenizer.json`.
     ///
     /// # Errors
-    /// [`ModelError`] naming the file and what is wrong with it.
+    /// [`ModelError::Layout`] for files that must be converted first, and [`ModelError`] naming the file and what is wrong
+    /// with it.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
+        ModelLayout::check(path)?;
         let weights = Weights::open(path)?;
         let part = match weights.gguf() {
             Some(gguf) => from_gguf(gguf)?,
@@ -70,7 +73,7 @@ fn from_gguf(gguf: &Gguf) -> Result<TextParts, ModelError> {
 }
 
 fn from_folder(folder: &Path) -> Result<TextParts, ModelError> {
-    let tokenizer = Tokenizer::from_file(&folder.join("tokenizer.json"))?;
+    let tokenizer = Tokenizer::from_folder(folder)?;
     let settings: TokenizerSettings = read(folder, "tokenizer_config.json")?.unwrap_or_default();
     let bos = token_name(settings.bos_token.as_ref());
     let eos_name = token_name(settings.eos_token.as_ref());

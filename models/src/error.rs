@@ -32,6 +32,16 @@ pub enum ModelError {
         /// Missing feature, with the value found.
         what: String,
     },
+    /// Model files have a layout that must be converted first.
+    #[error("{path}: {layout} cannot be served as it is: {remedy}")]
+    Layout {
+        /// Affected file or folder.
+        path: PathBuf,
+        /// Name of the layout.
+        layout: String,
+        /// Command that converts it, or another way out.
+        remedy: String,
+    },
     /// A tensor is missing or has the wrong shape.
     #[error("tensor {name}: {reason}")]
     Tensor {

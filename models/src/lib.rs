@@ -18,6 +18,7 @@ pub mod folder;
 pub mod gradient;
 pub mod grammar;
 pub mod kernel;
+pub mod layout;
 pub mod pull;
 pub mod sampler;
 pub mod tokenizer;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchLimits, Searcher, SessionSource};
+use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchLimits, Searcher, SessionSource, WeightsSummary};
 use waymark_engine::mock::{Lines, MockBackend};
 use waymark_engine::{Engine, EngineConfig};
 use waymark_index::{Embed, LiveIndex, Manifest, OpenOptions};
@@ -14,6 +14,7 @@ use waymark_models::catalog::Catalog;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::embedder::Embedder;
 use waymark_models::kernel::Team;
+use waymark_models::layout::weight_files;
 use waymark_models::pull::recognize;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -98,6 +99,10 @@ pub fn runtime(
     };
     let (checkpoint, path) = checkpoint(spec, config.cache.clone())?;
     let base = base(spec, &checkpoint, &path)?;
+    log_weights(spec, &base);
+    if checkpoint.template.is_none() {
+        tracing::warn!(model = spec, "the checkpoint has no chat template: messages are joined by line breaks");
+    }
     let backend = device::backend(config, &checkpoint, team)?;
     let tokenizer = Arc::new(checkpoint.tokenizer);
     let engine = Engine::start(backend, engine_config, tokenizer.table())?;
@@ -139,7 +144,16 @@ fn base(spec: &str, checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<Load
         names.extend(recognize(path, &catalog)?.map(|entry| entry.name.clone()));
     }
     // The path is canonical, because policies name their base by relative paths and links.
-    Ok(LoadedBase { names, id: Some(checkpoint.weights.id()), path: path.canonicalize().ok() })
+    let weights = WeightsSummary { files: weight_files(path), parameters: checkpoint.weights.config().parameters() };
+    Ok(LoadedBase { names, id: Some(checkpoint.weights.id()), path: path.canonicalize().ok(), weights: Some(weights) })
+}
+
+/// Logs which weights answer, whatever name they have.
+fn log_weights(spec: &str, base: &LoadedBase) {
+    let LoadedBase { id: Some(id), path: Some(path), weights: Some(weights), .. } = base else { return };
+    let path = path.display();
+    let files = weights.files.join(", ");
+    tracing::info!(model = spec, %path, files, parameters = weights.parameters, id, "loaded the weights");
 }
 
 /// Loads the policies in `dirs` with their adapters, then adds the built-in ones over the bare base model.

@@ -4,7 +4,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`config`] | flags and their meaning, one file per group |
-//! | [`assembly`], [`device`], [`embedding`], [`filter`] | engines, indexes, embedders and fact filters from a configuration |
+//! | [`assembly`], [`device`], [`embedding`], [`filter`], [`trained_policy`] | engines, indexes, embedders, fact filters and policies from a configuration |
 //! | [`cache`], [`pull`], [`environment`] | the download folder, weights on demand, keys and tokens from the environment |
 //! | [`fleet`] | generation on engines elsewhere |
 //! | [`remote`] | language models behind OpenAI-compatible endpoints |
@@ -26,6 +26,8 @@ mod printable;
 pub mod progress;
 pub mod pull;
 pub mod remote;
+mod trained_policy;
 
 pub use exit_code::exit_code;
 pub use printable::{PrintableWriter, printable};
+pub use trained_policy::trained_policy;

@@ -65,9 +65,13 @@ pub(super) async fn start_all(
     let policy_owned = policy.clone();
     let admission = RequestAdmission::default();
     let shared = admission.clone();
+    let count = questions.len() * n;
+    // The episodes of a request share its room for evidence.
+    let evidence = state.config.traces.evidence / count.max(1);
     let build = move || -> Result<Vec<Recorded>, ApiError> {
-        let mut episodes = Vec::with_capacity(questions.len() * n);
-        for (question, record) in questions.into_iter().zip(records) {
+        let mut episodes = Vec::with_capacity(count);
+        for ((conversation, options), record) in questions.into_iter().zip(records) {
+            let question = (conversation, EpisodeOptions { evidence_bytes: Some(evidence), ..options });
             let places = episodes.len()..episodes.len() + n;
             let admission = record.then_some(&shared);
             episodes.extend(choices(&owned, &caller_owned, &policy_owned, question, places, admission)?);
@@ -85,7 +89,6 @@ pub(super) async fn start_all(
     if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
     }
-    let count = episodes.len();
     let events = admitted(follow(episodes, policy, &state.metrics, &caller.accounts), count).await?;
     // From here on, dropped episodes count as canceled and leave a trace.
     admission.store(true, Relaxed);

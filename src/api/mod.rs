@@ -22,7 +22,6 @@
 //! | `head` | checks of the heads of all requests: `Host`, and repeated headers |
 //! | `cors`, `lifetime` | allowed origins, and deadlines of connections |
 //! | `search_results` | passages in the format of OpenAI's interface |
-//! | `answer_bytes` | bound of the size of answers |
 //! | `blocking` | work off the async threads |
 //! | `fair_slots` | bounded numbers of places that keys share |
 //! | `encoding` | bounds of texts before they are encoded, and the memory for encoding them |
@@ -36,7 +35,6 @@
 //! | `state` | state shared by all handlers |
 
 pub mod agent;
-pub mod answer_bytes;
 mod archive;
 pub mod auth;
 mod blocking;

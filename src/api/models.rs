@@ -4,6 +4,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
+use waymark_agent::{LoadedBase, WeightsSummary};
 
 use super::error::{ApiError, Code, ErrorBody};
 use super::state::AppState;
@@ -22,8 +23,22 @@ pub struct ServedModel {
     pub owned_by: &'static str,
     /// Base model, or ID of the embedder's weights. Not in OpenAI's interface.
     pub parent: String,
+    /// Weights of the base model. Absent for the embedder and the mock. Not in OpenAI's interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<ServedWeights>,
     /// Name of the policy's protocol; `embedding` for the embedder. Not in OpenAI's interface.
     pub protocol: String,
+}
+
+/// Weights that answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ServedWeights {
+    /// Names of the files.
+    pub files: Vec<String>,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Hash of the files, as `base_id` in a `policy.toml` has it.
+    pub id: String,
 }
 
 /// List of all models.
@@ -35,6 +50,11 @@ pub struct ModelList {
     pub data: Vec<ServedModel>,
 }
 
+fn weights(base: &LoadedBase) -> Option<ServedWeights> {
+    let WeightsSummary { files, parameters } = base.weights.clone()?;
+    Some(ServedWeights { files, parameters, id: base.id.clone()? })
+}
+
 /// Returns the policies, then the embedder.
 fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
     let policies = state.policies.all().into_iter().map(|served| ServedModel {
@@ -43,6 +63,7 @@ fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
         created: served.created,
         owned_by: "waymark",
         parent: state.runtime.engine.spec().name.clone(),
+        weights: weights(&state.base),
         protocol: served.policy.protocol.name().to_owned(),
     });
     let embedder = state.embedder.as_deref().map(|served| ServedModel {
@@ -51,6 +72,7 @@ fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
         created: served.created,
         owned_by: "waymark",
         parent: served.embedder.id().to_owned(),
+        weights: None,
         protocol: "embedding".to_owned(),
     });
     policies.chain(embedder)

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_agent::SearchError;
 use waymark_index::{
-    Evidence, GraphTrace, Hit, KagTrace, Mode, Query, SearchField, SearchFields, SearchScope, TripleHit, WithSearch,
+    AnswerCut, AnswerRoom, Evidence, GraphTrace, Hit, KagTrace, Mode, Query, SearchField, SearchFields, SearchScope,
+    TripleHit, WithSearch,
 };
 
-use super::answer_bytes::{AnswerCut, AnswerRoom};
 use super::body::{JsonBody, WireRequest};
 use super::encoding::check_embedded;
 use super::error::{ApiError, Code, ErrorBody, Refusals};

@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use waymark_index::fusion::{RRF_K, RankedList, depth_of_rankings, reciprocal_rank};
-use waymark_index::{Condition, Hit, SearchOptions};
+use waymark_index::{AnswerCut, AnswerRoom, Condition, Hit, SearchOptions};
 
-use super::answer_bytes::{AnswerCut, AnswerRoom};
 use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::responses::tool::{MAX_RESULTS, RankingOptions};

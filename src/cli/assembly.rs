@@ -8,18 +8,16 @@ use anyhow::Context;
 use waymark_agent::{LoadedBase, Runtime, Search};
 use waymark_index::{CommitOptions, LiveIndex};
 use waymark_models::kernel::Team;
-use waymark_runtime::assembly;
 use waymark_runtime::config::RetrievalConfig;
 use waymark_runtime::embedding::{Embedding, TextEmbedder};
 use waymark_runtime::fleet::TokenSource;
+use waymark_runtime::{assembly, trained_policy};
 
 use crate::api::{AppState, Library, PolicyStore};
 use crate::config::ServeConfig;
 
 /// Bytes per second that a scrub reads.
 const SCRUB_RATE: u64 = 32 << 20;
-/// Pause between two scrubs.
-const SCRUB_PAUSE: Duration = Duration::from_secs(3600);
 /// Bytes per second that a merge writes.
 const MERGE_RATE: u64 = 64 << 20;
 /// Interval between two looks at the size of the log of changes.
@@ -42,7 +40,13 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     };
     let searcher = live.as_ref().map(|live| assembly::searcher(live, &config.retrieval)).transpose()?;
     let (runtime, base) = token_runtime(config, searcher).await?;
-    let policies = assembly::policies(&config.policies, &runtime.engine, &base, config.model.weights.is_none()).await?;
+    let mock = config.model.weights.is_none();
+    let mut policies = assembly::policies(&config.policies, &runtime.engine, &base, mock).await?;
+    if let Some(protocol) = &config.protocol {
+        let trained = trained_policy(protocol, &base)?;
+        policies.retain(|other| other.name != trained.name);
+        policies.insert(0, trained);
+    }
     for policy in &policies {
         tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");
     }
@@ -109,7 +113,7 @@ fn commit_options(config: &RetrievalConfig) -> CommitOptions {
 
 /// Starts the background work on an index: scrubbing, and merging if documents can be changed.
 fn tend(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> std::io::Result<()> {
-    live.scrub_in_background(SCRUB_RATE, SCRUB_PAUSE)?;
+    live.scrub_in_background(SCRUB_RATE, config.scrub)?;
     if config.writable {
         live.merge_in_background(commit_options(config), Some(MERGE_RATE), MERGE_CHECK)?;
     }

@@ -12,6 +12,7 @@ mod explain;
 mod export;
 mod health;
 mod index;
+mod inspect;
 mod key;
 mod openapi;
 mod pull;
@@ -60,6 +61,7 @@ enum Command {
     Serve(serve::Args),
     Demo(demo::Args),
     Pull(pull::Args),
+    Inspect(inspect::Args),
     /// Builds, changes and inspects indexes.
     #[command(subcommand)]
     Index(index::IndexCommand),
@@ -101,6 +103,7 @@ impl Cli {
                 Command::Serve(args) => args.run(self.log.as_deref()).await,
                 Command::Demo(args) => args.run(self.log.as_deref()).await,
                 Command::Pull(args) => args.run(self.log.as_deref()).await,
+                Command::Inspect(args) => tokio::task::block_in_place(|| args.run()),
                 Command::Index(command) => command.run(self.log.as_deref()).await,
                 Command::Search(args) => args.run(self.log.as_deref()).await,
                 Command::Ask(args) => args.run(self.log.as_deref()).await,

@@ -20,6 +20,7 @@ Examples:
   waymark serve --index corpus.index
   waymark serve --model model.gguf --policy policies/routerag --index corpus.index --port 0
   waymark serve --engine vllm=http://gpu:8000 --model qwen3-0.6b --index corpus.index
+  waymark serve --model checkpoints/search-r1 --protocol search-r1 --index corpus.index
   waymark serve --mock                            the whole API without weights")]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -33,8 +33,8 @@ pub(crate) struct RestoreArgs {
 
 /// Replaces damaged blocks of an index by those of an undamaged copy.
 ///
-/// The copy may be a replica or a backup, as long as it holds the same files. Restart a server that has the damaged index
-/// open. Without a copy, build the index again from its corpus.
+/// The copy may be a replica or a backup, as long as it holds the same files. A server that has reported the damage opens
+/// the repaired files within seconds; restart one that has not. Without a copy, build the index again from its corpus.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

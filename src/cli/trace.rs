@@ -42,8 +42,11 @@ impl<W: Write> Printer<W> {
             Event::Text { text, .. } => self.delta("text", text, |text| text.dimmed().to_string())?,
             Event::Query { text, .. } => self.delta("search", text, |text| text.cyan().to_string())?,
             Event::Answer { text, .. } => self.delta("answer", text, |text| text.bold().to_string())?,
-            Event::SearchFinished { hits, error, milliseconds, cached, neutralised, .. } => {
+            Event::SearchFinished { hits, error, milliseconds, cached, neutralised, cut, .. } => {
                 self.found(hits, error.as_deref(), *milliseconds, *cached, *neutralised)?;
+                if let Some(cut) = cut {
+                    write!(self.out, "\n{:LABEL$}{} more left out", "", cut.left_out)?;
+                }
             }
             Event::Finished { reason, usage, turns, searches, answer, citations } => {
                 self.cited(citations)?;
@@ -262,6 +265,7 @@ mod tests {
                 milliseconds: 1.25,
                 neutralised: 0,
                 error: None,
+                cut: None,
             },
             Event::Answer { text: "Leonardo".into(), tokens: vec![] },
             finished(vec![]),

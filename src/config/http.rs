@@ -75,7 +75,7 @@ pub struct HttpConfig {
     pub mirror_reasoning: bool,
     /// If `true`, hints are refused.
     pub strict: bool,
-    /// Limits of stored traces.
+    /// Limits of traces.
     pub traces: TraceConfig,
     /// Limits of resumable streams.
     pub resume: ResumeConfig,

@@ -14,6 +14,8 @@ mod trace;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
+use waymark_agent::Policy;
 use waymark_runtime::config::{
     FleetArgs, FleetConfig, LogFormat, ModelArgs, ModelConfig, RetrievalArgs, RetrievalConfig,
 };
@@ -43,6 +45,12 @@ pub struct ServeArgs {
     /// again on SIGHUP.
     #[arg(long = "policy", env = "WAYMARK_POLICY", value_name = "DIR", value_delimiter = ',')]
     pub policies: Vec<PathBuf>,
+
+    /// Protocol in which the weights of `--model` were trained, such as `search-r1`. They are served under their own name,
+    /// unguided, with the sampling parameters of their `generation_config.json`.
+    #[arg(long, env = "WAYMARK_PROTOCOL", value_name = "PROTOCOL", requires = "model", conflicts_with = "mock",
+        value_parser = PossibleValuesParser::new(Policy::BUILTIN))]
+    pub protocol: Option<String>,
 
     /// Folder whose policies clients may load, replace and unload over HTTP (`/v1/policies`). Without it no client can.
     #[arg(long, env = "WAYMARK_POLICY_ROOT", value_name = "DIR")]
@@ -112,6 +120,8 @@ pub struct ServeConfig {
     pub fleet: Option<FleetConfig>,
     /// Directories of policies to serve besides the built-in ones.
     pub policies: Vec<PathBuf>,
+    /// Protocol in which the weights were trained, for a policy without a file.
+    pub protocol: Option<String>,
     /// Folder whose policies can be loaded over HTTP.
     pub policy_root: Option<PathBuf>,
     /// Configuration of retrieval.
@@ -133,12 +143,19 @@ impl ServeArgs {
         if self.model.mock && !self.policies.is_empty() {
             return Err(ServeConfigError::MockWithPolicies);
         }
+        let mut policies = self.policies;
+        // A policy.toml beside the weights says how they were trained.
+        let beside = self.model.model.as_ref().map(PathBuf::from).filter(|dir| dir.join("policy.toml").is_file());
+        if policies.is_empty() && self.protocol.is_none() && !self.model.mock {
+            policies.extend(beside);
+        }
         Ok(ServeConfig {
             address: SocketAddr::new(self.host, self.port),
             // The first policy names the base model if no flag does.
-            model: self.model.resolve(self.policies.first().map(PathBuf::as_path))?,
+            model: self.model.resolve(policies.first().map(PathBuf::as_path))?,
             fleet: self.fleet.resolve()?,
-            policies: self.policies,
+            policies,
+            protocol: self.protocol,
             policy_root: self.policy_root,
             retrieval: self.retrieval.resolve()?,
             // Needs the access flags before the next line consumes them.
@@ -196,8 +213,25 @@ mod tests {
         assert_eq!(weights(&["--policy", &whole, "--policy", &bare]), model.to_str().unwrap());
         assert_eq!(weights(&["--policy", &whole, "--model", DEFAULT_MODEL]), DEFAULT_MODEL);
         for other in [bare.as_str(), "no/such/policy"] {
-            assert_eq!(weights(&["--policy", other]), DEFAULT_MODEL, "{other}");
+            let refused = parse(&["--policy", other]).unwrap().resolve().unwrap_err().to_string();
+            assert!(refused.contains("model") || refused.contains(other), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_checkpoint_is_served_in_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let model = dir.path().to_str().unwrap();
+        let config = parse(&["--model", model, "--protocol", "search-r1"]).unwrap().resolve().unwrap();
+        assert_eq!((config.model.weights.as_deref(), config.protocol.as_deref()), (Some(model), Some("search-r1")));
+        assert!(
+            parse(&["--protocol", "search-r1"]).is_err() && parse(&["--model", model, "--protocol", "rag"]).is_err()
+        );
+        // The file beside the weights is theirs, unless the protocol is given.
+        std::fs::write(dir.path().join("policy.toml"), "").unwrap();
+        let policies = |flags: &[&str]| parse(flags).unwrap().resolve().unwrap().policies;
+        assert_eq!(policies(&["--model", model]), [dir.path()]);
+        assert!(policies(&["--model", model, "--protocol", "search-r1"]).is_empty());
     }
 
     #[test]

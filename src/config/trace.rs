@@ -16,6 +16,11 @@ pub struct TraceArgs {
     #[arg(long, env = "WAYMARK_TRACE_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub trace_bytes: Size,
 
+    /// Maximum size of the passages and triples in the trace of a request, such as `8MiB`. Further ones are left out of its
+    /// events and of the stored trace, which say how many (`cut`). The policy reads its observations as usual.
+    #[arg(long, env = "WAYMARK_EVIDENCE_BYTES", value_name = "SIZE", default_value = "8MiB")]
+    pub evidence_bytes: Size,
+
     /// Seconds that a resumable stream waits for its client to reconnect before its episode is canceled; 0 disables
     /// resumable streams.
     #[arg(long, env = "WAYMARK_RESUME_SECONDS", value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
@@ -32,13 +37,15 @@ pub struct TraceArgs {
     pub resume_count: usize,
 }
 
-/// Limits of stored traces.
+/// Limits of traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceConfig {
-    /// Maximum number of traces.
+    /// Maximum number of stored traces.
     pub count: usize,
-    /// Maximum total size, in bytes.
+    /// Maximum total size of stored traces, in bytes.
     pub bytes: usize,
+    /// Maximum size of the evidence in the traces of one request, in bytes.
+    pub evidence: usize,
 }
 
 /// Limits of resumable streams.
@@ -54,7 +61,7 @@ pub struct ResumeConfig {
 
 impl Default for TraceConfig {
     fn default() -> Self {
-        Self { count: 1000, bytes: 64 << 20 }
+        Self { count: 1000, bytes: 64 << 20, evidence: 8 << 20 }
     }
 }
 
@@ -67,7 +74,8 @@ impl Default for ResumeConfig {
 impl TraceArgs {
     /// Resolves the flags.
     pub fn resolve(self) -> (TraceConfig, ResumeConfig) {
-        let traces = TraceConfig { count: self.trace_count, bytes: self.trace_bytes.0 };
+        let evidence = self.evidence_bytes.0;
+        let traces = TraceConfig { count: self.trace_count, bytes: self.trace_bytes.0, evidence };
         let grace = Duration::from_secs_f64(self.resume_seconds);
         (traces, ResumeConfig { grace, bytes: self.resume_bytes.0, count: self.resume_count })
     }

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_index::{Evidence, Hit, HitPath, Mode, Passage};
 
-use crate::harness::{ServerPlan, TestServer, says};
+use crate::harness::{ServerPlan, TestServer, says, script};
+use crate::traces::{loops, trace};
 
 /// Searcher that finds as many passages of 1,000 bytes as it is asked for, and fails on demand.
 #[derive(Debug)]
@@ -118,4 +119,77 @@ async fn a_long_batch_is_streamed_and_broken_off_where_it_fails() {
     assert_eq!(response.status(), 504);
     let error: Value = response.json().await.unwrap();
     assert_eq!(error["error"]["param"], "queries[1]");
+}
+
+/// Server whose policy searches once for 50 passages of about 1.5 kB.
+async fn searching(evidence: usize, answer_bytes: usize) -> TestServer {
+    let mut plan = ServerPlan { searcher: Some(Arc::new(Wordy)), ..ServerPlan::new(script(&loops())) };
+    plan.http.traces.evidence = evidence;
+    plan.http.answer_bytes = answer_bytes;
+    plan.build().await
+}
+
+fn found(events: &[Value]) -> &Value {
+    events.iter().find(|event| event["type"] == "search_finished").unwrap()
+}
+
+#[tokio::test]
+async fn a_trace_has_a_bound_in_every_form_and_says_what_is_missing() {
+    let server = searching(30_000, 64 << 20).await;
+    let ask = json!({"question": "Who?", "model": "routerag", "rag": {"k": 50}});
+    let whole = post(&server, "/v1/agent", ask.clone()).await;
+    let search = found(whole["trace"].as_array().unwrap());
+    let left_out = search["cut"]["left_out"].as_u64().unwrap() as usize;
+    let kept = search["hits"].as_array().unwrap().len();
+    assert!(kept > 10 && kept + left_out == 50 && search.to_string().len() < 30_000, "{kept} {left_out}");
+    assert_eq!(search["cut"]["limit"], 30_000);
+
+    let mut streamed = ask.clone();
+    streamed["stream"] = json!(true);
+    let text = server.post("/v1/agent", &streamed).await.text().await.unwrap();
+    let events: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    assert_eq!(found(&events)["cut"], search["cut"]);
+
+    // Stored like it was sent, and a replay does not take the missing passages for a difference.
+    let id = whole["id"].as_str().unwrap();
+    let (_, stored) = trace(&server, id).await;
+    assert_eq!(stored["searches"][0]["cut"], search["cut"]);
+    assert_eq!(stored["searches"][0]["hits"].as_array().unwrap().len(), kept);
+    let replay = post(&server, &format!("/v1/traces/{id}/replay"), json!({"mode": "forced"})).await;
+    assert_eq!(replay["searches"][0]["equal"], true, "{replay}");
+
+    // The answers of one request share the room.
+    let several =
+        json!({"model": "routerag", "messages": [{"role": "user", "content": "Who?"}], "n": 2, "rag": {"k": 50}});
+    let several = post(&server, "/v1/chat/completions", several).await;
+    let (_, stored) = trace(&server, several["id"].as_str().unwrap()).await;
+    assert_eq!(stored["searches"][0]["cut"]["limit"], 15_000);
+}
+
+#[tokio::test]
+async fn the_policy_reads_what_its_trace_has_no_room_for() {
+    let observed = async |evidence: usize| {
+        let server = searching(evidence, 64 << 20).await;
+        let whole = post(&server, "/v1/agent", json!({"question": "Who?", "model": "routerag"})).await;
+        let events = whole["trace"].as_array().unwrap().clone();
+        let observation = events.iter().find(|event| event["type"] == "observation").unwrap()["text"].clone();
+        (found(&events)["hits"].as_array().unwrap().len(), observation)
+    };
+    let (none, unseen) = observed(0).await;
+    let (all, seen) = observed(8 << 20).await;
+    assert_eq!((none, all), (0, 3));
+    assert!(unseen == seen && seen.as_str().unwrap().contains("xxx"), "{unseen}");
+}
+
+#[tokio::test]
+async fn log_probabilities_have_a_bound_in_an_answer_of_one_piece() {
+    let ask = json!({"question": "Who?", "model": "routerag", "logprobs": 5});
+    let tokens = |whole: &Value| -> usize {
+        whole["trace"].as_array().unwrap().iter().filter_map(|event| Some(event["tokens"].as_array()?.len())).sum()
+    };
+    let all = post(&searching(8 << 20, 64 << 20).await, "/v1/agent", ask.clone()).await;
+    let some = post(&searching(8 << 20, 10_000).await, "/v1/agent", ask).await;
+    let left_out = some["cut"]["left_out"].as_u64().unwrap() as usize;
+    assert!(all["cut"].is_null() && tokens(&some) > 0 && tokens(&some) + left_out == tokens(&all), "{left_out}");
 }

@@ -39,7 +39,7 @@ fn ids(list: &Value) -> Vec<&str> {
 
 async fn bounded(count: usize, bytes: usize) -> TestServer {
     let mut plan = ServerPlan::new(says("a few words"));
-    plan.http.traces = TraceConfig { count, bytes };
+    plan.http.traces = TraceConfig { count, bytes, ..TraceConfig::default() };
     plan.build().await
 }
 

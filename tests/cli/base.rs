@@ -1,13 +1,15 @@
 //! Selection of the base model of a policy.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 
 use serde_json::json;
 use waymark_models::decoder::{DecoderConfig, RopeScaling};
 use waymark_models::weights::{Weights, write_random};
 
-use super::program::{ProgramRun, waymark};
+use super::program::{ProgramRun, Serving, waymark};
 use super::pulled;
 
 /// Writes a model with random weights and a small vocabulary into the new folder `dir`.
@@ -48,10 +50,12 @@ fn policy(root: &Path, name: &str, base: &str) -> String {
     dir.to_str().unwrap().to_owned()
 }
 
+/// Flags of a small server.
+const SMALL: [&str; 8] = ["--embedder", "mock", "--threads", "1", "--kv-bytes", "64MiB", "--device", "cpu"];
+
 /// Asks the policy in `dir`, over the base model that `flags` name.
 fn ask(dir: &str, flags: &[&str]) -> ProgramRun {
-    let small = ["--embedder", "mock", "--threads", "1", "--kv-bytes", "64MiB", "--device", "cpu"];
-    waymark(&[&["ask", "w1 w2", "--policy", dir][..], &small, flags].concat())
+    waymark(&[&["ask", "w1 w2", "--policy", dir][..], &SMALL, flags].concat())
 }
 
 #[test]
@@ -95,4 +99,60 @@ fn a_file_of_the_catalog_goes_by_its_name_there() {
     let dir = policy(root.path(), "named", "base = \"smollm2-135m-instruct\"");
     let asked = ask(&dir, &["--model", file.to_str().unwrap()]);
     assert!(asked.ok(), "{}", asked.stderr);
+}
+
+#[test]
+fn weights_beside_the_file_answer_in_its_name() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = policy(root.path(), "own", "");
+    let refused = ask(&dir, &[]);
+    assert!(!refused.ok() && refused.stderr.contains("names no base model"), "{}", refused.stderr);
+    let unknown = ask(&policy(root.path(), "unknown", "base = \"qwen-of-mine\""), &[]);
+    assert!(!unknown.ok() && unknown.stderr.contains("qwen-of-mine"), "{}", unknown.stderr);
+    model(Path::new(&dir), 4);
+    let id = Weights::open(Path::new(&dir)).unwrap().id();
+    let asked = ask(&dir, &["--log", "info"]);
+    assert!(asked.ok(), "{}", asked.stderr);
+    for words in ["loaded the weights", "model.safetensors", "parameters=", &id, "no chat template"] {
+        assert!(asked.stderr.contains(words), "{words}: {}", asked.stderr);
+    }
+    // The folder can also be given as the model.
+    let named = waymark(&[&["ask", "w1 w2", "--model", &dir][..], &SMALL].concat());
+    assert!(named.ok() && named.stdout.contains("(own)"), "{}{}", named.stdout, named.stderr);
+}
+
+#[test]
+fn a_trained_checkpoint_is_inspected_and_served_in_one_line() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("trained");
+    model(&dir, 5);
+    let place = dir.to_str().unwrap();
+    let told = waymark(&["inspect", place]);
+    let id = Weights::open(&dir).unwrap().id();
+    for words in ["Hugging Face checkpoint", "llama: 1 layers", &id, "48 tokens", "waymark serve --model", "search-r1"]
+    {
+        assert!(told.ok() && told.stdout.contains(words), "{words}: {}{}", told.stdout, told.stderr);
+    }
+    let server = Serving::start(&[&["--model", place, "--protocol", "plain"][..], &SMALL].concat());
+    let models = models(&server.url);
+    let first = &models["data"][0];
+    assert_eq!((&first["id"], &first["protocol"]), (&json!("trained"), &json!("plain")), "{models}");
+    assert_eq!((&first["weights"]["files"], &first["weights"]["id"]), (&json!(["model.safetensors"]), &json!(id)));
+    drop(server);
+
+    fs::rename(dir.join("model.safetensors"), dir.join("pytorch_model.bin")).unwrap();
+    let told = waymark(&["inspect", place]);
+    assert!(told.ok() && told.stdout.contains("pytorch_model.bin, which is not served"), "{}", told.stdout);
+    let refused = waymark(&[&["ask", "w1", "--model", place][..], &SMALL].concat());
+    assert!(!refused.ok() && refused.stderr.contains("safe_serialization=True"), "{}", refused.stderr);
+}
+
+/// Returns the answer of `/v1/models`.
+fn models(url: &str) -> serde_json::Value {
+    let address = url.strip_prefix("http://").unwrap();
+    let mut socket = TcpStream::connect(address).unwrap();
+    write!(socket, "GET /v1/models HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap()
 }

@@ -111,7 +111,7 @@ pub(super) fn end_search(
     }
     // The record counts sanitized tags only as far as the observation may show them.
     let (room, _) = core.budget.observation_room(core.transcript.len());
-    let finished = pending.finish(result, took, room, &core.setup);
+    let finished = pending.finish(result, took, (room, &mut core.evidence_room), &core.setup);
     core.transcript.record_search(finished.record);
     core.emit(finished.event);
     State::Replying(core.setup.join(finished.parts, core.turn.kept()))

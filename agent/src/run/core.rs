@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use waymark_engine::Origin;
-use waymark_index::Evidence;
+use waymark_index::{AnswerRoom, Evidence};
 
 use crate::action::PolicySearch;
 use crate::event::{EpisodeEnd, Event};
@@ -22,6 +22,8 @@ pub(super) struct EpisodeCore {
     pub(super) budget: BudgetTracker,
     pub(super) transcript: Transcript,
     pub(super) turn: CurrentTurn,
+    /// Room for evidence in the record and the events.
+    pub(super) evidence_room: AnswerRoom,
     /// Number of generations so far. Each has its own random sequence.
     generations: u64,
     /// Steps that the driver has not taken yet.
@@ -52,6 +54,7 @@ impl EpisodeCore {
         EpisodeCore {
             budget: setup.budget(),
             turn: CurrentTurn::new(&setup, 1, false, transcript.len()),
+            evidence_room: AnswerRoom::new(setup.settings.evidence_bytes),
             generations: 0,
             outbox: VecDeque::from([extend, Step::Emit(started)]),
             result: EpisodeResult { reason: EpisodeEnd::Turns, answer: None },

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use waymark_index::{Evidence, Mode, Passage};
+use waymark_index::{AnswerRoom, Evidence, Mode, Passage};
 
 use crate::action::{ActionOutcome, FoundEvidence, PolicySearch};
 use crate::event::Event;
@@ -41,13 +41,13 @@ impl PendingSearch {
         Event::SearchStarted { turn: self.turn, query, entities, mode: self.mode, k }
     }
 
-    /// Builds the observation of at most `room` tokens. A search that failed is reported to the policy in place of its
-    /// evidence.
+    /// Builds the observation of at most `room` tokens, and the event and the record, whose evidence takes from
+    /// `evidence_room`. A search that failed is reported to the policy in place of its evidence.
     pub(super) fn finish(
         self,
         result: Result<Evidence, SearchError>,
         took: Duration,
-        room: usize,
+        (room, evidence_room): (usize, &mut AnswerRoom),
         setup: &EpisodeSetup,
     ) -> FinishedSearch {
         let PendingSearch { turn, search: PolicySearch { query, entities, .. }, mode, recalled } = self;
@@ -68,6 +68,8 @@ impl PendingSearch {
         let mut parts = within(setup.protocol.observation(&outcome, format), room);
         let replaced = sanitized.as_ref().map_or(0, |items| items.replaced);
         record.neutralised = replaced + setup.rules.sanitize(&mut parts, setup.protocol.tags());
+        // Only now, because the policy reads what was found, however long.
+        record.cut = evidence_room.cut(&mut record.hits, &mut record.triples);
         FinishedSearch { event: finished(&record), record, parts }
     }
 }
@@ -85,5 +87,6 @@ fn finished(record: &SearchRecord) -> Event {
         milliseconds: record.seconds * 1e3,
         neutralised: record.neutralised,
         error: record.error.clone(),
+        cut: record.cut,
     }
 }

@@ -8,6 +8,7 @@ mod config;
 mod fused;
 mod layer;
 mod lora;
+mod parameter_count;
 mod rotation;
 mod step;
 mod step_clock;

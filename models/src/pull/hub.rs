@@ -111,6 +111,8 @@ const SMALL_FILES: [&str; 11] = [
     "adapter_model.safetensors",
     "policy.toml",
 ];
+/// Files of a tokenizer, where a repository has no `tokenizer.json`.
+const VOCABULARY: [&str; 2] = ["vocab.json", "merges.txt"];
 /// Name of unsharded weights.
 const SINGLE_WEIGHTS: &str = "model.safetensors";
 /// Name of the index that maps each tensor to its shard.
@@ -135,6 +137,9 @@ fn remove_stale_files(store: &Store, names: &[String]) -> Result<(), PullError> 
 fn select_files(all: &[String]) -> Result<Vec<String>, String> {
     let has = |name: &str| all.iter().any(|file| file == name);
     let mut files: Vec<String> = SMALL_FILES.iter().filter(|name| has(name)).map(|name| (*name).to_owned()).collect();
+    if !has("tokenizer.json") {
+        files.extend(VOCABULARY.iter().filter(|name| has(name)).map(|name| (*name).to_owned()));
+    }
     let sharded = has(SHARD_INDEX);
     let is_shard = |file: &str| file.starts_with("model-") && file.ends_with(".safetensors") && !file.contains('/');
     if sharded {

@@ -1,11 +1,13 @@
 //! Conversion between text and token IDs, with control tokens that untrusted text can never produce.
 
 mod byte;
+mod byte_level;
 mod detokenizer;
 mod fast;
 mod gguf;
 mod merge;
 mod table;
+mod vocabulary;
 mod window;
 
 use std::path::Path;
@@ -64,6 +66,25 @@ impl Tokenizer {
             return Err(ModelError::Unsupported { path: path.into(), what });
         }
         Self::from_fast(inner).map_err(|reason| ModelError::Corrupt { path: path.into(), reason })
+    }
+
+    /// Reads the tokenizer of a checkpoint in `dir`: `tokenizer.json`, or `vocab.json` with `merges.txt`.
+    ///
+    /// # Errors
+    /// Same as [`from_file`](Self::from_file), and [`ModelError::Layout`] with the command that writes a `tokenizer.json` for
+    /// other tokenizers, such as a `tokenizer.model` alone.
+    pub fn from_folder(dir: &Path) -> Result<Self, ModelError> {
+        let file = dir.join("tokenizer.json");
+        let has = |name: &str| dir.join(name).is_file();
+        if has("tokenizer.json") || !(has("vocab.json") || has("tokenizer.model")) {
+            return Self::from_file(&file);
+        }
+        if !(has("vocab.json") && has("merges.txt")) {
+            let layout = "a tokenizer in tokenizer.model".to_owned();
+            return Err(ModelError::Layout { path: dir.to_owned(), layout, remedy: vocabulary::remedy(dir) });
+        }
+        Self::from_fast(vocabulary::pipeline(dir)?)
+            .map_err(|reason| ModelError::Corrupt { path: dir.join("vocab.json"), reason })
     }
 
     /// Rebuilds the tokenizer that a GGUF file describes.

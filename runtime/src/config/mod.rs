@@ -1,6 +1,7 @@
 //! Configuration of models, retrieval and the log, in two steps: flags (`…Args`) and their meaning (`…Config`). One file
 //! per group of flags.
 
+mod base_model;
 mod device;
 mod filter;
 mod fleet;
@@ -9,12 +10,13 @@ mod model;
 mod retrieval;
 mod size;
 
+pub use base_model::{DEFAULT_MODEL, base_model};
 pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetConfig, FleetTimeouts};
 pub use log::LogFormat;
-pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig, base_model};
-pub use retrieval::{RetrievalArgs, RetrievalConfig};
+pub use model::{ModelArgs, ModelConfig};
+pub use retrieval::{DEFAULT_SCRUB, RetrievalArgs, RetrievalConfig};
 pub use size::{Size, seconds};
 
 /// Error returned for a combination of flags that contradicts itself.
@@ -34,6 +36,26 @@ pub enum ConfigError {
     /// The mock computes nothing, so that an arithmetic has no meaning.
     #[error("--mock does not take --arithmetic: it computes nothing")]
     MockWithArithmetic,
+    /// The policy that decides on the base model cannot be read.
+    #[error(transparent)]
+    Policy(#[from] waymark_agent::AgentError),
+    /// A policy has neither weights nor the name of a base model.
+    #[error("the policy {policy} names no base model: set `base` in its policy.toml, or --model")]
+    NoBase {
+        /// Name of the policy.
+        policy: String,
+    },
+    /// The base model of a policy is not at hand.
+    #[error(
+        "the policy {policy} belongs to the base model {base:?}, which is neither in the catalog, nor a path, nor a hub ID: set \
+         --model to it"
+    )]
+    BaseNotFound {
+        /// Name of the policy.
+        policy: String,
+        /// Base model as the policy names it.
+        base: String,
+    },
 }
 
 /// Number of threads that this machine runs at once.

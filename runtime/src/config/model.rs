@@ -3,28 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use waymark_agent::Policy;
 use waymark_models::BLOCK;
 use waymark_models::cuda::plan::StepLimits;
 
-use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, or_cores};
-
-/// Base model that is served by default: a name in the catalog.
-pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
-
-/// Returns the base model to load: `named`, or the one that the policy in the directory `first` brings, or
-/// [`DEFAULT_MODEL`]. An invalid policy is reported later, when it is loaded.
-pub fn base_model(named: Option<String>, first: Option<&Path>) -> String {
-    // || Read before the engine starts, since the weights decide which policies fit; loading checks the file in full.
-    let brought = || Some(Policy::open(first?).ok()?.model_dir()?.to_string_lossy().into_owned());
-    named.or_else(brought).unwrap_or_else(|| DEFAULT_MODEL.to_owned())
-}
+use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, base_model, or_cores};
 
 /// Flags for the model and its engine.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ModelArgs {
     /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`). When not
-    /// given, the one that the first policy brings, or smollm2-135m-instruct.
+    /// given, the one that the first policy brings or names, or smollm2-135m-instruct if there is no policy.
     #[arg(long, env = "WAYMARK_MODEL")]
     pub model: Option<String>,
 
@@ -117,7 +105,8 @@ impl ModelArgs {
     /// Resolves the flags; `first` is the directory of the first policy.
     ///
     /// # Errors
-    /// If a number is zero, a step cannot hold a batch, or `--mock` is combined with `--arithmetic`.
+    /// If a number is zero, a step cannot hold a batch, `--mock` is combined with `--arithmetic`, or no base model can be
+    /// found for the policy.
     pub fn resolve(self, first: Option<&Path>) -> Result<ModelConfig, ConfigError> {
         if self.mock && self.device.arithmetic.is_some() {
             return Err(ConfigError::MockWithArithmetic);
@@ -135,7 +124,7 @@ impl ModelArgs {
             return Err(ConfigError::StepTooSmall { step_tokens: self.step_tokens, max_batch: self.max_batch });
         }
         Ok(ModelConfig {
-            weights: (!self.mock).then(|| base_model(self.model, first)),
+            weights: if self.mock { None } else { Some(base_model(self.model, first)?) },
             mock_step: Duration::from_millis(self.mock_step_ms),
             cache: self.cache,
             device: self.device.resolve(),

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{ConfigError, FactFilterArgs, FactFilterConfig, or_cores};
+use super::{ConfigError, FactFilterArgs, FactFilterConfig, or_cores, seconds};
+
+/// Pause between two scrubs of an index.
+pub const DEFAULT_SCRUB: Duration = Duration::from_secs(3600);
 
 /// Flags for retrieval.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,6 +22,10 @@ pub struct RetrievalArgs {
     /// Number of earlier snapshots of the index to keep, for `waymark index snapshots` and `waymark index restore`.
     #[arg(long, env = "WAYMARK_KEEP_SNAPSHOTS", value_name = "N", default_value_t = 0)]
     pub keep_snapshots: usize,
+
+    /// Seconds between two scrubs, which read the files of the index and compare their checksums.
+    #[arg(long, env = "WAYMARK_SCRUB_SECONDS", value_name = "SECONDS", default_value_t = DEFAULT_SCRUB.as_secs_f64(), value_parser = seconds)]
+    pub scrub_seconds: f64,
 
     /// Embedding model for the index and for `/v1/embeddings`: a name in the catalog, a directory, or `mock`, which
     /// needs no weights and captures little meaning.
@@ -47,6 +54,8 @@ pub struct RetrievalConfig {
     pub writable: bool,
     /// Number of earlier snapshots to keep.
     pub keep_snapshots: usize,
+    /// Pause between two scrubs.
+    pub scrub: Duration,
     /// Catalog name or directory of the embedder.
     pub embedder: String,
     /// Number of search threads.
@@ -67,6 +76,8 @@ impl RetrievalArgs {
             index: self.index,
             writable: !self.read_only_index,
             keep_snapshots: self.keep_snapshots,
+            // Without any pause, scrubs would take a core.
+            scrub: Duration::from_secs_f64(self.scrub_seconds.max(0.1)),
             embedder: self.embedder,
             threads: or_cores(self.search_threads),
             deadline: Duration::from_millis(self.search_deadline_ms),

@@ -185,7 +185,9 @@ impl PolicyArgs {
         let judge = self.judge()?;
         let outputs = self.outputs()?;
         let mut rows = self.rows.as_deref().map(ReportFile::open).transpose()?;
-        let model = (!self.mock).then(|| base_model(self.model.clone(), self.policies.first().map(Path::new)));
+        // A built-in policy has no directory, and takes any base model.
+        let first = self.policies.first().map(Path::new).filter(|path| path.is_dir());
+        let model = if self.mock { None } else { Some(base_model(self.model.clone(), first)?) };
         let (runtime, base) = tokio::task::block_in_place(|| self.open(model.clone()))?;
         let arms = self.arms(&runtime, &base).await?;
         let run = EvalRun {

@@ -12,7 +12,7 @@ use super::arm::EvaluationArm;
 use super::judge::Judge;
 use super::report_file::ReportFile;
 use super::{EvaluationOutcome, EvaluationPlan, LeftOutMetric, Question, SetOutcome, evaluate_arm, similarity};
-use crate::config::RetrievalConfig;
+use crate::config::{DEFAULT_SCRUB, RetrievalConfig};
 use crate::embedding::Embedding;
 use crate::{assembly, progress};
 
@@ -96,6 +96,7 @@ impl EvalRun {
             index: Some(index.to_owned()),
             writable: false,
             keep_snapshots: 0,
+            scrub: DEFAULT_SCRUB,
             embedder: self.embedder.clone(),
             threads: self.threads,
             deadline: SEARCH_DEADLINE,

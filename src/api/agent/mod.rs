@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_agent::{Cited, Conversation, ConversationMessage, EpisodeEnd, EpisodeOptions, Event, Usage};
+use waymark_index::AnswerCut;
 
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
@@ -90,6 +91,9 @@ pub struct AgentResponse {
     pub searches: usize,
     /// All events in order. Consecutive deltas of the same kind are joined.
     pub trace: Vec<Event>,
+    /// Tokens whose log-probabilities are missing in the trace because the answer is too large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
 }
 
 /// Runs an episode and returns its answer and trace.
@@ -119,7 +123,7 @@ pub(super) async fn create(
     match (streamed, resumable) {
         (true, true) => resume::respond(&state, &caller, &id, events),
         (true, false) => Ok(stream::respond(&state, events)),
-        (false, _) => Ok(axum::Json(whole::collect(events).await?).into_response()),
+        (false, _) => Ok(axum::Json(whole::collect(events, state.config.answer_bytes).await?).into_response()),
     }
 }
 
@@ -130,7 +134,7 @@ pub(super) async fn answer(
     request: AgentRequest,
 ) -> Result<AgentResponse, ApiError> {
     let (_, events) = begin(state, caller, request).await?;
-    whole::collect(events).await
+    whole::collect(events, state.config.answer_bytes).await
 }
 
 /// Starts the requested episode and returns its ID and its events.

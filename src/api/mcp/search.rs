@@ -3,10 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
-use waymark_index::{Hit, Mode, SearchFields, SearchOptions, SearchScope, TripleHit, WithSearch};
+use waymark_index::{AnswerCut, Hit, Mode, SearchFields, SearchOptions, SearchScope, TripleHit, WithSearch};
 
 use super::{json_schema, message};
-use crate::api::answer_bytes::AnswerCut;
 use crate::api::error::ApiError;
 use crate::api::search::{self, SearchQueryField, SearchRequest, SearchResponse};
 use crate::api::state::AppState;

@@ -86,6 +86,7 @@ fn steps() -> impl Strategy<Value = Vec<Event>> {
             milliseconds,
             neutralised,
             error,
+            cut: None,
         };
         vec![started, finished]
     });

@@ -256,6 +256,7 @@ mod tests {
             neutralised: 0,
             seconds: 0.0,
             error: None,
+            cut: None,
             withdrawn: None,
         }
     }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use waymark_agent::{
     Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, Role, Sampling, SearchRecord, Timings, Usage,
 };
-use waymark_index::{Hit, Mode, SearchFields, SearchScope, TripleHit, WithSearch};
+use waymark_index::{AnswerCut, Hit, Mode, SearchFields, SearchScope, TripleHit, WithSearch};
 use waymark_models::chat::ToolCall;
 use waymark_models::grammar::Json;
 
@@ -187,6 +187,9 @@ pub struct TraceSearch<'a> {
     /// Reason the search failed, if it did.
     #[schema(required)]
     pub error: Option<&'a str>,
+    /// Passages and triples that are missing here because the evidence of the episode is too large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
     /// Turn that withdrew the search, if one did. Withdrawn results support no answer.
     #[schema(required)]
     pub withdrawn: Option<usize>,
@@ -354,6 +357,7 @@ impl<'a> From<&'a SearchRecord> for TraceSearch<'a> {
             neutralised: found.neutralised,
             seconds: found.seconds,
             error: found.error.as_deref(),
+            cut: found.cut,
             withdrawn: found.withdrawn,
         }
     }

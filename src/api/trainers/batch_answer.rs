@@ -6,9 +6,9 @@ use axum::response::{IntoResponse, Response};
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use serde::Serialize;
+use waymark_index::{AnswerCut, AnswerRoom};
 
 use super::batch::BatchResult;
-use crate::api::answer_bytes::{AnswerCut, AnswerRoom};
 use crate::api::error::{ApiError, Code};
 
 /// Number of bytes up to which an answer is sent in one piece, so that the failure of a query is a proper error. The

@@ -4,12 +4,11 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{Evidence, GraphOverrides, GraphVariant, Mode, Query, SearchOptions, TripleHit};
+use waymark_index::{AnswerCut, Evidence, GraphOverrides, GraphVariant, Mode, Query, SearchOptions, TripleHit};
 
 use super::batch::{self, BatchResult};
 use super::batch_answer::BatchAnswer;
 use super::contents;
-use crate::api::answer_bytes::AnswerCut;
 use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;

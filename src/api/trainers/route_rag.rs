@@ -5,12 +5,11 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_agent::routerag;
-use waymark_index::{Hit, Query, Ranking, SearchOptions};
+use waymark_index::{AnswerCut, Hit, Query, Ranking, SearchOptions};
 
 use super::batch::{self, BatchResult};
 use super::batch_answer::BatchAnswer;
 use super::contents;
-use crate::api::answer_bytes::AnswerCut;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;

@@ -4,11 +4,10 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{Hit, Passage, Query, Ranking, SearchOptions};
+use waymark_index::{AnswerCut, Hit, Passage, Query, Ranking, SearchOptions};
 
 use super::batch::{self, BatchResult};
 use super::batch_answer::BatchAnswer;
-use crate::api::answer_bytes::AnswerCut;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;

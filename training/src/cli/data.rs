@@ -12,7 +12,7 @@ use waymark_models::chat::ChatTemplate;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
-use waymark_runtime::config::{LogFormat, RetrievalConfig};
+use waymark_runtime::config::{DEFAULT_SCRUB, LogFormat, RetrievalConfig};
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::{assembly, logging, progress};
 
@@ -177,6 +177,7 @@ impl Args {
             index: None,
             writable: false,
             keep_snapshots: 0,
+            scrub: DEFAULT_SCRUB,
             embedder: self.embedder.clone(),
             threads: 1,
             deadline: Duration::from_secs(60),

@@ -11,7 +11,7 @@ use waymark_agent::{Runtime, Search};
 use waymark_index::{Embed, Index, LiveIndex, Manifest, OpenOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::RetrievalConfig;
+use waymark_runtime::config::{DEFAULT_SCRUB, RetrievalConfig};
 
 use super::host_args::HostArgs;
 use super::question_split::QuestionFile;
@@ -130,6 +130,7 @@ impl QuestionArgs {
             index: Some(dir.to_owned()),
             writable: false,
             keep_snapshots: 0,
+            scrub: DEFAULT_SCRUB,
             embedder: self.embedder.clone(),
             threads,
             deadline: SEARCH_DEADLINE,

@@ -204,6 +204,7 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         seconds,
         cached: false,
         error: None,
+        cut: None,
         withdrawn: None,
     });
     Sample {

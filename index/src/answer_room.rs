@@ -1,34 +1,35 @@
-//! Bound of the size of answers.
+//! Bound of the size of answers and of recorded evidence.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
-use waymark_index::{Hit, TripleHit};
+
+use crate::evidence::{Hit, TripleHit};
 
 /// Part of an answer that was left out because of its size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AnswerCut {
-    /// Number of queries, or of passages and triples, without a result here.
+    /// Number of queries, of passages and triples, or of tokens with log-probabilities that are missing here.
     pub left_out: usize,
-    /// Maximum size of an answer in bytes (`--answer-bytes`).
+    /// Maximum size in bytes: of an answer (`--answer-bytes`), or of the evidence in a trace (`--evidence-bytes`).
     pub limit: usize,
 }
 
 /// Bytes that an answer may still grow by.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct AnswerRoom {
+pub struct AnswerRoom {
     left: usize,
     limit: usize,
 }
 
 impl AnswerRoom {
     /// Creates the room of an answer of at most `limit` bytes.
-    pub(super) fn new(limit: usize) -> Self {
+    pub fn new(limit: usize) -> Self {
         Self { left: limit, limit }
     }
 
     /// Takes `bytes` bytes. Returns `false` if there are fewer, and takes none of them then or later.
-    pub(super) fn take(&mut self, bytes: usize) -> bool {
+    pub fn take(&mut self, bytes: usize) -> bool {
         let fits = bytes <= self.left;
         // Nothing fits any more: a smaller result later would leave a gap in the ranks.
         self.left = if fits { self.left - bytes } else { 0 };
@@ -36,13 +37,13 @@ impl AnswerRoom {
     }
 
     /// Returns the maximum size of the answer.
-    pub(super) fn limit(&self) -> usize {
+    pub fn limit(&self) -> usize {
         self.limit
     }
 
     /// Removes the last passages and triples if there is no room for all, and returns their number. Their ranks are a
     /// prefix of those that were found, in lists of passages and triples alike.
-    pub(super) fn cut(&mut self, hits: &mut Vec<Hit>, triples: &mut Vec<TripleHit>) -> Option<AnswerCut> {
+    pub fn cut(&mut self, hits: &mut Vec<Hit>, triples: &mut Vec<TripleHit>) -> Option<AnswerCut> {
         let found = hits.len() + triples.len();
         let kept = hits.iter().take_while(|hit| self.take(hit_bytes(hit))).count();
         hits.truncate(kept);
@@ -84,9 +85,8 @@ fn triple_bytes(triple: &TripleHit) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use waymark_index::{HitPath, Passage};
-
     use super::*;
+    use crate::evidence::{HitPath, Passage};
 
     #[test]
     fn the_last_results_are_left_out() {

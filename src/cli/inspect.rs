@@ -1,0 +1,161 @@
+//! `waymark inspect`: model files, and how to serve them.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use serde_json::Value;
+use waymark_agent::Policy;
+use waymark_models::checkpoint::Checkpoint;
+use waymark_models::decoder::DecoderConfig;
+use waymark_models::layout::{ForeignLayout, GenerationDefaults, ModelLayout, adapter_base, weight_files};
+use waymark_models::weights::Weights;
+
+/// Says what model files are, what is missing, and how to serve or convert them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  waymark inspect checkpoints/global_step_200
+  waymark inspect model.gguf")]
+pub(crate) struct Args {
+    /// Directory of a checkpoint, an adapter or a policy, or a file of weights.
+    path: PathBuf,
+}
+
+/// Lines of the report: a name and a value.
+type ReportLines = Vec<(&'static str, String)>;
+
+impl Args {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let path = &self.path;
+        if !path.exists() {
+            bail!("{} does not exist: give a directory or a file", path.display());
+        }
+        let mut lines = match ModelLayout::of(path) {
+            ModelLayout::Gguf(file) => model("GGUF", &file),
+            ModelLayout::HuggingFace(dir) => model("Hugging Face checkpoint", &dir),
+            ModelLayout::Adapter(dir) => adapter(&dir),
+            ModelLayout::Foreign(ForeignLayout { name, remedy, .. }) => {
+                vec![("format", format!("{name}, which is not served as it is")), ("convert", remedy)]
+            }
+            ModelLayout::Unknown if path.join("policy.toml").is_file() => Vec::new(),
+            ModelLayout::Unknown => bail!(
+                "{}: neither a GGUF file, nor a directory with config.json and safetensors, nor a PEFT adapter, nor a policy",
+                path.display()
+            ),
+        };
+        lines.extend(policy(path));
+        lines.push(("serve", serve(path)));
+        let mut out = io::stdout().lock();
+        for (name, value) in lines {
+            writeln!(out, "{name:<15}{value}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Describes the weights of a whole model.
+fn model(format: &str, path: &Path) -> ReportLines {
+    let mut lines = vec![("format", format.to_owned()), ("files", weight_files(path).join(", "))];
+    match Weights::open(path) {
+        Ok(weights) => {
+            let config = weights.config();
+            let DecoderConfig { layers, hidden, heads, kv_heads, .. } = config;
+            let shape = format!("{layers} layers, width {hidden}, {heads} heads, {kv_heads} of keys and values");
+            lines.push(("architecture", format!("{}: {shape}", architecture(&weights, path))));
+            lines.push(("parameters", config.parameters().to_string()));
+            lines.push(("context", format!("{} tokens", config.context)));
+            lines.push(("hash", weights.id()));
+        }
+        Err(error) => lines.push(("missing", error.to_string())),
+    }
+    match Checkpoint::open(path) {
+        Ok(checkpoint) => {
+            lines.push(("tokenizer", format!("{} tokens", checkpoint.tokenizer.vocab())));
+            let template =
+                if checkpoint.template.is_some() { "yes" } else { "none: messages are joined by line breaks" };
+            lines.push(("chat template", template.to_owned()));
+        }
+        Err(error) => lines.push(("missing", error.to_string())),
+    }
+    let defaults = GenerationDefaults::read(if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) });
+    if defaults != GenerationDefaults::default() {
+        lines.push(("sampling", sampling(&defaults)));
+    }
+    lines.dedup();
+    lines
+}
+
+/// Returns the name of the model's family, as its files have it.
+fn architecture(weights: &Weights, path: &Path) -> String {
+    if let Some(gguf) = weights.gguf() {
+        return gguf.architecture().unwrap_or("unknown").to_owned();
+    }
+    json(&path.join("config.json"))["model_type"].as_str().unwrap_or("unknown").to_owned()
+}
+
+fn sampling(defaults: &GenerationDefaults) -> String {
+    if defaults.do_sample == Some(false) {
+        return "greedy".to_owned();
+    }
+    let GenerationDefaults { temperature, top_p, top_k, min_p, repetition_penalty, .. } = *defaults;
+    let numbers = [
+        ("temperature", temperature.map(|value| value.to_string())),
+        ("top_p", top_p.map(|value| value.to_string())),
+        ("top_k", top_k.map(|value| value.to_string())),
+        ("min_p", min_p.map(|value| value.to_string())),
+        ("repetition_penalty", repetition_penalty.map(|value| value.to_string())),
+    ];
+    let given = numbers.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+    given.collect::<Vec<_>>().join(", ")
+}
+
+/// Describes a PEFT adapter.
+fn adapter(dir: &Path) -> ReportLines {
+    let config = json(&dir.join("adapter_config.json"));
+    let targets = match &config["target_modules"] {
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
+        other => other.as_str().unwrap_or("unknown").to_owned(),
+    };
+    let kind = config["peft_type"].as_str().unwrap_or("unknown");
+    vec![
+        ("format", format!("PEFT adapter ({kind})")),
+        ("base model", adapter_base(dir).unwrap_or_else(|| "not named".to_owned())),
+        ("rank", format!("{}, alpha {}", config["r"], config["lora_alpha"])),
+        ("targets", targets),
+    ]
+}
+
+/// Describes the policy in a directory, if there is one.
+fn policy(path: &Path) -> ReportLines {
+    if !path.join("policy.toml").is_file() {
+        return Vec::new();
+    }
+    let line = match Policy::open(path) {
+        Ok(policy) => format!("{}, protocol {}", policy.name, policy.protocol.name()),
+        Err(error) => error.to_string(),
+    };
+    vec![("policy", line)]
+}
+
+/// Returns the command that serves what is at `path`, or what has to be done before.
+fn serve(path: &Path) -> String {
+    let place = path.display();
+    if path.join("policy.toml").is_file() {
+        return format!("waymark serve --policy {place} --index INDEX");
+    }
+    match ModelLayout::of(path) {
+        ModelLayout::Adapter(_) => format!(
+            "write `name` and `protocol` into {place}/policy.toml, then: waymark serve --policy {place} --index INDEX"
+        ),
+        ModelLayout::Foreign(_) => "after the conversion: waymark inspect CONVERTED".to_owned(),
+        _ => format!(
+            "waymark serve --model {place} --protocol PROTOCOL --index INDEX, PROTOCOL one of {}",
+            Policy::BUILTIN.join(", ")
+        ),
+    }
+}
+
+fn json(path: &Path) -> Value {
+    std::fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
