@@ -6,6 +6,7 @@
 #[cfg(test)]
 extern crate self as waymark_index;
 
+mod background;
 mod batch_embedder;
 mod build;
 mod checksum;
