@@ -7,6 +7,7 @@
 extern crate self as waymark_index;
 
 mod answer_room;
+mod background;
 mod batch_embedder;
 mod build;
 mod checksum;

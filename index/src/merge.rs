@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::background::at_low_priority;
 use crate::batch_embedder::BatchEmbedder;
 use crate::build::{BaseSnapshot, SnapshotWriter};
 use crate::commit::CommitOptions;
@@ -38,13 +39,14 @@ impl LiveIndex {
     /// there are no changes or another merge is running. Searches and commits go on meanwhile; commits made during the
     /// merge are carried over.
     ///
-    /// Writes at most about `bytes_per_second`; `None` is unlimited.
+    /// Writes at most about `bytes_per_second`; `None` is unlimited. The work has a low priority and takes
+    /// [`CommitOptions::threads`].
     ///
     /// # Errors
     /// If a file is damaged, the index was replaced meanwhile, or the disk fails. The index is unchanged then.
     pub fn merge(&self, options: &CommitOptions, bytes_per_second: Option<u64>) -> Result<bool, IndexError> {
         let Some(lock) = MergeLock::take(&self.dir)? else { return Ok(false) };
-        let merge = Merge { live: self, options, lock, pace: Pace::new(bytes_per_second) };
+        let merge = Merge { live: self, options, lock, bytes_per_second };
         merge.run().map(|merged| matches!(merged, Merged::Done))
     }
 
@@ -91,7 +93,7 @@ struct Merge<'a> {
     live: &'a LiveIndex,
     options: &'a CommitOptions,
     lock: MergeLock,
-    pace: Pace,
+    bytes_per_second: Option<u64>,
 }
 
 /// Merged snapshot, and the commits made during the merge.
@@ -112,7 +114,7 @@ impl Merge<'_> {
         let base = &base.snapshot;
         let Some(delta) = base.manifest.delta.clone() else { return Ok(Merged::Nothing) };
         let part = self.lock.create_part(base.manifest.snapshot)?;
-        let merged = self.write(base, &part)?;
+        let merged = at_low_priority(|| self.write(base, &part))?;
         // Without any triple, a new base snapshot has no graph, which the next commit that brings some decides.
         if merged.graph.is_some() != base.graph.is_some() {
             return Ok(Merged::Nothing);
@@ -155,7 +157,7 @@ impl Merge<'_> {
         base.remember(&mut memory)?;
         let embed = self.live.embed.as_ref();
         let embedding = BatchEmbedder { embed, batch: self.options.batch, memory: &memory };
-        let progress = &self.pace;
+        let progress = &Pace::new(self.bytes_per_second);
         let draft = SnapshotWriter { embedding, threads: self.options.threads, extract: None, progress };
         let mut next = 0..;
         let live = |number| base.store.delta.alive().is_none_or(|alive| alive.contains(number));

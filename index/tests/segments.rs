@@ -126,6 +126,34 @@ fn index(count: usize) -> (tempfile::TempDir, std::path::PathBuf) {
     (temp, dir)
 }
 
+/// The scan of codes beside the vector graph finds what a scan of all vectors finds.
+#[test]
+fn documents_changed_beside_the_vector_graph_are_found_as_by_a_scan() {
+    let (_temp, dir) = index(60);
+    let open = |exact_below| {
+        let options = OpenOptions { exact_below, ..OpenOptions::default() };
+        LiveIndex::open(&dir, Arc::new(HashEmbed::default()), options).unwrap()
+    };
+    let live = open(0);
+    let edition = |range: std::ops::Range<usize>, name| numbered(range.end, name).into_iter().skip(range.start);
+    let removed = ["p3", "p61", "p7"].map(str::to_owned);
+    for changes in [
+        Changes::upsert(edition(60..90, "first")),
+        Changes::upsert(edition(10..14, "second").chain(edition(70..75, "second"))),
+        Changes { delete: removed.to_vec(), ..Changes::upsert(edition(72..74, "third")) },
+    ] {
+        live.commit(changes, &appending(), &()).unwrap();
+        let scanned = open(usize::MAX);
+        for i in (0..90).step_by(3) {
+            let text = format!("number{i} of the second edition");
+            let query = Query::new(text, Mode::Passage, 12).ranking(Ranking::Dense);
+            let found = live.current().search(&query).unwrap();
+            assert_eq!(found, scanned.current().search(&query).unwrap());
+            assert!(found.hits.iter().all(|hit| live.current().passage(&hit.passage.id).unwrap().is_some()));
+        }
+    }
+}
+
 fn add(dir: &Path, id: &str, options: &CommitOptions) -> u64 {
     let changes = Changes::upsert([document(id, id, &format!("the text of {id}"))]);
     commit(dir, &HashEmbed::default(), changes, options, &()).unwrap().manifest.snapshot

@@ -1,5 +1,6 @@
-//! Commits into an index of one size, alone and while it is searched.
+//! Commits into an index of one size, alone and while it is searched and merged, as in a server.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,79 +11,107 @@ use waymark_index::{
 };
 
 use super::hash::HashEmbed;
-use super::synthetic;
+use super::{memory, synthetic};
 
-/// Names of the columns: seconds and bytes per commit of one document, documents per second while the index is searched,
-/// milliseconds per search without and with these commits, and seconds of a merge.
-pub const HEADER: &str = "passages,dims,commit_p50_s,commit_p95_s,commit_bytes,documents_per_s,alone_fused_p50_ms,alone_fused_p95_ms,\
-alone_graph_p50_ms,alone_graph_p95_ms,busy_fused_p50_ms,busy_fused_p95_ms,busy_graph_p50_ms,busy_graph_p95_ms,open_s,merge_s";
+/// Names of the columns: seconds and bytes per commit of one document; documents per second while the index is
+/// searched, the longest of these commits, and the number of merges meanwhile; milliseconds per search before these
+/// commits, during them, and after them without a merge; seconds to open the index with its log; peak memory.
+pub const HEADER: &str = "passages,dims,commit_p50_s,commit_p95_s,commit_bytes,documents_per_s,commit_max_s,merges,\
+alone_fused_p50_ms,alone_fused_p95_ms,alone_graph_p50_ms,alone_graph_p95_ms,\
+busy_fused_p50_ms,busy_fused_p95_ms,busy_graph_p50_ms,busy_graph_p95_ms,\
+after_fused_p50_ms,after_fused_p95_ms,after_graph_p50_ms,after_graph_p95_ms,open_s,merge_s,peak_mib";
 
-/// Number of documents per commit, and per second, in the second part.
+/// Number of documents per commit in the second part, of which one begins each second.
 const BATCH: usize = 1000;
-/// Duration of the second part.
-const BUSY: Duration = Duration::from_secs(20);
 
-/// Measures commits into an index. Returns a row of the table, including the line break.
-pub fn run(passages: usize, dims: usize, parent: &Path) -> String {
+/// Bytes per second that a merge writes, and the interval of its checks, as in a server.
+const MERGE_RATE: u64 = 64 << 20;
+const MERGE_CHECK: Duration = Duration::from_secs(2);
+
+/// Measures commits into an index of `passages` for `busy` seconds. Returns a row of the table, including the line
+/// break.
+pub fn run(passages: usize, dims: usize, parent: &Path, busy: f64) -> String {
     let temp = tempfile::tempdir_in(parent).unwrap();
-    let corpus = temp.path().join("corpus.jsonl");
     let dir = temp.path().join("index");
-    synthetic::write(&corpus, passages);
-    let embed = HashEmbed::new(dims);
-    let options = BuildOptions { journal: false, ..BuildOptions::default() };
-    build(Corpus::open(&corpus, &CorpusOptions::default()).unwrap(), &embed, &dir, &options, &()).unwrap();
+    let embed = Arc::new(HashEmbed::new(dims));
+    base(passages, &embed, parent, &dir);
     let open = OpenOptions { verify: false, ..OpenOptions::default() };
-    let embed = Arc::new(embed);
-    let live = LiveIndex::open(&dir, Arc::clone(&embed) as _, open.clone()).unwrap();
-    let committing = CommitOptions::default();
+    memory::forget();
+    let live = Arc::new(LiveIndex::open(&dir, Arc::clone(&embed) as _, open.clone()).unwrap());
+    // As many threads as a server leaves to commits.
+    let threads = std::thread::available_parallelism().map_or(1, |cores| usize::from(cores).div_ceil(2));
+    let committing = CommitOptions { threads, ..CommitOptions::default() };
     let next = AtomicUsize::new(passages);
     let commit = |count: usize| {
         let first = next.fetch_add(count, Ordering::SeqCst);
-        let documents = (first..first + count).map(|number| synthetic::document(number, passages));
-        live.commit(Changes::upsert(documents), &committing, &()).unwrap()
+        let documents: Vec<_> = (first..first + count).map(|number| synthetic::document(number, passages)).collect();
+        let begun = Instant::now();
+        live.commit(Changes::upsert(documents), &committing, &()).unwrap();
+        begun.elapsed().as_secs_f64()
     };
     let before = written();
-    let mut seconds: Vec<f64> = (0..20)
-        .map(|_| {
-            let begun = Instant::now();
-            commit(1);
-            begun.elapsed().as_secs_f64()
-        })
-        .collect();
+    let mut seconds: Vec<f64> = (0..20).map(|_| commit(1)).collect();
     let bytes = (written() - before) as f64 / 20.0;
     seconds.sort_by(f64::total_cmp);
     let mut row = vec![passages as f64, dims as f64, seconds[9], seconds[18], bytes];
     let questions = synthetic::questions(50, passages);
     let alone = search(&live, &questions, &|| false);
+    live.merge_in_background(committing.clone(), Some(MERGE_RATE), MERGE_CHECK).unwrap();
     let done = AtomicBool::new(false);
-    let begun = Instant::now();
-    let (busy, added, took) = std::thread::scope(|scope| {
-        let committing = scope.spawn(|| {
+    let (during, [added, merges, longest, took]) = std::thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            let begun = Instant::now();
+            let mut longest = 0.0_f64;
             let mut added = 0;
-            while begun.elapsed() < BUSY {
-                commit(BATCH);
+            let mut bases = BTreeSet::new();
+            while begun.elapsed().as_secs_f64() < busy {
+                longest = longest.max(commit(BATCH));
+                bases.insert(live.current().manifest().base());
                 added += BATCH;
                 std::thread::sleep(Duration::from_secs((added / BATCH) as u64).saturating_sub(begun.elapsed()));
             }
             done.store(true, Ordering::SeqCst);
-            (added, begun.elapsed().as_secs_f64())
+            [added as f64, (bases.len() - 1) as f64, longest, begun.elapsed().as_secs_f64()]
         });
-        let busy = search(&live, &questions, &|| !done.load(Ordering::SeqCst));
-        let (added, took) = committing.join().unwrap();
-        (busy, added, took)
+        let during = search(&live, &questions, &|| !done.load(Ordering::SeqCst));
+        (during, working.join().unwrap())
     });
-    row.push(added as f64 / took);
-    row.extend(alone.into_iter().chain(busy));
+    row.extend([added / took, longest, merges]);
+    row.extend(alone);
+    row.extend(during);
+    row.extend(search(&live, &questions, &|| false));
     let begun = Instant::now();
     let opened = LiveIndex::open(&dir, embed, open).unwrap();
     row.push(begun.elapsed().as_secs_f64());
     assert_eq!(opened.state().passages, live.state().passages);
     drop(opened);
     let begun = Instant::now();
-    assert!(live.merge(&committing, None).unwrap());
-    row.push(begun.elapsed().as_secs_f64());
+    live.merge(&committing, None).unwrap();
+    row.extend([begun.elapsed().as_secs_f64(), memory::peak()]);
     let cells: Vec<String> = row.iter().map(|value| format!("{value:.3}")).collect();
     format!("{}\n", cells.join(","))
+}
+
+/// Copies the index of this size to `dir`. It is built once and kept in `parent`.
+fn base(passages: usize, embed: &HashEmbed, parent: &Path, dir: &Path) {
+    let kept = parent.join(format!("growth-{passages}-{}", embed.dims));
+    if !kept.join("manifest.json").exists() {
+        let corpus = dir.with_extension("jsonl");
+        synthetic::write(&corpus, passages);
+        let options = BuildOptions { journal: false, ..BuildOptions::default() };
+        let begun = Instant::now();
+        build(Corpus::open(&corpus, &CorpusOptions::default()).unwrap(), embed, &kept, &options, &()).unwrap();
+        eprintln!("{passages} passages: built in {:.1} s", begun.elapsed().as_secs_f64());
+    }
+    for entry in walkdir::WalkDir::new(&kept) {
+        let entry = entry.unwrap();
+        let target = dir.join(entry.path().strip_prefix(&kept).unwrap());
+        if entry.file_type().is_dir() {
+            std::fs::create_dir(&target).unwrap();
+        } else {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
+    }
 }
 
 /// Median and 95th percentile in milliseconds of fused and of graph searches. Goes on while `more` returns `true`.

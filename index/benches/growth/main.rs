@@ -1,9 +1,10 @@
 //! Measures how an index scales: `cargo bench -p waymark-index --bench growth -- [--sizes 10000,100000,1000000] [--dims
-//! 64] [--csv FILE] [--dir FOLDER] [--commits]`.
+//! 64] [--csv FILE] [--dir FOLDER] [--commits [--seconds 60]]`.
 //!
 //! For each size, builds and searches a corpus of generated passages with five triples each, in a process of its own so
 //! that peak memory is measured separately. Texts are embedded by hashing their words, which costs next to nothing, so
-//! the index dominates. `--commits` measures commits instead of builds. `scripts/bench/growth.py` formats the table that `--csv` writes.
+//! the index dominates. `--commits` measures commits instead of builds, for `--seconds` (60), and keeps the index that it
+//! builds first in the folder `--dir`. `scripts/bench/growth.py` formats the table that `--csv` writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
 mod commits;
@@ -27,6 +28,8 @@ struct Options {
     dir: PathBuf,
     /// If `true`, measures commits.
     commits: bool,
+    /// Seconds for which documents are added.
+    seconds: f64,
     /// If `true`, this process measures one size.
     alone: bool,
 }
@@ -39,6 +42,7 @@ impl Options {
             csv: None,
             dir: std::env::temp_dir(),
             commits: false,
+            seconds: 60.0,
             alone: false,
         };
         let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
@@ -50,6 +54,7 @@ impl Options {
                 "--csv" => options.csv = Some(value().into()),
                 "--dir" => options.dir = value().into(),
                 "--alone" => options.alone = true,
+                "--seconds" => options.seconds = value().parse().unwrap(),
                 "--commits" => options.commits = true,
                 _ => panic!("{name} is not known"),
             }
@@ -61,8 +66,13 @@ impl Options {
 fn main() {
     let options = Options::read();
     if options.alone {
-        let run = if options.commits { commits::run } else { measure::run };
-        print!("{}", run(options.sizes[0], options.dims, &options.dir));
+        let Options { sizes, dims, dir, seconds, .. } = &options;
+        let row = if options.commits {
+            commits::run(sizes[0], *dims, dir, *seconds)
+        } else {
+            measure::run(sizes[0], *dims, dir)
+        };
+        print!("{row}");
         return;
     }
     let header = if options.commits { commits::HEADER } else { measure::HEADER };
@@ -72,6 +82,7 @@ fn main() {
         let run = Command::new(std::env::current_exe().unwrap())
             .args(["--alone", "--sizes", &size.to_string(), "--dims", &options.dims.to_string(), "--dir"])
             .arg(&options.dir)
+            .args(["--seconds", &options.seconds.to_string()])
             .args(options.commits.then_some("--commits"))
             .stderr(std::process::Stdio::inherit())
             .output()

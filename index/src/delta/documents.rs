@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use super::layered::Layered;
+use super::layered::{Layered, LayeredNumbers};
 use super::record::RecordDocument;
-use crate::condition::AllowedPassages;
+use crate::condition::{AllowedPassages, admits};
+use crate::dense::GrowingCodes;
 use crate::error::IndexError;
+use crate::scored::Scored;
 use crate::store::PassageStore;
 
 /// Documents added, replaced and removed since the base snapshot.
@@ -21,11 +23,25 @@ pub(crate) struct DocumentDelta {
     bound: u32,
     live: u32,
     /// Newest document of every changed number. `None` if it was removed.
-    changed: Layered<u32, Option<Arc<RecordDocument>>>,
+    changed: LayeredNumbers<u32, Option<ChangedDocument>>,
+    /// Numbers of the base snapshot that have changed. `None` if there are none.
+    replaced: Option<Arc<AllowedPassages>>,
+    /// Codes of the vectors of all documents that were ever added, by slot.
+    codes: GrowingCodes,
+    /// Number of the document of each slot.
+    slots: Vec<u32>,
     /// Number of every ID that was added or removed. `None` if it was removed.
     ids: Layered<String, Option<u32>>,
     /// Numbers in use. `None` if no document was removed.
     alive: Option<Arc<AllowedPassages>>,
+}
+
+/// Document that a commit added.
+#[derive(Debug, Clone)]
+struct ChangedDocument {
+    document: Arc<RecordDocument>,
+    /// Slot of the codes of its vector.
+    slot: u32,
 }
 
 /// Numbers that a record changes.
@@ -45,6 +61,9 @@ impl DocumentDelta {
             bound: base,
             live: base,
             changed: Layered::default(),
+            replaced: None,
+            codes: GrowingCodes::default(),
+            slots: Vec::new(),
             ids: Layered::default(),
             alive: None,
         }
@@ -78,10 +97,32 @@ impl DocumentDelta {
     /// Returns the changed document with this number: `None` if it is that of the base snapshot, `Some(None)` if it was
     /// removed.
     pub(crate) fn get(&self, number: u32) -> Option<Option<&Arc<RecordDocument>>> {
-        if self.changed.is_empty() {
+        if number < self.base && !self.replaces(number) {
             return None;
         }
-        self.changed.get(&number).map(Option::as_ref)
+        self.changed.get(&number).map(|changed| changed.as_ref().map(|changed| &changed.document))
+    }
+
+    /// Returns `true` if a passage of the base snapshot was replaced or removed.
+    pub(crate) fn replaces(&self, number: u32) -> bool {
+        self.replaced.as_ref().is_some_and(|replaced| replaced.contains(number))
+    }
+
+    /// Returns `true` if any passage of the base snapshot was replaced or removed.
+    pub(crate) fn replaces_any(&self) -> bool {
+        self.replaced.is_some()
+    }
+
+    /// Returns the `k` allowed changed documents nearest to `query`, ties by number.
+    pub(crate) fn nearest(&self, query: &[f32], k: usize, allowed: Option<&AllowedPassages>) -> Vec<Scored> {
+        let number = |slot: u32| self.slots.get(slot as usize).copied().unwrap_or(u32::MAX);
+        let current = |slot: u32| self.changed.get(&number(slot))?.as_ref().filter(|changed| changed.slot == slot);
+        let gone = |slot| current(slot).is_none() || !admits(allowed, number(slot));
+        let row = |slot| Some(current(slot)?.document.vector.as_slice());
+        let tie = |a, b| number(a).cmp(&number(b));
+        let found = self.codes.extremes(query, k, &gone, &row, &tie);
+        let best = found.into_iter().flat_map(|found| found.best);
+        best.map(|scored| Scored { number: number(scored.number), ..scored }).collect()
     }
 
     /// Returns the changed number of an ID: `None` if the base snapshot decides, `Some(None)` if it was removed.
@@ -91,7 +132,7 @@ impl DocumentDelta {
 
     /// Iterates over the changed documents that are in the index, in no particular order.
     pub(crate) fn documents(&self) -> impl Iterator<Item = (u32, &Arc<RecordDocument>)> {
-        self.changed.iter().filter_map(|(&number, document)| Some((number, document.as_ref()?)))
+        self.changed.iter().filter_map(|(&number, changed)| Some((number, &changed.as_ref()?.document)))
     }
 
     /// Iterates over all changed numbers, removed ones included, in no particular order.
@@ -128,7 +169,7 @@ impl DocumentDelta {
                 }
                 None => next.append(&document.id)?,
             };
-            next.changed.insert(number, Some(Arc::clone(document)));
+            next.insert(number, document);
             touched.came.push(number);
         }
         next.changed.settle();
@@ -161,7 +202,26 @@ impl DocumentDelta {
         let alive = self.alive.get_or_insert_with(|| Arc::new(AllowedPassages::all(self.bound as usize)));
         Arc::make_mut(alive).remove(number);
         self.ids.insert(id.to_owned(), None);
+        self.replace(number);
         self.changed.insert(number, None);
         self.live -= 1;
+    }
+
+    fn insert(&mut self, number: u32, document: &Arc<RecordDocument>) {
+        self.replace(number);
+        // A document whose vector is still to be computed is not searched.
+        let slot = if document.vector.is_empty() { u32::MAX } else { self.codes.push(&document.vector) };
+        if slot != u32::MAX {
+            self.slots.push(number);
+        }
+        self.changed.insert(number, Some(ChangedDocument { document: Arc::clone(document), slot }));
+    }
+
+    /// Marks a number of the base snapshot as changed.
+    fn replace(&mut self, number: u32) {
+        if number < self.base {
+            let none = || Arc::new(AllowedPassages::none(self.base as usize));
+            Arc::make_mut(self.replaced.get_or_insert_with(none)).insert(number);
+        }
     }
 }

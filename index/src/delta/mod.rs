@@ -9,5 +9,5 @@ pub(crate) mod log;
 mod record;
 
 pub(crate) use documents::{DocumentDelta, TouchedNumbers};
-pub(crate) use layered::Layered;
+pub(crate) use layered::{Layered, LayeredNumbers};
 pub(crate) use record::{DeltaRecord, RecordDocument};

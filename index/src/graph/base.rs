@@ -5,7 +5,7 @@ use std::path::Path;
 use super::adjacency::AdjacencyFile;
 use super::columns::{Column, ColumnFile};
 use super::lists::Lists;
-use super::synonyms::{PreviousSynonyms, Synonyms};
+use super::synonyms::Synonyms;
 use super::table::StringTable;
 use super::triples::{TripleFile, TripleOrigin};
 use crate::dense::{Codes, VectorFile};
@@ -105,11 +105,6 @@ impl BaseGraph {
             TripleOrigin::Extracted => self.extracted,
             other => other,
         }
-    }
-
-    /// Phrases and synonyms, from which those of a changed graph are updated.
-    pub(super) fn as_earlier(&self) -> PreviousSynonyms<'_> {
-        PreviousSynonyms { phrases: &self.phrases, synonyms: &self.synonyms }
     }
 }
 

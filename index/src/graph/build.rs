@@ -108,7 +108,7 @@ impl GraphDraft<'_> {
         let update = |done: u64| self.progress.update(BuildPhase::Synonyms, done.min(total), Some(total));
         update(0);
         let synonyms = match self.previous {
-            Some(previous) => Neighbors::renew(previous.as_earlier(), phrases, vectors, self.threads, &update),
+            Some(previous) => Neighbors::renew(previous, phrases, vectors, self.threads, &update),
             None => Neighbors::find(phrases, vectors, self.threads, &update),
         };
         update(total);

@@ -38,7 +38,6 @@ pub(crate) use triples::{TripleFile, TripleOrigin, TripleWriter, distinct};
 
 use base::BaseGraph;
 use delta::GraphDelta;
-use synonyms::PreviousSynonyms;
 
 /// Fact with the numbers of its phrases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +118,14 @@ impl Graph {
         !self.passages_of(phrase).is_empty()
     }
 
+    /// Returns the phrases that a passage names, in the order of their texts.
+    fn phrases_in_order(&self) -> Vec<u32> {
+        let mut phrases: Vec<u32> = (0..self.phrases() as u32).filter(|&phrase| self.has_phrase(phrase)).collect();
+        // A stable sort merges the sorted base phrases with the added ones.
+        phrases.sort_by(|&a, &b| self.phrase_order(a, b));
+        phrases
+    }
+
     /// Compares phrases by text.
     pub fn phrase_order(&self, a: u32, b: u32) -> Ordering {
         let base = self.base.phrases.len() as u32;
@@ -195,11 +202,6 @@ impl Graph {
             Some(row) => (&row.numbers, &row.values),
             None => self.base.synonyms.get(phrase),
         }
-    }
-
-    /// Phrases and synonyms of the base snapshot, from which those of a new one are updated.
-    fn as_earlier(&self) -> PreviousSynonyms<'_> {
-        self.base.as_earlier()
     }
 
     /// Reads the triples of a passage as they were extracted or given.
@@ -306,18 +308,17 @@ impl Graph {
     pub(crate) fn nearest_facts(&self, query: &[f32], k: usize) -> Option<Extremes> {
         let gone = |fact| self.delta.passages_of_fact.get(&fact).is_some_and(|passages| passages.is_empty());
         let base = self.base.fact_codes.extremes(&self.base.fact_vectors, query, k, &gone);
-        if self.delta.facts.is_empty() {
-            return base;
-        }
         let first = self.base.facts[0].len() as u32;
-        let added = self.delta.facts.iter().zip(first..).filter(|(_, number)| !gone(*number));
-        let scored = added.map(|(fact, number)| Scored { number, score: dot(query, &fact.vector) });
-        let mut scored: Vec<Scored> = scored.collect();
-        let scores = || scored.iter().map(|scored| scored.score);
-        let bounds = base.iter().map(|base| (base.least, base.largest)).chain(scores().map(|score| (score, score)));
-        let (least, largest) = bounds.reduce(|(low, high), (l, h)| (low.min(l), high.max(h)))?;
-        scored.extend(base.into_iter().flat_map(|base| base.best));
-        Some(Extremes { best: best_by(scored, k, |a, b| self.fact_order(a, b)), least, largest })
+        let added_gone = |place| gone(first + place);
+        let row = |place: u32| self.delta.facts.get(place as usize).map(|fact| &*fact.vector);
+        let order = |a, b| self.fact_order(first + a, first + b);
+        let added = self.delta.fact_codes.extremes(query, k, &added_gone, &row, &order);
+        let Some(mut added) = added else { return base };
+        added.best.iter_mut().for_each(|scored| scored.number += first);
+        let Some(base) = base else { return Some(added) };
+        added.best.extend(base.best);
+        let best = best_by(added.best, k, |a, b| self.fact_order(a, b));
+        Some(Extremes { best, least: base.least.min(added.least), largest: base.largest.max(added.largest) })
     }
 
     /// Returns the `k` best of these facts.

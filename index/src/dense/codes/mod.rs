@@ -11,6 +11,7 @@
 //! Layout, little-endian: the codes of each row, padded with zeros to a multiple of 64 · for each row `f32` scale,
 //! `f32` length of `e`, `f32` length of `v`, `i32` sum of the codes.
 
+mod growing;
 mod kernel;
 mod scan;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use self::kernel::{BLOCK, QueryHalves};
 use super::vectors::VectorFile;
 use crate::error::IndexError;
 
+pub(crate) use growing::GrowingCodes;
 pub(crate) use scan::Extremes;
 
 /// Largest code.

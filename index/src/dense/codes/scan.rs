@@ -1,9 +1,12 @@
 //! Finds the best, the smallest and the largest of many dot products exactly, from codes and a few full vectors.
 
+use std::cmp::Ordering;
+
 use super::super::kernel::dot;
 use super::super::vectors::VectorFile;
-use super::{CodeRow, CodedQuery, Codes};
-use crate::scored::{Scored, best};
+use super::kernel::Products;
+use super::{CodeRow, CodedQuery, Codes, stride};
+use crate::scored::{Scored, best_by};
 
 /// Number of rows multiplied at once; they fit the L1 cache.
 const ROWS: usize = 256;
@@ -35,13 +38,13 @@ struct Ordered(f64);
 impl Eq for Ordered {}
 
 impl PartialOrd for Ordered {
-    fn partial_cmp(&self, other: &Ordered) -> Option<std::cmp::Ordering> {
+    fn partial_cmp(&self, other: &Ordered) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 impl Ord for Ordered {
-    fn cmp(&self, other: &Ordered) -> std::cmp::Ordering {
+    fn cmp(&self, other: &Ordered) -> Ordering {
         self.0.total_cmp(&other.0)
     }
 }
@@ -93,31 +96,65 @@ impl Codes {
         k: usize,
         gone: &dyn Fn(u32) -> bool,
     ) -> Option<Extremes> {
-        let coded = CodedQuery::of(query);
-        let mut largest = ScanCandidates::of(k.max(1));
-        let mut least = ScanCandidates::of(1);
-        let mut products = Vec::with_capacity(ROWS);
+        let mut scan = CodeScan::new(query, k);
+        scan.add(self.codes(), self.rows(), 0, gone);
+        scan.finish(&|number| vectors.row(number), &|a, b| a.cmp(&b))
+    }
+}
+
+/// Scan of codes for the largest and smallest products with one query.
+pub(super) struct CodeScan<'q> {
+    query: &'q [f32],
+    coded: CodedQuery,
+    k: usize,
+    largest: ScanCandidates,
+    least: ScanCandidates,
+    products: Vec<Products>,
+}
+
+impl<'q> CodeScan<'q> {
+    pub(super) fn new(query: &'q [f32], k: usize) -> CodeScan<'q> {
+        CodeScan {
+            query,
+            coded: CodedQuery::of(query),
+            k,
+            largest: ScanCandidates::of(k.max(1)),
+            least: ScanCandidates::of(1),
+            products: Vec::with_capacity(ROWS),
+        }
+    }
+
+    /// Scans rows with their codes, the first of which has the number `first`. Leaves rows out that are `gone`.
+    pub(super) fn add(&mut self, codes: &[i8], rows: &[CodeRow], first: u32, gone: &dyn Fn(u32) -> bool) {
         // Standard bound on the rounding error of a sum in `f32`, with room for the lanes of `dot`.
-        let rounding = (query.len() + 64) as f64 * f64::from(f32::EPSILON);
-        let mut number = 0;
-        for (codes, rows) in self.codes().chunks(ROWS * self.stride).zip(self.rows().chunks(ROWS)) {
-            super::kernel::products(&coded.halves, codes, &mut products);
-            for (row, &(high, low)) in rows.iter().zip(&products) {
+        let rounding = (self.query.len() + 64) as f64 * f64::from(f32::EPSILON);
+        let mut number = first;
+        for (codes, rows) in codes.chunks(ROWS * stride(self.query.len())).zip(rows.chunks(ROWS)) {
+            super::kernel::products(&self.coded.halves, codes, &mut self.products);
+            for (row, &(high, low)) in rows.iter().zip(&self.products) {
                 // Undoes the offset of 64 in the high halves: it added 64 times the sum of the codes.
                 let whole = 128 * (i64::from(high) - 64 * i64::from(row.sum)) + i64::from(low);
-                let value = f64::from(row.scale) * coded.step * whole as f64;
-                let slack = coded.slack(row, rounding);
-                largest.look(number, value, slack, gone);
+                let value = f64::from(row.scale) * self.coded.step * whole as f64;
+                let slack = self.coded.slack(row, rounding);
+                self.largest.look(number, value, slack, gone);
                 // Negated, so that the same code finds the minimum.
-                least.look(number, -value, slack, gone);
+                self.least.look(number, -value, slack, gone);
                 number += 1;
             }
         }
-        let score = |number: u32| Some(Scored { number, score: dot(query, vectors.row(number)?) });
-        let best = best(largest.left().filter_map(score).collect(), k.max(1));
-        let least = least.left().filter_map(score).map(|scored| scored.score).min_by(f32::total_cmp)?;
+    }
+
+    /// Scores the candidates with their vectors, ties in the order of `tie`.
+    pub(super) fn finish<'v>(
+        self,
+        row: &dyn Fn(u32) -> Option<&'v [f32]>,
+        tie: &dyn Fn(u32, u32) -> Ordering,
+    ) -> Option<Extremes> {
+        let score = |number: u32| Some(Scored { number, score: dot(self.query, row(number)?) });
+        let best = best_by(self.largest.left().filter_map(score).collect(), self.k.max(1), tie);
+        let least = self.least.left().filter_map(score).map(|scored| scored.score).min_by(f32::total_cmp)?;
         let largest = best.first()?.score;
-        Some(Extremes { best: best.into_iter().take(k).collect(), least, largest })
+        Some(Extremes { best: best.into_iter().take(self.k).collect(), least, largest })
     }
 }
 

@@ -311,6 +311,7 @@ impl GraphChange<'_> {
         });
         delta.facts[first_fact..].iter_mut().zip(&derived.facts).for_each(|(fact, vector)| {
             fact.vector = Arc::clone(vector);
+            delta.fact_codes.push(vector);
         });
         Ok(derived)
     }

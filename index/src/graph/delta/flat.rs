@@ -16,9 +16,7 @@ pub(crate) struct FlatGraph {
 
 impl FlatGraph {
     pub(crate) fn of(graph: &Graph) -> FlatGraph {
-        let mut phrases: Vec<u32> = (0..graph.phrases() as u32).filter(|&phrase| graph.has_phrase(phrase)).collect();
-        // A stable sort merges the sorted base phrases with the added ones.
-        phrases.sort_by(|&a, &b| graph.phrase_order(a, b));
+        let phrases = graph.phrases_in_order();
         let passages: Vec<u32> = graph.documents.live_numbers().collect();
         let adjacency = graph.adjacency();
         let mut places = vec![u32::MAX; adjacency.nodes()];

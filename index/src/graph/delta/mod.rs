@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use super::base::BaseGraph;
 use super::{AdjacentNode, TripleOrigin};
-use crate::delta::Layered;
+use crate::delta::{Layered, LayeredNumbers};
+use crate::dense::GrowingCodes;
 
 pub(crate) use change::{Deriving, StatementChanges};
 pub(crate) use flat::FlatGraph;
@@ -26,7 +27,7 @@ pub(crate) struct DeltaRow {
 }
 
 /// Rows of edges by node that differ from those of the base snapshot.
-pub(super) type ChangedRows = Layered<u32, Arc<DeltaRow>>;
+pub(super) type ChangedRows = LayeredNumbers<u32, Arc<DeltaRow>>;
 
 /// Phrase that a commit added.
 #[derive(Debug, Clone)]
@@ -84,11 +85,13 @@ pub(super) struct GraphDelta {
     pub(super) relations: Vec<Arc<str>>,
     pub(super) relation_ids: Layered<Arc<str>, u32>,
     pub(super) facts: Vec<AddedFact>,
-    pub(super) fact_ids: Layered<[u32; 3], u32>,
-    pub(super) passages_of: Layered<u32, Arc<[u32]>>,
-    pub(super) passages_of_fact: Layered<u32, Arc<[u32]>>,
-    pub(super) facts_of: Layered<u32, Arc<[u32]>>,
-    pub(super) synonyms: Layered<u32, Arc<DeltaRow>>,
+    /// Codes of the vectors of these facts.
+    pub(super) fact_codes: GrowingCodes,
+    pub(super) fact_ids: LayeredNumbers<[u32; 3], u32>,
+    pub(super) passages_of: LayeredNumbers<u32, Arc<[u32]>>,
+    pub(super) passages_of_fact: LayeredNumbers<u32, Arc<[u32]>>,
+    pub(super) facts_of: LayeredNumbers<u32, Arc<[u32]>>,
+    pub(super) synonyms: LayeredNumbers<u32, Arc<DeltaRow>>,
     pub(super) rows: ChangedRows,
     /// Nodes after those of the base snapshot.
     pub(super) nodes: Vec<AdjacentNode>,
@@ -106,6 +109,7 @@ impl GraphDelta {
             relations: Vec::new(),
             relation_ids: Layered::default(),
             facts: Vec::new(),
+            fact_codes: GrowingCodes::default(),
             fact_ids: Layered::default(),
             passages_of: Layered::default(),
             passages_of_fact: Layered::default(),

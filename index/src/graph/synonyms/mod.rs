@@ -20,7 +20,8 @@ use crate::dense::{VectorFile, VectorRows};
 use crate::error::IndexError;
 
 use best_neighbors::BestNeighbors;
-pub(crate) use update::PreviousSynonyms;
+#[cfg(test)]
+use update::EarlierSynonyms;
 
 /// Minimum cosine of synonyms (`synonymy_edge_sim_threshold`).
 pub(crate) const THRESHOLD: f32 = 0.8;

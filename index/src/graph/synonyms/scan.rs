@@ -52,6 +52,10 @@ fn compare(
     threads: usize,
     done: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
+    // A merge has nothing to compare, and the panels of all columns take a while.
+    if found.is_empty() {
+        return Ok(found);
+    }
     let cut = PrefixSplit::of(vectors.dims());
     let all = columns.len() as u64;
     let pairs = AtomicU64::new(0);

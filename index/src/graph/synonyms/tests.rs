@@ -128,13 +128,37 @@ fn lists_that_were_found_approximately_are_found_anew_once_all_can_be_scanned() 
     assert!(renewed(&found, &before, &now) == expected);
 }
 
+/// Synonyms of a graph without changes since its base snapshot.
+struct StoredSynonyms<'a> {
+    phrases: &'a StringTable,
+    synonyms: &'a Synonyms,
+}
+
+impl EarlierSynonyms for StoredSynonyms<'_> {
+    fn bound(&self) -> usize {
+        self.phrases.len()
+    }
+
+    fn in_order(&self) -> Vec<u32> {
+        (0..self.phrases.len() as u32).collect()
+    }
+
+    fn text(&self, phrase: u32) -> &str {
+        self.phrases.get(phrase)
+    }
+
+    fn synonyms(&self, phrase: u32) -> (&[u32], &[f32]) {
+        self.synonyms.get(phrase)
+    }
+}
+
 fn renewed(found: &Neighbors, before: &Phrases, now: &Phrases) -> Neighbors {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("synonyms");
     found.write(&path).unwrap();
     let synonyms = Synonyms::open(&path, before.table.len()).unwrap();
-    let earlier = PreviousSynonyms { phrases: &before.table, synonyms: &synonyms };
-    Neighbors::renew(earlier, &now.table, &now.vectors, 2, &|_| ()).unwrap()
+    let earlier = StoredSynonyms { phrases: &before.table, synonyms: &synonyms };
+    Neighbors::renew(&earlier, &now.table, &now.vectors, 2, &|_| ()).unwrap()
 }
 
 /// Measures how many of the true pairs the graph finds, and how many false pairs it returns.

@@ -7,38 +7,69 @@
 
 use std::cmp::Ordering;
 
-use super::{EXACT, MOST, Neighbors, Synonyms, eligible, scan};
+use super::{EXACT, MOST, Neighbors, eligible, scan};
 use crate::dense::VectorFile;
 use crate::error::IndexError;
+use crate::graph::Graph;
 use crate::graph::table::StringTable;
 
-/// Phrases of the previous graph and their synonyms. The vector of a text must not have changed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PreviousSynonyms<'a> {
-    pub(crate) phrases: &'a StringTable,
-    pub(crate) synonyms: &'a Synonyms,
+/// Phrases of an earlier graph and their synonyms. The vector of a text must not have changed.
+pub(in crate::graph) trait EarlierSynonyms {
+    /// First number that no phrase has.
+    fn bound(&self) -> usize;
+
+    /// Returns the phrases in use, in the order of their texts.
+    fn in_order(&self) -> Vec<u32>;
+
+    /// Text of a phrase.
+    fn text(&self, phrase: u32) -> &str;
+
+    /// Synonyms of a phrase and their scores.
+    fn synonyms(&self, phrase: u32) -> (&[u32], &[f32]);
+}
+
+/// The graph with all changes since its base snapshot, whose synonyms every commit has kept up to date: a merge, which
+/// changes no phrase, only renumbers them.
+impl EarlierSynonyms for Graph {
+    fn bound(&self) -> usize {
+        self.phrases()
+    }
+
+    fn in_order(&self) -> Vec<u32> {
+        self.phrases_in_order()
+    }
+
+    fn text(&self, phrase: u32) -> &str {
+        self.phrase(phrase)
+    }
+
+    fn synonyms(&self, phrase: u32) -> (&[u32], &[f32]) {
+        Graph::synonyms(self, phrase)
+    }
 }
 
 impl Neighbors {
     /// Computes the synonyms of all `phrases`, as [`Neighbors::find`] does, but only for what changed, unless a full
     /// search is less work.
     pub(in crate::graph) fn renew(
-        earlier: PreviousSynonyms<'_>,
+        earlier: &dyn EarlierSynonyms,
         phrases: &StringTable,
         vectors: &VectorFile,
         threads: usize,
         done: &(dyn Fn(u64) + Sync),
     ) -> Result<Neighbors, IndexError> {
-        let (moved, new) = moved(earlier.phrases, phrases);
+        let order = earlier.in_order();
+        let (moved, new) = moved(earlier, &order, phrases);
         let (columns, queries) = eligible(phrases);
         // Above the limit lists are approximate and may miss some, which an update would carry into an exact result.
-        if columns.len() <= EXACT && eligible(earlier.phrases).0.len() > EXACT {
+        let before = order.iter().filter(|&&phrase| !earlier.text(phrase).is_empty()).count();
+        if columns.len() <= EXACT && before > EXACT {
             return Neighbors::find(phrases, vectors, threads, done);
         }
         // The usable part of each phrase's old list, which lacks only new phrases; `None` to compute it again.
         let mut kept: Vec<Option<Vec<(u32, f32)>>> = vec![None; phrases.len()];
         for (before, now) in (0..).zip(&moved).filter_map(|(before, now)| Some((before, (*now)?))) {
-            kept[now as usize] = list(earlier.synonyms, before, &moved);
+            kept[now as usize] = list(earlier, before, &moved);
         }
         let (old, again): (Vec<u32>, Vec<u32>) = queries.iter().partition(|&&query| kept[query as usize].is_some());
         let fresh: Vec<u32> = columns.iter().copied().filter(|column| new.binary_search(column).is_ok()).collect();
@@ -62,27 +93,25 @@ impl Neighbors {
 }
 
 /// Renumbers an old list. `None` if it must be computed again.
-fn list(synonyms: &Synonyms, before: u32, moved: &[Option<u32>]) -> Option<Vec<(u32, f32)>> {
-    let (numbers, scores) = synonyms.get(before);
+fn list(earlier: &dyn EarlierSynonyms, before: u32, moved: &[Option<u32>]) -> Option<Vec<(u32, f32)>> {
+    let (numbers, scores) = earlier.synonyms(before);
     let now = |number: &u32| moved.get(*number as usize).copied().flatten();
     let left: Vec<_> = numbers.iter().zip(scores).filter_map(|(number, &score)| Some((now(number)?, score))).collect();
     (numbers.len() < MOST || left.len() == numbers.len()).then_some(left)
 }
 
-/// Returns the new number of every old phrase that is still present, and the phrases that are new.
-fn moved(before: &StringTable, now: &StringTable) -> (Vec<Option<u32>>, Vec<u32>) {
-    let mut moved = vec![None; before.len()];
+/// Returns the new number of every old phrase that is still present, and the phrases that are new. `order` holds the
+/// old phrases in the order of their texts.
+fn moved(earlier: &dyn EarlierSynonyms, order: &[u32], now: &StringTable) -> (Vec<Option<u32>>, Vec<u32>) {
+    let mut moved = vec![None; earlier.bound()];
     let mut new = Vec::new();
-    let mut at = 0;
+    let mut rest = order.iter().copied().peekable();
     for number in 0..u32::try_from(now.len()).unwrap_or(u32::MAX) {
         let text = now.get(number);
-        while at < before.len() && before.get(at as u32).cmp(text) == Ordering::Less {
-            at += 1;
-        }
-        if at < before.len() && before.get(at as u32) == text {
-            moved[at] = Some(number);
-        } else {
-            new.push(number);
+        while rest.next_if(|&phrase| earlier.text(phrase).cmp(text) == Ordering::Less).is_some() {}
+        match rest.next_if(|&phrase| earlier.text(phrase) == text) {
+            Some(phrase) => moved[phrase as usize] = Some(number),
+            None => new.push(number),
         }
     }
     (moved, new)
