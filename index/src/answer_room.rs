@@ -1,7 +1,6 @@
 //! Bound of the size of answers and of recorded evidence.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use crate::evidence::{Hit, TripleHit};
 
@@ -42,45 +41,23 @@ impl AnswerRoom {
     }
 
     /// Removes the last passages and triples if there is no room for all, and returns their number. Their ranks are a
-    /// prefix of those that were found, in lists of passages and triples alike.
-    pub fn cut(&mut self, hits: &mut Vec<Hit>, triples: &mut Vec<TripleHit>) -> Option<AnswerCut> {
+    /// prefix of those that were found, in lists of passages and triples alike. An index that was searched with
+    /// [`Query::bytes`](crate::Query) leaves nothing to remove.
+    pub fn cut(&mut self, hits: &mut Vec<Hit>, triples: &mut Vec<TripleHit>) -> usize {
         let found = hits.len() + triples.len();
-        let kept = hits.iter().take_while(|hit| self.take(hit_bytes(hit))).count();
+        let kept = hits.iter().take_while(|hit| self.take(hit.bytes())).count();
         hits.truncate(kept);
-        let kept = triples.iter().take_while(|triple| self.take(triple_bytes(triple))).count();
+        let kept = triples.iter().take_while(|triple| self.take(triple.bytes())).count();
         triples.truncate(kept);
-        let left_out = found - hits.len() - triples.len();
-        (left_out > 0).then_some(AnswerCut { left_out, limit: self.limit })
+        found - hits.len() - triples.len()
     }
 }
 
-/// Upper bound of the size of the fields around the texts of a result.
-const FIELDS: usize = 512;
-
-/// Returns the approximate size of a passage in an answer. Escaping is not counted.
-fn hit_bytes(hit: &Hit) -> usize {
-    let metadata = hit.metadata.as_ref().map_or(0, map_bytes);
-    // 32 bytes for the weight and the names of a step.
-    let via = hit.path.graph.iter().flat_map(|rank| &rank.via).map(|edge| edge.phrase.len() + 32).sum::<usize>();
-    FIELDS + hit.passage.id.len() + hit.passage.title.len() + hit.passage.text.len() + metadata + via
-}
-
-fn map_bytes(map: &Map<String, Value>) -> usize {
-    map.iter().map(|(name, value)| name.len() + value_bytes(value) + 4).sum()
-}
-
-fn value_bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(|item| value_bytes(item) + 1).sum(),
-        Value::Object(map) => map_bytes(map),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+impl AnswerCut {
+    /// Reports results left out of an answer of at most `limit` bytes. `None` if there are none.
+    pub fn of(left_out: usize, limit: usize) -> Option<AnswerCut> {
+        (left_out > 0).then_some(AnswerCut { left_out, limit })
     }
-}
-
-fn triple_bytes(triple: &TripleHit) -> usize {
-    let TripleHit { subject, relation, object, passages, .. } = triple;
-    FIELDS + subject.len() + relation.len() + object.len() + passages.iter().map(|id| id.len() + 3).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -97,9 +74,9 @@ mod tests {
         let hits: Vec<Hit> = (1..=5).map(hit).collect();
         for (limit, kept) in [(0, 0), (1_600, 1), (4_000, 2), (1 << 20, 5)] {
             let mut cut = hits.clone();
-            let said = AnswerRoom::new(limit).cut(&mut cut, &mut Vec::new());
+            let left_out = AnswerRoom::new(limit).cut(&mut cut, &mut Vec::new());
             assert_eq!(cut, hits[..kept]);
-            assert_eq!(said, (kept < 5).then_some(AnswerCut { left_out: 5 - kept, limit }));
+            assert_eq!(AnswerCut::of(left_out, limit), (kept < 5).then_some(AnswerCut { left_out: 5 - kept, limit }));
         }
     }
 }

@@ -139,7 +139,9 @@ impl Index {
     /// If the store is damaged.
     pub fn passage(&self, id: &str) -> Result<Option<Document>, IndexError> {
         let number = self.snapshot.store.find(id)?;
-        number.map(|number| self.snapshot.document(number)).transpose()
+        let document = number.map(|number| self.snapshot.document(number)).transpose()?;
+        self.snapshot.check_faults()?;
+        Ok(document)
     }
 
     /// Reads at most `limit` documents in index order, from the beginning or after the document with the ID `after`.
@@ -155,12 +157,13 @@ impl Index {
             Some(None) => return Ok(None),
         };
         let alive = store.delta.alive();
-        (first..store.bound())
+        let documents = (first..store.bound())
             .filter(|&number| alive.is_none_or(|alive| alive.contains(number)))
             .take(limit)
             .map(|number| self.snapshot.document(number))
-            .collect::<Result<_, _>>()
-            .map(Some)
+            .collect::<Result<_, _>>()?;
+        self.snapshot.check_faults()?;
+        Ok(Some(documents))
     }
 
     /// Graph of the open snapshot. `None` if the index has no graph.

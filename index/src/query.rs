@@ -40,6 +40,9 @@ pub struct Query {
     pub explain: bool,
     /// Time at which to abandon the search. Checked between the stages of a search, not within one.
     pub deadline: Option<Instant>,
+    /// Maximum size in bytes of the passages and triples to read. The last ones are left out, and
+    /// [`Evidence::left_out`](crate::Evidence) counts them.
+    pub bytes: usize,
 }
 
 /// Number of triples that [`Mode::Triples`] returns by default, as in GraphRAG-R1 §4.3.3 (its code shows 5), and number
@@ -50,8 +53,8 @@ pub const TRIPLES: usize = 10;
 pub const ENTITIES: usize = 8;
 
 impl Query {
-    /// Query with the mode's default ranking ([`Mode::ranking`]), default graph options, no explanation and no
-    /// deadline.
+    /// Query with the mode's default ranking ([`Mode::ranking`]), default graph options, no explanation, no deadline and
+    /// any number of bytes.
     pub fn new(text: impl Into<String>, mode: Mode, k: usize) -> Query {
         Query {
             text: text.into(),
@@ -66,6 +69,7 @@ impl Query {
             only: None,
             explain: false,
             deadline: None,
+            bytes: usize::MAX,
         }
     }
 
@@ -105,6 +109,13 @@ impl Query {
     #[must_use]
     pub fn explained(mut self) -> Query {
         self.explain = true;
+        self
+    }
+
+    /// Sets the maximum size in bytes of what the search reads.
+    #[must_use]
+    pub fn bytes(mut self, bytes: usize) -> Query {
+        self.bytes = bytes;
         self
     }
 

@@ -15,8 +15,12 @@ use crate::manifest::Manifest;
 const REPAIRED: Duration = Duration::from_secs(10);
 
 impl LiveIndex {
-    /// Description of the damage that the last scrub found in the current snapshot. `None` if there is none.
+    /// Description of the damage of the current snapshot: a mapped file that could not be read, or what the last scrub
+    /// found. `None` if there is none.
     pub fn damage(&self) -> Option<String> {
+        if let Err(error) = self.current().snapshot.check_faults() {
+            return Some(error.to_string());
+        }
         self.damage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

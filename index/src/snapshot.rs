@@ -17,6 +17,7 @@ use crate::graph_ranking::GraphRanker;
 use crate::layout::{snapshot_file, snapshot_name};
 use crate::lexical::LexicalIndex;
 use crate::manifest::Manifest;
+use crate::mapped_faults::FaultMark;
 use crate::options::OpenOptions;
 use crate::query::Query;
 use crate::store::{CurrentStore, PassageStore};
@@ -35,6 +36,7 @@ pub(crate) struct Snapshot {
     pub(crate) ranker: GraphRanker,
     selections: Selections,
     walk_below: usize,
+    faults: FaultMark,
 }
 
 /// State of documents and graph after a change.
@@ -70,6 +72,7 @@ impl Snapshot {
 
     /// Opens the files of the base snapshot in the folder `files`, without verifying checksums.
     pub(crate) fn open_files(files: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
+        let faults = FaultMark::now(files.parent().unwrap_or(files));
         let store = PassageStore::open(&files.join(snapshot_file::STORE))?;
         if store.len() as u64 != manifest.base_passages() {
             let message = format!("it holds {} passages instead of {}", store.len(), manifest.base_passages());
@@ -86,6 +89,8 @@ impl Snapshot {
         let graph = manifest.base_graph().map(open_graph).transpose()?;
         let ranker = GraphRanker::new(graph.as_ref().filter(|_| store.len() <= options.walk_below));
         let delta = Arc::new(DocumentDelta::new(store.count()));
+        // Opening reads most of the files, and zeros can pass for a graph.
+        faults.check()?;
         Ok(Snapshot {
             manifest,
             store: CurrentStore { base: Arc::new(store), delta },
@@ -95,6 +100,7 @@ impl Snapshot {
             ranker,
             selections: Selections::default(),
             walk_below: options.walk_below,
+            faults,
         })
     }
 
@@ -157,7 +163,14 @@ impl Snapshot {
         let ranker = self.ranker.renewed(graph.as_ref().filter(|_| store.len() <= self.walk_below));
         let dense = self.dense.with_delta(documents);
         let walk_below = self.walk_below;
-        Ok(Snapshot { manifest, store, lexical, dense, graph, ranker, selections, walk_below })
+        let faults = self.faults;
+        Ok(Snapshot { manifest, store, lexical, dense, graph, ranker, selections, walk_below, faults })
+    }
+
+    /// Fails if a file could not be read where it is mapped, now or at any time since it was opened; see
+    /// [`crate::catch_mapped_faults`].
+    pub(crate) fn check_faults(&self) -> Result<(), IndexError> {
+        self.faults.check()
     }
 
     /// Reads a document with its metadata and the triples that it brought.

@@ -6,8 +6,11 @@ mod corpora;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corpora::{Failing, HashEmbed, document, open, small_index, write};
-use waymark_index::{BuildOptions, Index, IndexError, InvalidOption, Mode, OpenOptions, Query, Ranking};
+use corpora::{Failing, HashEmbed, document, numbered, open, small_index, write};
+use waymark_index::{
+    BuildOptions, Document, Evidence, Hit, Index, IndexError, InvalidOption, Mode, OpenOptions, Query, Ranking, Triple,
+    TripleHit,
+};
 
 fn query(text: &str, k: usize) -> Query {
     Query::new(text, Mode::Passage, k)
@@ -153,5 +156,32 @@ fn many_searches_at_once_agree_with_one_after_the_other() {
                 });
             }
         });
+    }
+}
+
+#[test]
+fn what_exceeds_the_bytes_of_a_query_is_left_out_from_the_end_in_every_mode() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("index");
+    let stated = |i: usize| Some(vec![Triple::new(format!("Title{i}"), "tells of", format!("topic{}", i % 3))]);
+    let documents = numbered(30, "first").into_iter().enumerate();
+    let documents = documents.map(|(i, document)| Document { triples: stated(i), ..document }).collect();
+    write(&dir, documents, &BuildOptions::default()).unwrap();
+    let index = open(&dir).unwrap();
+    for mode in Mode::ALL {
+        let ask = |bytes| index.search(&Query::new("Title7 tells of topic1", mode, 12).bytes(bytes)).unwrap();
+        let whole = ask(usize::MAX);
+        let count = |evidence: &Evidence| evidence.hits.len() + evidence.triples.len();
+        let size = |evidence: &Evidence| {
+            evidence.hits.iter().map(Hit::bytes).sum::<usize>()
+                + evidence.triples.iter().map(TripleHit::bytes).sum::<usize>()
+        };
+        assert_eq!((whole.left_out, ask(size(&whole)).left_out), (0, 0), "{mode}");
+        for bytes in [0, 600, 3_000, size(&whole) - 1] {
+            let cut = ask(bytes);
+            assert!(cut.left_out > 0 && count(&cut) + cut.left_out == count(&whole), "{mode}: {}", cut.left_out);
+            assert!(size(&cut) <= bytes && whole.hits.starts_with(&cut.hits), "{mode}");
+            assert!(whole.triples.starts_with(&cut.triples), "{mode}");
+        }
     }
 }

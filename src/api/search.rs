@@ -91,13 +91,15 @@ pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<Sea
     state.searcher()?;
     let query = checked(&request)?;
     let begun = Instant::now();
-    let mut evidence = state.search(query).await?;
+    let limit = state.config.answer_bytes;
+    let mut evidence = state.search(query.bytes(limit)).await?;
     let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
     if request.search.explain != Some(true) {
         (evidence.walk, evidence.association) = (None, None);
     }
-    let cut = AnswerRoom::new(state.config.answer_bytes).cut(&mut evidence.hits, &mut evidence.triples);
-    let Evidence { snapshot, mode, hits, triples, walk, association } = evidence;
+    let left_out = AnswerRoom::new(limit).cut(&mut evidence.hits, &mut evidence.triples);
+    let cut = AnswerCut::of(evidence.left_out + left_out, limit);
+    let Evidence { snapshot, mode, hits, triples, walk, association, .. } = evidence;
     let query = request.rest.query;
     let object = "search";
     Ok(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, cut, walk, association })

@@ -125,14 +125,21 @@ pub(crate) async fn search(
     // Fusion needs lists longer than its result: a passage low in every list may rank high overall.
     let deep = if texts.len() == 1 { k } else { depth_of_rankings(k) };
     let search = SearchOptions { k: Some(deep), filters: filters.map(Arc::new), ..SearchOptions::default() };
+    let limit = state.config.answer_bytes;
     let mut lists = Vec::with_capacity(texts.len());
+    let mut left_out = 0;
     // One after another: a request with several queries takes one thread of the searcher, like any other.
     for text in &texts {
-        lists.push(state.search(search.query(text.as_str())).await?.hits);
+        // The lists together take no more memory than the answer may.
+        let query = search.query(text.as_str()).bytes(limit / texts.len());
+        let found = state.search(query).await?;
+        left_out += found.left_out;
+        lists.push(found.hits);
     }
     let object = "vector_store.search_results.page";
     let mut hits = joined(lists, k);
-    let cut = AnswerRoom::new(state.config.answer_bytes).cut(&mut hits, &mut Vec::new());
+    left_out += AnswerRoom::new(limit).cut(&mut hits, &mut Vec::new());
+    let cut = AnswerCut::of(left_out, limit);
     let data = results(&hits);
     let has_more = cut.is_some();
     Ok(axum::Json(VectorStoreSearchPage { object, search_query: texts, data, has_more, next_page: None, cut }))

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -108,7 +109,9 @@ fn library(live: Arc<LiveIndex>, config: &RetrievalConfig) -> Library {
 }
 
 fn commit_options(config: &RetrievalConfig) -> CommitOptions {
-    CommitOptions { keep: config.keep_snapshots, ..CommitOptions::default() }
+    // Leaves half of the cores to searches.
+    let threads = available_parallelism().map_or(1, |cores| usize::from(cores).div_ceil(2));
+    CommitOptions { keep: config.keep_snapshots, threads, ..CommitOptions::default() }
 }
 
 /// Starts the background work on an index: scrubbing, and merging if documents can be changed.

@@ -50,6 +50,8 @@ impl Args {
 /// Assembles the server for `config` and listens. `loaded` is the embedder if the caller has loaded it already.
 pub(crate) async fn bind(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<Server> {
     let mut state = assembly::assemble(config, loaded).await?;
+    // Searches run on threads of a pool that replaces those that hang, as the handler demands.
+    waymark_index::catch_mapped_faults().context("cannot handle faults in mapped files")?;
     let connections = &mut state.config.connection.most;
     *connections = fit_connections(*connections);
     let tls = config.tls.clone().map(Tls::open).transpose()?;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod connections;
+mod mapped_files;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

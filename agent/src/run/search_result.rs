@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use waymark_index::{AnswerRoom, Evidence, Mode, Passage};
+use waymark_index::{AnswerCut, AnswerRoom, Evidence, Mode, Passage};
 
 use crate::action::{ActionOutcome, FoundEvidence, PolicySearch};
 use crate::event::Event;
@@ -69,7 +69,8 @@ impl PendingSearch {
         let replaced = sanitized.as_ref().map_or(0, |items| items.replaced);
         record.neutralised = replaced + setup.rules.sanitize(&mut parts, setup.protocol.tags());
         // Only now, because the policy reads what was found, however long.
-        record.cut = evidence_room.cut(&mut record.hits, &mut record.triples);
+        let left_out = evidence_room.cut(&mut record.hits, &mut record.triples);
+        record.cut = AnswerCut::of(left_out, evidence_room.limit());
         FinishedSearch { event: finished(&record), record, parts }
     }
 }

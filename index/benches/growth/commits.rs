@@ -14,12 +14,15 @@ use super::hash::HashEmbed;
 use super::{memory, synthetic};
 
 /// Names of the columns: seconds and bytes per commit of one document; documents per second while the index is
-/// searched, the longest of these commits, and the number of merges meanwhile; milliseconds per search before these
-/// commits, during them, and after them without a merge; seconds to open the index with its log; peak memory.
-pub const HEADER: &str = "passages,dims,commit_p50_s,commit_p95_s,commit_bytes,documents_per_s,commit_max_s,merges,\
-alone_fused_p50_ms,alone_fused_p95_ms,alone_graph_p50_ms,alone_graph_p95_ms,\
-busy_fused_p50_ms,busy_fused_p95_ms,busy_graph_p50_ms,busy_graph_p95_ms,\
-after_fused_p50_ms,after_fused_p95_ms,after_graph_p50_ms,after_graph_p95_ms,open_s,merge_s,peak_mib";
+/// searched, the longest of these commits, CPU seconds per thousand documents, and the number of merges meanwhile;
+/// milliseconds per search before these commits, during them, and after them without a merge, and of CPU time, which
+/// other work on the machine does not change; seconds to open the index with its log; peak memory.
+pub const HEADER: &str = "passages,dims,commit_p50_s,commit_p95_s,commit_bytes,documents_per_s,commit_max_s,\
+cpu_s_per_thousand,merges,\
+alone_fused_p50_ms,alone_fused_p95_ms,alone_fused_cpu_ms,alone_graph_p50_ms,alone_graph_p95_ms,alone_graph_cpu_ms,\
+busy_fused_p50_ms,busy_fused_p95_ms,busy_fused_cpu_ms,busy_graph_p50_ms,busy_graph_p95_ms,busy_graph_cpu_ms,\
+after_fused_p50_ms,after_fused_p95_ms,after_fused_cpu_ms,after_graph_p50_ms,after_graph_p95_ms,after_graph_cpu_ms,\
+open_s,merge_s,peak_mib";
 
 /// Number of documents per commit in the second part, of which one begins each second.
 const BATCH: usize = 1000;
@@ -58,9 +61,10 @@ pub fn run(passages: usize, dims: usize, parent: &Path, busy: f64) -> String {
     let alone = search(&live, &questions, &|| false);
     live.merge_in_background(committing.clone(), Some(MERGE_RATE), MERGE_CHECK).unwrap();
     let done = AtomicBool::new(false);
-    let (during, [added, merges, longest, took]) = std::thread::scope(|scope| {
+    let (during, [added, merges, longest, took, cpu]) = std::thread::scope(|scope| {
         let working = scope.spawn(|| {
             let begun = Instant::now();
+            let spent = cpu_seconds();
             let mut longest = 0.0_f64;
             let mut added = 0;
             let mut bases = BTreeSet::new();
@@ -71,12 +75,13 @@ pub fn run(passages: usize, dims: usize, parent: &Path, busy: f64) -> String {
                 std::thread::sleep(Duration::from_secs((added / BATCH) as u64).saturating_sub(begun.elapsed()));
             }
             done.store(true, Ordering::SeqCst);
-            [added as f64, (bases.len() - 1) as f64, longest, begun.elapsed().as_secs_f64()]
+            let cpu = cpu_seconds() - spent;
+            [added as f64, (bases.len() - 1) as f64, longest, begun.elapsed().as_secs_f64(), cpu]
         });
         let during = search(&live, &questions, &|| !done.load(Ordering::SeqCst));
         (during, working.join().unwrap())
     });
-    row.extend([added / took, longest, merges]);
+    row.extend([added / took, longest, 1e3 * cpu / added, merges]);
     row.extend(alone);
     row.extend(during);
     row.extend(search(&live, &questions, &|| false));
@@ -114,29 +119,50 @@ fn base(passages: usize, embed: &HashEmbed, parent: &Path, dir: &Path) {
     }
 }
 
-/// Median and 95th percentile in milliseconds of fused and of graph searches. Goes on while `more` returns `true`.
-fn search(live: &LiveIndex, questions: &[String], more: &dyn Fn() -> bool) -> [f64; 4] {
+/// Median and 95th percentile in milliseconds, and median of the CPU time, of fused and of graph searches. Goes on while
+/// `more` returns `true`.
+fn search(live: &LiveIndex, questions: &[String], more: &dyn Fn() -> bool) -> [f64; 6] {
     let mut times = [Vec::new(), Vec::new()];
+    let mut cpu = [Vec::new(), Vec::new()];
     loop {
         for question in questions {
-            for (mode, times) in [Mode::Passage, Mode::Graph].into_iter().zip(&mut times) {
+            for (place, mode) in [Mode::Passage, Mode::Graph].into_iter().enumerate() {
                 let ranking = if mode == Mode::Passage { Ranking::Fused } else { Ranking::Dense };
                 let query = Query::new(question, mode, 5).ranking(ranking);
                 let index = live.current();
                 let begun = Instant::now();
+                let spent = cpu_seconds();
                 assert!(!index.search(&query).unwrap().hits.is_empty());
-                times.push(begun.elapsed().as_secs_f64() * 1e3);
+                cpu[place].push((cpu_seconds() - spent) * 1e3);
+                times[place].push(begun.elapsed().as_secs_f64() * 1e3);
             }
         }
         if !more() {
             break;
         }
     }
-    let [fused, graph] = times.map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        [0.5, 0.95].map(|share| times[(share * times.len() as f64).ceil() as usize - 1])
-    });
-    [fused[0], fused[1], graph[0], graph[1]]
+    let [fused, graph] = &mut times;
+    let [fused_cpu, graph_cpu] = &mut cpu;
+    [
+        quantile(fused, 0.5),
+        quantile(fused, 0.95),
+        quantile(fused_cpu, 0.5),
+        quantile(graph, 0.5),
+        quantile(graph, 0.95),
+        quantile(graph_cpu, 0.5),
+    ]
+}
+
+fn quantile(times: &mut [f64], share: f64) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[(share * times.len() as f64).ceil() as usize - 1]
+}
+
+/// Time that this thread has spent on a core, in seconds. 0 where the system does not tell.
+fn cpu_seconds() -> f64 {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = times.split_whitespace().next().and_then(|number| number.parse::<f64>().ok());
+    nanoseconds.unwrap_or_default() / 1e9
 }
 
 /// Number of bytes that this process has written.

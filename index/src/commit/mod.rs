@@ -39,7 +39,7 @@ use plan::CommitPlan;
 pub struct CommitOptions {
     /// Number of texts per call of the embedder.
     pub batch: usize,
-    /// Number of threads that link new vectors into the nearest-neighbor graph.
+    /// Number of threads that compare phrases, and that link new vectors into the nearest-neighbor graph.
     pub threads: usize,
     /// Keeps new vectors in a journal until the snapshot is published, as
     /// [`BuildOptions::journal`](crate::BuildOptions::journal).
@@ -232,9 +232,10 @@ impl Committing<'_> {
         draft.publish(writing, part, snapshot, base.manifest.corpus.clone(), graph, self.options.keep)
     }
 
-    /// Refuses a base that is not the published snapshot. A folder that was removed and created again during a commit,
-    /// bypassing the lock, holds different files under the same names.
+    /// Refuses a base that is not the published snapshot or could not be read. A folder that was removed and created
+    /// again during a commit, bypassing the lock, holds different files under the same names.
     fn check_base(&self, base: &Snapshot) -> Result<(), IndexError> {
+        base.check_faults()?;
         if Manifest::read(self.dir)? == base.manifest {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! Results of a search: passages and triples, with the rank each had in the lists that found it.
 
+mod budget;
 mod kag_trace;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::mode::{GraphVariant, Mode};
 
+pub(crate) use budget::EvidenceBudget;
 pub use kag_trace::{KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase};
 
 /// Result of a search, with the snapshot that was searched.
@@ -27,12 +29,19 @@ pub struct Evidence {
     /// Trace of the association graph, in [`Mode::Kag`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub association: Option<KagTrace>,
+    /// Number of passages and triples left out because of [`Query::bytes`](crate::Query). They rank after all others.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: usize,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Evidence {
     /// Evidence with passages only.
     pub fn of(snapshot: u64, mode: Mode, hits: Vec<Hit>) -> Evidence {
-        Evidence { snapshot, mode, hits, triples: Vec::new(), walk: None, association: None }
+        Evidence { snapshot, mode, hits, triples: Vec::new(), walk: None, association: None, left_out: 0 }
     }
 }
 

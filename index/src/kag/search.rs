@@ -9,7 +9,8 @@ use crate::dense::dot;
 use crate::embed::embed_unit;
 use crate::error::IndexError;
 use crate::evidence::{
-    Evidence, GraphRank, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase, Passage,
+    Evidence, EvidenceBudget, GraphRank, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase,
+    TripleHit,
 };
 use crate::graph::Graph;
 use crate::graph::phrase::normalize;
@@ -34,9 +35,10 @@ struct KagCandidates {
     /// Phrases found for each key entity.
     phrases: Vec<Vec<Scored>>,
     chunks: Vec<Scored>,
+    /// ID of each chunk.
+    ids: Vec<String>,
     /// Chunk titles in normal form.
     titles: Vec<String>,
-    passages: Vec<Passage>,
     facts: Vec<Scored>,
     /// Indices of the chunks that state each fact.
     sources: Vec<Vec<usize>>,
@@ -80,16 +82,23 @@ pub(crate) fn search(
     let association = AssociationGraph::new(&chunks, &statements, &keys, &query.kag);
     let masses = association.walk(&query.kag);
     let mut evidence = Evidence::of(index.manifest().snapshot, query.mode, Vec::new());
+    let mut budget = EvidenceBudget::new(query.bytes);
     for ((item, mass), rank) in masses.best(query.k).into_iter().zip(1..) {
         match item {
-            RankedItem::ChunkNode(place) => evidence.hits.push(found.hit(index, place, rank, mass)?),
+            RankedItem::ChunkNode(place) => {
+                evidence.hits.extend(budget.hit(|| found.hit(index, place, rank, mass))?);
+            }
             RankedItem::Triple(place) => {
                 let fact = found.facts[place].number;
-                let hit = index.triple_hit(graph, fact, rank, mass as f32, allowed)?;
-                evidence.triples.push(worded(graph, fact, hit, allowed)?);
+                let read = || {
+                    let hit = index.triple_hit(graph, fact, rank, mass as f32, allowed)?;
+                    worded(graph, fact, hit, allowed)
+                };
+                evidence.triples.extend(budget.triple(read)?);
             }
         }
     }
+    evidence.left_out = budget.left_out();
     evidence.association = Some(found.shown(graph, query, &masses));
     Ok(evidence)
 }
@@ -130,15 +139,15 @@ fn find(
     let facts = facts.map(|fact| Scored { number: fact, score: dot(question, graph.fact_vector(fact)) });
     let facts = graph.best_facts(facts.collect(), options.triples.max(query.k));
     query.enter_stage("the passages were read")?;
-    let passages = chunks.iter().map(|chunk| index.snapshot.store.passage(chunk.number));
-    let passages = passages.collect::<Result<Vec<_>, _>>()?;
+    let names = chunks.iter().map(|chunk| index.snapshot.store.name(chunk.number));
+    let (ids, titles): (Vec<String>, Vec<String>) = names.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
     let sources = facts.iter().map(|fact| {
         let stating = graph.passages_of_fact(fact.number);
         (0..chunks.len()).filter(|&place| stating.binary_search(&chunks[place].number).is_ok()).collect()
     });
     let sources = sources.collect();
-    let titles = passages.iter().map(|passage| normalize(&passage.title)).collect();
-    Ok(KagCandidates { keys, phrases, chunks, titles, passages, facts, sources })
+    let titles = titles.iter().map(|title| normalize(title)).collect();
+    Ok(KagCandidates { keys, phrases, chunks, ids, titles, facts, sources })
 }
 
 /// Returns the key entities of a query, or else of its text, without repeated names.
@@ -199,7 +208,7 @@ impl KagCandidates {
             KeyEntity { name, given, phrases: phrases.iter().map(found).collect(), mass }
         });
         let chunks = self.chunks.iter().enumerate().map(|(place, chunk)| KagChunk {
-            passage: self.passages[place].id.clone(),
+            passage: self.ids[place].clone(),
             title: self.titles[place].clone(),
             similarity: chunk.score,
             relevance: options.relevance.of(chunk.score),

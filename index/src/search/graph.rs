@@ -3,7 +3,7 @@
 use super::SearchContext;
 use crate::condition::TopPassages;
 use crate::error::IndexError;
-use crate::evidence::{Evidence, GraphRank, GraphTrace, Hit, HitPath, HitRank, SeedFact, SeedPhrase};
+use crate::evidence::{Evidence, EvidenceBudget, GraphRank, GraphTrace, Hit, HitPath, HitRank, SeedFact, SeedPhrase};
 use crate::filter::FactFilter;
 use crate::graph::Graph;
 use crate::graph::scale::Scale;
@@ -53,16 +53,21 @@ impl SearchContext<'_> {
     pub(super) fn by_graph(&self, graph: &Graph) -> Result<Evidence, IndexError> {
         let result = self.search_graph(graph, self.query.k, self.query.graph.linking_top_k)?;
         self.check("the passages were read")?;
-        let hits = self.hits(&result)?;
-        Ok(Evidence { walk: Some(result.walk), ..self.evidence(hits) })
+        let mut budget = self.budget();
+        let hits = self.hits(&result, &mut budget)?;
+        Ok(Evidence { walk: Some(result.walk), ..self.evidence(hits, &budget) })
     }
 
-    /// Converts the passages of a graph search to hits.
-    pub(super) fn hits(&self, result: &GraphSearchResult<'_>) -> Result<Vec<Hit>, IndexError> {
-        let hits = result.list.iter().enumerate().map(|(place, reached)| {
+    /// Converts the passages of a graph search to hits, as far as the budget reaches.
+    pub(super) fn hits(
+        &self,
+        result: &GraphSearchResult<'_>,
+        budget: &mut EvidenceBudget,
+    ) -> Result<Vec<Hit>, IndexError> {
+        let hits = result.list.iter().enumerate().filter_map(|(place, reached)| {
             let mut path = HitPath::default();
             result.show(place, &mut path);
-            self.index.hit(reached.number, place + 1, reached.score, path)
+            budget.hit(|| self.index.hit(reached.number, place + 1, reached.score, path)).transpose()
         });
         hits.collect()
     }

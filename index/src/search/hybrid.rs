@@ -20,14 +20,15 @@ impl SearchContext<'_> {
         let second: Vec<u32> = passages.ranked.iter().map(|(number, _)| *number).collect();
         let places: HashMap<u32, usize> = first.iter().zip(0..).map(|(&number, place)| (number, place)).collect();
         let fused = reciprocal_rank(&[RankedList::new(&first), RankedList::new(&second)], RRF_K);
-        let hits = fused.into_iter().zip(1..).take(self.query.k).map(|((number, score), rank)| {
+        let mut budget = self.budget();
+        let hits = fused.into_iter().zip(1..).take(self.query.k).filter_map(|((number, score), rank)| {
             let mut path = passages.path(number);
             if let Some(&place) = places.get(&number) {
                 found.show(place, &mut path);
             }
-            self.index.hit(number, rank, score as f32, path)
+            budget.hit(|| self.index.hit(number, rank, score as f32, path)).transpose()
         });
         let hits = hits.collect::<Result<_, IndexError>>()?;
-        Ok(Evidence { walk: Some(found.walk), ..self.evidence(hits) })
+        Ok(Evidence { walk: Some(found.walk), ..self.evidence(hits, &budget) })
     }
 }

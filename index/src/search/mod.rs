@@ -9,11 +9,12 @@ mod passage;
 mod triples;
 
 use std::cell::OnceCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::condition::{AllowedPassages, TopPassages};
 use crate::embed::embed_unit;
 use crate::error::IndexError;
-use crate::evidence::{Evidence, Hit};
+use crate::evidence::{Evidence, EvidenceBudget, Hit};
 use crate::index::Index;
 use crate::kag;
 use crate::mode::Mode;
@@ -58,6 +59,15 @@ impl Index {
     /// If a number is out of range ([`Query::check`]), the mode is not in [`Index::modes`], the deadline has passed
     /// before a stage, or the embedder, the fact filter or a file fails.
     pub fn search(&self, query: &Query) -> Result<Evidence, IndexError> {
+        self.snapshot.check_faults()?;
+        let found = catch_unwind(AssertUnwindSafe(|| self.search_mapped(query)));
+        // Before the result, which may come from zeros in place of a file's content, and so may a panic.
+        self.snapshot.check_faults()?;
+        found.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Searches without regard to faults in the mapped files.
+    fn search_mapped(&self, query: &Query) -> Result<Evidence, IndexError> {
         query.check().map_err(IndexError::BadQuery)?;
         let unsupported = IndexError::Unsupported { mode: query.mode };
         if !self.modes().contains(&query.mode) {
@@ -119,7 +129,13 @@ impl SearchContext<'_> {
         self.query.enter_stage(stage)
     }
 
-    fn evidence(&self, hits: Vec<Hit>) -> Evidence {
-        Evidence::of(self.index.manifest().snapshot, self.query.mode, hits)
+    /// Budget of the results to read.
+    fn budget(&self) -> EvidenceBudget {
+        EvidenceBudget::new(self.query.bytes)
+    }
+
+    fn evidence(&self, hits: Vec<Hit>, budget: &EvidenceBudget) -> Evidence {
+        let evidence = Evidence::of(self.index.manifest().snapshot, self.query.mode, hits);
+        Evidence { left_out: budget.left_out(), ..evidence }
     }
 }

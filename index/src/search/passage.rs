@@ -29,9 +29,12 @@ impl SearchContext<'_> {
     pub(super) fn by_passages(&self) -> Result<Evidence, IndexError> {
         let list = self.passages(self.query.k)?;
         self.check("the passages were read")?;
-        let hits = list.ranked.iter().zip(1..);
-        let hits = hits.map(|(&(number, score), rank)| self.index.hit(number, rank, score, list.path(number)));
-        Ok(self.evidence(hits.collect::<Result<_, IndexError>>()?))
+        let mut budget = self.budget();
+        let hits = list.ranked.iter().zip(1..).filter_map(|(&(number, score), rank)| {
+            budget.hit(|| self.index.hit(number, rank, score, list.path(number))).transpose()
+        });
+        let hits = hits.collect::<Result<_, IndexError>>()?;
+        Ok(self.evidence(hits, &budget))
     }
 
     /// Returns the best `limit` passages under the query's ranking.

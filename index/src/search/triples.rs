@@ -15,11 +15,14 @@ impl SearchContext<'_> {
         let found = self.search_graph(graph, self.query.k, candidates)?;
         let facts = found.returned();
         self.check("the passages were read")?;
-        let hits = self.hits(&found)?;
+        let mut budget = self.budget();
+        let hits = self.hits(&found, &mut budget)?;
         let stated = |(fact, _): &(u32, f32)| passages_stating(graph, *fact, self.allowed).next().is_some();
         let facts = facts.into_iter().filter(stated).take(self.query.triples).zip(1..);
-        let triples = facts.map(|((fact, score), rank)| self.index.triple_hit(graph, fact, rank, score, self.allowed));
+        let triples = facts.filter_map(|((fact, score), rank)| {
+            budget.triple(|| self.index.triple_hit(graph, fact, rank, score, self.allowed)).transpose()
+        });
         let triples = triples.collect::<Result<_, IndexError>>()?;
-        Ok(Evidence { triples, walk: Some(found.walk), ..self.evidence(hits) })
+        Ok(Evidence { triples, walk: Some(found.walk), ..self.evidence(hits, &budget) })
     }
 }

@@ -49,7 +49,7 @@ pub(super) async fn collect(mut events: Events, answer_bytes: usize) -> Result<A
         turns,
         searches,
         trace,
-        cut: (left_out > 0).then_some(AnswerCut { left_out, limit: answer_bytes }),
+        cut: AnswerCut::of(left_out, answer_bytes),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use waymark_index::{Evidence, MAX_K, Query};
 
 use super::batch_answer::BatchResults;
@@ -46,17 +46,40 @@ pub(super) fn passages(param: &str, wanted: Option<usize>, default: usize) -> Re
 }
 
 /// Runs `queries` concurrently and returns their results in order.
+///
+/// The results that wait for their turn take at most `--answer-bytes` together. A query that finds more than its share
+/// is searched again when its turn comes, with all of the room.
 pub(super) fn search(state: &AppState, param: &'static str, queries: Vec<Query>) -> BatchResults {
+    let whole = state.config.answer_bytes;
+    let again = state.clone();
     let state = state.clone();
     let searches = queries.into_iter().enumerate().map(move |(place, query)| {
         let state = state.clone();
         async move {
-            let begun = Instant::now();
-            let found = state.search(query).await;
-            let evidence = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
-            Ok(BatchResult { evidence, seconds: begun.elapsed().as_secs_f64() })
+            let found = find(&state, query.clone().bytes(whole / IN_FLIGHT)).await;
+            let found = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
+            // A query is kept only if it has to be searched again.
+            Ok::<_, ApiError>((place, (found.evidence.left_out > 0).then_some(query), found))
         }
     });
     // `buffered` keeps the order of the queries.
-    stream::iter(searches).buffered(IN_FLIGHT).boxed()
+    let found = stream::iter(searches).buffered(IN_FLIGHT);
+    let whole_result = move |(place, query, found): (usize, Option<Query>, BatchResult)| {
+        let state = again.clone();
+        async move {
+            let Some(query) = query else { return Ok(found) };
+            let seconds = found.seconds;
+            drop(found);
+            let found = find(&state, query.bytes(whole)).await;
+            let found = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
+            Ok(BatchResult { seconds: found.seconds + seconds, ..found })
+        }
+    };
+    found.and_then(whole_result).boxed()
+}
+
+async fn find(state: &AppState, query: Query) -> Result<BatchResult, ApiError> {
+    let begun = Instant::now();
+    let evidence = state.search(query).await?;
+    Ok(BatchResult { evidence, seconds: begun.elapsed().as_secs_f64() })
 }

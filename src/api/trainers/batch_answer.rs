@@ -76,6 +76,10 @@ where
             while let Some(found) = results.next().await {
                 let found = found?;
                 let seconds = found.seconds;
+                // Part of a result would look like all of it.
+                if found.evidence.left_out > 0 {
+                    break;
+                }
                 let item = self.write(found)?;
                 if !room.take(item.len()) {
                     break;

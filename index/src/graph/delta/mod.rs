@@ -5,6 +5,7 @@
 //! would have in a new base snapshot, so sums over a row give the same bits.
 
 mod change;
+mod changed_rows;
 mod flat;
 mod rows;
 mod similar;
@@ -17,6 +18,7 @@ use crate::delta::{Layered, LayeredNumbers};
 use crate::dense::GrowingCodes;
 
 pub(crate) use change::{Deriving, StatementChanges};
+pub(super) use changed_rows::ChangedRows;
 pub(crate) use flat::FlatGraph;
 
 /// Numbers in logical order with a value each: synonyms with cosines, or neighbors with weights.
@@ -25,9 +27,6 @@ pub(crate) struct DeltaRow {
     pub(crate) numbers: Vec<u32>,
     pub(crate) values: Vec<f32>,
 }
-
-/// Rows of edges by node that differ from those of the base snapshot.
-pub(super) type ChangedRows = LayeredNumbers<u32, Arc<DeltaRow>>;
 
 /// Phrase that a commit added.
 #[derive(Debug, Clone)]
@@ -115,7 +114,7 @@ impl GraphDelta {
             passages_of_fact: Layered::default(),
             facts_of: Layered::default(),
             synonyms: Layered::default(),
-            rows: Layered::default(),
+            rows: ChangedRows::default(),
             nodes: Vec::new(),
             passage_nodes: Vec::new(),
             counts: GraphCounts {

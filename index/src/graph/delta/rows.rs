@@ -69,7 +69,7 @@ impl GraphChange<'_> {
         row.values.extend_from_slice(&weights[from..]);
         let counts = &mut self.new.delta.counts;
         counts.entries = counts.entries + row.numbers.len() as u64 - targets.len() as u64;
-        self.new.delta.rows.insert(node, Arc::new(row));
+        self.new.delta.rows.insert(node, row);
     }
 
     /// Returns the weight of the edge between two phrases, as `edges.rs` defines it: the sum of both directions, each

@@ -15,8 +15,9 @@ use crate::error::IndexError;
 /// Number of queries that a thread takes at once.
 const BLOCK: usize = 64;
 
-/// Number of columns in panels at once: prefixes of 32 MiB for vectors of 384 numbers.
-const CHUNK: usize = 1 << 16;
+/// Bytes of prefixes in panels at once. They stay in the L2 cache while all queries pass: read from memory for every
+/// [`HEIGHT`] queries, they would take several times as long as the products.
+const PANEL_BYTES: usize = 1 << 18;
 
 /// Upper bound on the rounding error of a sum of a few thousand products of unit vectors.
 const SLACK: f32 = 1e-4;
@@ -59,8 +60,8 @@ fn compare(
     let cut = PrefixSplit::of(vectors.dims());
     let all = columns.len() as u64;
     let pairs = AtomicU64::new(0);
-    // One chunk at a time, so that the panels' memory does not grow with the graph.
-    for columns in columns.chunks(CHUNK) {
+    let chunk = (PANEL_BYTES / (size_of::<f32>() * cut.first())).max(1).next_multiple_of(WIDTH);
+    for columns in columns.chunks(chunk) {
         let scan = Scan { vectors, columns, panels: Panels::of(vectors, columns, cut), cut };
         share(&mut found, BLOCK, threads, |block| {
             block.chunks_mut(HEIGHT).for_each(|few| scan.hold(few));

@@ -139,6 +139,7 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
             neutralised: 0,
             seconds,
             error,
+            cut: None,
             withdrawn: None,
         });
         Ok(hits)
