@@ -198,8 +198,8 @@ fn chunk_product<K: TileKernel>(
         let from = rows * tile / tiles;
         let to = rows * (tile + 1) / tiles;
         // SAFETY: `product` chose a K that the CPU supports; a panel starts at a cache line and so does each chunk,
-        // being whole blocks (or lies in a super-block that does); the scratch is aligned and has room for ROWS rows and for CHUNK indices, which
-        // suffices unless a single tile bypasses it; x covers its rows, as asserted.
+        // being whole blocks, or lies in a super-block that does; the scratch is aligned and has room for ROWS rows
+        // and for CHUNK indices, which suffices unless a single tile bypasses it; x covers its rows, as asserted.
         unsafe {
             let sums = scratch.sums.as_mut_ptr().add(from * PANEL);
             K::tile(source, to - from, x.as_ptr().add(from * stride), stride, sums);
