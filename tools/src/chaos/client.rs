@@ -7,9 +7,12 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
+use waymark_agent::Event;
 
-use crate::http_client::RawConnection;
-use crate::run_shared::RunShared;
+use crate::http_client::{RawConnection, Target};
+use crate::invariant::Invariant;
+use crate::poison;
+use crate::run_shared::{Disturbance, RunShared};
 use crate::tally::RequestOutcome;
 
 /// Answer of the mock when its loop was not disturbed.
@@ -39,11 +42,15 @@ struct ClientRequest {
 pub(crate) async fn live(shared: Arc<RunShared>, number: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(shared.plan.seed);
     rng.set_stream(number + 1);
+    let target = shared.keys.client(shared.address, number);
     while !shared.is_over() {
         let request = ClientRequest::draw(&mut rng, &shared);
         let manner = manner(&mut rng, request.stream);
-        let outcome = act(&shared, &request, manner).await;
+        let outcome = act(&shared, &target, &request, manner).await;
         shared.tally.end(outcome);
+        if matches!(outcome, RequestOutcome::Finished | RequestOutcome::StreamError) {
+            shared.tally.held(Invariant::Responses);
+        }
         if matches!(manner, ReadingBehavior::Slow(_)) {
             shared.tally.with(|counts| counts.slow += 1);
         }
@@ -98,14 +105,15 @@ impl ClientRequest {
     }
 }
 
-async fn act(shared: &RunShared, request: &ClientRequest, manner: ReadingBehavior) -> RequestOutcome {
+async fn act(shared: &RunShared, target: &Target, request: &ClientRequest, manner: ReadingBehavior) -> RequestOutcome {
     let since = Instant::now();
     let (method, body) = match &request.body {
         Value::Null => ("GET", String::new()),
         body => ("POST", body.to_string()),
     };
-    let down_or_lost = || if shared.was_down(since) { RequestOutcome::ServerDown } else { RequestOutcome::Lost };
-    let Ok(mut connection) = RawConnection::send(shared.address, method, request.path, &body).await else {
+    let down_or_lost =
+        || if shared.was_out_of_reach(since) { RequestOutcome::ServerDown } else { RequestOutcome::Lost };
+    let Ok(mut connection) = RawConnection::send(target, method, request.path, &body).await else {
         return note(shared, request, "could not be sent", down_or_lost());
     };
     if read(&mut connection, manner).await {
@@ -114,7 +122,7 @@ async fn act(shared: &RunShared, request: &ClientRequest, manner: ReadingBehavio
     let Some(status) = connection.status() else {
         return note(shared, request, "got no response", down_or_lost());
     };
-    judge(shared, request, status, &connection.body())
+    judge(shared, request, since, status, &connection.body())
 }
 
 /// Reads according to `manner`. Returns `true` if the client has disconnected.
@@ -144,22 +152,28 @@ async fn read(connection: &mut RawConnection, manner: ReadingBehavior) -> bool {
 }
 
 /// Judges a response.
-fn judge(shared: &RunShared, request: &ClientRequest, status: u16, body: &str) -> RequestOutcome {
+fn judge(shared: &RunShared, request: &ClientRequest, since: Instant, status: u16, body: &str) -> RequestOutcome {
     let code = || code(body).unwrap_or_default();
     match status {
-        200 if request.stream => streamed(shared, request, body),
+        200 if request.stream => streamed(shared, request, since, body),
         200 => match serde_json::from_str::<Value>(body) {
-            Ok(whole) => answered(shared, request, &text(&whole)),
-            Err(_) => note(shared, request, "broke off", RequestOutcome::Lost),
+            Ok(whole) => {
+                whole["trace"].as_array().into_iter().flatten().for_each(|event| look_for_poison(shared, event));
+                answered(shared, request, &text(&whole))
+            }
+            Err(_) => broken_off(shared, request, since),
         },
         429 | 503 => refused(shared, status, &code(), RequestOutcome::Refused),
         // A new process does not know the policy until it is loaded again.
         404 if code() == "model_not_found" => refused(shared, status, &code(), RequestOutcome::Refused),
+        500 if code() == "search_failed" && shared.was(Disturbance::Damaged, since) => {
+            refused(shared, status, &code(), RequestOutcome::Refused)
+        }
         _ => note(shared, request, &format!("was answered with {status}: {body}"), RequestOutcome::Wrong),
     }
 }
 
-fn streamed(shared: &RunShared, request: &ClientRequest, body: &str) -> RequestOutcome {
+fn streamed(shared: &RunShared, request: &ClientRequest, since: Instant, body: &str) -> RequestOutcome {
     let events: Vec<Value> =
         body.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
     if let Some(error) = events.iter().find_map(error) {
@@ -182,9 +196,28 @@ fn streamed(shared: &RunShared, request: &ClientRequest, body: &str) -> RequestO
         _ => body.ends_with("data: [DONE]\n\n"),
     };
     if !whole {
-        return note(shared, request, "broke off", RequestOutcome::Lost);
+        return broken_off(shared, request, since);
+    }
+    for event in events.iter().filter(|_| request.path == "/v1/agent") {
+        look_for_poison(shared, event);
     }
     answered(shared, request, &events.iter().map(text).collect::<String>())
+}
+
+/// Judges a response without an end. SIGKILL breaks responses off, and nothing else may.
+fn broken_off(shared: &RunShared, request: &ClientRequest, since: Instant) -> RequestOutcome {
+    let killed = shared.was(Disturbance::Killed, since);
+    note(shared, request, "broke off", if killed { RequestOutcome::ServerDown } else { RequestOutcome::Lost })
+}
+
+/// Checks that an observation holds no poisoned passage in a form that acts.
+fn look_for_poison(shared: &RunShared, event: &Value) {
+    let Ok(event @ Event::Observation { .. }) = serde_json::from_value(event.clone()) else { return };
+    let result = match poison::find(&event) {
+        Some(what) => Err(format!("an observation contains {what}: {event:?}")),
+        None => Ok(()),
+    };
+    shared.tally.check(Invariant::Evidence, result);
 }
 
 /// Returns the error of an event, if any.
@@ -226,7 +259,7 @@ fn refused(shared: &RunShared, status: u16, code: &str, outcome: RequestOutcome)
 
 fn note(shared: &RunShared, request: &ClientRequest, what: &str, outcome: RequestOutcome) -> RequestOutcome {
     if matches!(outcome, RequestOutcome::Lost | RequestOutcome::Wrong) {
-        shared.tally.broken(format!("{} {}: {what}", request.path, request.body));
+        shared.tally.broken(Invariant::Responses, format!("{} {}: {what}", request.path, request.body));
     }
     outcome
 }

@@ -1,15 +1,43 @@
 //! Minimal HTTP client that exposes every byte and every end of a connection.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// Timeout of a read. No response starts later or pauses longer: comments keep streams alive, and episodes have a time limit.
 const READ_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Server, and the API key with which a client calls it.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    /// Address of the server.
+    pub(crate) address: SocketAddr,
+    /// Secret of the API key.
+    pub(crate) key: Arc<str>,
+}
+
+impl Target {
+    /// Returns the head of a request whose body has `length` bytes.
+    pub(crate) fn head(&self, method: &str, path: &str, length: usize) -> String {
+        format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+             authorization: Bearer {}\r\ncontent-length: {length}\r\n\r\n",
+            self.key
+        )
+    }
+
+    /// Opens a connection from `source`, an address of the loopback network.
+    pub(crate) async fn connect_from(&self, source: Ipv4Addr) -> io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::from((source, 0)))?;
+        socket.connect(self.address).await
+    }
+}
 
 /// One request on a connection of its own.
 pub(crate) struct RawConnection {
@@ -22,14 +50,15 @@ pub(crate) struct RawConnection {
 
 impl RawConnection {
     /// Connects and sends a request.
-    pub(crate) async fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<RawConnection> {
-        let mut socket = TcpStream::connect(address).await?;
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        socket.write_all(head.as_bytes()).await?;
+    pub(crate) async fn send(target: &Target, method: &str, path: &str, body: &str) -> io::Result<RawConnection> {
+        let request = target.head(method, path, body.len()) + body;
+        RawConnection::send_bytes(target, request.as_bytes()).await
+    }
+
+    /// Connects and sends these bytes.
+    pub(crate) async fn send_bytes(target: &Target, bytes: &[u8]) -> io::Result<RawConnection> {
+        let mut socket = TcpStream::connect(target.address).await?;
+        socket.write_all(bytes).await?;
         Ok(RawConnection { socket, seen: Vec::new(), closed: false })
     }
 
@@ -76,8 +105,8 @@ impl RawConnection {
 }
 
 /// Sends a request and returns the status and body of its response.
-pub(crate) async fn fetch(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<(u16, String)> {
-    let mut connection = RawConnection::send(address, method, path, body).await?;
+pub(crate) async fn fetch(target: &Target, method: &str, path: &str, body: &str) -> io::Result<(u16, String)> {
+    let mut connection = RawConnection::send(target, method, path, body).await?;
     connection.rest().await?;
     let status = connection.status().ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "no response"))?;
     Ok((status, connection.body()))

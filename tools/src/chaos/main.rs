@@ -1,25 +1,38 @@
 //! `chaos`: runs a real server under random faults and checks its guarantees.
 //!
-//! Many concurrent clients send requests; some disconnect, some read one byte at a time. Meanwhile adapters are
-//! replaced, documents are added and removed, some of them poisoned, and the process gets SIGTERM and is restarted.
-//! Every stream must end with its finish, with an error event, or by its own client; the block accounting must always
-//! balance; and memory must not grow. Requests and faults derive from a seed.
+//! Many concurrent clients with several keys send requests; some disconnect, some read one byte at a time, some are
+//! greedy or too large. Meanwhile adapters are replaced, documents are added and removed, some of them poisoned, bits of
+//! the index flip, its disk fills up, floods take all connections, and the process gets SIGTERM or SIGKILL and is
+//! restarted. [`Invariant`](invariant::Invariant) lists what must hold, and memory must not grow. Requests and faults
+//! derive from a seed.
 
 #![cfg(unix)]
 
+mod bit_flip;
 mod client;
+mod client_keys;
+mod director;
+mod fair_load;
+mod flood;
+mod full_disk;
 mod http_client;
 mod index_changes;
+mod invariant;
+mod ledger;
 mod memory;
+mod oversized;
 mod parent_watch;
 mod plan;
+mod poison;
 mod policy_swap;
+mod probes;
 mod report;
 mod restart;
 mod run;
 mod run_shared;
 mod server;
 mod server_files;
+mod small_disk;
 mod tally;
 
 use std::process::ExitCode;

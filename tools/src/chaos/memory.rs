@@ -69,10 +69,11 @@ pub(crate) struct MemoryLog {
 
 /// Samples the server's memory until the task is aborted.
 pub(crate) fn watch(shared: Arc<RunShared>, into: Arc<Mutex<MemoryLog>>) -> JoinHandle<()> {
+    let target = shared.operator();
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(INTERVAL).await;
-            let metrics = tokio::time::timeout(RESPONSE_TIMEOUT, fetch(shared.address, "GET", "/metrics", "")).await;
+            let metrics = tokio::time::timeout(RESPONSE_TIMEOUT, fetch(&target, "GET", "/metrics", "")).await;
             let Some((process, pid, age)) = shared.current_process() else { continue };
             let explained = match metrics {
                 Ok(Ok((200, metrics))) => explained(&metrics),

@@ -6,13 +6,17 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Parser;
 
-use crate::run;
+use crate::{run, small_disk};
 
 /// Name that selects the mock.
 pub(crate) const MOCK: &str = "mock";
 
-/// Runs a real server under disconnecting clients, slow readers, adapter swaps, index commits, poisoned passages and
-/// random SIGTERM, and reports whether its guarantees held.
+/// Number of files that this program opens at most: its connections, and those of a flood.
+const OPEN_FILES: u64 = 4096;
+
+/// Runs a real server under many faults at once, and reports whether its guarantees held: disconnecting and slow clients,
+/// greedy and oversized requests, floods of connections, adapter swaps, index commits, poisoned passages, flipped bits, a
+/// full disk, few file descriptors, SIGTERM and SIGKILL.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "chaos")]
 pub(crate) struct ChaosPlan {
@@ -40,6 +44,10 @@ pub(crate) struct ChaosPlan {
     #[arg(long, default_value_t = 64)]
     pub(crate) clients: usize,
 
+    /// Number of concurrent clients with long prompts and lists of prompts, which share a key.
+    #[arg(long, default_value_t = 4)]
+    pub(crate) greedy_clients: usize,
+
     /// Maximum number of tokens per response.
     #[arg(long, default_value_t = 256)]
     pub(crate) max_tokens: usize,
@@ -55,6 +63,14 @@ pub(crate) struct ChaosPlan {
     /// Also write the report as Markdown.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+
+    /// Set by the program itself when it starts again with a small disk.
+    #[arg(long = &small_disk::INSIDE[2..], hide = true)]
+    pub(crate) inside_namespace: bool,
+
+    /// Reason why the index has no disk of its own.
+    #[arg(skip)]
+    pub(crate) no_disk: Option<String>,
 }
 
 impl ChaosPlan {
@@ -72,9 +88,14 @@ impl ChaosPlan {
     ///
     /// # Errors
     /// If the server cannot be started, or a guarantee did not hold.
-    pub(crate) fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(mut self) -> anyhow::Result<()> {
         ensure!(self.minutes > 0.0 && self.minutes < 1e5, "--minutes must be above 0");
         ensure!(self.clients > 0 && self.max_tokens > 0, "--clients and --max-tokens must be at least 1");
+        if !self.inside_namespace {
+            self.no_disk = Some(small_disk::enter());
+        }
+        let files = rlimit::increase_nofile_limit(OPEN_FILES)?;
+        ensure!(files >= OPEN_FILES / 2, "this program may open {files} files only: raise `ulimit -n` to {OPEN_FILES}");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(run::run(self))
     }

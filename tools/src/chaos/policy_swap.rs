@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::http_client::fetch;
+use crate::invariant::Invariant;
 use crate::run_shared::RunShared;
 
 /// Random stream of these disturbances.
@@ -27,11 +28,15 @@ pub(crate) async fn disturb(shared: Arc<RunShared>) {
 /// Loads the policy in `directory` in place of the served one.
 pub(crate) async fn load(shared: &RunShared, directory: &str) {
     let since = Instant::now();
-    match fetch(shared.address, "POST", "/v1/policies", &json!({"directory": directory}).to_string()).await {
-        Ok((200, _)) => shared.tally.with(|counts| counts.swaps += 1),
-        Ok((503, _)) => {}
-        Err(_) if shared.was_down(since) => {}
-        Ok((status, answer)) => shared.tally.broken(format!("loading {directory}: {status} {answer}")),
-        Err(error) => shared.tally.broken(format!("loading {directory}: {error}")),
-    }
+    let body = json!({"directory": directory}).to_string();
+    let result = match fetch(&shared.operator(), "POST", "/v1/policies", &body).await {
+        Ok((200, _)) => {
+            shared.tally.count("adapter swaps", 1);
+            Ok(())
+        }
+        Ok((503, _)) => Ok(()),
+        Err(_) if shared.was_out_of_reach(since) => Ok(()),
+        other => Err(format!("loading {directory}: {other:?}")),
+    };
+    shared.tally.check(Invariant::Changes, result);
 }

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
+use crate::invariant::Invariant;
 use crate::memory::{self, MemoryFit, MemoryLog, MemorySample};
 use crate::plan::ChaosPlan;
 use crate::tally::{Counts, RequestOutcome};
@@ -36,10 +38,12 @@ impl ChaosReport {
         let grown = rest.is_some_and(|fit| !flat(&fit));
         let lost = counts.of(RequestOutcome::Lost);
         let wrong = counts.of(RequestOutcome::Wrong);
-        let passed = lost + wrong == 0 && counts.broken.is_empty() && panics == 0 && !grown;
+        let passed = lost + wrong + counts.failures() == 0 && panics == 0 && !grown;
         let mut text = String::new();
         // Writing into a string cannot fail.
         let _ = write(&mut text, plan, counts, seconds, panics)
+            .and_then(|()| write_short_requests(&mut text, counts))
+            .and_then(|()| write_invariants(&mut text, counts))
             .and_then(|()| write_memory(&mut text, measured, whole.zip(rest)));
         let verdict = match (passed, rest) {
             (true, Some(_)) => "every guarantee held",
@@ -100,9 +104,43 @@ fn write(text: &mut String, plan: &ChaosPlan, counts: &Counts, seconds: f64, pan
         "* refusals and stream errors: {}",
         if refusals.is_empty() { "none".into() } else { refusals.join(", ") }
     )?;
-    let Counts { swaps, commits, poisoned, terms, .. } = counts;
-    writeln!(text, "* {swaps} adapter swaps, {commits} index commits, {poisoned} poisoned passages")?;
-    writeln!(text, "* {terms} times SIGTERM, {panics} panics in the log")
+    for (name, number) in &counts.operations {
+        writeln!(text, "* {name}: {number}")?;
+    }
+    if let Some(reason) = &plan.no_disk {
+        writeln!(text, "* the disk was never full: {reason}")?;
+    }
+    writeln!(text, "* {panics} panics in the log")
+}
+
+fn write_short_requests(text: &mut String, counts: &Counts) -> std::fmt::Result {
+    let (alone, loaded) = &counts.short;
+    let quantile = |times: &[Duration], share: f64| -> f64 {
+        let mut sorted = times.to_vec();
+        sorted.sort();
+        let index = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
+        sorted.get(index).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+    };
+    let line = |times: &[Duration]| {
+        format!("p50 {:.0} ms, p95 {:.0} ms, {} requests", quantile(times, 0.5), quantile(times, 0.95), times.len())
+    };
+    let ratio = quantile(loaded, 0.5) / quantile(alone, 0.5);
+    writeln!(
+        text,
+        "* first token of a short request: alone {}; beside greedy and all other clients {}; {ratio:.1} times as long (p50)",
+        line(alone),
+        line(loaded)
+    )
+}
+
+fn write_invariants(text: &mut String, counts: &Counts) -> std::fmt::Result {
+    let checked: u64 = counts.checks.values().map(|(checked, _)| checked).sum();
+    writeln!(text, "* {checked} checks of guarantees, {} failed", counts.failures())?;
+    for invariant in Invariant::ALL {
+        let (checked, failed) = counts.checks.get(&invariant).copied().unwrap_or_default();
+        writeln!(text, "  * {}: {checked} checks, {failed} failed", invariant.words())?;
+    }
+    Ok(())
 }
 
 fn write_memory(text: &mut String, measured: &MemoryLog, fits: Option<(MemoryFit, MemoryFit)>) -> std::fmt::Result {
@@ -182,7 +220,7 @@ mod tests {
     fn one_lost_wrong_broken_or_panicked_request_is_enough() {
         let of =
             |outcome| Counts { requests: [(RequestOutcome::Finished, 9), (outcome, 1)].into(), ..Counts::default() };
-        let broken = Counts { broken: vec!["a block was held".to_owned()], ..Counts::default() };
+        let broken = Counts { checks: [(Invariant::Idle, (1, 1))].into(), ..Counts::default() };
         for (counts, panics) in
             [(of(RequestOutcome::Lost), 0), (of(RequestOutcome::Wrong), 0), (broken, 0), (Counts::default(), 1)]
         {

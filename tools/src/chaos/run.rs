@@ -6,16 +6,21 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::director::{self, FaultFiles};
 use crate::http_client::fetch;
+use crate::invariant::Invariant;
+use crate::ledger::Ledger;
 use crate::memory::{self, MemoryLog};
 use crate::plan::ChaosPlan;
 use crate::report::ChaosReport;
+use crate::restart::{self, EndSignal};
 use crate::run_shared::RunShared;
-use crate::server::{ServerCommand, ServerProcess};
+use crate::server::ServerCommand;
 use crate::server_files::ServerFiles;
-use crate::{client, index_changes, policy_swap, restart};
+use crate::{client, fair_load, index_changes, oversized, policy_swap, probes, small_disk};
 
 /// Time for the server to become idle after the last request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -28,34 +33,38 @@ pub(crate) async fn run(plan: ChaosPlan) -> anyhow::Result<()> {
     std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let built = plan.clone();
     let root = folder.0.clone();
-    let files = tokio::task::spawn_blocking(move || ServerFiles::build(&built, root)).await??;
+    let disk = small_disk::mounted(plan.inside_namespace);
+    let index_disk = disk.clone();
+    let built = tokio::task::spawn_blocking(move || ServerFiles::build(&built, root, index_disk));
+    let (files, keys) = built.await??;
     let command = Arc::new(ServerCommand::new(&plan, &files, log.clone()));
     let server = command.start(0).await?;
     writeln!(io::stderr(), "the server is at http://{}, its log in {}", server.address, log.display())?;
-    let shared = RunShared::new(plan.clone(), server.address, server.pid());
+    let shared = RunShared::new(plan.clone(), server.address, keys, server.pid());
     policy_swap::load(&shared, "one").await;
+    let requests = (plan.time().as_secs() as usize / 3).clamp(5, 100);
+    fair_load::measure_alone(&shared, requests).await;
 
     let begun = Instant::now();
     let measured: Arc<Mutex<MemoryLog>> = Arc::default();
     let watch = memory::watch(Arc::clone(&shared), Arc::clone(&measured));
-    let clients: Vec<_> =
-        (0..plan.clients as u64).map(|number| tokio::spawn(client::live(Arc::clone(&shared), number))).collect();
-    let changes = [
-        tokio::spawn(index_changes::disturb(Arc::clone(&shared))),
-        tokio::spawn(policy_swap::disturb(Arc::clone(&shared))),
-    ];
-    let restarts = tokio::spawn(restart::disturb(Arc::clone(&shared), Arc::clone(&command), server));
+    let ledger = Ledger::new();
+    let tasks = start_load(&shared, &ledger);
+    let fault_files = FaultFiles { index: files.index(), copy: files.copy(), disk };
+    let faults = director::disturb(Arc::clone(&shared), Arc::clone(&ledger), fault_files, Arc::clone(&command), server);
+    let faults = tokio::spawn(faults);
     sleep(plan.time()).await;
     shared.end();
-    for task in clients.into_iter().chain(changes) {
+    for task in tasks {
         task.await.context("a task of the run panicked")?;
     }
-    let server = restarts.await.context("a task of the run panicked")??;
+    let server = faults.await.context("a task of the run panicked")??;
     watch.abort();
     let seconds = begun.elapsed().as_secs_f64();
     wait_until_idle(&shared).await;
     restart::check(&shared).await;
-    stop_server(&shared, server).await;
+    ledger.verify(&shared, "the load").await;
+    restart::end_process(&shared, server, EndSignal::Term).await;
     let measured = measured.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let panics = std::fs::read_to_string(&log).unwrap_or_default().matches("\"message\":\"panic\"").count();
     let report = ChaosReport::new(&plan, &shared.tally.counts(), &measured, seconds, panics);
@@ -63,13 +72,32 @@ pub(crate) async fn run(plan: ChaosPlan) -> anyhow::Result<()> {
     if report.passed() { Ok(()) } else { bail!("guarantees were broken: see the report above") }
 }
 
+/// Starts the clients, and the changes that go on all the time.
+fn start_load(shared: &Arc<RunShared>, ledger: &Arc<Ledger>) -> Vec<JoinHandle<()>> {
+    let plan = &shared.plan;
+    let clients = (0..plan.clients as u64).map(|number| tokio::spawn(client::live(Arc::clone(shared), number)));
+    let greedy =
+        (0..plan.greedy_clients as u64).map(|number| tokio::spawn(fair_load::greedy(Arc::clone(shared), number)));
+    let others = [
+        tokio::spawn(fair_load::measure_under_load(Arc::clone(shared))),
+        tokio::spawn(index_changes::disturb(Arc::clone(shared))),
+        tokio::spawn(policy_swap::disturb(Arc::clone(shared))),
+        tokio::spawn(Arc::clone(ledger).write(Arc::clone(shared))),
+        tokio::spawn(oversized::disturb(Arc::clone(shared))),
+        tokio::spawn(probes::watch(Arc::clone(shared))),
+    ];
+    clients.chain(greedy).chain(others).collect()
+}
+
 /// Checks that the server holds no resources after the last client has gone.
 async fn wait_until_idle(shared: &RunShared) {
     let deadline = Instant::now() + IDLE_TIMEOUT;
     loop {
         match held_resources(shared).await {
-            Ok(None) => return,
-            Ok(Some(what)) | Err(what) if Instant::now() >= deadline => return shared.tally.broken(what),
+            Ok(None) => return shared.tally.held(Invariant::Idle),
+            Ok(Some(what)) | Err(what) if Instant::now() >= deadline => {
+                return shared.tally.broken(Invariant::Idle, what);
+            }
             _ => sleep(Duration::from_millis(50)).await,
         }
     }
@@ -78,7 +106,7 @@ async fn wait_until_idle(shared: &RunShared) {
 /// Describes the resources that the server still holds. `None` if it holds none.
 async fn held_resources(shared: &RunShared) -> Result<Option<String>, String> {
     let (status, body) =
-        fetch(shared.address, "GET", "/debug/state", "").await.map_err(|error| format!("/debug/state: {error}"))?;
+        fetch(&shared.operator(), "GET", "/debug/state", "").await.map_err(|error| format!("/debug/state: {error}"))?;
     let state: Value = serde_json::from_str(&body).map_err(|error| format!("/debug/state: {status} {error}"))?;
     let sessions = state["sessions"].as_array().map_or(usize::MAX, Vec::len);
     let used = &state["blocks"]["used"];
@@ -92,14 +120,6 @@ async fn held_resources(shared: &RunShared) -> Result<Option<String>, String> {
              that were replaced"
         )
     }))
-}
-
-/// Ends the last process.
-async fn stop_server(shared: &RunShared, server: ServerProcess) {
-    shared.tally.with(|counts| counts.terms += 1);
-    if let Err(error) = server.terminate().await {
-        shared.tally.broken(error.to_string());
-    }
 }
 
 /// A temporary folder, deleted on drop.

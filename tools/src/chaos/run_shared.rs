@@ -7,8 +7,25 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::client_keys::ClientKeys;
+use crate::http_client::Target;
 use crate::plan::ChaosPlan;
 use crate::tally::Tally;
+
+/// Condition in which some requests may fail that otherwise must not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disturbance {
+    /// The server is down between two processes.
+    Down,
+    /// The process got SIGKILL, which breaks off every response.
+    Killed,
+    /// A file of the index is damaged.
+    Damaged,
+    /// The disk of the index is full.
+    FullDisk,
+    /// Other clients hold all connections.
+    Flood,
+}
 
 /// Shared state of one run.
 #[derive(Debug)]
@@ -17,41 +34,47 @@ pub(crate) struct RunShared {
     pub(crate) plan: ChaosPlan,
     /// Address that every process of the server listens on.
     pub(crate) address: SocketAddr,
+    /// API keys of the clients.
+    pub(crate) keys: ClientKeys,
     /// Counts of the run.
     pub(crate) tally: Tally,
     history: Mutex<ServerHistory>,
     over: watch::Sender<bool>,
 }
 
-/// Processes of the server so far.
+/// Processes of the server and disturbances so far.
 #[derive(Debug)]
 struct ServerHistory {
     /// The running process and its start time. `None` between two processes.
     current: Option<(u32, Instant)>,
     /// Number of processes so far.
     count: usize,
-    /// Downtimes: from each SIGTERM until the next process was ready.
-    downtimes: Vec<(Instant, Option<Instant>)>,
+    /// Disturbances with their ends. `None` while one lasts.
+    disturbances: Vec<(Disturbance, Option<Instant>)>,
 }
 
 impl RunShared {
     /// Creates the state of a run whose server is the process `pid`.
-    pub(crate) fn new(plan: ChaosPlan, address: SocketAddr, pid: u32) -> Arc<RunShared> {
-        let history = ServerHistory { current: Some((pid, Instant::now())), count: 1, downtimes: Vec::new() };
+    pub(crate) fn new(plan: ChaosPlan, address: SocketAddr, keys: ClientKeys, pid: u32) -> Arc<RunShared> {
+        let history = ServerHistory { current: Some((pid, Instant::now())), count: 1, disturbances: Vec::new() };
         let tally = Tally::default();
         let over = watch::Sender::new(false);
-        Arc::new(RunShared { plan, address, tally, history: Mutex::new(history), over })
+        Arc::new(RunShared { plan, address, keys, tally, history: Mutex::new(history), over })
+    }
+
+    /// Returns the server as the operator calls it.
+    pub(crate) fn operator(&self) -> Target {
+        self.keys.operator(self.address)
     }
 
     fn history(&self) -> MutexGuard<'_, ServerHistory> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that SIGTERM is about to be sent.
+    /// Records that a signal that ends the process is about to be sent.
     pub(crate) fn stopping(&self) {
-        let mut history = self.history();
-        history.current = None;
-        history.downtimes.push((Instant::now(), None));
+        self.history().current = None;
+        self.begin(Disturbance::Down);
     }
 
     /// Records that the next process is ready.
@@ -59,7 +82,20 @@ impl RunShared {
         let mut history = self.history();
         history.current = Some((pid, Instant::now()));
         history.count += 1;
-        if let Some((_, end)) = history.downtimes.last_mut() {
+        drop(history);
+        self.finish(Disturbance::Down);
+    }
+
+    /// Records the beginning of a disturbance.
+    pub(crate) fn begin(&self, kind: Disturbance) {
+        self.history().disturbances.push((kind, None));
+    }
+
+    /// Records the end of a disturbance.
+    pub(crate) fn finish(&self, kind: Disturbance) {
+        let mut history = self.history();
+        let last = history.disturbances.iter_mut().rfind(|(other, _)| *other == kind);
+        if let Some((_, end)) = last {
             *end = Some(Instant::now());
         }
     }
@@ -70,10 +106,16 @@ impl RunShared {
         history.current.map(|(pid, since)| (history.count, pid, since.elapsed()))
     }
 
-    /// Returns `true` if the server was down at any time since `since`. Connections made shortly before a shutdown may
-    /// fail as well.
-    pub(crate) fn was_down(&self, since: Instant) -> bool {
-        self.history().downtimes.iter().any(|(_, end)| end.is_none_or(|end| end >= since))
+    /// Returns `true` if the disturbance lasted at any time since `since`.
+    pub(crate) fn was(&self, kind: Disturbance, since: Instant) -> bool {
+        let history = self.history();
+        history.disturbances.iter().any(|(other, end)| *other == kind && end.is_none_or(|end| end >= since))
+    }
+
+    /// Returns `true` if a connection made at `since` may have failed: the server was down, or other clients held all
+    /// connections. Connections made shortly before a shutdown may fail as well.
+    pub(crate) fn was_out_of_reach(&self, since: Instant) -> bool {
+        self.was(Disturbance::Down, since) || self.was(Disturbance::Flood, since)
     }
 
     /// Ends the load.

@@ -16,6 +16,12 @@ use crate::server_files::ServerFiles;
 /// Seconds that running streams get after SIGTERM.
 const DRAIN: u64 = 5;
 
+/// Limit of open files of the server. 256 of them are kept for commits and logs, the rest is for connections.
+pub(crate) const FILES: usize = 768;
+
+/// Pause between two scrubs of the index, in seconds.
+const SCRUB: f64 = 1.0;
+
 /// Timeout of a start, loading of weights included.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -41,6 +47,7 @@ impl ServerCommand {
         let mut flags = vec!["serve".to_owned(), "--log=info".to_owned(), "--log-format=json".to_owned()];
         flags.extend([format!("--index={}", path(files.index())), format!("--embedder={}", files.embedder)]);
         flags.extend([format!("--policy-root={}", path(files.policies())), format!("--drain-seconds={DRAIN}")]);
+        flags.extend([format!("--api-keys={}", path(files.keys())), format!("--scrub-seconds={SCRUB}")]);
         // Small stores of traces and responses fill up early in a process, so that later growth would be a leak.
         flags.extend(["--trace-count=50".to_owned(), "--kept-responses=50".to_owned()]);
         if plan.mock() {
@@ -79,7 +86,8 @@ impl ServerCommand {
 
     fn spawn(&self, port: u16, log: File) -> anyhow::Result<Child> {
         let program = std::env::current_exe()?;
-        let mut command = Command::new(program);
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {FILES} && exec \"$0\" \"$@\"")]).arg(program);
         command.args(&self.flags).arg(format!("--port={port}"));
         // Makes jemalloc return freed memory at once. By default it keeps freed pages for ten seconds, and the samples would
         // depend on when the last swap or commit freed memory.
@@ -113,6 +121,16 @@ impl ServerProcess {
             }
         }
         bail!("the server did not end within {} s of SIGTERM", timeout.as_secs())
+    }
+
+    /// Sends SIGKILL and waits for the process to end. Fails if the process had ended before.
+    pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("before SIGKILL the server had ended with {status}");
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
     }
 
     /// Returns `true` if the process is running.

@@ -9,28 +9,36 @@ use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
 use waymark_runtime::embedding::MOCK as MOCK_EMBEDDER;
 
+use crate::client_keys::ClientKeys;
 use crate::plan::ChaosPlan;
 
 /// Embedder from the catalog for servers with weights.
 const EMBEDDER: &str = "all-minilm-l6-v2";
 
-/// Number of initial passages.
-const PASSAGES: usize = 200;
+/// Number of initial passages: enough for commits to append to a log that is merged in the background. Clients ask about the
+/// first 200.
+const PASSAGES: usize = 2200;
 
 /// The folders of one run.
 #[derive(Debug)]
 pub(crate) struct ServerFiles {
     /// Root folder, deleted after the run.
     root: PathBuf,
+    /// Disk of the index. `None` keeps the index under the root.
+    disk: Option<PathBuf>,
     /// Embedder that the index was built with.
     pub(crate) embedder: &'static str,
 }
 
 impl ServerFiles {
-    /// Builds the index and writes the policies under `root`, an empty folder.
-    pub(crate) fn build(plan: &ChaosPlan, root: PathBuf) -> anyhow::Result<ServerFiles> {
+    /// Builds the index and writes the policies and keys under `root`, an empty folder, or the index on `disk`.
+    pub(crate) fn build(
+        plan: &ChaosPlan,
+        root: PathBuf,
+        disk: Option<PathBuf>,
+    ) -> anyhow::Result<(ServerFiles, ClientKeys)> {
         let embedder = if plan.mock() { MOCK_EMBEDDER } else { EMBEDDER };
-        let files = ServerFiles { root, embedder };
+        let files = ServerFiles { root, disk, embedder };
         let documents = (0..PASSAGES).map(|number| passage(number, "as it was at the beginning")).collect();
         let corpus = Corpus::from_documents("chaos", documents);
         let team = Arc::new(Team::new(1));
@@ -39,12 +47,23 @@ impl ServerFiles {
         for directory in ["one", "two"] {
             files.write_policy(directory, plan)?;
         }
-        Ok(files)
+        let keys = ClientKeys::create(&files.keys())?;
+        Ok((files, keys))
     }
 
     /// Directory of the index.
     pub(crate) fn index(&self) -> PathBuf {
-        self.root.join("index")
+        self.disk.as_ref().unwrap_or(&self.root).join("index")
+    }
+
+    /// Folder for an undamaged copy of the index.
+    pub(crate) fn copy(&self) -> PathBuf {
+        self.root.join("copy")
+    }
+
+    /// File of API keys.
+    pub(crate) fn keys(&self) -> PathBuf {
+        self.root.join("keys.toml")
     }
 
     /// Folder of policies.

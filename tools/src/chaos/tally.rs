@@ -1,7 +1,10 @@
-//! Counts of request outcomes and disturbances.
+//! Counts of request outcomes, disturbances and checked guarantees.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::invariant::Invariant;
 
 /// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +17,7 @@ pub(crate) enum RequestOutcome {
     Refused,
     /// Canceled by its client.
     Cancelled,
-    /// Failed because the server was down between two processes.
+    /// Failed because the server was down between two processes, was killed, or was full of connections.
     ServerDown,
     /// Broke off after its response had begun. There must be none.
     Lost,
@@ -30,7 +33,7 @@ impl RequestOutcome {
             RequestOutcome::StreamError => "ended with an error event",
             RequestOutcome::Refused => "refused with an error status",
             RequestOutcome::Cancelled => "canceled by their clients",
-            RequestOutcome::ServerDown => "failed while the server was down",
+            RequestOutcome::ServerDown => "failed by SIGKILL, or while the server was down or full of connections",
             RequestOutcome::Lost => "lost",
             RequestOutcome::Wrong => "answered incorrectly",
         }
@@ -50,20 +53,21 @@ pub(crate) struct Counts {
     pub(crate) slow: u64,
     /// Number of refusals and errors by status and code.
     pub(crate) refusals: BTreeMap<String, u64>,
-    /// Number of replaced adapters or policies.
-    pub(crate) swaps: u64,
-    /// Number of index changes.
-    pub(crate) commits: u64,
-    /// Number of poisoned passages added.
-    pub(crate) poisoned: u64,
-    /// Number of SIGTERM signals sent.
-    pub(crate) terms: u64,
+    /// Number of other operations and faults by name.
+    pub(crate) operations: BTreeMap<&'static str, u64>,
+    /// Number of checks and of failed ones by guarantee.
+    pub(crate) checks: BTreeMap<Invariant, (u64, u64)>,
+    /// Times to the first token of short requests: alone, and under load.
+    pub(crate) short: (Vec<Duration>, Vec<Duration>),
     /// Descriptions of broken guarantees.
     pub(crate) broken: Vec<String>,
 }
 
 /// Maximum number of broken guarantees described in full.
 const MAX_DESCRIPTIONS: usize = 20;
+
+/// Maximum length of such a description, in characters: it may quote a response.
+const MAX_CHARS: usize = 600;
 
 impl Tally {
     /// Changes the counts.
@@ -76,13 +80,33 @@ impl Tally {
         self.with(|counts| *counts.requests.entry(outcome).or_default() += 1);
     }
 
-    /// Records a broken guarantee.
-    pub(crate) fn broken(&self, what: String) {
+    /// Counts operations or faults.
+    pub(crate) fn count(&self, name: &'static str, number: u64) {
+        self.with(|counts| *counts.operations.entry(name).or_default() += number);
+    }
+
+    /// Counts a check that held.
+    pub(crate) fn held(&self, invariant: Invariant) {
+        self.with(|counts| counts.checks.entry(invariant).or_default().0 += 1);
+    }
+
+    /// Counts a check that failed.
+    pub(crate) fn broken(&self, invariant: Invariant, what: String) {
         self.with(|counts| {
+            let checks = counts.checks.entry(invariant).or_default();
+            *checks = (checks.0 + 1, checks.1 + 1);
             if counts.broken.len() < MAX_DESCRIPTIONS {
-                counts.broken.push(what);
+                counts.broken.push(what.chars().take(MAX_CHARS).collect());
             }
         });
+    }
+
+    /// Counts a check.
+    pub(crate) fn check(&self, invariant: Invariant, result: Result<(), String>) {
+        match result {
+            Ok(()) => self.held(invariant),
+            Err(what) => self.broken(invariant, what),
+        }
     }
 
     /// Copies the counts.
@@ -100,5 +124,10 @@ impl Counts {
     /// Number of all requests.
     pub(crate) fn total(&self) -> u64 {
         self.requests.values().sum()
+    }
+
+    /// Number of failed checks.
+    pub(crate) fn failures(&self) -> u64 {
+        self.checks.values().map(|(_, failed)| failed).sum()
     }
 }

@@ -1,0 +1,151 @@
+//! Flipped bits in the files of the served index, found by its scrub and repaired from a copy.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+use waymark_index::{IndexError, MANIFEST, Manifest, RepairReport, repair};
+
+use crate::http_client::fetch;
+use crate::invariant::Invariant;
+use crate::ledger::Ledger;
+use crate::run_shared::{Disturbance, RunShared};
+
+/// Longest time until the damage is reported, and until its repair is noticed: scrubs are a second apart.
+const NOTICED: Duration = Duration::from_secs(30);
+
+/// Time for which the index stays damaged while clients go on.
+const DAMAGED: Duration = Duration::from_secs(2);
+
+/// Length of a block that has a checksum of its own.
+const BLOCK: u64 = 1 << 20;
+
+/// Number of changes in the log above which a merge is near. The next base snapshot would replace the damaged file, rightly if
+/// it was read before the bit flipped.
+const NEAR_MERGE: u64 = 600;
+
+/// A flipped bit.
+#[derive(Debug, Clone)]
+struct FlippedBit {
+    /// File relative to the index.
+    file: String,
+    place: u64,
+    /// Base snapshot whose file it is.
+    base: u64,
+}
+
+impl FlippedBit {
+    /// Returns the beginning of the message that names the damage.
+    fn block(&self) -> String {
+        let block = self.place / BLOCK;
+        format!("block {block} (bytes {} to", block * BLOCK)
+    }
+}
+
+/// Flips a bit while the server runs, waits until the server names it, repairs it, and waits until the server is ready.
+pub(crate) async fn disturb(shared: &RunShared, ledger: &Ledger, index: &Path, copy: &Path, rng: &mut ChaCha8Rng) {
+    let dir = index.to_owned();
+    let choice: (u64, u64, u8) = (rng.random(), rng.random(), rng.random_range(0..8));
+    shared.begin(Disturbance::Damaged);
+    let target = copy.to_owned();
+    let flipped =
+        spawn_blocking(move || copy_index(&dir, &target).and_then(|manifest| flip(&dir, &manifest, choice))).await;
+    let bit = match flipped.map_err(anyhow::Error::from).and_then(|flipped| flipped) {
+        Ok(bit) => bit,
+        Err(_) => {
+            // A merge replaces the files, or is about to.
+            shared.tally.count("bit flips given up, near a merge", 1);
+            return shared.finish(Disturbance::Damaged);
+        }
+    };
+    shared.tally.count("bit flips", 1);
+    let named = wait_for(shared, 503, |body| body.contains(&bit.file) && body.contains(&bit.block())).await;
+    if named.is_err() && base(index) != Some(bit.base) {
+        // A merge had verified the file before the bit was flipped, and replaced it.
+        shared.tally.count("bit flips in files that were just replaced", 1);
+        return shared.finish(Disturbance::Damaged);
+    }
+    shared.tally.check(Invariant::Damage, named.map_err(|seen| format!("{bit:?} was not named: {seen}")));
+    sleep(DAMAGED).await;
+    let kept = base(index) == Some(bit.base);
+    let published = || format!("{bit:?}: another base snapshot was published while it was damaged");
+    shared.tally.check(Invariant::Laundering, kept.then_some(()).ok_or_else(published));
+    let repaired = repair_from(index, copy).await;
+    let repaired = repaired.and_then(|report| {
+        let right = report.replaced.iter().all(|(file, range)| *file == bit.file && range.contains(&bit.place));
+        if right && report.replaced.len() == 1 { Ok(()) } else { Err(format!("{bit:?}: repaired {report:?}")) }
+    });
+    shared.tally.check(Invariant::Damage, repaired);
+    let ready = wait_for(shared, 200, |_| true).await;
+    shared.tally.check(Invariant::Damage, ready.map_err(|seen| format!("{bit:?}: not ready after the repair: {seen}")));
+    shared.finish(Disturbance::Damaged);
+    ledger.verify(shared, "a repair").await;
+}
+
+/// Copies the manifest and the files that it names, like a backup.
+fn copy_index(dir: &Path, copy: &Path) -> anyhow::Result<Manifest> {
+    let _ = fs::remove_dir_all(copy);
+    let manifest = Manifest::read(dir)?;
+    let changes = manifest.delta.as_ref().map_or(0, |delta| delta.changes);
+    ensure!(changes < NEAR_MERGE, "a merge is near");
+    let log = manifest.delta.as_ref().map(|delta| delta.log.as_str());
+    for name in manifest.files.keys().map(String::as_str).chain(log).chain([MANIFEST]) {
+        let target = copy.join(name);
+        fs::create_dir_all(target.parent().unwrap_or(copy))?;
+        fs::copy(dir.join(name), target).with_context(|| name.to_owned())?;
+    }
+    Ok(manifest)
+}
+
+/// Flips one bit of one file, in place.
+fn flip(dir: &Path, manifest: &Manifest, (file, place, bit): (u64, u64, u8)) -> anyhow::Result<FlippedBit> {
+    let files: Vec<_> = manifest.files.iter().filter(|(_, sum)| sum.bytes > 0).collect();
+    ensure!(!files.is_empty(), "the index has no files");
+    let (name, sum) = files[usize::try_from(file % files.len() as u64)?];
+    let place = place % sum.bytes;
+    ensure!(base(dir) == Some(manifest.base()), "the base snapshot was replaced");
+    let open = OpenOptions::new().read(true).write(true).open(dir.join(name))?;
+    let mut byte = [0];
+    open.read_exact_at(&mut byte, place)?;
+    open.write_all_at(&[byte[0] ^ (1 << bit)], place)?;
+    Ok(FlippedBit { file: name.clone(), place, base: manifest.base() })
+}
+
+fn base(dir: &Path) -> Option<u64> {
+    Manifest::read(dir).ok().map(|manifest| manifest.base())
+}
+
+/// Waits until `/ready` answers with `status` and a body that fits. Returns the last answer if it does not.
+async fn wait_for(shared: &RunShared, status: u16, fits: impl Fn(&str) -> bool) -> Result<(), String> {
+    let deadline = Instant::now() + NOTICED;
+    loop {
+        let seen = fetch(&shared.operator(), "GET", "/ready", "").await;
+        if matches!(&seen, Ok((found, body)) if *found == status && fits(body)) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("{seen:?}"));
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Repairs the index, between commits of the server.
+async fn repair_from(index: &Path, copy: &Path) -> Result<RepairReport, String> {
+    let deadline = Instant::now() + NOTICED;
+    loop {
+        let dir = index.to_owned();
+        let from = copy.to_owned();
+        let done = spawn_blocking(move || repair(&dir, &from)).await.map_err(|error| error.to_string())?;
+        match done {
+            Err(IndexError::Locked { .. }) if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
+            other => return other.map_err(|error| error.to_string()),
+        }
+    }
+}
