@@ -133,13 +133,7 @@ impl Packed {
     }
 
     /// Packs blocks of `kind`, each by `pack(block, place in the panel, lane)`.
-    fn from_blocks(
-        bytes: &[u8],
-        (out, inn): (usize, usize),
-        form: Form,
-        kind: GgmlKind,
-        pack: &PackBlock<'_>,
-    ) -> Self {
+    fn from_blocks(bytes: &[u8], (out, inn): (usize, usize), form: Form, kind: GgmlKind, pack: &PackBlock<'_>) -> Self {
         let mut packed = Self::empty(out, inn, form);
         if inn == 0 {
             return packed;

@@ -90,7 +90,6 @@ mod tests {
     use serde_json::json;
 
     use super::super::{Specials, Tokenizer};
-    use super::*;
 
     /// Writes a tokenizer of four letters with two merges and two added tokens.
     fn folder(class: &str) -> tempfile::TempDir {
