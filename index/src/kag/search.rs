@@ -10,7 +10,6 @@ use crate::embed::embed_unit;
 use crate::error::IndexError;
 use crate::evidence::{
     Evidence, EvidenceBudget, GraphRank, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase,
-    TripleHit,
 };
 use crate::graph::Graph;
 use crate::graph::phrase::normalize;

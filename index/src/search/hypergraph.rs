@@ -32,18 +32,24 @@ impl SearchContext<'_> {
         self.check("the passages were read")?;
         let stated = |(fact, _): &(u32, f64)| passages_stating(graph, *fact, self.allowed).next().is_some();
         let ranked = ranked.into_iter().filter(stated).take(self.query.triples);
+        let mut budget = self.budget();
         let mut triples = Vec::new();
         let mut hits = Vec::new();
         let mut seen = HashSet::new();
         for (fact, score) in ranked {
-            let hit = self.index.triple_hit(graph, fact, triples.len() + 1, score as f32, self.allowed)?;
-            triples.push(worded(graph, fact, hit, self.allowed)?);
+            let rank = triples.len() + 1;
+            let read = || {
+                let hit = self.index.triple_hit(graph, fact, rank, score as f32, self.allowed)?;
+                worded(graph, fact, hit, self.allowed)
+            };
+            triples.extend(budget.triple(read)?);
             let stating = passages_stating(graph, fact, self.allowed).next();
             if let Some(passage) = stating.filter(|&passage| hits.len() < self.query.k && seen.insert(passage)) {
-                hits.push(self.index.hit(passage, hits.len() + 1, score as f32, HitPath::default())?);
+                let rank = hits.len() + 1;
+                hits.extend(budget.hit(|| self.index.hit(passage, rank, score as f32, HitPath::default()))?);
             }
         }
-        Ok(Evidence { triples, ..self.evidence(hits) })
+        Ok(Evidence { triples, ..self.evidence(hits, &budget) })
     }
 }
 

@@ -204,7 +204,6 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         seconds,
         cached: false,
         error: None,
-        cut: None,
         withdrawn: None,
     });
     Sample {
