@@ -76,10 +76,10 @@ impl Packed {
         Ok(match form {
             Form::F32 | Form::F16 | Form::Bf16 => Self::from_values(bytes, out, inn, form),
             Form::Block(block) => {
-                Self::from_blocks(bytes, (out, inn), form, kind, &|from, to, lane| block.pack(from, to, lane))
+                Self::from_blocks(bytes, (out, inn), form, kind, |from, to, lane| block.pack(from, to, lane))
             }
             Form::Super(block) => {
-                Self::from_blocks(bytes, (out, inn), form, kind, &|from, to, lane| block.pack(from, to, lane))
+                Self::from_blocks(bytes, (out, inn), form, kind, |from, to, lane| block.pack(from, to, lane))
             }
         })
     }
@@ -135,7 +135,7 @@ impl Packed {
         (out, inn): (usize, usize),
         form: Form,
         kind: GgmlKind,
-        pack: &(dyn Fn(&[u8], &mut [u8], usize) + Sync),
+        pack: impl Fn(&[u8], &mut [u8], usize),
     ) -> Self {
         let mut packed = Self::empty(out, inn, form);
         if inn == 0 {
