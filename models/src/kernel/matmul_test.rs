@@ -195,7 +195,8 @@ proptest! {
         isa in prop::sample::select(Isa::available()),
         m in 1usize..41, out in 1usize..80, blocks in 1usize..9, odd in 0usize..32, threads in 1usize..4,
     ) {
-        let inn = if kind.block_size() == 1 { blocks * 32 + odd } else { (blocks * 32).next_multiple_of(kind.block_size()) };
+        let whole = (blocks * 32).next_multiple_of(kind.block_size());
+        let inn = if kind.block_size() == 1 { blocks * 32 + odd } else { whole };
         check(isa, kind, m, out, inn, threads);
     }
 }

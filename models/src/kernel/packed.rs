@@ -10,9 +10,6 @@ use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL, SuperForm, bhalf_at, ha
 use super::quant::unpack_vector;
 use crate::ModelError;
 
-/// Repacking of one block: reads the block, and writes its parts into the panel at the given lane.
-type PackBlock<'a> = dyn Fn(&[u8], &mut [u8], usize) + Sync + 'a;
-
 /// A weight matrix W of shape (out, in), for `y = x · Wᵀ`.
 ///
 /// Stored in the checkpoint's format (32 to 2 bits per weight), only reordered; see [`super::matmul()`].
@@ -79,10 +76,10 @@ impl Packed {
         Ok(match form {
             Form::F32 | Form::F16 | Form::Bf16 => Self::from_values(bytes, out, inn, form),
             Form::Block(block) => {
-                Self::from_blocks(bytes, (out, inn), form, kind, &|from, to, lane| block.pack(from, to, lane))
+                Self::from_blocks(bytes, (out, inn), form, kind, |from, to, lane| block.pack(from, to, lane))
             }
             Form::Super(block) => {
-                Self::from_blocks(bytes, (out, inn), form, kind, &|from, to, lane| block.pack(from, to, lane))
+                Self::from_blocks(bytes, (out, inn), form, kind, |from, to, lane| block.pack(from, to, lane))
             }
         })
     }
@@ -133,7 +130,13 @@ impl Packed {
     }
 
     /// Packs blocks of `kind`, each by `pack(block, place in the panel, lane)`.
-    fn from_blocks(bytes: &[u8], (out, inn): (usize, usize), form: Form, kind: GgmlKind, pack: &PackBlock<'_>) -> Self {
+    fn from_blocks(
+        bytes: &[u8],
+        (out, inn): (usize, usize),
+        form: Form,
+        kind: GgmlKind,
+        pack: impl Fn(&[u8], &mut [u8], usize),
+    ) -> Self {
         let mut packed = Self::empty(out, inn, form);
         if inn == 0 {
             return packed;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use waymark::keys::{KeyEntry, KeyId, KeyLimits, Scope, Secret};
+use waymark::keys::{KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 
 use crate::http_client::Target;
 
