@@ -259,7 +259,7 @@ fn refused(shared: &RunShared, status: u16, code: &str, outcome: RequestOutcome)
 
 fn note(shared: &RunShared, request: &ClientRequest, what: &str, outcome: RequestOutcome) -> RequestOutcome {
     if matches!(outcome, RequestOutcome::Lost | RequestOutcome::Wrong) {
-        shared.tally.broken(Invariant::Responses, format!("{} {}: {what}", request.path, request.body));
+        shared.tally.broken(Invariant::Responses, &format!("{} {}: {what}", request.path, request.body));
     }
     outcome
 }

@@ -96,7 +96,7 @@ async fn wait_until_idle(shared: &RunShared) {
         match held_resources(shared).await {
             Ok(None) => return shared.tally.held(Invariant::Idle),
             Ok(Some(what)) | Err(what) if Instant::now() >= deadline => {
-                return shared.tally.broken(Invariant::Idle, what);
+                return shared.tally.broken(Invariant::Idle, &what);
             }
             _ => sleep(Duration::from_millis(50)).await,
         }

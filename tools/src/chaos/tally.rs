@@ -91,7 +91,7 @@ impl Tally {
     }
 
     /// Counts a check that failed.
-    pub(crate) fn broken(&self, invariant: Invariant, what: String) {
+    pub(crate) fn broken(&self, invariant: Invariant, what: &str) {
         self.with(|counts| {
             let checks = counts.checks.entry(invariant).or_default();
             *checks = (checks.0 + 1, checks.1 + 1);
@@ -105,7 +105,7 @@ impl Tally {
     pub(crate) fn check(&self, invariant: Invariant, result: Result<(), String>) {
         match result {
             Ok(()) => self.held(invariant),
-            Err(what) => self.broken(invariant, what),
+            Err(what) => self.broken(invariant, &what),
         }
     }
 
