@@ -28,8 +28,9 @@ pub struct RepairReport {
 /// # Errors
 /// If the copy lacks a damaged block or it is damaged there too; if another process is writing; if the disk fails.
 pub fn repair(dir: &Path, from: &Path) -> Result<RepairReport, IndexError> {
-    let manifest = Manifest::read(dir)?;
+    // Locked first: another process may publish a snapshot until then.
     let _writing = LockedFolder::lock(dir)?;
+    let manifest = Manifest::read(dir)?;
     let source = Manifest::read(from)?;
     let mut report = RepairReport::default();
     for (name, sum) in &manifest.files {

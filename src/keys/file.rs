@@ -21,7 +21,7 @@ use super::key_id::KeyId;
 use super::meter::KeyLimits;
 use super::priority::RequestPriority;
 use super::scope::Scope;
-use super::secret::SecretError;
+use super::secret::{MIN_LENGTH, SecretError};
 use super::store::KeyEntry;
 
 /// Error reading a file of keys. Messages never quote the file's content, because a key may stand where its hash
@@ -97,7 +97,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<KeyEntry>, FileError> {
 /// misplaced key may be one of them.
 fn without_quotes(message: &str) -> String {
     let parts = message.split('`').enumerate();
-    let shown = |(index, part): (usize, &str)| if index % 2 == 1 && part.len() > 24 { "…" } else { part }.to_owned();
+    let shown =
+        |(index, part): (usize, &str)| if index % 2 == 1 && part.len() >= MIN_LENGTH { "…" } else { part }.to_owned();
     parts.map(shown).collect::<Vec<_>>().join("`")
 }
 

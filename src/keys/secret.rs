@@ -18,7 +18,7 @@ const METHOD: &str = "blake3:";
 const BYTES: usize = 32;
 
 /// Minimum length of an imported key, in characters: a guessable key would need a slow hash.
-const MIN_LENGTH: usize = 24;
+pub(super) const MIN_LENGTH: usize = 24;
 
 /// API key in plain text. It is never logged and never stored.
 #[derive(Clone)]

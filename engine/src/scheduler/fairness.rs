@@ -294,7 +294,8 @@ fn short_prompts_overtake_one_that_waits_for_blocks_and_do_not_delay_it() {
         world.harness.check();
         world.now()
     };
-    let (alone, overtaken) = (delay(false).as_secs_f64(), delay(true).as_secs_f64());
+    let alone = delay(false).as_secs_f64();
+    let overtaken = delay(true).as_secs_f64();
     assert!(overtaken < 2.0 * alone, "{overtaken} instead of {alone}");
 }
 

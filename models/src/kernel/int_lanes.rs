@@ -304,7 +304,8 @@ mod x86 {
         unsafe fn signed_bytes(from: *const i8) -> Self {
             // SAFETY: as above.
             unsafe {
-                let (low, high) = (_mm_loadl_epi64(from.cast()), _mm_loadl_epi64(from.add(8).cast()));
+                let low = _mm_loadl_epi64(from.cast());
+                let high = _mm_loadl_epi64(from.add(8).cast());
                 [_mm256_cvtepi8_epi32(low), _mm256_cvtepi8_epi32(high)]
             }
         }
@@ -312,7 +313,8 @@ mod x86 {
         unsafe fn unsigned_bytes(from: *const u8) -> Self {
             // SAFETY: as above.
             unsafe {
-                let (low, high) = (_mm_loadl_epi64(from.cast()), _mm_loadl_epi64(from.add(8).cast()));
+                let low = _mm_loadl_epi64(from.cast());
+                let high = _mm_loadl_epi64(from.add(8).cast());
                 [_mm256_cvtepu8_epi32(low), _mm256_cvtepu8_epi32(high)]
             }
         }

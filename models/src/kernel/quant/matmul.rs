@@ -76,7 +76,8 @@ impl IntegerTask<'_> {
             let mut scratch = UnitScratch { weights: Scratch::new(), sums: [0.0; ROWS * PANEL] };
             let mut current = None;
             for unit in claims {
-                let (group, panel) = (unit / panels, unit % panels);
+                let group = unit / panels;
+                let panel = unit % panels;
                 let rows = share(self.m, group, groups);
                 if current != Some(group) {
                     let x = &self.x[rows.start * self.w.inn()..rows.end * self.w.inn()];

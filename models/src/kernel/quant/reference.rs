@@ -42,8 +42,10 @@ fn fives(rest: &[u8], value: impl Fn(u8) -> f32) -> Vec<f32> {
 }
 
 fn q2_k(block: &[u8]) -> Vec<f32> {
-    let (scales, quants) = (&block[..16], &block[16..80]);
-    let (d, min) = (half(&block[80..]), half(&block[82..]));
+    let scales = &block[..16];
+    let quants = &block[16..80];
+    let d = half(&block[80..]);
+    let min = half(&block[82..]);
     let mut values = Vec::new();
     let mut index = 0;
     for quants in quants.chunks_exact(32) {
@@ -51,7 +53,8 @@ fn q2_k(block: &[u8]) -> Vec<f32> {
             for quants in quants.chunks_exact(16) {
                 let scale = scales[index];
                 index += 1;
-                let (dl, ml) = (d * f32::from(scale & 15), min * f32::from(scale >> 4));
+                let dl = d * f32::from(scale & 15);
+                let ml = min * f32::from(scale >> 4);
                 values.extend(quants.iter().map(|q| dl * f32::from(q >> shift & 3) - ml));
             }
         }
@@ -61,7 +64,8 @@ fn q2_k(block: &[u8]) -> Vec<f32> {
 
 fn q3_k(block: &[u8]) -> Vec<f32> {
     let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-    let (mask1, mask2) = (0x0303_0303, 0x0f0f_0f0f);
+    let mask1 = 0x0303_0303;
+    let mask2 = 0x0f0f_0f0f;
     let [a, b, c] = [word(96), word(100), word(104)];
     let scales: Vec<i8> = [
         a & mask2 | (c & mask1) << 4,
@@ -73,7 +77,9 @@ fn q3_k(block: &[u8]) -> Vec<f32> {
     .flat_map(|word| word.to_le_bytes().map(|byte| byte as i8))
     .collect();
     let d = half(&block[108..]);
-    let (mut values, mut index, mut bit) = (Vec::new(), 0, 1u8);
+    let mut values = Vec::new();
+    let mut index = 0;
+    let mut bit = 1u8;
     for quants in block[32..96].chunks_exact(32) {
         for shift in [0, 2, 4, 6] {
             for part in 0..2 {
@@ -100,12 +106,14 @@ fn scale_min(j: usize, q: &[u8]) -> (f32, f32) {
 }
 
 fn q45_k(block: &[u8], highs: Option<&[u8]>, quants: &[u8]) -> Vec<f32> {
-    let (d, min) = (half(block), half(&block[2..]));
+    let d = half(block);
+    let min = half(&block[2..]);
     let mut values = Vec::new();
     for (pair, quants) in quants.chunks_exact(32).enumerate() {
         for (j, shift) in [(2 * pair, 0), (2 * pair + 1, 4)] {
             let (scale, minimum) = scale_min(j, &block[4..16]);
-            let (d1, m1) = (d * scale, min * minimum);
+            let d1 = d * scale;
+            let m1 = min * minimum;
             for (k, q) in quants.iter().enumerate() {
                 let high = highs.map_or(0, |highs| (highs[k] >> j & 1) << 4);
                 values.push(d1 * f32::from((q >> shift & 15) + high) - m1);
@@ -119,7 +127,9 @@ fn q6_k(block: &[u8]) -> Vec<f32> {
     let d = half(&block[208..]);
     let mut values = vec![0.0; 256];
     for n in 0..2 {
-        let (ql, qh, sc) = (&block[n * 64..], &block[128 + n * 32..], &block[192 + n * 8..]);
+        let ql = &block[n * 64..];
+        let qh = &block[128 + n * 32..];
+        let sc = &block[192 + n * 8..];
         let y = &mut values[n * 128..];
         for l in 0..32 {
             let is = l / 16;
