@@ -58,7 +58,7 @@ async fn first_token(engine: &Engine) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_request_under_eight_long_prompts_takes_about_three_times_as_long_at_most() {
+async fn a_short_request_is_not_held_up_by_eight_long_prompts() {
     let engine = start(EngineConfig::default());
     run(&engine, of(99), LONG, 4).await;
     let alone = first_token(&engine).await;
@@ -66,8 +66,9 @@ async fn a_short_request_under_eight_long_prompts_takes_about_three_times_as_lon
     sleep(Duration::from_millis(200)).await;
     let loaded = first_token(&engine).await;
     assert!(load.iter().any(|request| !request.is_finished()), "the load ended before the measurement");
-    // First come, first served, it is about a hundred times as long.
-    assert!(loaded <= 5 * alone, "{loaded:?} instead of {alone:?}");
+    // About three times on an idle machine, as the tests in a simulated clock hold; a busy machine adds to it. First
+    // come, first served, it is about a hundred times.
+    assert!(loaded <= 10 * alone, "{loaded:?} instead of {alone:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -51,8 +51,9 @@ impl LoadedBase {
             return (!same)
                 .then(|| format!("the policy {name} belongs to the model in {own}, but {loaded} is loaded: {remedy}"));
         }
-        let here =
-            |named: &String| policy.dir.as_ref().is_some_and(|dir| dir.join(named).canonicalize().ok() == self.path);
+        // A path that does not exist is no path, not even that of a mock, which has none.
+        let path = |named: &String| policy.dir.as_ref()?.join(named).canonicalize().ok();
+        let here = |named: &String| path(named).is_some_and(|path| self.path.as_ref() == Some(&path));
         let named = policy.base.as_ref().filter(|named| !self.names.contains(named) && !here(named))?;
         Some(format!("the policy {name} belongs to the base model {named}, but {loaded} is loaded: {remedy}"))
     }

@@ -39,6 +39,7 @@ pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::DELETE, "/v1/documents/"),
     (&Method::GET, "/v1/commits/"),
     (&Method::POST, "/v1/vector_stores/{id}/search"),
+    (&Method::POST, "/inference/v1/generate"),
 ];
 
 thread_local! {

@@ -398,9 +398,13 @@ async fn a_large_change_does_not_hold_up_a_small_one_and_goes_with_its_client() 
 
     scene.held.held.store(true, SeqCst);
     scene.held.entered.store(false, SeqCst);
-    scene.leave(scene.request(&large("left"))).await;
+    let request = scene.request(&large("left"));
+    let left = tokio::spawn(async move { request.send().await });
     let held = scene.held.clone();
+    // A client that leaves earlier takes its change along before anything of it is prepared.
     eventually("the large change is being prepared", || held.entered.load(SeqCst)).await;
+    left.abort();
+    assert!(left.await.unwrap_err().is_cancelled());
     // A removal embeds nothing, so it is committed while the large change is still being embedded.
     let deleted = scene.server.client.delete(scene.server.url("/v1/documents/g")).send().await.unwrap();
     assert_eq!(deleted.status(), 200);

@@ -67,7 +67,11 @@ fn policies_are_evaluated_side_by_side() {
     let mock = waymark(&[&basic[..], &["--policy", "routerag", "--arithmetic", "bf16"]].concat());
     assert!(!mock.ok() && mock.stderr.contains("--arithmetic") && mock.stderr.contains("--mock"), "{}", mock.stderr);
     let mode = waymark(&[&basic[..], &["--policy", "routerag", "--mode", "psychic"]].concat());
-    assert!(!mode.ok() && mode.stderr.contains("passage, graph, hybrid, triples, kag, free"), "{}", mode.stderr);
+    assert!(
+        !mode.ok() && mode.stderr.contains("passage, graph, hybrid, triples, kag, hypergraph, free"),
+        "{}",
+        mode.stderr
+    );
     let k = waymark(&[&basic[..], &["--policy", "routerag", "--k", "0"]].concat());
     assert!(!k.ok() && k.stderr.contains("--k must be from 1 to 200"), "{}", k.stderr);
     let missing = waymark(&["eval", "--mock", "--policy", "routerag"]);
