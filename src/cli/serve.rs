@@ -19,7 +19,7 @@ use crate::server::{Hangups, Server, Tls, fit_connections, stop_signal};
 Examples:
   waymark serve --index corpus.index
   waymark serve --model model.gguf --policy policies/routerag --index corpus.index --port 0
-  waymark serve --engine vllm=http://gpu:8000 --model qwen3-0.6b --index corpus.index
+  waymark serve --engine vllm=http://gpu:8000 --model Qwen/Qwen3-0.6B --index corpus.index
   waymark serve --model checkpoints/search-r1 --protocol search-r1 --index corpus.index
   waymark serve --mock                            the whole API without weights")]
 pub(crate) struct Args {
