@@ -168,7 +168,7 @@ async fn row<S: SessionSource>(
 /// Runs one episode to its end and discards its events.
 ///
 /// # Errors
-/// As [`Episode::new`] and [`Episode::run`].
+/// Same as [`Episode::new`] and [`Episode::run`].
 pub async fn play<S: SessionSource>(
     runtime: &Runtime<S>,
     policy: &Policy,

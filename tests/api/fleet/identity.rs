@@ -1,4 +1,4 @@
-//! What is checked before an engine gets a request.
+//! Checks of an engine before it gets a request.
 
 use super::stub::Stub;
 use super::{config, connect};

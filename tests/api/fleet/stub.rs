@@ -26,7 +26,7 @@ use crate::harness::tokenizer;
 pub enum StubFault {
     /// The connection is cut.
     Cut(usize),
-    /// Nothing more is sent, and the connection stays open.
+    /// Silence on an open connection.
     Silence(usize),
     /// An error event, then `[DONE]`: what vLLM sends when its engine process dies.
     ErrorEvent(usize),

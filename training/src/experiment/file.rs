@@ -189,7 +189,7 @@ impl Experiment {
     /// Parses and checks the text of a description. `path` appears in error messages.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Same as [`open`](Self::open).
     pub fn parse(text: &str, path: &Path) -> Result<Experiment, ExperimentError> {
         let table: Table = text.parse().map_err(|error: toml::de::Error| ExperimentError::Syntax {
             path: path.to_owned(),

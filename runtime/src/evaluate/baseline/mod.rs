@@ -59,7 +59,7 @@ impl Baseline {
     /// Answers `question` and scores the answer.
     ///
     /// # Errors
-    /// As an episode: for example if the context is too small for the evidence.
+    /// Same as those of an episode: for example if the context is too small for the evidence.
     pub(super) async fn answer<S: SessionSource>(
         self,
         runtime: &Runtime<S>,
