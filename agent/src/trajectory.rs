@@ -104,7 +104,7 @@ pub struct SearchRecord {
 
 impl SearchRecord {
     /// Creates the record of a search without a result.
-    pub(super) fn asked(turn: usize, query: String, entities: Vec<String>, mode: Mode) -> SearchRecord {
+    pub fn asked(turn: usize, query: String, entities: Vec<String>, mode: Mode) -> SearchRecord {
         SearchRecord {
             turn,
             query,
@@ -124,7 +124,7 @@ impl SearchRecord {
 
     /// Adds the result of the search, which took `took`.
     #[must_use]
-    pub(super) fn with_result(self, result: Result<Evidence, SearchError>, took: Duration) -> SearchRecord {
+    pub fn with_result(self, result: Result<Evidence, SearchError>, took: Duration) -> SearchRecord {
         let seconds = took.as_secs_f64();
         match result {
             Ok(Evidence { hits, triples, snapshot, .. }) => {

@@ -122,26 +122,11 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         let options = self.search.clone().or(defaults);
         let began = Instant::now();
         let found = searcher.search(SearchQuery::from(options.query(query))).await;
-        let seconds = began.elapsed().as_secs_f64();
-        self.search_seconds += seconds;
-        let error = found.as_ref().err().map(ToString::to_string);
-        let snapshot = found.as_ref().ok().map(|evidence| evidence.snapshot);
-        let (hits, triples) = found.map(|evidence| (evidence.hits, evidence.triples)).unwrap_or_default();
-        self.evidence.push(SearchRecord {
-            turn: self.turns + 1,
-            query: query.to_owned(),
-            entities: Vec::new(),
-            mode: options.mode(),
-            hits: hits.clone(),
-            triples,
-            snapshot,
-            cached: false,
-            neutralised: 0,
-            seconds,
-            error,
-            cut: None,
-            withdrawn: None,
-        });
+        let asked = SearchRecord::asked(self.turns + 1, query.to_owned(), Vec::new(), options.mode());
+        let record = asked.with_result(found, began.elapsed());
+        self.search_seconds += record.seconds;
+        let hits = record.hits.clone();
+        self.evidence.push(record);
         Ok(hits)
     }
 
