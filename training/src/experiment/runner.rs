@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -20,7 +20,7 @@ use super::jobs::{Job, JobKind, Layout, jobs};
 use super::report::ExperimentReport;
 use super::results::ArmResults;
 use crate::recipe::Recipe;
-use crate::run::{RunError, RunFolder, durable};
+use crate::run::{RunError, RunFolder, durable, lock};
 use crate::store::SampleReader;
 
 /// Maximum wait for the trainer of a killed experiment, which ends shortly after it.
@@ -223,18 +223,6 @@ fn with_paths(args: &[OsString], paths: &[(&str, &Path)]) -> Vec<OsString> {
 fn create_parent(path: &Path) -> Result<(), ExperimentError> {
     let dir = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))
-}
-
-/// Takes the lock of an experiment, which ends with the file that is returned.
-fn lock(dir: &Path) -> Result<File, ExperimentError> {
-    let path = dir.join(".lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(ExperimentError::io("create", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(RunError::Locked { dir: dir.to_owned() }.into()),
-        Err(TryLockError::Error(error)) => Err(ExperimentError::io("lock", &path)(error)),
-    }
 }
 
 /// Waits until no trainer runs in `run`: the one of a killed experiment notices its end a moment later.

@@ -122,7 +122,8 @@ impl RunFolder {
     }
 }
 
-fn lock(dir: &Path) -> Result<File, RunError> {
+/// Takes the lock of a directory, which ends with the file that is returned, or with the process.
+pub(crate) fn lock(dir: &Path) -> Result<File, RunError> {
     let path = dir.join(LOCK);
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(RunError::io("create", &path))?;

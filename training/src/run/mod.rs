@@ -25,6 +25,7 @@ mod tensorboard;
 pub use self::checkpoint::{Checkpoints, RankerState, RunCheckpoint, RunState};
 pub use self::error::RunError;
 pub use self::folder::RunFolder;
+pub(crate) use self::folder::lock;
 pub use self::metrics::{MetricsFile, MetricsRow};
 pub use self::report::report;
 pub use self::tensorboard::EventWriter;
