@@ -9,7 +9,7 @@
 //! | [`fleet`] | generation on engines elsewhere |
 //! | [`remote`] | language models behind OpenAI-compatible endpoints |
 //! | [`evaluate`] | evaluation of policies on question sets with known answers |
-//! | [`logging`], [`progress`], [`printable`], [`exit_code`] | output of programs: log, progress bars, text without control characters, exit codes |
+//! | [`logging`], [`progress`], [`printable`], [`escape_html`], [`exit_code`] | output of programs: log, progress bars, text without control characters, text in HTML, exit codes |
 
 pub mod assembly;
 pub mod cache;
@@ -21,6 +21,7 @@ pub mod evaluate;
 mod exit_code;
 pub mod filter;
 pub mod fleet;
+mod html;
 pub mod logging;
 mod printable;
 pub mod progress;
@@ -29,5 +30,6 @@ pub mod remote;
 mod trained_policy;
 
 pub use exit_code::exit_code;
+pub use html::escape_html;
 pub use printable::{PrintableWriter, printable};
 pub use trained_policy::trained_policy;

@@ -1,5 +1,7 @@
 //! Pieces of SVG documents.
 
+use crate::escape_html;
+
 /// Colors of parts and groups, distinct also for color-blind readers (Okabe and Ito 2008).
 const COLORS: &[&str] = &["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
@@ -14,14 +16,14 @@ pub(super) fn document(title: &str, (width, height): (f64, f64), content: &str) 
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' \
          font-family='sans-serif' font-size='12' role='img'>\n<title>{0}</title>\n<rect width='100%' height='100%' \
          fill='#fff'/>\n{1}{content}</svg>\n",
-        escape(title),
+        escape_html(title),
         text((10.0, 20.0), "start", title),
     )
 }
 
 /// Draws a text at a place; `anchor` is `start`, `middle` or `end`.
 pub(super) fn text((x, y): (f64, f64), anchor: &str, content: &str) -> String {
-    format!("<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}'>{}</text>\n", escape(content))
+    format!("<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}'>{}</text>\n", escape_html(content))
 }
 
 /// Draws a line.
@@ -37,10 +39,6 @@ pub(super) fn round_up(value: f64) -> f64 {
     let unit = 10f64.powf(value.log10().floor());
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0];
     steps.into_iter().map(|step| step * unit).find(|end| *end >= value).unwrap_or(value)
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&#39;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

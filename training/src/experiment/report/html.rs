@@ -1,5 +1,7 @@
 //! Blocks as a self-contained page, without scripts.
 
+use waymark_runtime::escape_html;
+
 use super::block::{Block, Grid, Whisker};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}\
@@ -15,14 +17,14 @@ pub(super) fn page(title: &str, blocks: &[Block]) -> String {
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' \
          content='width=device-width, initial-scale=1'><meta name='color-scheme' content='light dark'>\
          <title>{} · experiment</title><style>{STYLE}</style></head><body>\n{body}</body></html>\n",
-        escape(title)
+        escape_html(title)
     )
 }
 
 fn block(block: &Block) -> String {
     match block {
-        Block::Heading(level, text) => format!("<h{level}>{}</h{level}>\n", escape(text)),
-        Block::Text(text) => format!("<p>{}</p>\n", escape(text)),
+        Block::Heading(level, text) => format!("<h{level}>{}</h{level}>\n", escape_html(text)),
+        Block::Text(text) => format!("<p>{}</p>\n", escape_html(text)),
         Block::Grid(grid) => table(grid),
         Block::Forest(whiskers) => forest(whiskers),
     }
@@ -30,7 +32,7 @@ fn block(block: &Block) -> String {
 
 fn table(grid: &Grid) -> String {
     let cells = |tag: &str, cells: &[String]| -> String {
-        cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect()
+        cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape_html(cell))).collect()
     };
     let rows: String = grid.rows.iter().map(|row| format!("<tr>{}</tr>\n", cells("td", row))).collect();
     format!("<table><tr>{}</tr>\n{rows}</table>\n", cells("th", &grid.head))
@@ -58,7 +60,7 @@ fn forest(whiskers: &[Whisker]) -> String {
              <rect x='{:.1}' y='{:.1}' width='1' height='18' fill='currentColor'/>\n",
             LEFT - 12.0,
             y + 4.0,
-            escape(&whisker.label),
+            escape_html(&whisker.label),
             x(whisker.low),
             y - 1.0,
             x(whisker.high) - x(whisker.low),
@@ -69,10 +71,6 @@ fn forest(whiskers: &[Whisker]) -> String {
     };
     let drawn: String = whiskers.iter().enumerate().map(draw).collect();
     format!("<svg viewBox='0 0 {} {height}' role='img' aria-label='differences'>\n{drawn}</svg>\n", LEFT + WIDTH + 20.0)
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&#39;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Figures as SVG: axes, phases and marks around the plotted contents.
 
+use waymark_runtime::escape_html;
+
 use super::axis::Axis;
-use super::escape;
 use super::figure::Figure;
 use super::number::{NumberUnit, whole};
 use super::phase::RunPhase;
@@ -46,7 +47,7 @@ pub(super) fn draw(figure: &Figure, phases: &[RunPhase], steps: (u64, u64), id: 
         "<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{}'>\
          <clipPath id='c{id}'><rect x='{LEFT}' y='{}' width='{}' height='{}'/></clipPath>\
          {}{}<g clip-path='url(#c{id})'>{drawn}</g>{}{marks}</svg>",
-        escape(&describe(figure)),
+        escape_html(&describe(figure)),
         TOP - 2.0,
         RIGHT - LEFT,
         BOTTOM - TOP + 4.0,
@@ -64,7 +65,7 @@ pub(super) fn strip(frame: &ChartFrame, from: f64, to: f64, tip: &str) -> String
     format!(
         "<rect class='tip' x='{from:.1}' y='{TOP}' width='{width:.1}' height='{}'><title>{}</title></rect>",
         BOTTOM - TOP,
-        escape(tip)
+        escape_html(tip)
     )
 }
 
@@ -113,7 +114,7 @@ fn bands(frame: &ChartFrame, phases: &[RunPhase]) -> String {
         // A letter is about six units wide.
         let fits = to - from > 6.0 * phase.name.chars().count() as f64 + 6.0;
         let name = if fits {
-            format!("<text class='phase' x='{:.1}' y='{}'>{}</text>", from + 3.0, TOP - 6.0, escape(&phase.name))
+            format!("<text class='phase' x='{:.1}' y='{}'>{}</text>", from + 3.0, TOP - 6.0, escape_html(&phase.name))
         } else {
             String::new()
         };
@@ -132,7 +133,7 @@ fn grid(frame: &ChartFrame, unit: NumberUnit) -> String {
              <text class='y' x='{}' y='{:.1}'>{}</text>",
             LEFT - 6.0,
             y + 3.5,
-            escape(&label)
+            escape_html(&label)
         )
     };
     let step = |&tick: &f64| {
@@ -149,7 +150,7 @@ fn marks(frame: &ChartFrame, figure: &Figure, series: &Series, color: &str) -> S
     let mark = |class: &str, step: u64, shape: String, value: String| {
         let x = frame.x(step as f64);
         let tip = format!("step {step}: {} is {value}", series.label);
-        format!("<path class='{class}' d='M{x:.1} {shape}'><title>{}</title></path>", escape(&tip))
+        format!("<path class='{class}' d='M{x:.1} {shape}'><title>{}</title></path>", escape_html(&tip))
     };
     let broken = series
         .broken

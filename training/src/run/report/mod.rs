@@ -33,19 +33,3 @@ pub fn report(run: &RunFolder) -> Result<(), RunError> {
     let name = run.path().file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy());
     durable::write(&run.report(), page::page(&name, &facts, &rows).as_bytes())
 }
-
-/// Escapes text for an element or a quoted attribute.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            char => escaped.push(char),
-        }
-    }
-    escaped
-}

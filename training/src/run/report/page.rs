@@ -1,8 +1,9 @@
 //! HTML page around the figures.
 
+use waymark_runtime::escape_html;
+
 use super::super::MetricsRow;
 use super::chart;
-use super::escape;
 use super::facts::ReportFacts;
 use super::figure::{EVALUATIONS, Figure, Section, sections};
 use super::number::{duration, whole};
@@ -15,7 +16,7 @@ const STYLE: &str = include_str!("style.css");
 /// Builds the page of a run. `name` is the name of its directory, `facts` the text of its `run.toml`.
 pub(super) fn page(name: &str, facts: &str, rows: &[MetricsRow]) -> String {
     let read = ReportFacts::read(facts);
-    let title = escape(read.title.as_deref().unwrap_or(name));
+    let title = escape_html(read.title.as_deref().unwrap_or(name));
     let sections = sections(rows);
     let phases = phases(rows);
     let steps =
@@ -61,7 +62,7 @@ fn header(title: &str, name: &str, read: &ReportFacts, rows: &[MetricsRow], phas
     if let Some(last) = rows.last() {
         facts.push(("time", duration(last.seconds)));
     }
-    let fact = |(label, value): &(&str, String)| format!("<div><dt>{label}</dt><dd>{}</dd></div>", escape(value));
+    let fact = |(label, value): &(&str, String)| format!("<div><dt>{label}</dt><dd>{}</dd></div>", escape_html(value));
     let facts: String = facts.iter().map(fact).collect();
     let nothing = if rows.is_empty() { "<p class='note'>No metrics yet.</p>" } else { "" };
     format!("<header><p class='kind'>Training report</p><h1>{title}</h1><dl>{facts}</dl>{nothing}</header>")
@@ -84,7 +85,7 @@ fn warning(sections: &[Section]) -> String {
     if broken.is_empty() {
         return String::new();
     }
-    format!("<p class='warning'><b>Not finite:</b> {}</p>", escape(&broken.join("; ")))
+    format!("<p class='warning'><b>Not finite:</b> {}</p>", escape_html(&broken.join("; ")))
 }
 
 fn card(figure: &Figure, phases: &[RunPhase], steps: (u64, u64), id: usize) -> String {
@@ -92,7 +93,7 @@ fn card(figure: &Figure, phases: &[RunPhase], steps: (u64, u64), id: usize) -> S
     let several = figure.series.len() > 1;
     let legend = if several {
         let item = |(at, (series, now)): (usize, (&Series, &String))| {
-            format!("<li><i class='{}'></i>{} <b>{now}</b></li>", plot::color(at), escape(&series.label))
+            format!("<li><i class='{}'></i>{} <b>{now}</b></li>", plot::color(at), escape_html(&series.label))
         };
         let items: String = figure.series.iter().zip(&now).enumerate().map(item).collect();
         format!("<ul>{items}</ul>")
@@ -104,10 +105,10 @@ fn card(figure: &Figure, phases: &[RunPhase], steps: (u64, u64), id: usize) -> S
         notes.extend(figure.series.iter().map(|series| series.label.as_str()));
     }
     notes.retain(|note| !note.is_empty());
-    let note = format!("<span class='note'>{}</span>", escape(&notes.join(", ")));
+    let note = format!("<span class='note'>{}</span>", escape_html(&notes.join(", ")));
     format!(
         "<figure><figcaption><h3>{}</h3>{}</figcaption>{}</figure>",
-        escape(&figure.title),
+        escape_html(&figure.title),
         if several { note + &legend } else { legend + &note },
         chart::draw(figure, phases, steps, id)
     )
@@ -116,7 +117,7 @@ fn card(figure: &Figure, phases: &[RunPhase], steps: (u64, u64), id: usize) -> S
 /// Returns the last value of each curve, shown next to its name.
 fn now(figure: &Figure) -> Vec<String> {
     let last = |series: &Series| series.summary(true).map_or(f64::NAN, |summary| summary.last);
-    let show = |value: f64| escape(&figure.look.unit.show(value)).replace(' ', "&nbsp;");
+    let show = |value: f64| escape_html(&figure.look.unit.show(value)).replace(' ', "&nbsp;");
     figure.series.iter().map(last).map(show).collect()
 }
 
@@ -131,6 +132,6 @@ fn footer(facts: &str, sections: &[Section]) -> String {
     let smooth = format!("<p class='note'>{smooth}All numbers are in metrics.jsonl.</p>");
     format!(
         "<footer>{smooth}<details><summary>run.toml</summary><pre>{}</pre></details></footer>",
-        escape(facts.trim())
+        escape_html(facts.trim())
     )
 }

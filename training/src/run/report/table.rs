@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use waymark_runtime::escape_html;
+
 use super::super::MetricsRow;
-use super::escape;
 use super::figure::{is_evaluation, split};
 use super::number::{NumberUnit, whole};
 
@@ -43,7 +44,7 @@ pub(super) fn table(rows: &[MetricsRow]) -> String {
         return String::new();
     }
     let columns = columns(&lines);
-    let heads: String = columns.iter().map(|(_, head, _)| format!("<th>{}</th>", escape(head))).collect();
+    let heads: String = columns.iter().map(|(_, head, _)| format!("<th>{}</th>", escape_html(head))).collect();
     let mut before = None;
     let body: String = lines
         .iter()
@@ -62,7 +63,7 @@ pub(super) fn table(rows: &[MetricsRow]) -> String {
             };
             let cells: String = columns.iter().map(cell).collect();
             let set = if again { "" } else { set };
-            format!("<tr{class}><th>{}</th><td>{}</td>{cells}</tr>", escape(set), whole(step))
+            format!("<tr{class}><th>{}</th><td>{}</td>{cells}</tr>", escape_html(set), whole(step))
         })
         .collect();
     format!(

@@ -1,6 +1,7 @@
 //! Tiles: first, best and last value of the key metrics.
 
-use super::escape;
+use waymark_runtime::escape_html;
+
 use super::figure::{EVALUATIONS, Section};
 use super::number::{NumberUnit, whole};
 use super::series::Series;
@@ -51,12 +52,12 @@ pub(super) fn tiles(sections: &[Section]) -> String {
 
 fn tile(name: &str, unit: NumberUnit, series: &Series, better: Option<bool>) -> Option<String> {
     let summary = series.summary(better.unwrap_or(true))?;
-    let show = |value| escape(&unit.show(value)).replace(' ', "&nbsp;");
+    let show = |value| escape_html(&unit.show(value)).replace(' ', "&nbsp;");
     let best = match better {
         Some(_) => format!("<span>best {} <i>at step {}</i></span>", show(summary.best), whole(summary.best_step)),
         None => String::new(),
     };
-    let name = escape(name);
+    let name = escape_html(name);
     let first = show(summary.first);
     let last = show(summary.last);
     Some(format!(
