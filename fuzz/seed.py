@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Writes the seeds that are made rather than written by hand: fuzz/seeds/*/made-*. Same bytes every time."""
+import gzip
+import io
 import json
 import struct
+import zipfile
 from pathlib import Path
 
 SEEDS = Path(__file__).parent / "seeds"
@@ -180,3 +183,48 @@ put("index", "query", b"f\xff" + "Where is Weimar, \u00e4?".encode())
 for number in range(16):
     changes = [[number, kind, 8 * number, 0, 0, 255, 255, 255] for kind in range(4)]
     put("index", f"forged-{number:02}", b"f" + bytes(changes[number % 4]))
+
+
+def archive(files):
+    """A zip file with a fixed date."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as writer:
+        for name, content in files.items():
+            writer.writestr(zipfile.ZipInfo(name), content)
+    return out.getvalue()
+
+
+def pdf(content):
+    """A file of one page."""
+    stream = b"<</Length %d>>\nstream\n%s\nendstream" % (len(content), content)
+    objects = [
+        b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Resources<</Font<</F 4 0 R>>>>/Contents 5 0 R>>",
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>", stream,
+    ]
+    out, offsets = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        offsets.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    end = b"xref\n0 6\n0000000000 65535 f \n%strailer\n<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF\n"
+    return out + end % (table, len(out))
+
+
+def zstandard(content):
+    """A frame of one block that is not compressed."""
+    return b"\x28\xb5\x2f\xfd\x20" + bytes([len(content)]) + struct.pack("<I", 1 | len(content) << 3)[:3] + content
+
+
+# The first byte names the format, see src/corpus.rs.
+line = b'{"id":"a","title":"T","text":"some text"}\n'
+styles = '<w:styles><w:style w:styleId="H"><w:name w:val="heading 1"/></w:style></w:styles>'
+body = (
+    '<w:document><w:body><w:p><w:pPr><w:pStyle w:val="H"/></w:pPr><w:r><w:t>Head</w:t></w:r></w:p><w:tbl><w:tr><w:tc>'
+    "<w:p><w:r><w:t>a &amp; b</w:t></w:r></w:p></w:tc></w:tr></w:tbl></w:body></w:document>"
+)
+put("corpus", "docx", b"d" + archive({"word/styles.xml": styles, "word/document.xml": body}))
+put("corpus", "pdf", b"p" + pdf(b"BT /F 9 Tf (some text) Tj ET"))
+put("corpus", "gzip", b"g" + gzip.compress(line, 9, mtime=0))
+put("corpus", "zstandard", b"z" + zstandard(line))
+put("corpus", "parquet", b"q" + b"PAR1" + bytes([0x15, 0, 0x19, 0x0c]) + struct.pack("<I", 4) + b"PAR1")

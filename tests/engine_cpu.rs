@@ -110,6 +110,22 @@ async fn crowded_sessions_say_what_they_say_alone() {
 }
 
 #[tokio::test]
+async fn sessions_with_proposed_tokens_say_what_they_say_alone() {
+    let weights = Weights::open(&fixture("qwen3")).unwrap();
+    let config = EngineConfig { step_tokens: 64, lookup_tokens: 4, ..EngineConfig::default() };
+    let engine = engine(&weights, KvBudget::Blocks(64), config);
+    let prompts: Vec<_> = (0..4).map(|index| prompt(index, 40, 256).repeat(2)).collect();
+    let sessions = futures::future::join_all(prompts.iter().map(|prompt| episode(&engine, prompt.clone(), None))).await;
+    let mut decoder = decoder(&weights);
+    for (session, prompt) in sessions.iter().zip(&prompts) {
+        assert_eq!(ids(session), episode_alone(&mut decoder, prompt, None));
+    }
+    let counters = engine.counters();
+    assert!(counters.lookup_accepted_tokens_total.get() <= counters.lookup_proposed_tokens_total.get());
+    assert_eq!(counters.invariant_violations_total.get() + counters.step_failures_total.get(), 0);
+}
+
+#[tokio::test]
 async fn adapters_mix_in_a_batch_without_touching_each_other() {
     let weights = Weights::open(&fixture("qwen3")).unwrap();
     let engine = engine(&weights, KvBudget::Bytes(1 << 20), EngineConfig::default());

@@ -118,6 +118,7 @@ fn chat(model: &str, stream: bool) -> String {
 
 /// Returns the ID of the request whose span contains a log line.
 fn request_of(line: &Value) -> Option<&str> {
+    assert!(line["span"].is_null(), "a span stands in the line twice: {line}");
     let spans = line["spans"].as_array()?;
     spans.iter().find(|span| span["name"] == "request")?["id"].as_str()
 }

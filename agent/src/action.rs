@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use waymark_index::{Mode, Passage, TripleHit};
 
+use super::tool_call::ToolCallText;
+
 /// Action of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -16,6 +18,13 @@ pub enum Action {
         /// The answer, stripped.
         text: String,
     },
+    /// A call of a client's tool, which ends the episode.
+    Call {
+        /// Name of the tool.
+        name: String,
+        /// Arguments: a JSON object as text.
+        arguments: String,
+    },
     /// A refusal to answer, which ends the episode.
     Refuse {
         /// The stripped explanation; may be empty.
@@ -28,7 +37,7 @@ pub enum Action {
 impl Action {
     /// Returns `true` if the action ends the episode in every loop.
     pub fn ends(&self) -> bool {
-        matches!(self, Action::Answer { .. } | Action::Refuse { .. })
+        matches!(self, Action::Answer { .. } | Action::Call { .. } | Action::Refuse { .. })
     }
 
     /// Returns the search that the action asks for, if any.
@@ -45,6 +54,12 @@ impl Action {
             Action::Answer { text } | Action::Refuse { text } => Some(text),
             _ => None,
         }
+    }
+}
+
+impl From<ToolCallText> for Action {
+    fn from(ToolCallText { name, arguments }: ToolCallText) -> Action {
+        Action::Call { name, arguments }
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct AnswerFormat {
     pub(super) turn: Arc<dyn Constraint>,
     /// Constraint of the text after the tag that opens an answer.
     pub(super) answer: Arc<dyn Constraint>,
+    /// Constraint of a turn in which an answer may begin. `None` if the whole turn is the answer.
+    pub(super) opening: Option<AnswerOpening>,
     /// Tag that ends an answer; empty if the turn does.
     close: &'static str,
 }
@@ -56,33 +58,46 @@ impl AnswerFormat {
         eos: &[u32],
     ) -> Result<AnswerFormat, GrammarError> {
         let rule: Arc<dyn Constraint> = Arc::new(vocabulary.compile(json)?);
-        let Some(AnswerTags { opens, ends, close }) = around else {
-            return Ok(AnswerFormat::whole(rule));
-        };
-        if let Json::Schema(schema) = json
-            && ends.is_some()
-            && prescribes_angle_bracket(schema)
-        {
-            return Err(GrammarError::Schema(UNSUPPORTED_TEXT.to_owned()));
+        if let Json::Schema(schema) = json {
+            check_between(schema, around.as_ref())?;
         }
+        Ok(AnswerFormat::between(rule, around, eos))
+    }
+
+    /// Creates the constraints of answers that follow `rule`.
+    pub(super) fn between(rule: Arc<dyn Constraint>, around: Option<AnswerTags>, eos: &[u32]) -> AnswerFormat {
+        let Some(AnswerTags { opens, ends, close }) = around else { return AnswerFormat::whole(rule) };
         // An answer without a closing tag ends as plain JSON does: with the turn.
         let answer: Arc<dyn Constraint> = match ends {
             None => rule,
             Some(ends) => Arc::new(AnswerClosing::new(rule, ends, eos.to_vec())),
         };
-        let turn: Arc<dyn Constraint> = Arc::new(AnswerOpening::new(opens, Arc::clone(&answer)));
-        Ok(AnswerFormat { turn, answer, close })
+        let opening = AnswerOpening::new(opens, Arc::clone(&answer));
+        let turn: Arc<dyn Constraint> = Arc::new(opening.clone());
+        AnswerFormat { turn, answer, opening: Some(opening), close }
     }
 
     /// Creates the constraints of turns that follow `rule` as a whole.
     pub(super) fn whole(rule: Arc<dyn Constraint>) -> AnswerFormat {
-        AnswerFormat { turn: Arc::clone(&rule), answer: rule, close: "" }
+        AnswerFormat { turn: Arc::clone(&rule), answer: rule, opening: None, close: "" }
     }
 
     /// Returns `true` if a text closed by `close` is an answer.
     pub(super) fn ends(&self, close: &str) -> bool {
         self.close == close
     }
+}
+
+/// Checks that text that follows a schema can stand in an answer between tags.
+///
+/// # Errors
+/// [`GrammarError::Schema`] if it prescribes a text that cannot.
+pub(super) fn check_between(schema: &Value, around: Option<&AnswerTags>) -> Result<(), GrammarError> {
+    let closed = around.is_some_and(|tags| tags.ends.is_some());
+    if closed && prescribes_angle_bracket(schema) {
+        return Err(GrammarError::Schema(UNSUPPORTED_TEXT.to_owned()));
+    }
+    Ok(())
 }
 
 /// Returns `true` if a schema prescribes a text with `<`. Such a text cannot be escaped, and inside tags that character

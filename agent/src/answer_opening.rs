@@ -103,15 +103,23 @@ fn mask(tag: &OpeningMark, state: usize, tokens: &TokenBytes) -> Option<TokenMas
     })
 }
 
-impl Constraint for AnswerOpening {
-    fn begin(&self) -> Box<dyn ConstraintState> {
+impl AnswerOpening {
+    /// Returns the state at the beginning of a turn.
+    pub(super) fn progress(&self) -> OpeningProgress {
         let frees = vec![0; self.0.marks.frees.len()];
-        Box::new(OpeningProgress { rule: Arc::clone(&self.0), at: OpeningState::Before { opens: 0, frees } })
+        OpeningProgress { rule: Arc::clone(&self.0), at: OpeningState::Before { opens: 0, frees } }
     }
 }
 
+impl Constraint for AnswerOpening {
+    fn begin(&self) -> Box<dyn ConstraintState> {
+        Box::new(self.progress())
+    }
+}
+
+/// State of an [`AnswerOpening`].
 #[derive(Debug)]
-struct OpeningProgress {
+pub(super) struct OpeningProgress {
     rule: Arc<OpeningRule>,
     at: OpeningState,
 }
@@ -125,6 +133,13 @@ enum OpeningState {
     },
     Inside(Box<dyn ConstraintState>),
     Free,
+}
+
+impl OpeningProgress {
+    /// Returns `true` if the answer has begun.
+    pub(super) fn is_inside(&self) -> bool {
+        matches!(self.at, OpeningState::Inside(_))
+    }
 }
 
 impl ConstraintState for OpeningProgress {

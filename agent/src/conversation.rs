@@ -53,11 +53,12 @@ impl ConversationMessage {
     }
 }
 
-/// A question with the chat that led to it.
+/// A chat with the question in it that is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversation {
-    history: Vec<ConversationMessage>,
-    last: ConversationMessage,
+    messages: Vec<ConversationMessage>,
+    /// Index of the question.
+    asked: usize,
     /// Shared, since several answers may be generated for one conversation.
     tools: Arc<[Tool]>,
 }
@@ -65,23 +66,28 @@ pub struct Conversation {
 impl Conversation {
     /// Creates a conversation from a question without a history.
     pub fn new(question: impl Into<String>) -> Conversation {
-        let last = ConversationMessage::new(Role::User, question);
-        Conversation { history: Vec::new(), last, tools: Arc::default() }
+        let messages = vec![ConversationMessage::new(Role::User, question)];
+        Conversation { messages, asked: 0, tools: Arc::default() }
     }
 
-    /// Creates a conversation from a chat. Its last message, from the user or a tool, is the question; earlier messages
-    /// are kept as they are.
+    /// Creates a conversation from a chat. Its question is the last message of the user; calls and their results may
+    /// follow. A chat in which the user says nothing asks with the result at its end. Messages are kept as they are.
     ///
     /// # Errors
-    /// [`AgentError::Conversation`] when the last message has another role, or is the user's and blank.
-    pub fn from_messages(mut messages: Vec<ConversationMessage>) -> Result<Conversation, AgentError> {
-        let last = messages.pop().ok_or(AgentError::Conversation("at least one message is required"))?;
+    /// [`AgentError::Conversation`] when the last message is neither the user's nor a tool's, or is the user's and
+    /// blank.
+    pub fn from_messages(messages: Vec<ConversationMessage>) -> Result<Conversation, AgentError> {
+        let last = messages.last().ok_or(AgentError::Conversation("at least one message is required"))?;
+        let by_user = |message: &ConversationMessage| message.role == Role::User;
         match last.role {
             Role::System | Role::Assistant => {
                 Err(AgentError::Conversation("the last message must have the role user or tool"))
             }
             Role::User if last.content.trim().is_empty() => Err(AgentError::Conversation("the last message is empty")),
-            Role::User | Role::Tool => Ok(Conversation { history: messages, last, tools: Arc::default() }),
+            Role::User | Role::Tool => {
+                let asked = messages.iter().rposition(by_user).unwrap_or(messages.len() - 1);
+                Ok(Conversation { messages, asked, tools: Arc::default() })
+            }
         }
     }
 
@@ -91,24 +97,24 @@ impl Conversation {
         Conversation { tools: tools.into(), ..self }
     }
 
-    /// Returns the question; after a call, its result.
+    /// Returns the question.
     pub fn question(&self) -> &str {
-        &self.last.content
+        &self.messages[self.asked].content
     }
 
     /// Returns the question, dropping the rest.
-    pub fn into_question(self) -> String {
-        self.last.content
+    pub fn into_question(mut self) -> String {
+        self.messages.swap_remove(self.asked).content
     }
 
-    /// Returns the earlier messages, oldest first.
-    pub fn history(&self) -> &[ConversationMessage] {
-        &self.history
+    /// Returns all messages, oldest first.
+    pub fn messages(&self) -> &[ConversationMessage] {
+        &self.messages
     }
 
-    /// Returns the message to answer.
-    pub fn last(&self) -> &ConversationMessage {
-        &self.last
+    /// Returns the calls and results after the question. Empty if the question is the last message.
+    pub fn after_question(&self) -> &[ConversationMessage] {
+        &self.messages[self.asked + 1..]
     }
 
     /// Returns the tools that may be called.
@@ -119,7 +125,7 @@ impl Conversation {
     /// Returns `true` if tools may be called, or were called before.
     pub fn has_tools(&self) -> bool {
         let said = |message: &ConversationMessage| message.role == Role::Tool || !message.calls.is_empty();
-        !self.tools.is_empty() || said(&self.last) || self.history.iter().any(said)
+        !self.tools.is_empty() || self.messages.iter().any(said)
     }
 
     /// Returns the size of all texts, in bytes: messages, calls, and descriptions of tools.
@@ -129,14 +135,21 @@ impl Conversation {
         let message =
             |message: &ConversationMessage| message.content.len() + message.calls.iter().map(call).sum::<usize>();
         let tools = self.tools.iter().map(|tool| serde_json::to_vec(tool).map_or(0, |json| json.len()));
-        self.history.iter().chain([&self.last]).map(message).sum::<usize>() + tools.sum::<usize>()
+        self.messages.iter().map(message).sum::<usize>() + tools.sum::<usize>()
     }
 
     /// Returns the whole chat, with `content` in place of the question.
-    pub fn with_last(&self, content: String) -> Vec<ConversationMessage> {
-        let mut messages = self.history.clone();
-        messages.push(ConversationMessage { content, ..self.last.clone() });
+    pub fn with_question(&self, content: String) -> Vec<ConversationMessage> {
+        let mut messages = self.messages.clone();
+        messages[self.asked].content = content;
         messages
+    }
+
+    /// Returns the same chat without tools, in other words: `messages` are its messages as they are written then, after
+    /// at most a new first one.
+    pub(super) fn reworded(&self, messages: Vec<ConversationMessage>) -> Conversation {
+        let asked = self.asked + messages.len().saturating_sub(self.messages.len());
+        Conversation { messages, asked, tools: Arc::default() }
     }
 }
 
@@ -155,8 +168,8 @@ mod tests {
         ];
         let conversation = Conversation::from_messages(chat.clone()).unwrap();
         assert_eq!(conversation.question(), "When?");
-        assert_eq!(conversation.history(), &chat[..3]);
-        let prompted = conversation.with_last("Q: When?".into());
+        assert_eq!((conversation.messages(), conversation.after_question()), (&chat[..], &chat[4..]));
+        let prompted = conversation.with_question("Q: When?".into());
         assert_eq!(prompted[..3], chat[..3]);
         assert_eq!(prompted[3].content, "Q: When?");
         assert_eq!(conversation.bytes(), "Be short.Who wrote Faust?GoetheWhen?".len());
@@ -174,13 +187,16 @@ mod tests {
     }
 
     #[test]
-    fn a_tools_result_is_answered_as_a_question_is() {
+    fn a_question_stays_one_after_calls_and_their_results() {
         let call = ToolCall { name: "look".to_owned(), arguments: serde_json::Map::new() };
         let called = ConversationMessage { calls: vec![call], ..ConversationMessage::new(Role::Assistant, "") };
         let chat =
             vec![ConversationMessage::new(Role::User, "Look."), called, ConversationMessage::new(Role::Tool, "")];
         let conversation = Conversation::from_messages(chat.clone()).unwrap();
-        assert_eq!(conversation.with_last(String::new()), chat);
+        assert_eq!((conversation.question(), conversation.after_question()), ("Look.", &chat[1..]));
+        assert_eq!(conversation.with_question("Look.".into()), chat);
         assert!(conversation.has_tools() && !Conversation::new("Look.").has_tools());
+        let bare = Conversation::from_messages(chat[1..].to_vec()).unwrap();
+        assert_eq!((bare.question(), bare.after_question().len()), ("", 0), "nobody asked");
     }
 }

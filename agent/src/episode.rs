@@ -7,13 +7,12 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 use waymark_engine::{Engine, Priority, RequestId, SessionOptions};
 use waymark_index::{Evidence, Mode, Query};
-use waymark_models::chat::Tool;
-use waymark_models::grammar::Json;
 
 use super::AgentError;
-use super::answer_format::AnswerFormat;
 use super::budget::Budget;
+use super::continued_episode::ContinuedEpisode;
 use super::conversation::Conversation;
+use super::episode_forms::EpisodeForms;
 use super::episode_limits::{check_turns, reserved_tokens, truncate_prompt};
 use super::excluded_passages::ExcludedPassages;
 use super::generator::SessionSource;
@@ -27,7 +26,6 @@ use super::retrieval::Retrieval;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
 use super::segment::{SegmentKind, Tag, Tags};
-use super::tool_constraint::ToolConstraint;
 use super::trajectory::PartialTrajectory;
 
 /// An episode that is ready to run: its options are checked and its prompt is encoded, but nothing was computed yet.
@@ -55,13 +53,16 @@ pub(super) struct EpisodeSettings {
     pub(super) sampling: Sampling,
     pub(super) seed: u64,
     pub(super) stop: Vec<String>,
-    /// Names of the tools whose call ends the answer.
+    /// Names of the tools whose call in the answer ends it.
     pub(super) one_call: Vec<String>,
     pub(super) guided: bool,
     /// Beginning of the first query, written for the policy.
     pub(super) first_query: Option<ModePrefix>,
     pub(super) logprobs: Option<usize>,
-    pub(super) shape: Option<AnswerFormat>,
+    /// Formats of the answer and of tool calls.
+    pub(super) forms: EpisodeForms,
+    /// Episode that this one continues.
+    pub(super) continues: Option<Arc<ContinuedEpisode>>,
     /// Opening tag of the thought in which the prompt ends and the first turn begins.
     pub(super) opened: Option<&'static str>,
     /// If `true`, the final event contains citations. They are computed after the episode's time has stopped and its
@@ -125,14 +126,14 @@ impl<S: SessionSource> Episode<S> {
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
         let guided = guided(policy, options.guided)?;
         let first_query = options.mode_prefix(policy, guided)?;
-        let mut prompt = match options.prompt {
-            Some(ids) => ids,
+        let mut prompt = match &options.prompt {
+            Some(ids) => ids.clone(),
             None => {
                 // The training variant shortens a long prompt instead of refusing it.
                 if !policy.variant.is_training() {
                     runtime.check_bytes(question.bytes())?;
                 }
-                runtime.encode_with_tools(&policy.protocol.prompt(&question, guided), question.tools())?
+                prompt(runtime, policy, &question, options.continues.as_deref(), guided)?
             }
         };
         let context = budget.context_tokens.min(runtime.engine.limit());
@@ -149,14 +150,10 @@ impl<S: SessionSource> Episode<S> {
             }
             LoopVariant::Serving | LoopVariant::Evaluation => context,
         };
-        let shape = match &options.json {
-            Some(json) => Some(shape(runtime, policy, json)?),
-            None if options.calls.is_empty() => None,
-            None => Some(call(runtime, question.tools(), &options.calls)?),
-        };
+        let forms = EpisodeForms::new(runtime, policy, &question, &options, guided)?;
         let tags = policy.protocol.tags();
         // JSON or a call must begin at once if it is the whole turn, even if the template has opened a thought.
-        let whole = shape.is_some() && tags.outside == SegmentKind::Answer;
+        let whole = forms.answer.is_some() && tags.outside == SegmentKind::Answer;
         let opened = if whole { None } else { opened(runtime, tags, &prompt) };
         let settings = EpisodeSettings {
             id: options.id.unwrap_or_else(new_id),
@@ -167,11 +164,12 @@ impl<S: SessionSource> Episode<S> {
             sampling,
             seed: options.seed,
             stop: options.stop,
-            one_call: options.one_call,
+            one_call: if policy.protocol.calls() { options.one_call } else { Vec::new() },
             guided,
             first_query,
             logprobs: options.logprobs,
-            shape,
+            forms,
+            continues: options.continues,
             opened,
             cites: options.cites,
             evidence_bytes: options.evidence_bytes.unwrap_or(usize::MAX),
@@ -227,6 +225,25 @@ impl<S: SessionSource> Episode<S> {
     }
 }
 
+/// Encodes the prompt of a conversation: behind the tokens of the episode that it continues, if the template lets one be
+/// continued.
+fn prompt<S: SessionSource>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    conversation: &Conversation,
+    continues: Option<&ContinuedEpisode>,
+    guided: bool,
+) -> Result<Vec<u32>, AgentError> {
+    let continued = continues.and_then(|earlier| {
+        let more = runtime.encode_after_reply(&earlier.messages).ok()?;
+        Some([earlier.tokens.as_slice(), &more].concat())
+    });
+    match continued {
+        Some(ids) => Ok(ids),
+        None => runtime.encode_conversation(&*policy.protocol, conversation, guided),
+    }
+}
+
 fn new_id() -> String {
     Uuid::now_v7().simple().to_string()
 }
@@ -241,19 +258,6 @@ fn opened<S: SessionSource>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -
     let end = runtime.tokenizer.decode(&reply[reply.len().saturating_sub(END)..]);
     let opens = |tag: &&Tag| tag.kind == SegmentKind::Think && end.trim_end().ends_with(tag.open);
     tags.pairs.iter().find(opens).map(|tag| tag.open)
-}
-
-/// Returns the constraints of answers that must be `json`.
-fn shape<S: SessionSource>(runtime: &Runtime<S>, policy: &Policy, json: &Json) -> Result<AnswerFormat, AgentError> {
-    let around = runtime.around(&*policy.protocol);
-    Ok(AnswerFormat::new(json, around, runtime.vocabulary()?, &runtime.eos)?)
-}
-
-/// Returns the constraints of replies that must be a call of one of the tools with these names.
-fn call<S: SessionSource>(runtime: &Runtime<S>, tools: &[Tool], names: &[String]) -> Result<AnswerFormat, AgentError> {
-    let wanted = tools.iter().filter(|tool| names.contains(&tool.name));
-    let rule = ToolConstraint::new(wanted, runtime.vocabulary()?, runtime.tokenizer.table(), &runtime.eos)?;
-    Ok(AnswerFormat::whole(Arc::new(rule)))
 }
 
 /// Decides whether the episode is guided. The training loop never is, as it reproduces the reference's.

@@ -68,6 +68,16 @@ pub enum Event {
         /// The text; never empty.
         text: String,
     },
+    /// The policy calls a client's tool, which ends the episode. Policies that do not search write their calls in the
+    /// answer.
+    ToolCall {
+        /// Number of the turn.
+        turn: usize,
+        /// Name of the tool.
+        name: String,
+        /// Arguments: a JSON object as text.
+        arguments: String,
+    },
     /// A delta of text outside every known tag.
     Text {
         /// Number of the turn.
@@ -205,6 +215,7 @@ impl Event {
             Event::Query { .. } => "query",
             Event::Answer { .. } => "answer",
             Event::Refusal { .. } => "refusal",
+            Event::ToolCall { .. } => "tool_call",
             Event::Text { .. } => "text",
             Event::SearchStarted { .. } => "search_started",
             Event::SearchFinished { .. } => "search_finished",
@@ -235,6 +246,7 @@ impl Event {
             | Event::Query { .. }
             | Event::Answer { .. }
             | Event::Refusal { .. }
+            | Event::ToolCall { .. }
             | Event::Text { .. }
             | Event::Finished { .. }
             | Event::Failed { .. } => false,
@@ -247,6 +259,7 @@ impl Event {
     pub fn remark(&self) -> Option<(&'static str, String)> {
         match self {
             Event::Refusal { text } => Some(("refused", text.clone())),
+            Event::ToolCall { name, arguments, .. } => Some(("call", format!("{name} {arguments}"))),
             Event::Withdrawn { query, .. } => Some(("back", format!("withdraws the search for {query}"))),
             Event::Invalid { .. } => Some(("invalid", "the turn is not a valid action of the protocol".to_owned())),
             Event::Resumed { reason, .. } => {
@@ -292,4 +305,6 @@ pub enum EpisodeEnd {
     Time,
     /// The policy refused to answer, and its refusal is complete.
     Refused,
+    /// The policy called a client's tool in place of an answer.
+    Called,
 }

@@ -81,7 +81,7 @@ impl Protocol for EvoRag {
         let question = conversation.question();
         let instruction =
             if guided { tag::without_example(INSTRUCTION, QUERY, "", question) } else { INSTRUCTION.into() };
-        ProtocolPrompt::Chat(conversation.with_last(format!("{instruction}{question}\n")))
+        ProtocolPrompt::Chat(conversation.with_question(format!("{instruction}{question}\n")))
     }
 
     fn tags(&self) -> &'static Tags {

@@ -27,14 +27,14 @@ const FACTS: usize = 32;
 
 /// IDs of the excluded passages; empty for most episodes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ExcludedPassages(HashSet<String>);
+pub struct ExcludedPassages(HashSet<String>);
 
 impl ExcludedPassages {
     /// Excludes the passages with these IDs. Unknown IDs have no effect.
     ///
     /// # Errors
     /// [`AgentError::Option`] when there are more than [`MAX_WITHOUT`].
-    pub(super) fn new(ids: &[String]) -> Result<ExcludedPassages, AgentError> {
+    pub fn new(ids: &[String]) -> Result<ExcludedPassages, AgentError> {
         let ids: HashSet<String> = ids.iter().cloned().collect();
         if ids.len() > MAX_WITHOUT {
             return Err(AgentError::Option { field: "without", reason: "must have at most 64 passages" });
@@ -43,7 +43,7 @@ impl ExcludedPassages {
     }
 
     /// Extends a query by as many results as may be removed from them.
-    pub(super) fn widen(&self, wanted: Query) -> Query {
+    pub fn widen(&self, wanted: Query) -> Query {
         let more = self.0.len();
         // The facts of a hypergraph come in groups around a few entities, most of them from the same passages.
         let facts = if wanted.mode == Mode::Hypergraph { more * FACTS } else { more };
@@ -52,7 +52,7 @@ impl ExcludedPassages {
 
     /// Removes the excluded passages from the result of a [widened](Self::widen) search, and truncates the rest to what
     /// `wanted` asks for. The search's explanation is dropped, because it mentions excluded passages too.
-    pub(super) fn narrow(&self, found: Evidence, wanted: &SearchOptions) -> Evidence {
+    pub fn narrow(&self, found: Evidence, wanted: &SearchOptions) -> Evidence {
         if self.0.is_empty() {
             return found;
         }

@@ -41,6 +41,10 @@ const LEFT_OVER: &[&str] = &["", "<", "\"", "\".", "\",", ".", ";", "></", ">>\"
 /// Maximum number of characters of evidence shown per search.
 const SEEN: usize = 1024;
 
+/// The same in [`Format::Training`]: room for ten triples and three passages (§4.3.3, Text3+Graph10), of which the
+/// evaluation's limit cuts most.
+const SEEN_IN_TRAINING: usize = 4096;
+
 /// Tags of the protocol. The prompt ends inside a thought, and a search interrupts it.
 static TAGS: Tags = Tags {
     outside: SegmentKind::Text,
@@ -73,7 +77,7 @@ impl Protocol for GraphragR1 {
         let question = conversation.question();
         let mut text =
             if guided { tag::without_example(INSTRUCTION, EXAMPLE, ANSWER, question) } else { INSTRUCTION.into() };
-        for message in conversation.history() {
+        for message in conversation.messages() {
             let (before, after) = match message.role {
                 Role::System => ("\n", ""),
                 Role::User => ("\nUser:", "Assistant: "),
@@ -81,7 +85,7 @@ impl Protocol for GraphragR1 {
             };
             text.extend([before, &message.content, after]);
         }
-        ProtocolPrompt::Raw(format!("{text}\nUser:{question}Assistant: <think>"))
+        ProtocolPrompt::Raw(format!("{text}<think>"))
     }
 
     fn tags(&self) -> &'static Tags {
@@ -101,16 +105,20 @@ impl Protocol for GraphragR1 {
     }
 
     /// Writes triples and passages between the tags of documents. An invalid turn gets no observation, which ends the
-    /// episode.
-    fn observation(&self, outcome: &ActionOutcome<'_>, _format: Format) -> Vec<Injected> {
+    /// episode. [`Format::Evaluation`] cuts them as `Evaluator.py` does.
+    fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
         let body = match outcome {
             ActionOutcome::Failed(reason) => format!("The search gave no result: {reason}."),
             ActionOutcome::Evidence(seen) => block(seen),
             _ => return Vec::new(),
         };
+        let seen = match format {
+            Format::Evaluation => SEEN,
+            Format::Training => SEEN_IN_TRAINING,
+        };
         vec![
             Injected::frame(format!("{}\n", DOCUMENTS.0)),
-            Injected::retrieved(body.chars().take(SEEN).collect::<String>()),
+            Injected::retrieved(body.chars().take(seen).collect::<String>()),
             Injected::frame(format!("{}\n\n", DOCUMENTS.1)),
         ]
     }
@@ -262,6 +270,9 @@ mod tests {
             assert_eq!(parts[2].text(), "<|end_of_documents|>\n\n");
             parts[1].text().to_owned()
         };
+        let seen = FoundEvidence { mode: Mode::Triples, passages: &passages, triples: &triples };
+        let parts = GraphragR1.observation(&ActionOutcome::Evidence(seen), Format::Training);
+        assert!(parts[1].text().ends_with(&"\u{e9}".repeat(2000)), "both passages are whole");
         let whole = body(Mode::Triples, &triples);
         let start = "(1) { goethe wrote faust }\n(2) { marlowe wrote faust }\nFaust\nA tragedy.\nGoethe\n\u{e9}";
         assert!(whole.starts_with(start), "{whole}");

@@ -2,6 +2,8 @@
 
 use waymark_index::Mode;
 
+use super::tool_call::OPEN;
+
 /// Actions allowed in the next turn.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AllowedActions {
@@ -99,6 +101,21 @@ impl Guide {
         self
     }
 
+    /// Adds a tool call as an alternative to the first choice of the turn.
+    #[must_use]
+    pub(super) fn with_call(mut self) -> Guide {
+        let place = self.states.len();
+        let choice = self.states.iter_mut().find_map(|state| match state {
+            GuideState::Choose { branches } => Some(branches),
+            _ => None,
+        });
+        if let Some(branches) = choice {
+            branches.push((OPEN.to_owned(), place));
+            self.states.push(GuideState::Call);
+        }
+        self
+    }
+
     /// Returns the maximum number of forced tokens in one turn, given a function for the length of a text.
     pub fn frame(&self, length: impl Fn(&str) -> usize) -> usize {
         let of = |state: &GuideState| match state {
@@ -106,7 +123,7 @@ impl Guide {
             // One token more, because a branch that begins another one gets a space.
             GuideState::Choose { branches } => branches.iter().map(|(text, _)| length(text) + 1).max().unwrap_or(0),
             GuideState::Free { close, .. } => length(close),
-            GuideState::End => 0,
+            GuideState::Call | GuideState::End => 0,
         };
         self.states.iter().map(of).sum()
     }
@@ -141,6 +158,8 @@ pub enum GuideState {
         /// State after the closing text.
         next: usize,
     },
+    /// Lets the policy write the rest of a tool call, whose opening tag is written. It ends the turn.
+    Call,
     /// Ends the turn.
     End,
 }

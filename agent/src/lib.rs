@@ -3,7 +3,7 @@
 //! | modules | content |
 //! |---|---|
 //! | `protocol`, `training_protocol`, `action`, `segment`, `tag`, `json_query`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | protocols: the prompt, the actions of a turn, and the observations |
-//! | `policy`, `policy_file`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
+//! | `policy`, `policy_file`, `policy_family`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
 //! | `conversation`, `runtime`, `text_codec`, `speaker`, `episode`, `episode_limits`, `run`, `observation` | the loop |
 //! | `guide`, `token_bans` | the loop for policies that were never trained in it |
 //! | `answer_format`, `answer_opening`, `answer_closing`, `tool_constraint` | answers that must be JSON, or a tool call |
@@ -23,8 +23,10 @@ mod answer_opening;
 mod budget;
 pub mod citation;
 mod content_hash;
+mod continued_episode;
 mod conversation;
 mod episode;
+mod episode_forms;
 mod episode_limits;
 mod error;
 mod event;
@@ -46,6 +48,7 @@ mod options;
 pub mod path_router;
 mod plain;
 mod policy;
+mod policy_family;
 mod policy_file;
 mod policy_loading;
 mod protocol;
@@ -70,21 +73,25 @@ mod token_bans;
 mod token_logprob;
 pub mod tool_call;
 mod tool_constraint;
+mod tool_prompt;
 mod training_protocol;
 mod trajectory;
+mod turn_calls;
+mod turn_openings;
 mod turn_reader;
 mod usage;
 mod verbatim;
 
 pub use action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 pub use budget::{Budget, BudgetLimit};
+pub use continued_episode::ContinuedEpisode;
 pub use conversation::{Conversation, ConversationMessage, Role};
 pub use episode::Episode;
 pub use error::AgentError;
 pub use event::{Cited, EpisodeEnd, Event};
 pub use evidence_header::EvidenceHeader;
 pub use evo_rag::EvoRag;
-pub use excluded_passages::MAX_WITHOUT;
+pub use excluded_passages::{ExcludedPassages, MAX_WITHOUT};
 pub use generator::{Generator, Resumption, SessionSource, Steps};
 pub use graphrag_r1::GraphragR1;
 pub use guide::{AllowedActions, Guide, GuideState};
@@ -94,6 +101,7 @@ pub use options::EpisodeOptions;
 pub use path_router::PathRouter;
 pub use plain::Plain;
 pub use policy::Policy;
+pub use policy_family::family_members;
 pub use protocol::{Injected, ModePrefix, Protocol, ProtocolPrompt, ReadingRule};
 pub use replay::ReplayedEpisode;
 pub use retrieval::{Format, Retrieval};

@@ -1,11 +1,15 @@
 //! Options of an episode, set by a request.
 
+use std::sync::Arc;
+
 use waymark_engine::{Priority, RequestId};
 use waymark_index::{Mode, SearchOptions};
 use waymark_models::grammar::Json;
 
 use super::AgentError;
 use super::budget::Budget;
+use super::continued_episode::ContinuedEpisode;
+use super::conversation::Conversation;
 use super::policy::{Policy, check_mode};
 use super::protocol::ModePrefix;
 use super::retrieval::Retrieval;
@@ -56,6 +60,12 @@ pub struct EpisodeOptions {
     pub calls: Vec<String>,
     /// Names of the tools whose first call ends the answer, which need not contain one. Empty lets no call end it.
     pub one_call: Vec<String>,
+    /// Names of the tools whose calls follow their parameters where the policy chooses to make them. Calls of other tools
+    /// have any object as arguments. Without effect if `calls` names tools.
+    pub strict: Vec<String>,
+    /// Earlier episode that goes on with the results of its call, if its tokens are known. The conversation holds its
+    /// messages all the same.
+    pub continues: Option<Arc<ContinuedEpisode>>,
     /// Token ids of the prompt, instead of the protocol's rendering of the conversation.
     pub prompt: Option<Vec<u32>>,
     /// Salt of the prefix cache, which separates tenants.
@@ -71,6 +81,12 @@ pub struct EpisodeOptions {
 }
 
 impl EpisodeOptions {
+    /// Returns `true` if an episode of `policy` compiles grammars, which may take seconds.
+    pub fn compiles(&self, policy: &Policy, conversation: &Conversation) -> bool {
+        let guided = self.guided.unwrap_or(policy.guided) && !conversation.tools().is_empty();
+        self.json.is_some() || !self.calls.is_empty() || !self.strict.is_empty() || guided
+    }
+
     /// Returns the policy's limits, tightened by the options.
     pub(super) fn budget(&self, policy: &Policy) -> Result<Budget, AgentError> {
         let own = policy.budget;
@@ -127,8 +143,6 @@ fn refusal(option: &str, reason: &str) -> AgentError {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::sync::Arc;
-
     use waymark_index::{Condition, GraphVariant, MAX_K, Ranking};
 
     use super::*;

@@ -85,7 +85,7 @@ impl Protocol for PathRouter {
 
     /// Ignores `guided`, because the prompt has no examples to copy.
     fn prompt(&self, conversation: &Conversation, _guided: bool) -> ProtocolPrompt {
-        ProtocolPrompt::Chat(conversation.with_last(format!("{INSTRUCTION}{}", conversation.question())))
+        ProtocolPrompt::Chat(conversation.with_question(format!("{INSTRUCTION}{}", conversation.question())))
     }
 
     fn tags(&self) -> &'static Tags {

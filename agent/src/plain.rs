@@ -31,7 +31,7 @@ impl Protocol for Plain {
     }
 
     fn prompt(&self, conversation: &Conversation, _guided: bool) -> ProtocolPrompt {
-        ProtocolPrompt::Chat(conversation.with_last(conversation.question().to_owned()))
+        ProtocolPrompt::Chat(conversation.with_question(conversation.question().to_owned()))
     }
 
     fn tags(&self) -> &'static Tags {

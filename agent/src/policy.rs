@@ -36,6 +36,8 @@ pub struct Policy {
     /// Its adapter in the engine. The adapter stays loaded as long as a clone of the policy exists. `None` before
     /// loading, and without an adapter.
     pub lease: Option<Lease>,
+    /// Name of the index that it searches. `None` searches the server's default index.
+    pub index: Option<String>,
     /// Limits of its episodes.
     pub budget: Budget,
     /// Retrieval settings.
@@ -69,6 +71,7 @@ impl Policy {
             adapter_dir: None,
             content_hash: None,
             lease: None,
+            index: None,
             budget: protocol.budget(),
             retrieval: protocol.retrieval(),
             sampling: default_sampling(&*protocol),

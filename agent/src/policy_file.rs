@@ -9,6 +9,7 @@ use super::AgentError;
 use super::budget::Budget;
 use super::loop_variant::LoopVariant;
 use super::policy::{Policy, default_sampling};
+use super::policy_family::member_dir;
 use super::protocol::Protocol;
 use super::protocol_registry::protocol;
 use super::retrieval::{Retrieval, RetrievalFields};
@@ -26,6 +27,7 @@ struct PolicyFile {
     base: Option<String>,
     base_id: Option<String>,
     adapter: Option<PathBuf>,
+    index: Option<String>,
     #[serde(default)]
     variant: LoopVariant,
     #[serde(default)]
@@ -38,8 +40,8 @@ struct PolicyFile {
 }
 
 impl Policy {
-    /// Reads a policy directory. Unless the file names another place, an `adapter_config.json` beside `policy.toml`
-    /// belongs to the policy's adapter.
+    /// Reads a policy directory, or that of the recommended policy of a family. Unless the file names another place, an
+    /// `adapter_config.json` beside `policy.toml` belongs to the policy's adapter.
     ///
     /// # Errors
     /// [`AgentError::Policy`] with the path of the file and, where possible, the line.
@@ -49,6 +51,7 @@ impl Policy {
 
     /// Reads a policy directory and returns the text of its file as well; see [`open`](Self::open).
     pub(super) fn read(dir: &Path) -> Result<(Policy, String), AgentError> {
+        let dir = &member_dir(dir)?;
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path)
             .map_err(|error| AgentError::Policy { path: path.clone(), reason: error.to_string() })?;
@@ -95,6 +98,7 @@ impl Policy {
             adapter_dir: file.adapter,
             content_hash: None,
             lease: None,
+            index: file.index,
             budget,
             retrieval,
             sampling,

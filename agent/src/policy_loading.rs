@@ -7,7 +7,18 @@ use super::content_hash::{check_adapter_below, check_below, content_hash};
 use super::generator::SessionSource;
 use super::loaded_base::LoadedBase;
 use super::policy::Policy;
+use super::policy_family::{FAMILY, member_dir};
 use super::policy_file::FILE;
+
+/// Checks that the file of a policy, and that of its family if it has one, are below `root`.
+fn check_file_below(root: &Path, dir: &Path) -> Result<(), AgentError> {
+    let family = dir.join(FAMILY);
+    // A link that leads nowhere counts as present, and is refused.
+    if family.symlink_metadata().is_ok() {
+        check_below(root, &family)?;
+    }
+    check_below(root, &member_dir(dir)?.join(FILE))
+}
 
 impl Policy {
     /// Reads a policy directory and loads its adapter into `engine`, whose base model is `base`.
@@ -31,7 +42,7 @@ impl Policy {
         // An adapter may be large, and its disk slow.
         let read = tokio::task::spawn_blocking(move || -> Result<Policy, AgentError> {
             if let Some(root) = &root {
-                check_below(root, &dir.join(FILE))?;
+                check_file_below(root, &dir)?;
             }
             let (policy, text) = Policy::read(&dir)?;
             if let (Some(root), Some(adapter)) = (&root, &policy.adapter_dir) {

@@ -51,7 +51,7 @@ impl Protocol for RouteRag {
         let question = conversation.question();
         let instruction =
             if guided { tag::without_example(INSTRUCTION, QUERY, ANSWER, question) } else { INSTRUCTION.into() };
-        ProtocolPrompt::Chat(conversation.with_last(format!("{instruction}{question}\n")))
+        ProtocolPrompt::Chat(conversation.with_question(format!("{instruction}{question}\n")))
     }
 
     fn tags(&self) -> &'static Tags {

@@ -4,17 +4,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use waymark_engine::Engine;
+use waymark_models::ModelError;
 use waymark_models::chat::{ChatTemplate, Message, TextSegment, Tool};
 use waymark_models::grammar::{GrammarError, Vocabulary};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
 use super::AgentError;
 use super::answer_format::AnswerTags;
-use super::conversation::ConversationMessage;
+use super::answer_opening::OpeningMarks;
+use super::conversation::{Conversation, ConversationMessage, Role};
 use super::generator::SessionSource;
 use super::protocol::{Protocol, ProtocolPrompt};
 use super::search::Search;
+use super::segment::{SegmentKind, Tag};
 use super::text_codec::{CodecTables, TextCodec};
+use super::tool_call::{CLOSE, OPEN, TOOL_TAGS};
+use super::tool_prompt;
 
 /// A loaded model with its tokenizer, template and index. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -33,6 +38,8 @@ pub struct Runtime<S = Engine> {
     vocabulary: Arc<OnceLock<Result<Vocabulary, GrammarError>>>,
     /// Prepared answer tags by protocol name.
     around: Arc<Mutex<HashMap<&'static str, Option<AnswerTags>>>>,
+    /// Prepared tag that opens a tool call.
+    call_marks: Arc<OnceLock<Arc<OpeningMarks>>>,
 }
 
 impl<S: SessionSource> Runtime<S> {
@@ -47,13 +54,14 @@ impl<S: SessionSource> Runtime<S> {
         let tables = Arc::default();
         let vocabulary = Arc::default();
         let around = Arc::default();
-        Runtime { engine, tokenizer, template, eos, searcher, tables, vocabulary, around }
+        let call_marks = Arc::default();
+        Runtime { engine, tokenizer, template, eos, searcher, tables, vocabulary, around, call_marks }
     }
 
     /// Returns a runtime with another source of tokens for the same model.
     pub fn with_source<T>(self, source: impl FnOnce(S) -> T) -> Runtime<T> {
-        let Runtime { engine, tokenizer, template, eos, searcher, tables, vocabulary, around } = self;
-        Runtime { engine: source(engine), tokenizer, template, eos, searcher, tables, vocabulary, around }
+        let Runtime { engine, tokenizer, template, eos, searcher, tables, vocabulary, around, call_marks } = self;
+        Runtime { engine: source(engine), tokenizer, template, eos, searcher, tables, vocabulary, around, call_marks }
     }
 
     /// Returns the codec of an episode: everything textual, without the engine and the search.
@@ -80,6 +88,13 @@ impl<S: SessionSource> Runtime<S> {
         let mut known = self.around.lock().unwrap_or_else(PoisonError::into_inner);
         let find = || AnswerTags::new(protocol.tags(), &self.tokenizer.table());
         known.entry(protocol.name()).or_insert_with(find).clone()
+    }
+
+    /// Returns the prepared tag that opens a tool call. Computed once.
+    pub(super) fn call_marks(&self) -> Arc<OpeningMarks> {
+        const CALL: Tag = Tag { kind: SegmentKind::Answer, open: OPEN, close: CLOSE };
+        let make = || Arc::new(OpeningMarks::new(&CALL, &TOOL_TAGS, self.tokenizer.table()));
+        Arc::clone(self.call_marks.get_or_init(make))
     }
 
     /// Checks that a text of `bytes` bytes can fit into a sequence: as many tokens as a sequence holds stand for at most
@@ -111,27 +126,64 @@ impl<S: SessionSource> Runtime<S> {
         self.encode_with_tools(prompt, &[])
     }
 
-    /// Encodes a prompt with tools, which the template shows.
+    /// Encodes the prompt of a conversation in a protocol. Tools, calls and results that the prompt has no form for are
+    /// written as plain text.
     ///
     /// # Errors
     /// Same as [`encode`](Self::encode).
-    pub fn encode_with_tools(&self, prompt: &ProtocolPrompt, tools: &[Tool]) -> Result<Vec<u32>, AgentError> {
+    pub fn encode_conversation(
+        &self,
+        protocol: &dyn Protocol,
+        conversation: &Conversation,
+        guided: bool,
+    ) -> Result<Vec<u32>, AgentError> {
+        let prompt = protocol.prompt(conversation, guided);
+        let formless = matches!(prompt, ProtocolPrompt::Raw(_)) || !self.takes_tools();
+        if formless && conversation.has_tools() {
+            return self.encode(&protocol.prompt(&tool_prompt::described(conversation), guided));
+        }
+        self.encode_with_tools(&prompt, conversation.tools())
+    }
+
+    /// Encodes messages that follow a reply, from the text that ends the reply to the beginning of the next one.
+    ///
+    /// # Errors
+    /// [`AgentError::Text`] when the template does not keep its messages apart, or template or tokenizer fail.
+    pub(super) fn encode_after_reply(&self, messages: &[ConversationMessage]) -> Result<Vec<u32>, AgentError> {
+        // A reply short enough to be found again in the rendering.
+        const REPLY: &str = "2";
+        let before = [ConversationMessage::new(Role::User, "1"), ConversationMessage::new(Role::Assistant, REPLY)];
+        let written = |message: &ConversationMessage| tool_prompt::written(message);
+        let rest: Vec<ConversationMessage> =
+            if self.takes_tools() { messages.to_vec() } else { messages.iter().map(written).collect() };
+        let segments = self.segments(&[before.as_slice(), &rest].concat(), &[])?;
+        let reply = segments.iter().position(|segment| !segment.trusted && segment.text == REPLY);
+        let mixed = || ModelError::Template("it does not keep the messages of a conversation apart".to_owned());
+        let reply = reply.ok_or_else(mixed)?;
+        Ok(self.tokenizer.encode_segments(&segments[reply + 1..])?)
+    }
+
+    /// Encodes a prompt with tools, which the template shows.
+    fn encode_with_tools(&self, prompt: &ProtocolPrompt, tools: &[Tool]) -> Result<Vec<u32>, AgentError> {
         let messages = match prompt {
             ProtocolPrompt::Raw(text) => return self.literal(text),
             ProtocolPrompt::Chat(messages) => messages,
         };
+        Ok(self.tokenizer.encode_segments(&self.segments(messages, tools)?)?)
+    }
+
+    fn segments(&self, messages: &[ConversationMessage], tools: &[Tool]) -> Result<Vec<TextSegment>, AgentError> {
         let shown = |message: &ConversationMessage| Message {
             tool_calls: message.calls.clone(),
             ..Message::new(message.role.name(), message.content.as_str())
         };
         let messages: Vec<Message> = messages.iter().map(shown).collect();
-        let segments = match &self.template {
-            Some(template) => template.render_segments_with_tools(&messages, tools, true)?,
+        match &self.template {
+            Some(template) => Ok(template.render_segments_with_tools(&messages, tools, true)?),
             None => {
                 let texts: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
-                vec![TextSegment { text: texts.join("\n"), trusted: false }]
+                Ok(vec![TextSegment { text: texts.join("\n"), trusted: false }])
             }
-        };
-        Ok(self.tokenizer.encode_segments(&segments)?)
+        }
     }
 }

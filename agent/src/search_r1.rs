@@ -41,7 +41,7 @@ impl Protocol for SearchR1 {
         let mark = if question.ends_with('?') { "" } else { "?" };
         let instruction =
             if guided { tag::without_example(INSTRUCTION, QUERY, ANSWER, question) } else { INSTRUCTION.into() };
-        ProtocolPrompt::Chat(conversation.with_last(format!("{instruction}{question}{mark}\n")))
+        ProtocolPrompt::Chat(conversation.with_question(format!("{instruction}{question}{mark}\n")))
     }
 
     fn tags(&self) -> &'static Tags {

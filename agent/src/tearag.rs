@@ -89,7 +89,7 @@ impl Protocol for TeaRag {
 
     fn prompt(&self, conversation: &Conversation, guided: bool) -> ProtocolPrompt {
         let instruction = if guided { GUIDED } else { INSTRUCTION };
-        ProtocolPrompt::Chat(conversation.with_last(format!("{instruction}{}", conversation.question())))
+        ProtocolPrompt::Chat(conversation.with_question(format!("{instruction}{}", conversation.question())))
     }
 
     fn tags(&self) -> &'static Tags {
@@ -165,8 +165,10 @@ impl Protocol for TeaRag {
         Retrieval::with(SearchOptions { mode: Some(Mode::Kag), k: Some(5), ..SearchOptions::default() })
     }
 
+    /// Includes the variants of §5.4: triples before passages, each ranked by itself (TeaRAG-Con, [`Mode::Triples`]),
+    /// facts alone (TeaRAG-G, [`Mode::Hypergraph`]) and chunks alone (TeaRAG-S, [`Mode::Passage`]).
     fn shows(&self) -> &'static [Mode] {
-        &[Mode::Kag, Mode::Passage, Mode::Graph, Mode::Hybrid]
+        &[Mode::Kag, Mode::Triples, Mode::Hypergraph, Mode::Passage, Mode::Graph, Mode::Hybrid]
     }
 
     /// Forces the label of the final answer on a new line.
@@ -274,7 +276,9 @@ fn entities(turn: &str) -> Vec<String> {
 /// Formats passages and triples by their common rank, one per line, as in Table 11. Line breaks inside an item become
 /// spaces, so that no item can begin a line.
 fn block(seen: &FoundEvidence<'_>) -> String {
-    let mut passages = seen.passages.iter();
+    // The passages of facts only state where these come from.
+    let passages = if seen.mode == Mode::Hypergraph { &[] } else { seen.passages };
+    let mut passages = passages.iter();
     let mut triples = seen.triples.iter().peekable();
     let mut lines: Vec<String> = Vec::with_capacity(seen.passages.len() + seen.triples.len());
     loop {

@@ -8,12 +8,24 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::scanner::overlap;
+use super::segment::{SegmentKind, Tags};
 
 /// Opening tag of a call.
 pub const OPEN: &str = "<tool_call>";
 
 /// Closing tag of a call. It is ignored inside a JSON string.
 pub const CLOSE: &str = "</tool_call>";
+
+/// Tags of tools in prompts, which no text from outside may spell while tools are offered.
+pub(super) static TOOL_TAGS: Tags = Tags {
+    outside: SegmentKind::Text,
+    begins: SegmentKind::Text,
+    pairs: &[],
+    names: &["tool_call", "tool_response", "tools"],
+    labels: &[],
+    headers: &[],
+    trims: false,
+};
 
 /// A segment of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +43,14 @@ pub struct ToolCallText {
     pub name: String,
     /// Arguments: a JSON object as text.
     pub arguments: String,
+}
+
+impl ToolCallText {
+    /// Parses the JSON of a call. `None` if it is no call.
+    pub(super) fn of_json(json: &str) -> Option<ToolCallText> {
+        let CallJson { name, arguments } = serde_json::from_str(json).ok()?;
+        Some(ToolCallText { name, arguments: Value::Object(arguments).to_string() })
+    }
 }
 
 /// Incremental scanner of one reply.
@@ -152,9 +172,7 @@ impl CallScanner {
     }
 
     fn call(&self, body: &str) -> Option<ToolCallText> {
-        let CallJson { name, arguments } = serde_json::from_str(body).ok()?;
-        let arguments = Value::Object(arguments).to_string();
-        self.names.contains(&name).then_some(ToolCallText { name, arguments })
+        ToolCallText::of_json(body).filter(|call| self.names.contains(&call.name))
     }
 
     /// Emits `bytes` of the held text.

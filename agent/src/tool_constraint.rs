@@ -15,7 +15,21 @@ use super::tool_call::{CLOSE, OPEN};
 
 /// Allows exactly one call of one of several tools, and nothing else.
 #[derive(Debug, Clone)]
-pub(super) struct ToolConstraint(Arc<ToolCallRule>);
+pub(super) struct ToolConstraint {
+    rule: Arc<ToolCallRule>,
+    /// Number of bytes of the frame that are written before the constraint begins.
+    written: usize,
+}
+
+/// Form of a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CallForm<'a> {
+    /// Names of the tools whose parameters must be enforced. Those of other tools are replaced by any object if no
+    /// grammar can enforce them. `None` names all tools.
+    pub(super) strict: Option<&'a [String]>,
+    /// If `true`, the call stands between its tags. If `false`, it is JSON alone.
+    pub(super) tagged: bool,
+}
 
 #[derive(Debug)]
 struct ToolCallRule {
@@ -37,21 +51,36 @@ struct ToolCallForm {
 impl ToolConstraint {
     /// Creates a constraint for calls of `tools`, whose arguments follow their parameters. `eos` are the tokens that
     /// end a reply.
+    ///
+    /// # Errors
+    /// [`AgentError::Tool`] for parameters of strict tools that cannot be enforced.
     pub(super) fn new<'a>(
         tools: impl Iterator<Item = &'a Tool>,
+        form: CallForm<'_>,
         vocabulary: &Vocabulary,
         tokens: Arc<TokenBytes>,
         eos: &[u32],
     ) -> Result<ToolConstraint, AgentError> {
         let way = |tool: &Tool| -> Result<ToolCallForm, AgentError> {
             let refused = |reason| AgentError::Tool { name: tool.name.clone(), reason };
-            let arguments: Arc<dyn Constraint> = Arc::new(vocabulary.compile(&arguments(tool)).map_err(refused)?);
-            let before = format!("{OPEN}\n{{\"name\": {}, \"arguments\": ", Value::from(tool.name.as_str()));
+            let held = form.strict.is_none_or(|names| names.contains(&tool.name));
+            let grammar = match vocabulary.compile(&arguments(tool)) {
+                Err(_) if !held => vocabulary.compile(&Json::Object),
+                grammar => grammar,
+            };
+            let arguments: Arc<dyn Constraint> = Arc::new(grammar.map_err(refused)?);
+            let open = if form.tagged { format!("{OPEN}\n") } else { String::new() };
+            let before = format!("{open}{{\"name\": {}, \"arguments\": ", Value::from(tool.name.as_str()));
             Ok(ToolCallForm { before, arguments })
         };
         let ways = tools.map(way).collect::<Result<_, _>>()?;
-        let after = format!("}}\n{CLOSE}");
-        Ok(ToolConstraint(Arc::new(ToolCallRule { tokens, eos: eos.to_vec(), ways, after })))
+        let after = if form.tagged { format!("}}\n{CLOSE}") } else { "}".to_owned() };
+        Ok(ToolConstraint { rule: Arc::new(ToolCallRule { tokens, eos: eos.to_vec(), ways, after }), written: 0 })
+    }
+
+    /// Returns the constraint of the text after the opening tag.
+    pub(super) fn opened(&self) -> ToolConstraint {
+        ToolConstraint { rule: Arc::clone(&self.rule), written: OPEN.len() }
     }
 }
 
@@ -71,8 +100,8 @@ fn arguments(tool: &Tool) -> Json {
 impl Constraint for ToolConstraint {
     fn begin(&self) -> Box<dyn ConstraintState> {
         Box::new(ToolCallProgress {
-            rule: Arc::clone(&self.0),
-            at: ToolCallState::Before { written: 0, ways: (0..self.0.ways.len()).collect() },
+            rule: Arc::clone(&self.rule),
+            at: ToolCallState::Before { written: self.written, ways: (0..self.rule.ways.len()).collect() },
         })
     }
 }
@@ -169,6 +198,8 @@ mod tests {
 
     const EOS: u32 = 257;
 
+    const DEMANDED: CallForm<'static> = CallForm { strict: None, tagged: true };
+
     fn tool(name: &str, parameters: Option<Value>) -> Tool {
         Tool { name: name.to_owned(), description: None, parameters }
     }
@@ -177,7 +208,7 @@ mod tests {
     fn written(tools: &[Tool], text: &str) -> (String, bool) {
         let tokenizer = Tokenizer::bytes();
         let vocabulary = Vocabulary::new(&tokenizer.table(), &[EOS]).unwrap();
-        let rule = ToolConstraint::new(tools.iter(), &vocabulary, tokenizer.table(), &[EOS]).unwrap();
+        let rule = ToolConstraint::new(tools.iter(), DEMANDED, &vocabulary, tokenizer.table(), &[EOS]).unwrap();
         let mut reply = rule.begin();
         let ids = tokenizer.encode(text, Specials::Literal).unwrap();
         for (at, id) in ids.into_iter().enumerate() {
@@ -224,7 +255,11 @@ mod tests {
         let tokenizer = Tokenizer::bytes();
         let vocabulary = Vocabulary::new(&tokenizer.table(), &[EOS]).unwrap();
         let bad = [tool("get", Some(json!({"type": "object", "properties": {"a": {"type": "nonsense"}}})))];
-        let refused = ToolConstraint::new(bad.iter(), &vocabulary, tokenizer.table(), &[EOS]).unwrap_err().to_string();
+        let made = |form| ToolConstraint::new(bad.iter(), form, &vocabulary, tokenizer.table(), &[EOS]);
+        let refused = made(DEMANDED).unwrap_err().to_string();
         assert!(refused.contains("`get`"), "{refused}");
+        let strict = ["get".to_owned()];
+        assert!(made(CallForm { strict: Some(&strict), tagged: true }).is_err());
+        assert!(made(CallForm { strict: Some(&[]), tagged: true }).is_ok(), "any object will do");
     }
 }

@@ -12,6 +12,8 @@ use super::event::Event;
 use super::scanner::{Scanner, TextPiece};
 use super::segment::{SegmentKind, Tags};
 use super::token_logprob::{TokenLogprob, TopLogprob};
+use super::tool_call::ToolCallText;
+use super::turn_calls::TurnCalls;
 
 /// Reads one turn while it is written, and keeps its text.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(super) struct TurnReader {
     text: String,
     /// Filter of the answer. `None` shows no answer while it is written.
     answer: Option<AnswerFilter>,
+    /// Reader of calls outside the answer. `None` if there are no tools to call so.
+    calls: Option<TurnCalls>,
     tokens: Option<PendingTokens>,
     /// End of each token in the text, and the ranges of answers, for counting answer tokens.
     ends: Vec<usize>,
@@ -55,6 +59,7 @@ impl TurnReader {
             scanner: Scanner::new(tags),
             text: String::new(),
             answer,
+            calls: None,
             tokens: logprobs.then(PendingTokens::default),
             ends: Vec::new(),
             answers: Vec::new(),
@@ -65,6 +70,12 @@ impl TurnReader {
     /// Starts the turn inside `kind`, which the prompt has opened.
     pub(super) fn inside(self, tags: &'static Tags, kind: SegmentKind) -> TurnReader {
         TurnReader { scanner: Scanner::inside(tags, kind), ..self }
+    }
+
+    /// Lets a call of one of these tools, outside all tags, end the turn. An empty list has no effect.
+    pub(super) fn calling(self, names: &[String], tags: &'static Tags) -> TurnReader {
+        let calls = (!names.is_empty()).then(|| TurnCalls::new(names, tags.outside));
+        TurnReader { calls, ..self }
     }
 
     /// Returns the turn's text so far.
@@ -87,9 +98,14 @@ impl TurnReader {
         &self.withheld
     }
 
-    /// Returns `true` if a client's stop string or a tool call ended the answer.
+    /// Returns the call that ended the turn, if one did.
+    pub(super) fn call(&self) -> Option<&ToolCallText> {
+        self.calls.as_ref().and_then(TurnCalls::call)
+    }
+
+    /// Returns `true` if a client's stop string or a tool call ended the turn.
     pub(super) fn stopped(&self) -> bool {
-        self.answer.as_ref().is_some_and(AnswerFilter::stopped)
+        self.answer.as_ref().is_some_and(AnswerFilter::stopped) || self.call().is_some()
     }
 
     /// Returns the number of tokens that contributed to an answer.
@@ -120,6 +136,9 @@ impl TurnReader {
         self.scanner.push(&rest, &mut pieces);
         self.scanner.finish(&mut pieces);
         let mut events: Vec<Event> = pieces.into_iter().filter_map(|piece| self.show(piece)).collect();
+        if let Some(text) = self.calls.as_mut().map(TurnCalls::finish).filter(|text| !text.is_empty()) {
+            events.push(Event::Text { turn: self.turn, text, tokens: Vec::new() });
+        }
         if let Some(text) = self.answer.as_mut().map(AnswerFilter::finish) {
             events.extend(self.show_answer(text));
         }
@@ -164,7 +183,14 @@ impl TurnReader {
         }
         let tokens = self.tokens.as_mut().map(|tokens| tokens.within(&piece)).unwrap_or_default();
         let turn = self.turn;
-        let text = piece.text;
+        let answered = self.scanner.answered();
+        let text = match self.calls.as_mut().filter(|calls| !answered && calls.reads(piece.kind)) {
+            Some(calls) => calls.read(&piece),
+            None => piece.text,
+        };
+        if text.is_empty() {
+            return None;
+        }
         let strip = |tokens: Vec<(usize, TokenLogprob)>| tokens.into_iter().map(|(_, token)| token).collect();
         match piece.kind {
             SegmentKind::Think => Some(Event::Think { turn, text, tokens: strip(tokens) }),

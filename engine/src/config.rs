@@ -18,15 +18,30 @@ pub struct EngineConfig {
     pub max_undelivered: usize,
     /// Number of consecutive steps without a successful row after which the engine stops.
     pub max_failures: u32,
+    /// Maximum number of tokens per row and step that are looked up in the sequence itself and verified together with
+    /// its next token. 0 turns lookup off. No output depends on it, except that a GPU rounds differently.
+    pub lookup_tokens: usize,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { max_batch_rows: 64, step_tokens: 512, max_waiting: 256, max_undelivered: 256, max_failures: 3 }
+        Self {
+            max_batch_rows: 64,
+            step_tokens: 512,
+            max_waiting: 256,
+            max_undelivered: 256,
+            max_failures: 3,
+            lookup_tokens: 0,
+        }
     }
 }
 
 impl EngineConfig {
+    /// Returns the maximum number of rows of logits in a step.
+    pub(super) fn logit_rows(&self) -> usize {
+        self.max_batch_rows.max(1 + self.lookup_tokens)
+    }
+
     /// Refuses settings under which no session could run.
     pub(super) fn check(&self) -> Result<(), EngineError> {
         let fields = [

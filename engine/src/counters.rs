@@ -58,6 +58,10 @@ pub struct Counters {
     pub prefix_cache_hit_tokens_total: Counter,
     /// Tokens sampled.
     pub decode_tokens_total: Counter,
+    /// Tokens proposed by lookup in the sequence itself, and verified.
+    pub lookup_proposed_tokens_total: Counter,
+    /// Tokens that needed no step of their own, because lookup had proposed the token before them.
+    pub lookup_accepted_tokens_total: Counter,
     /// Forward passes, including failed ones.
     pub steps_total: Counter,
     /// Forward passes that failed or panicked.
@@ -124,6 +128,8 @@ impl Default for Counters {
             prefill_tokens_recomputed_total: Counter::default(),
             prefix_cache_hit_tokens_total: Counter::default(),
             decode_tokens_total: Counter::default(),
+            lookup_proposed_tokens_total: Counter::default(),
+            lookup_accepted_tokens_total: Counter::default(),
             steps_total: Counter::default(),
             step_failures_total: Counter::default(),
             turns_total: Counter::default(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use waymark_models::decoder::{Decoder, KvCache};
+use waymark_models::decoder::{Decoder, KvCache, KvKind};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits};
@@ -27,12 +27,27 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// Creates a backend called `name` over `decoder`; `generation` identifies its weights.
+    /// Creates a backend called `name` over `decoder`, with a KV cache in `f32`; `generation` identifies its weights.
     ///
     /// # Errors
     /// [`BackendError`] when the budget is smaller than one block.
     pub fn new(decoder: Decoder, name: &str, generation: u64, budget: KvBudget) -> Result<Self, BackendError> {
-        let block = decoder.kv_bytes_per_token() * BLOCK;
+        Self::with_kv(decoder, name, generation, budget, KvKind::F32)
+    }
+
+    /// Creates a backend like [`new`](Self::new), with a KV cache of precision `kind`, which `generation` must identify
+    /// as well.
+    ///
+    /// # Errors
+    /// The same as for [`new`](Self::new).
+    pub fn with_kv(
+        decoder: Decoder,
+        name: &str,
+        generation: u64,
+        budget: KvBudget,
+        kind: KvKind,
+    ) -> Result<Self, BackendError> {
+        let block = decoder.kv_bytes_per_token_of(kind) * BLOCK;
         let blocks = match budget {
             KvBudget::Bytes(bytes) => bytes / block,
             KvBudget::Blocks(blocks) => blocks,
@@ -46,7 +61,7 @@ impl CpuBackend {
         // The pool may be smaller than one context: `BackendSpec::limit` then shortens the sequences.
         let spec =
             BackendSpec { name: name.to_owned(), vocab: config.vocab, blocks, context: config.context, generation };
-        Ok(Self { spec, cache: decoder.kv_cache(blocks), decoder })
+        Ok(Self { spec, cache: decoder.kv_cache_of(kind, blocks), decoder })
     }
 
     /// Allocates the memory of every KV block now, instead of at its first use.

@@ -6,7 +6,7 @@ use std::task::Waker;
 use waymark_models::tokenizer::TokenBytes;
 
 use super::counters::Counters;
-use super::draw::{self, Draw, Drawn};
+use super::draw::{self, Draw, Drawn, TokenSource};
 use super::error::EngineError;
 use super::mailbox::Room;
 use super::pass_runner::PassRunner;
@@ -48,14 +48,20 @@ impl Delivery {
         }
         // Taken to satisfy the borrow checker, and put back below to reuse the allocation.
         let mut draws = std::mem::take(&mut self.draws);
-        let mut logits = 0;
-        for (position, row) in rows.iter().filter(|row| row.samples).enumerate() {
-            let drawn = passes.take_drawn(position);
-            let own = logits;
-            // The backend returns logits only for rows that it did not draw, so their indexes skip the drawn ones.
-            logits += usize::from(drawn.is_none());
-            let turn = scheduler.take_turn(row.session);
-            draws.extend(turn.map(|turn| Draw::new(row.session, turn, own, drawn)));
+        let mut position = 0;
+        // The backend returns logits only for positions that it did not draw, so their indexes skip the drawn ones.
+        let mut logits = 0..;
+        for row in rows.iter().filter(|row| row.samples) {
+            let positions = position..=position + row.proposed;
+            position = positions.end() + 1;
+            let sources = positions.filter_map(|position| match passes.take_drawn(position) {
+                Some(chosen) => Some(TokenSource::Backend(chosen)),
+                None => logits.next().map(TokenSource::Logits),
+            });
+            let sources = sources.collect();
+            let proposed = scheduler.session(row.session).map(|session| session.proposal(row.proposed).to_vec());
+            let turn = scheduler.take_turn(row.session).zip(proposed);
+            draws.extend(turn.map(|(turn, proposed)| Draw::new(row.session, turn, proposed, sources)));
         }
         draw::draw_all(&mut draws, passes.logits(), scheduler, passes.team());
         // Prefill chunks sample nothing and have succeeded by now.
@@ -78,24 +84,40 @@ impl Delivery {
         any
     }
 
-    /// Returns a turn to its session, and appends the drawn token to both session and mailbox.
+    /// Returns a turn to its session, and appends the drawn tokens to both session and mailbox, up to the end of the
+    /// turn.
     fn deliver(&mut self, draw: Draw, scheduler: &mut Scheduler) -> Result<RowOutcome, EngineError> {
+        let Draw { session: id, turn, proposed, drawn, .. } = draw;
+        scheduler.return_turn(id, turn);
         let missing = || EngineError::Sample("the backend returned no token for this row".into());
-        let (sequence, turn) = scheduler.return_turn(draw.session, draw.turn).ok_or_else(missing)?;
-        let sampled = match draw.drawn {
-            Drawn::Token(sampled) => sampled,
-            Drawn::Late => return Ok(RowOutcome::Late),
-            Drawn::Failed(error) => return Err(error),
-            Drawn::Nothing => return Err(missing()),
-        };
-        sequence.push(sampled.id);
-        self.counters.decode_tokens_total.add(1);
-        let bytes = self.bytes.get(sampled.id);
-        Ok(match turn.deliver(sampled, bytes, sequence.len(), self.limit, &mut self.wakers) {
-            (Some(finish), _) => RowOutcome::Finish(finish),
-            (None, Room::None) => RowOutcome::Stall,
-            (None, Room::Some) => RowOutcome::Continue,
-        })
+        let mut outcome = Err(missing());
+        let mut accepted = 0;
+        for (position, drawn) in drawn.into_iter().enumerate() {
+            let sampled = match drawn {
+                Drawn::Token(sampled) => sampled,
+                Drawn::Late => return Ok(RowOutcome::Late),
+                Drawn::Failed(error) => return Err(error),
+            };
+            // A further position was computed with the token before it, which had been proposed.
+            if position > 0 {
+                scheduler.confirm(id);
+                accepted += 1;
+            }
+            let (sequence, turn) = scheduler.open_turn(id).ok_or_else(missing)?;
+            sequence.push(sampled.id);
+            self.counters.decode_tokens_total.add(1);
+            let bytes = self.bytes.get(sampled.id);
+            outcome = Ok(match turn.deliver(sampled, bytes, sequence.len(), self.limit, &mut self.wakers) {
+                (Some(finish), _) => RowOutcome::Finish(finish),
+                (None, Room::None) => RowOutcome::Stall,
+                (None, Room::Some) => RowOutcome::Continue,
+            });
+            if let Ok(RowOutcome::Finish(_)) = outcome {
+                break;
+            }
+        }
+        scheduler.settle(id, proposed.len(), accepted);
+        outcome
     }
 
     fn apply_outcome(&mut self, id: u64, outcome: RowOutcome, scheduler: &mut Scheduler) {

@@ -1,5 +1,7 @@
-//! Sampling: one token for every row that needs one, in parallel on the backend's threads.
+//! Sampling: the next token of every row that needs one, and those that verify its proposed tokens, in parallel on the
+//! backend's threads.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use waymark_models::Logits;
@@ -11,22 +13,31 @@ use super::masking::Masks;
 use super::running_turn::RunningTurn;
 use super::scheduler::Scheduler;
 
-/// A turn taken out of its session while its next token is chosen.
+/// A turn taken out of its session while its next tokens are chosen.
 #[derive(Debug)]
 pub(super) struct Draw {
     pub(super) session: u64,
     pub(super) turn: RunningTurn,
-    /// Row of the logits.
-    row: usize,
-    /// Set by the backend, or by [`draw_all`].
-    pub(super) drawn: Drawn,
+    /// Proposed tokens, which the tokens of the positions but the last are compared with.
+    pub(super) proposed: Vec<u32>,
+    /// Sources of the tokens, one per position.
+    sources: Vec<TokenSource>,
+    /// Results by position, up to the first token that was not proposed. Empty before [`draw_all`].
+    pub(super) drawn: Vec<Drawn>,
 }
 
-/// Result of a draw.
+/// Source of a sampled token.
+#[derive(Debug)]
+pub(super) enum TokenSource {
+    /// Row of the logits to sample from.
+    Logits(usize),
+    /// Choice of the backend.
+    Backend(Result<Sampled, SampleError>),
+}
+
+/// Result of a draw at one position.
 #[derive(Debug)]
 pub(super) enum Drawn {
-    /// No draw was made yet.
-    Nothing,
     /// A token was drawn.
     Token(Sampled),
     /// The mask was late: the row misses this step.
@@ -36,37 +47,43 @@ pub(super) enum Drawn {
 }
 
 impl Draw {
-    /// Creates the draw of a turn. `drawn` is the backend's choice, if it made one.
-    pub(super) fn new(
-        session: u64,
-        mut turn: RunningTurn,
-        row: usize,
-        drawn: Option<Result<Sampled, SampleError>>,
-    ) -> Self {
-        // The backend has used a random number of this sampler: it must not be used again.
-        if drawn.is_some() {
-            turn.picked();
-        }
-        let drawn = match drawn {
-            None => Drawn::Nothing,
-            Some(Ok(sampled)) => Drawn::Token(sampled),
-            Some(Err(error)) => Drawn::Failed(EngineError::Sample(error.to_string())),
-        };
-        Self { session, turn, row, drawn }
+    /// Creates the draw of a turn. `sources` has one entry more than `proposed`.
+    pub(super) fn new(session: u64, turn: RunningTurn, proposed: Vec<u32>, sources: Vec<TokenSource>) -> Self {
+        let drawn = Vec::with_capacity(sources.len());
+        Self { session, turn, proposed, sources, drawn }
     }
 
+    /// Draws position by position as separate steps would do, as long as each token equals the proposed one that the
+    /// next position was computed with.
     fn draw(&mut self, logits: &Logits, scheduler: &Scheduler, until: Instant) {
-        if !matches!(self.drawn, Drawn::Nothing) {
-            return;
-        }
         // A row without a session stays undrawn, and its delivery reports the error.
         let Some(session) = scheduler.session(self.session) else { return };
-        self.drawn = self.turn.draw(logits.row(self.row), session.sequence().ids(), until);
+        let Self { turn, proposed, sources, drawn, .. } = self;
+        let mut history = Cow::Borrowed(turn.history(session.sequence().ids()));
+        for (position, source) in sources.drain(..).enumerate() {
+            let result = match source {
+                TokenSource::Logits(row) => turn.draw(logits.row(row), &history, until),
+                TokenSource::Backend(chosen) => {
+                    // The backend has used a random number of this sampler: it must not be used again.
+                    turn.picked();
+                    chosen.map_or_else(|error| Drawn::Failed(EngineError::Sample(error.to_string())), Drawn::Token)
+                }
+            };
+            let accepted = match &result {
+                Drawn::Token(sampled) => Some(sampled.id).filter(|id| proposed.get(position) == Some(id)),
+                Drawn::Late | Drawn::Failed(_) => None,
+            };
+            drawn.push(result);
+            match accepted {
+                Some(id) => history.to_mut().push(id),
+                None => break,
+            }
+        }
     }
 }
 
-/// Chooses a token for every draw without one. The result does not depend on the number of threads: each turn has its
-/// own random numbers.
+/// Chooses the tokens of every draw. The result does not depend on the number of threads: each turn has its own random
+/// numbers.
 pub(super) fn draw_all(draws: &mut [Draw], logits: &Logits, scheduler: &Scheduler, team: Option<&Team>) {
     // One deadline for all rows: the step waits for late masks only once.
     let until = Masks::deadline();

@@ -24,8 +24,11 @@ use super::token::TurnFinish;
 pub(super) const VOCAB: usize = 259;
 pub(super) const SEED: u64 = 7;
 
-/// Source of the expected tokens.
+/// Default source of the expected tokens.
 pub(super) const RANDOM: Random = Random { seed: SEED, vocab: VOCAB };
+
+/// Source of texts of two tokens, in which proposed tokens are accepted about every other time.
+pub(super) const COIN: Random = Random { seed: SEED, vocab: 2 };
 
 /// An operation of a client. Sessions are indexes into the open ones.
 #[derive(Debug, Clone, Copy)]
@@ -138,9 +141,9 @@ impl HarnessClient {
     }
 
     /// Checks that every sampled token follows from the whole context before it.
-    fn check_text(&self) {
+    fn check_text(&self, random: Random) {
         for &position in &self.sampled {
-            assert_eq!(self.tokens[position], RANDOM.next(None, &self.tokens[..position]), "at {position}");
+            assert_eq!(self.tokens[position], random.next(None, &self.tokens[..position]), "at {position}");
         }
     }
 }
@@ -152,6 +155,8 @@ pub(super) struct Harness<M> {
     pub(super) counters: Arc<Counters>,
     /// Priority of the next sessions.
     pub(super) priority: Priority,
+    /// Source of the expected tokens.
+    pub(super) random: Random,
     sessions: u64,
     max_undelivered: usize,
     /// Maximum length of a sequence, in tokens.
@@ -162,7 +167,7 @@ impl<M: Machine> Harness<M> {
     pub(super) fn new(machine: M, counters: Arc<Counters>, config: &EngineConfig, limit: usize) -> Self {
         let priority = Priority::default();
         let max_undelivered = config.max_undelivered;
-        Self { machine, clients: Vec::new(), counters, priority, sessions: 0, max_undelivered, limit }
+        Self { machine, clients: Vec::new(), counters, priority, random: RANDOM, sessions: 0, max_undelivered, limit }
     }
 
     fn generate(&mut self, index: usize, max_tokens: usize) {
@@ -233,7 +238,7 @@ impl<M: Machine> Harness<M> {
             }
             Operation::Close { session } if session < open => {
                 let client = self.clients.remove(session);
-                client.check_text();
+                client.check_text(self.random);
                 self.machine.tell(EngineCommand::Close(client.id));
             }
             Operation::Prioritize(priority) => self.priority = priority,

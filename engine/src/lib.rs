@@ -12,6 +12,7 @@
 //! | `step_loop`, `pass_runner`, `draw`, `delivery` | a step: forward pass, sampling, delivery, recovery |
 //! | `scheduler`, `running_turn` | sessions, queues and the plan of a step |
 //! | `sequence`, `pool`, `lru`, `prefix` | ownership of KV blocks, and the prefix cache |
+//! | `lookup` | tokens that may come next, proposed from the sequence itself |
 //! | `stop` | stop strings and stop lines |
 //! | `constraint`, `masking` | token masks of constrained turns, computed on separate threads |
 //! | `backend`, `cpu`, `cuda`, `mock` | computation of logits |
@@ -30,12 +31,15 @@ mod cuda;
 mod delivery;
 mod draw;
 mod error;
+#[cfg(test)]
+mod exactness;
 mod handle;
 #[cfg(test)]
 mod harness;
 mod health;
 mod histogram;
 mod lease;
+mod lookup;
 mod lru;
 mod mailbox;
 mod masking;

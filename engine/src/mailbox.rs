@@ -71,6 +71,11 @@ impl Outbox {
         wakers.extend(state.waker.take());
     }
 
+    /// Returns the number of steps that can be delivered before the mailbox is full.
+    pub(super) fn room(&self) -> usize {
+        self.0.capacity.saturating_sub(self.0.lock().steps.len())
+    }
+
     pub(super) fn set_cached(&self, tokens: usize) {
         self.0.lock().cached = Some(tokens);
     }
@@ -161,7 +166,9 @@ mod tests {
         assert!(inbox.poll(&mut buffer, &mut context).is_pending());
         let mut wakers = Vec::new();
         assert_eq!(outbox.push(step(1), &mut wakers), Room::Some);
+        assert_eq!(outbox.room(), 1);
         assert_eq!(outbox.push(step(2), &mut wakers), Room::None);
+        assert_eq!(outbox.room(), 0);
         assert_eq!(wakers.len(), 1, "the reader waited once");
         assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::Steps { resume: true })));
         assert_eq!(buffer.drain(..).map(|step| step.id).collect::<Vec<_>>(), [1, 2]);

@@ -19,6 +19,8 @@ use super::worker::panic_message;
 pub(super) struct PassRunner {
     backend: Box<dyn Backend>,
     batch: ForwardBatch,
+    /// Tokens of the current row, with the proposed ones at the end.
+    tokens: Vec<u32>,
     picks: Vec<Option<Pick>>,
     output: PassOutput,
     /// Time at which the last pass ended. `None` once the next pass begins, weights are loaded, or the engine is idle.
@@ -34,6 +36,7 @@ impl PassRunner {
         let mut runner = Self {
             backend,
             batch: ForwardBatch::new(),
+            tokens: Vec::new(),
             picks: Vec::new(),
             output: PassOutput::default(),
             last_pass_end: None,
@@ -63,12 +66,21 @@ impl PassRunner {
 
     /// Adds the row of a session to the batch.
     pub(super) fn push(&mut self, session: &mut ScheduledSession, row: &PlannedRow) {
-        let part = session.sequence().row(row.tokens);
-        let want = if row.samples { LogitPositions::Last } else { LogitPositions::Nothing };
-        self.batch.push(part.ids, part.start, part.table, session.adapter_slot(), want);
+        let part = session.sequence().row(row.tokens, row.proposed);
+        let want = match (row.samples, row.proposed) {
+            (false, _) => LogitPositions::Nothing,
+            (true, 0) => LogitPositions::Last,
+            // Only rows with a single token of their own have proposed ones, so every position is sampled.
+            (true, _) => LogitPositions::All,
+        };
+        self.tokens.clear();
+        self.tokens.extend_from_slice(part.ids);
+        self.tokens.extend_from_slice(session.proposal(row.proposed));
+        self.batch.push(&self.tokens, part.start, part.table, session.adapter_slot(), want);
         if row.samples {
             // A synchronous backend draws no tokens, so its sessions need no pick.
-            self.picks.push(if self.backend.overlaps() { session.pick() } else { None });
+            let draws = self.backend.overlaps();
+            self.picks.extend((0..=row.proposed).map(|offset| if draws { session.pick(offset) } else { None }));
         }
     }
 

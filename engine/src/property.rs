@@ -16,7 +16,7 @@ use super::config::EngineConfig;
 use super::core::Core;
 use super::counters::Counters;
 use super::error::EngineError;
-use super::harness::{Harness, Machine, Operation, SEED, VOCAB, operations, submit};
+use super::harness::{COIN, Harness, Machine, Operation, SEED, VOCAB, operations, submit};
 use super::health::StopFlag;
 use super::mailbox::{Mail, mailbox};
 use super::mock::MockBackend;
@@ -31,6 +31,8 @@ struct CoreMachine {
     /// If `true`, the backend is asynchronous, and a step stays in flight until the next operation that ends it.
     overlaps: bool,
     flying: bool,
+    /// If `true`, costs of steps stay unknown, so that all tokens that are found are proposed.
+    unmeasured: bool,
     /// Commands held back until the step in flight ends.
     held: VecDeque<EngineCommand>,
 }
@@ -50,6 +52,9 @@ impl Machine for CoreMachine {
 
     fn step(&mut self) {
         self.land();
+        if self.unmeasured {
+            self.core.steps().scheduler.forget_costs();
+        }
         self.flying = self.core.steps().begin();
         if !self.overlaps && std::mem::take(&mut self.flying) {
             self.core.steps().conclude();
@@ -75,7 +80,7 @@ fn harness(backend: MockBackend, config: &EngineConfig) -> Harness<CoreMachine> 
     let counters = Arc::new(Counters::default());
     let bytes = Tokenizer::bytes().table();
     let core = Core::new(Box::new(backend), config, bytes, counters.clone(), Arc::new(StopFlag::default()));
-    let machine = CoreMachine { core, overlaps, flying: false, held: VecDeque::new() };
+    let machine = CoreMachine { core, overlaps, flying: false, unmeasured: false, held: VecDeque::new() };
     Harness::new(machine, counters, config, limit)
 }
 
@@ -115,6 +120,19 @@ proptest! {
     #[test]
     fn blocks_add_up_and_text_is_right_beside_a_device_with_room(operations in operations()) {
         harness(mock(64).with_overlap(), &with_room()).play(operations);
+    }
+
+    /// Proposed tokens are verified, and about half of them rejected, by both kinds of backends.
+    #[test]
+    fn proposals_change_no_text(overlaps: bool, small: bool, operations in operations()) {
+        let config = if small { under_pressure() } else { with_room() };
+        let config = EngineConfig { lookup_tokens: 5, ..config };
+        let blocks = if small { 8 } else { 64 };
+        let backend = MockBackend::random(COIN.seed, COIN.vocab).with_blocks(blocks).with_context(blocks * 16);
+        let mut harness = harness(if overlaps { backend.with_overlap() } else { backend }, &config);
+        harness.random = COIN;
+        harness.machine.unmeasured = true;
+        harness.play(operations);
     }
 }
 

@@ -72,28 +72,43 @@ impl RunningTurn {
         Some(now.duration_since(self.submitted))
     }
 
-    /// Returns parameters with which the backend may choose the next token of a sequence of `len` tokens. `None` if the
-    /// choice is restricted, or needs more than one row of logits.
-    pub(super) fn pick(&mut self, len: usize) -> Option<Pick> {
-        let forced = self.sampled(len) < self.generate.force.len();
-        let Generate { allow, constraint, .. } = &self.generate;
-        if forced || allow.is_some() || constraint.is_some() { None } else { self.sampler.pick() }
+    /// Returns the number of tokens after the next one that the turn of a sequence of `len` tokens can take in one step.
+    pub(super) fn lookahead(&self, len: usize) -> usize {
+        // The mask of a token is computed from the token before it, and takes a step.
+        if self.masking.is_some() {
+            return 0;
+        }
+        let left = self.generate.max_tokens.saturating_sub(self.sampled(len));
+        left.min(self.outbox.room()).saturating_sub(1)
     }
 
-    /// Records that the backend has drawn the token of the last [`pick`](Self::pick).
+    /// Returns parameters with which the backend may choose the token `offset` positions after the next one of a
+    /// sequence of `len` tokens. `None` if the choice is restricted, or needs more than one row of logits.
+    pub(super) fn pick(&mut self, len: usize, offset: usize) -> Option<Pick> {
+        let forced = self.sampled(len) + offset < self.generate.force.len();
+        let Generate { allow, constraint, .. } = &self.generate;
+        if forced || allow.is_some() || constraint.is_some() { None } else { self.sampler.pick_ahead(offset) }
+    }
+
+    /// Records that the backend has drawn the next token by its [`pick`](Self::pick).
     pub(super) fn picked(&mut self) {
         self.sampler.picked();
     }
 
-    /// Chooses the token that follows `ids`. Waits for its mask until `until`. A panic fails this turn only.
-    pub(super) fn draw(&mut self, logits: &[f32], ids: &[u32], until: Instant) -> Drawn {
+    /// Returns the tokens sampled in this turn, given the tokens of its sequence.
+    pub(super) fn history<'a>(&self, ids: &'a [u32]) -> &'a [u32] {
+        &ids[self.begin..]
+    }
+
+    /// Chooses the token that follows the turn's tokens `history`. Waits for its mask until `until`. A panic fails this
+    /// turn only.
+    pub(super) fn draw(&mut self, logits: &[f32], history: &[u32], until: Instant) -> Drawn {
         let mask = match self.masking.as_ref().map(|masking| masking.wait(until)) {
             None => None,
             Some(MaskWait::Mask(mask)) => mask,
             Some(MaskWait::Late) => return Drawn::Late,
             Some(MaskWait::Failed(error)) => return Drawn::Failed(error),
         };
-        let history = &ids[self.begin..];
         let sampler = &mut self.sampler;
         let generate = &self.generate;
         // A forced token is scored under the full distribution, whatever else is allowed.

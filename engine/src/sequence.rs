@@ -30,7 +30,7 @@ pub(super) struct SequenceRow<'a> {
     pub(super) ids: &'a [u32],
     /// Position of the first of them.
     pub(super) start: usize,
-    /// Blocks up to the last of them.
+    /// Blocks up to the last of them, and of the proposed tokens after them.
     pub(super) table: &'a [u32],
 }
 
@@ -72,11 +72,12 @@ impl Sequence {
         &self.table
     }
 
-    /// Returns the next `tokens` tokens to compute. The sequence must hold the blocks for them.
-    pub(super) fn row(&self, tokens: usize) -> SequenceRow<'_> {
+    /// Returns the next `tokens` tokens to compute, with blocks for `proposed` tokens after them. The sequence must hold
+    /// the blocks for all of them.
+    pub(super) fn row(&self, tokens: usize, proposed: usize) -> SequenceRow<'_> {
         let start = self.computed;
         let end = start + tokens;
-        SequenceRow { ids: &self.ids[start..end], start, table: &self.table[..end.div_ceil(BLOCK)] }
+        SequenceRow { ids: &self.ids[start..end], start, table: &self.table[..(end + proposed).div_ceil(BLOCK)] }
     }
 
     /// Returns the number of tokens to compute before the next one can be sampled.
@@ -86,7 +87,8 @@ impl Sequence {
 
     /// Returns the number of blocks still missing for all ids.
     pub(super) fn missing(&self) -> usize {
-        self.ids.len().div_ceil(BLOCK) - self.table.len()
+        // While proposed tokens are verified, there may be more blocks than the ids need.
+        self.ids.len().div_ceil(BLOCK).saturating_sub(self.table.len())
     }
 
     /// Takes a block from the pool for the next ids. Returns `false` if none is left.
@@ -94,6 +96,18 @@ impl Sequence {
         let block = pool.take();
         self.table.extend(block);
         block.is_some()
+    }
+
+    /// Takes blocks for up to `proposed` tokens after the last id. Returns the number of tokens that fit.
+    pub(super) fn reserve(&mut self, proposed: usize, pool: &mut BlockPool) -> usize {
+        let wanted = (self.ids.len() + proposed).div_ceil(BLOCK);
+        while self.table.len() < wanted && self.take_block(pool) {}
+        proposed.min((self.table.len() * BLOCK).saturating_sub(self.ids.len()))
+    }
+
+    /// Releases the blocks beyond those that the ids need: the reserved blocks whose tokens were rejected.
+    pub(super) fn trim(&mut self, pool: &mut BlockPool) {
+        self.shorten(self.ids.len().div_ceil(BLOCK), pool);
     }
 
     /// Shares cached blocks with a sequence that holds none. Leaves at least one token to compute, since only a computed
@@ -208,12 +222,17 @@ impl Sequence {
                 self.computed = blocks * BLOCK;
             }
         }
-        while self.table.len() > blocks {
-            if let Some(block) = self.table.pop() {
-                pool.release(block);
-            }
-        }
+        self.shorten(blocks, pool);
         self.registered = self.registered.min(from / BLOCK);
+    }
+
+    /// Releases all blocks but the first `blocks`.
+    fn shorten(&mut self, blocks: usize, pool: &mut BlockPool) {
+        while self.table.len() > blocks
+            && let Some(block) = self.table.pop()
+        {
+            pool.release(block);
+        }
     }
 
     /// Checks the invariants.
@@ -271,6 +290,31 @@ mod tests {
         assert_eq!((sequence.pending(), sequence.registered), (1, 2));
         sequence.extend(32, &[], &mut pool);
         assert_eq!((sequence.pending(), sequence.table.len(), sequence.registered), (16, 1, 1));
+    }
+
+    #[test]
+    fn reserved_blocks_go_back_unless_their_tokens_are_accepted() {
+        let mut pool = BlockPool::new(4);
+        let mut sequence = computed(30, &mut pool);
+        sequence.push(7);
+        assert_eq!(sequence.reserve(4, &mut pool), 4, "tokens 31 to 34");
+        assert_eq!((sequence.table.len(), sequence.missing()), (3, 0));
+        assert_eq!((sequence.row(1, 4).ids, sequence.row(1, 4).table.len()), ([7].as_slice(), 3));
+        // The first proposed token is accepted, the others are rejected.
+        sequence.advance(1, &mut pool);
+        sequence.push(8);
+        sequence.advance(1, &mut pool);
+        sequence.push(9);
+        sequence.trim(&mut pool);
+        assert_eq!(
+            (sequence.computed, sequence.table.len(), sequence.registered),
+            (32, 3, 2),
+            "token 32 needs a block"
+        );
+        assert_eq!(sequence.reserve(40, &mut pool), 31, "the pool has one more block");
+        sequence.trim(&mut pool);
+        assert_eq!((sequence.table.len(), pool.free()), (3, 1));
+        pool.check([sequence.table.as_slice()].into_iter()).unwrap();
     }
 
     #[test]

@@ -143,12 +143,18 @@ impl StepLoop {
         if self.stop_if_lost() {
             return false;
         }
-        if let [row] = rows {
+        if let [row] = rows
+            && row.proposed == 0
+        {
             self.scheduler.fail(row.session, EngineError::Backend(reason));
             return false;
         }
-        // A session whose turn was stopped meanwhile is skipped.
-        let mut runs = |row: &PlannedRow| self.scheduler.is_running(row.session) && self.execute(slice::from_ref(row));
+        let mut runs = |row: &PlannedRow| {
+            // A token that was only proposed must not fail its session.
+            let row = PlannedRow { proposed: 0, ..*row };
+            // A session whose turn was stopped meanwhile is skipped.
+            self.scheduler.is_running(row.session) && self.execute(slice::from_ref(&row))
+        };
         // `count` instead of `any`, because every row has to run.
         rows.iter().filter(|row| runs(row)).count() > 0
     }

@@ -41,8 +41,7 @@ impl AnswerRoom {
     }
 
     /// Removes the last passages and triples if there is no room for all, and returns their number. Their ranks are a
-    /// prefix of those that were found, in lists of passages and triples alike. An index that was searched with
-    /// [`Query::bytes`](crate::Query) leaves nothing to remove.
+    /// prefix of those that were found, in lists of passages and triples alike.
     pub fn cut(&mut self, hits: &mut Vec<Hit>, triples: &mut Vec<TripleHit>) -> usize {
         let found = hits.len() + triples.len();
         let kept = hits.iter().take_while(|hit| self.take(hit.bytes())).count();

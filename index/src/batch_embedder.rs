@@ -8,6 +8,7 @@ use crate::embed::{Embed, embed_unit};
 use crate::embedding_cache::EmbeddingCache;
 use crate::embedding_journal::TextHash;
 use crate::error::IndexError;
+use crate::prompts::Prompts;
 
 /// Number of texts held in memory at once.
 const WINDOW: u32 = 1024;
@@ -16,6 +17,8 @@ const WINDOW: u32 = 1024;
 #[derive(Clone, Copy)]
 pub(crate) struct BatchEmbedder<'a> {
     pub(crate) embed: &'a dyn Embed,
+    /// Prompts of the index, of which that of documents is put before every text.
+    pub(crate) prompts: &'a Prompts,
     /// Number of texts per call of the embedder.
     pub(crate) batch: usize,
     /// Vectors of texts that were embedded before.
@@ -102,7 +105,7 @@ impl BatchEmbedder<'_> {
     }
 
     fn embed(&self, what: &str, batch: &[&str]) -> Result<Vec<Vec<f32>>, IndexError> {
-        embed_unit(self.embed, batch).map_err(|source| {
+        embed_unit(self.embed, &self.prompts.document, batch).map_err(|source| {
             let start: String = batch[0].chars().take(60).collect();
             let what = format!("{} {what}, the first of them beginning {start:?}", batch.len());
             IndexError::Embed { what, source }

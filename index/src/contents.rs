@@ -9,6 +9,7 @@ use crate::error::IndexError;
 use crate::graph::{TripleFile, TripleOrigin};
 use crate::layout::{graph_file, snapshot_file, snapshot_name};
 use crate::manifest::{GraphInfo, Manifest};
+use crate::near_ids;
 use crate::store::{CurrentStore, PassageStore};
 
 /// Documents of an index. Needs no embedder and reads only passages, triples and the log of changes, so it works when
@@ -64,6 +65,46 @@ impl Contents {
     /// An error means a damaged record; iteration continues with the next document.
     pub fn documents(&self, all_triples: bool) -> impl Iterator<Item = Result<Document, IndexError>> {
         self.store.numbers().map(move |number| self.document(number, all_triples))
+    }
+
+    /// Reads the document with this ID. `None` if there is none.
+    ///
+    /// # Errors
+    /// If its record is damaged.
+    pub fn find(&self, id: &str) -> Result<Option<Document>, IndexError> {
+        self.store.find(id)?.map(|number| self.document(number, true)).transpose()
+    }
+
+    /// Reads up to `limit` documents in index order, from the first or from the one behind the document with the ID
+    /// `after`. `None` if there is no such document.
+    ///
+    /// # Errors
+    /// If a record is damaged.
+    pub fn page(&self, after: Option<&str>, limit: usize) -> Result<Option<Vec<Document>>, IndexError> {
+        let last = match after {
+            None => None,
+            Some(id) => match self.store.find(id)? {
+                None => return Ok(None),
+                found => found,
+            },
+        };
+        let numbers = self.store.numbers().skip_while(|&number| last.is_some_and(|last| number <= last));
+        numbers.take(limit).map(|number| self.store.document(number)).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Returns up to `limit` IDs that are near to an unknown one, nearest first: those that differ in case, chunks of it,
+    /// those that begin with it, and those that are a few characters apart.
+    ///
+    /// # Errors
+    /// If a record is damaged.
+    pub fn near_ids(&self, id: &str, limit: usize) -> Result<Vec<String>, IndexError> {
+        let mut near = Vec::new();
+        for number in self.store.numbers() {
+            let (other, _) = self.store.name(number)?;
+            near.extend(near_ids::distance(id, &other).map(|distance| (distance, number, other)));
+        }
+        near.sort_unstable();
+        Ok(near.into_iter().take(limit).map(|(_, _, id)| id).collect())
     }
 
     fn document(&self, number: u32, all_triples: bool) -> Result<Document, IndexError> {

@@ -1,5 +1,7 @@
 //! Interface to a text embedder, which callers supply.
 
+use crate::prompts::Prompts;
+
 /// Error returned by an embedder.
 pub type EmbedError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -21,12 +23,23 @@ pub trait Embed: Send + Sync {
     fn cuts(&self, _text: &str) -> bool {
         false
     }
+
+    /// Returns the prompts that the model was trained with, which a build uses unless it is given others. The index
+    /// puts them before the texts.
+    fn prompts(&self) -> Prompts {
+        Prompts::default()
+    }
 }
 
-/// Embeds `texts` and checks the result: one vector per text, of the right length, finite. Scales each vector to length
-/// 1; a zero vector stays zero.
-pub(crate) fn embed_unit(embed: &dyn Embed, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-    let mut vectors = embed.embed(texts)?;
+/// Embeds `texts` with `prompt` before each and checks the result: one vector per text, of the right length, finite.
+/// Scales each vector to length 1; a zero vector stays zero.
+pub(crate) fn embed_unit(embed: &dyn Embed, prompt: &str, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+    let mut vectors = if prompt.is_empty() {
+        embed.embed(texts)?
+    } else {
+        let prompted: Vec<String> = texts.iter().map(|text| format!("{prompt}{text}")).collect();
+        embed.embed(&prompted.iter().map(String::as_str).collect::<Vec<&str>>())?
+    };
     if vectors.len() != texts.len() {
         return Err(format!("{} gave {} vectors for {} texts", embed.id(), vectors.len(), texts.len()).into());
     }
@@ -77,7 +90,7 @@ mod tests {
 
     #[test]
     fn vectors_come_back_with_length_one() {
-        let vectors = embed_unit(&BrokenEmbed(vec![vec![3.0, 4.0], vec![0.0, 0.0]]), &["a", "b"]).unwrap();
+        let vectors = embed_unit(&BrokenEmbed(vec![vec![3.0, 4.0], vec![0.0, 0.0]]), "", &["a", "b"]).unwrap();
         assert_eq!(vectors, [[0.6, 0.8], [0.0, 0.0]]);
     }
 
@@ -89,7 +102,7 @@ mod tests {
             (vec![vec![f32::NAN, 0.0]], "not finite"),
             (vec![vec![f32::INFINITY, 0.0]], "not finite"),
         ] {
-            let error = embed_unit(&BrokenEmbed(given), &["a"]).unwrap_err().to_string();
+            let error = embed_unit(&BrokenEmbed(given), "", &["a"]).unwrap_err().to_string();
             assert!(error.contains("broken") && error.contains(expected), "{error}");
         }
     }

@@ -10,6 +10,7 @@ use crate::embed::Embed;
 use crate::embedding_journal::{EmbeddingJournal, TextHash};
 use crate::error::IndexError;
 use crate::layout::JOURNAL;
+use crate::prompts::Prompts;
 
 /// Vectors by the hash of their text, from the published snapshot and from the journal.
 pub(crate) struct EmbeddingCache<'a> {
@@ -24,10 +25,17 @@ impl fmt::Debug for EmbeddingCache<'_> {
 }
 
 impl<'a> EmbeddingCache<'a> {
-    /// Opens the cache with the journal of the index in `dir`. With `journal` unset, the journal is neither read nor
-    /// written.
-    pub(crate) fn open(dir: &Path, embed: &dyn Embed, journal: bool) -> Result<EmbeddingCache<'a>, IndexError> {
-        let open = || EmbeddingJournal::open(&dir.join(JOURNAL), embed.id(), embed.dims()).map(Mutex::new);
+    /// Opens the cache with the journal of the index in `dir`, which holds vectors of texts with these prompts. With
+    /// `journal` unset, the journal is neither read nor written.
+    pub(crate) fn open(
+        dir: &Path,
+        embed: &dyn Embed,
+        prompts: &Prompts,
+        journal: bool,
+    ) -> Result<EmbeddingCache<'a>, IndexError> {
+        // The same text has another vector behind another prompt.
+        let id = format!("{}{}", embed.id(), prompts.document);
+        let open = || EmbeddingJournal::open(&dir.join(JOURNAL), &id, embed.dims()).map(Mutex::new);
         Ok(EmbeddingCache { published: HashMap::new(), journal: journal.then(open).transpose()? })
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::corpus::READABLE;
 use crate::embed::EmbedError;
 use crate::filter::FilterError;
 use crate::location::Location;
@@ -42,6 +43,14 @@ pub enum IndexError {
         /// Reason.
         message: String,
     },
+    /// A file of a corpus is of a type that is not read.
+    #[error("{}: {message}", path.display())]
+    UnsupportedFile {
+        /// The file.
+        path: PathBuf,
+        /// Type of the file, and the remedy.
+        message: String,
+    },
     /// A file of triples cannot be used.
     #[error("{location}: {message}")]
     BadTriples {
@@ -69,14 +78,14 @@ pub enum IndexError {
         second: Location,
     },
     /// A corpus holds no passage.
-    #[error("{} holds no passages ({skipped} records skipped){}", path.display(), what_is_read(*folder))]
+    #[error("{} holds no passages ({skipped} records skipped){}", path.display(), files_skipped(files))]
     EmptyCorpus {
         /// Path of the corpus.
         path: PathBuf,
         /// Number of malformed records skipped.
         skipped: u64,
-        /// If `true`, the corpus is a folder, of which only Markdown and text files are read.
-        folder: bool,
+        /// First files of the folder that were not read, with the reasons.
+        files: String,
     },
     /// A corpus is too large for one index.
     #[error("the corpus holds more than {limit} passages: split it into several indexes")]
@@ -241,8 +250,8 @@ pub enum IndexError {
     },
 }
 
-fn what_is_read(folder: bool) -> &'static str {
-    if folder { ": only Markdown and text files in it are read; name a JSONL or JSON file itself" } else { "" }
+fn files_skipped(files: &str) -> String {
+    if files.is_empty() { String::new() } else { format!(": files read are {READABLE}; not read were {files}") }
 }
 
 /// First format whose programs provide `waymark index export`.

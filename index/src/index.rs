@@ -80,6 +80,11 @@ impl Index {
         Ok(Index { snapshot, embed, filter: None, dir: dir.to_owned(), published })
     }
 
+    /// Text to put before queries.
+    pub(crate) fn query_prompt(&self) -> &str {
+        &self.snapshot.manifest.embedder.prompts.query
+    }
+
     /// Wraps a snapshot of the index in `dir`.
     pub(crate) fn of(
         dir: &Path,

@@ -45,6 +45,7 @@ mod mapped_faults;
 mod merge;
 mod mode;
 mod model_filter;
+mod near_ids;
 #[cfg(feature = "openapi")]
 mod openapi;
 pub mod openie;
@@ -53,6 +54,7 @@ pub mod pagerank;
 mod pending;
 mod prepare;
 mod progress;
+mod prompts;
 mod python;
 mod query;
 mod repair;
@@ -71,7 +73,7 @@ pub use commit::{Changes, CommitOptions, CommitReport, commit};
 pub use complete::{Complete, CompleteError, ModelMessage, ModelReply, ModelRole};
 pub use condition::{Comparison, Condition};
 pub use contents::Contents;
-pub use corpus::{Corpus, CorpusOptions, Document};
+pub use corpus::{Corpus, CorpusOptions, Document, FieldMap, SkippedFiles, TokenCounter};
 pub use embed::{Embed, EmbedError};
 pub use error::{ExtractError, IndexError};
 pub use evidence::{
@@ -97,6 +99,7 @@ pub use options::{GraphOptions, KagOptions, OpenOptions, Relevance};
 pub use pending::{PendingChange, PendingChanges, PendingFile};
 pub use prepare::PreparedVectors;
 pub use progress::{BuildPhase, BuildProgress};
+pub use prompts::Prompts;
 pub use query::{ENTITIES, Query, TRIPLES};
 pub use repair::{RepairReport, repair};
 pub use search_options::{

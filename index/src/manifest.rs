@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::checksum::FileChecksum;
 use crate::error::IndexError;
 use crate::layout::{MANIFEST, delta_number, graph_file, snapshot_file, snapshot_name};
+use crate::prompts::Prompts;
 
 /// Format version that this program writes.
 pub const FORMAT: u32 = 3;
@@ -71,6 +72,9 @@ pub struct EmbedderInfo {
     pub id: String,
     /// Numbers per vector.
     pub dims: usize,
+    /// Prompts put before the texts.
+    #[serde(default, skip_serializing_if = "Prompts::is_empty")]
+    pub prompts: Prompts,
 }
 
 /// Statistics of the graph of an index.
@@ -163,6 +167,12 @@ impl Manifest {
     /// Number of the base snapshot, in whose folder all files lie.
     pub fn base(&self) -> u64 {
         self.delta.as_ref().map_or(self.snapshot, |delta| delta.base)
+    }
+
+    /// Size of the files and of the log of changes in bytes.
+    pub fn bytes(&self) -> u64 {
+        let files: u64 = self.files.values().map(|file| file.bytes).sum();
+        files + self.delta.as_ref().map_or(0, |delta| delta.bytes)
     }
 
     /// Number of passages in the base snapshot.
@@ -318,7 +328,7 @@ mod tests {
             snapshot: 3,
             corpus: text(),
             passages: 0,
-            embedder: EmbedderInfo { id: text(), dims: 1 },
+            embedder: EmbedderInfo { id: text(), dims: 1, prompts: Prompts::default() },
             graph: None,
             delta: None,
             build: BuildInfo { version: text(), analyzer: text(), connectivity: 1, expansion: 1 },

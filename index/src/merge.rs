@@ -153,10 +153,11 @@ impl Merge<'_> {
 
     /// Writes the files of the merged snapshot.
     fn write(&self, base: &Snapshot, part: &PartialSnapshot) -> Result<Manifest, IndexError> {
-        let mut memory = EmbeddingCache::open(&self.live.dir, self.live.embed.as_ref(), false)?;
+        let prompts = &base.manifest.embedder.prompts;
+        let mut memory = EmbeddingCache::open(&self.live.dir, self.live.embed.as_ref(), prompts, false)?;
         base.remember(&mut memory)?;
         let embed = self.live.embed.as_ref();
-        let embedding = BatchEmbedder { embed, batch: self.options.batch, memory: &memory };
+        let embedding = BatchEmbedder { embed, prompts, batch: self.options.batch, memory: &memory };
         let progress = &Pace::new(self.bytes_per_second);
         let draft = SnapshotWriter { embedding, threads: self.options.threads, extract: None, progress };
         let mut next = 0..;
@@ -184,19 +185,31 @@ impl Merge<'_> {
             return Err(replaced());
         }
         let path = self.live.dir.join(&delta.log);
-        for record in log::read(&path, tail.end, delta.bytes, now.embedder.dims)? {
-            self.carry_record(tail, record)?;
+        let records = log::read(&path, tail.end, delta.bytes, now.embedder.dims)?;
+        let current = self.live.current();
+        let known = current.snapshot.graph.as_ref().filter(|_| !records.is_empty());
+        // Made once for all records: it holds the facts of every commit since the base snapshot.
+        let facts = known.map(Graph::added_facts).unwrap_or_default();
+        for record in records {
+            self.carry_record(tail, record, known, &facts)?;
         }
         tail.end = delta.bytes;
         Ok(())
     }
 
-    fn carry_record(&self, tail: &mut MergedTail, record: DeltaRecord) -> Result<(), IndexError> {
-        let current = self.live.current();
-        let known = current.snapshot.graph.as_ref();
-        let memory = EmbeddingCache::open(&self.live.dir, self.live.embed.as_ref(), false)?;
-        let embedding = BatchEmbedder { embed: self.live.embed.as_ref(), batch: self.options.batch, memory: &memory };
-        let embed = |what, texts: &[String]| known_vectors(&embedding, known, what, texts);
+    /// Applies a record with the vectors of a graph that knows its texts, and of facts by text.
+    fn carry_record(
+        &self,
+        tail: &mut MergedTail,
+        record: DeltaRecord,
+        known: Option<&Graph>,
+        facts: &HashMap<String, &[f32]>,
+    ) -> Result<(), IndexError> {
+        let embed = self.live.embed.as_ref();
+        let prompts = &tail.merged.embedder.prompts;
+        let memory = EmbeddingCache::open(&self.live.dir, embed, prompts, false)?;
+        let embedding = BatchEmbedder { embed, prompts, batch: self.options.batch, memory: &memory };
+        let embed = |what, texts: &[String]| known_vectors(&embedding, known, facts, what, texts);
         let deriving = Deriving::Fresh { embed: &embed, threads: self.options.threads };
         let (state, derived) = change(&tail.store, tail.graph.as_ref(), &record, deriving)?;
         tail.store.delta = state.documents;
@@ -266,16 +279,16 @@ fn renumbered(merged: Manifest, number: u64) -> Manifest {
     Manifest { snapshot: number, files, ..merged }
 }
 
-/// Returns the vectors of texts, those that the graph knows without embedding them.
+/// Returns the vectors of texts. Embeds only those that neither the graph nor `facts` knows.
 fn known_vectors(
     embedding: &BatchEmbedder<'_>,
     graph: Option<&Graph>,
+    facts: &HashMap<String, &[f32]>,
     what: &'static str,
     texts: &[String],
 ) -> Result<Vec<Vec<f32>>, IndexError> {
     let mut known: HashMap<&str, Vec<f32>> = HashMap::new();
     if let Some(graph) = graph {
-        let facts = if what == "facts" { graph.added_facts() } else { HashMap::new() };
         for text in texts {
             let vector = if what == "facts" { facts.get(text.as_str()).copied() } else { graph.known_vector(text) };
             if let Some(vector) = vector {

@@ -63,8 +63,9 @@ impl LiveIndex {
             }
             stated(document, snapshot.graph.as_ref(), &mut texts);
         }
-        let memory = EmbeddingCache::open(&self.dir, self.embed.as_ref(), false)?;
-        let embedding = BatchEmbedder { embed: self.embed.as_ref(), batch, memory: &memory };
+        let prompts = &snapshot.manifest.embedder.prompts;
+        let memory = EmbeddingCache::open(&self.dir, self.embed.as_ref(), prompts, false)?;
+        let embedding = BatchEmbedder { embed: self.embed.as_ref(), prompts, batch, memory: &memory };
         let mut prepared = PreparedVectors::default();
         for (what, texts) in texts {
             let texts: Vec<String> = texts.into_iter().collect();

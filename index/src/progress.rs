@@ -46,6 +46,9 @@ pub trait BuildProgress: Sync {
     /// Reports that `done` of `total` units (passages, vectors, files, steps) are done. May be called from several
     /// threads at once, and then slightly out of order.
     fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>);
+
+    /// Reports, before anything is embedded, that this number of passages, not 0, is longer than the embedder reads.
+    fn truncated(&self, _passages: u64) {}
 }
 
 /// Ignores all progress.

@@ -14,7 +14,7 @@ use waymark_index::{
 };
 
 fn options(chunk: Option<usize>) -> CorpusOptions {
-    CorpusOptions { chunk, skip_bad: true }
+    CorpusOptions { chunk, skip_bad: true, ..CorpusOptions::default() }
 }
 
 fn built(out: &Path, corpus: &Path, options: &CorpusOptions) {

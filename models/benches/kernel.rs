@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use waymark_models::gradient::attention::AttentionPlan;
 use waymark_models::gradient::vocabulary::{self, VocabularyHead};
 use waymark_models::gradient::{Pack, Score, Slope, outer};
-use waymark_models::kernel::attention::HeadLayout;
+use waymark_models::kernel::attention::{HeadLayout, ScoreRule};
 use waymark_models::kernel::{Brain, GgmlKind, Packed, Team, gelu, matmul, rms_norm, silu_mul, softmax};
 
 fn main() {
@@ -134,9 +134,11 @@ fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
     };
     let (q, k, v, dout) = (vectors(9), vectors(3), vectors(3), vectors(9));
     let (mut out, mut lse) = (vectors(9), vec![0.0; pack.tokens().len() * 9]);
-    let forward = best(|| plan.forward(team, &q, &k, &v, black_box(&mut out), &mut lse));
+    let rule = ScoreRule::plain(heads.dim);
+    let forward = best(|| plan.forward(team, rule, &q, &k, &v, black_box(&mut out), &mut lse));
     let (mut dq, mut dk, mut dv) = (vectors(9), vectors(3), vectors(3));
-    let backward = best(|| plan.backward(team, &q, &k, &v, &out, &lse, &dout, black_box(&mut dq), &mut dk, &mut dv));
+    let backward =
+        best(|| plan.backward(team, rule, &q, &k, &v, &out, &lse, &dout, black_box(&mut dq), &mut dk, &mut dv));
     let products = pairs * 9 * 64;
     println!(
         "attention, {name}: forward {:.0} GFLOP/s, backward {:.0} GFLOP/s",
@@ -152,10 +154,10 @@ fn vocabulary(team: &Team) {
     let (entries, width) = (49_152, 576);
     let weights = Packed::from_ggml(GgmlKind::Q4_1, &vec![0x11; entries * width / 32 * 20], entries, width).unwrap();
     let transposed = weights.transposed();
-    let head = VocabularyHead { weights: &weights, transposed: &transposed };
+    let head = VocabularyHead { weights: &weights, transposed: &transposed, cap: None };
     let (hidden, ids) = (vec![0.5; TARGETS * width], vec![7; TARGETS]);
     let products = TARGETS * entries * width;
-    let seconds = best(|| drop(black_box(vocabulary::score(team, &weights, &hidden, &ids))));
+    let seconds = best(|| drop(black_box(vocabulary::score(team, &weights, None, &hidden, &ids))));
     println!("vocabulary, scores: {:.0} GFLOP/s", gflops(products, seconds));
     let mut dhidden = vec![0.0; hidden.len()];
     let mut objective = |_: usize, _: Score| Slope { logprob: -1.0, entropy: 0.1 };

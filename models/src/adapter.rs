@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{SafeTensors, TensorView};
@@ -14,7 +15,7 @@ use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::gradient::Module;
 use crate::kernel::lowrank::{NarrowMatrix, WideMatrix};
-use crate::weights::decode;
+use crate::weights::{decode, fused_part};
 
 /// Sites in a layer: groups of projections that share their input, in the order of the computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,7 +151,7 @@ impl AdapterFactors {
         let tensors = file.tensors(&bytes)?;
         let mut found = TensorPairs::new();
         for (name, tensor) in tensors.iter() {
-            let (key, side) = file.place(name, config.layers)?;
+            let (key, side) = file.place(name, config)?;
             found.entry(key).or_insert([None, None])[side] = Some(tensor);
         }
         let mut layers: Vec<[Option<T>; SITES]> = (0..config.layers).map(|_| Default::default()).collect();
@@ -173,8 +174,8 @@ impl AdapterFactors {
     }
 }
 
-/// Tensors by layer and target, A before B.
-type TensorPairs<'a> = BTreeMap<(usize, usize), [Option<TensorView<'a>>; 2]>;
+/// Tensors by layer and path of the projection in it, A before B.
+type TensorPairs<'a> = BTreeMap<(usize, String), [Option<TensorView<'a>>; 2]>;
 
 /// Adapter directory being read; names the file in error messages.
 pub(crate) struct AdapterSource {
@@ -200,19 +201,22 @@ impl AdapterSource {
         ModelError::Corrupt { path: self.path.clone(), reason }
     }
 
-    /// Parses a tensor name such as `base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight` into layer,
-    /// target and side (A or B).
-    fn place(&self, name: &str, layers: usize) -> Result<((usize, usize), usize), ModelError> {
+    /// Parses a tensor name such as `base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight` into layer, path of
+    /// the projection and side (A or B).
+    fn place(&self, name: &str, config: &DecoderConfig) -> Result<((usize, String), usize), ModelError> {
+        let layers = config.layers;
         let parse = || {
             let rest = name.strip_prefix("base_model.model.model.layers.")?;
             let (layer, rest) = rest.split_once('.')?;
-            let target = TARGETS.iter().position(|(module, ..)| rest.starts_with(module.path()))?;
-            let side = match rest.strip_prefix(TARGETS[target].0.path())? {
-                ".lora_A.weight" => 0,
-                ".lora_B.weight" => 1,
-                _ => return None,
+            let (path, side) = match (rest.strip_suffix(".lora_A.weight"), rest.strip_suffix(".lora_B.weight")) {
+                (Some(path), _) => (path, 0),
+                (None, Some(path)) => (path, 1),
+                (None, None) => return None,
             };
-            Some(((layer.parse().ok()?, target), side))
+            let known = |(module, ..): &(Module, Site, usize)| {
+                path == module.path() || fused(config, *module).is_some_and(|(fused, ..)| fused == path)
+            };
+            TARGETS.iter().any(known).then_some(((layer.parse().ok()?, path.to_owned()), side))
         };
         match parse() {
             // An adapter of a deeper model of the same family would otherwise load and quietly lose its last layers.
@@ -235,14 +239,23 @@ impl AdapterSource {
         let mut stacked = Vec::new();
         let mut parts = Vec::new();
         let mut width = 0;
-        for (target, &(module, at, projection)) in TARGETS.iter().enumerate() {
-            let Some([a, b]) = found.get(&(layer, target)).filter(|_| at == site) else { continue };
-            let name = format!("layer {layer} {}", module.path());
+        for &(module, _, projection) in TARGETS.iter().filter(|(_, at, _)| *at == site) {
             let [out, inn] = module.shape(config);
+            let own = (module.path().to_owned(), 0..out, out);
+            let places = [Some(own), fused(config, module)].into_iter().flatten();
+            let mut pairs = places.filter_map(|place| Some((found.get(&(layer, place.0.clone()))?, place)));
+            let Some(([a, b], (path, rows, total))) = pairs.next() else { continue };
+            if let Some((_, (other, ..))) = pairs.next() {
+                return Err(
+                    self.corrupt(format!("layer {layer} has adapters on {path} and on {other}, which holds it"))
+                );
+            }
+            let name = format!("layer {layer} {path}");
             // All projections of a site have the same width.
             width = inn;
             stacked.extend(self.values(&format!("{name} lora_A"), a.as_ref(), &[rank, inn])?);
-            parts.push((projection, self.values(&format!("{name} lora_B"), b.as_ref(), &[out, rank])?));
+            let b = self.values(&format!("{name} lora_B"), b.as_ref(), &[total, rank])?;
+            parts.push((projection, b[rows.start * rank..rows.end * rank].to_vec()));
         }
         Ok((!parts.is_empty()).then_some(AdapterFactors { inn: width, rank, scale, a: stacked, parts }))
     }
@@ -270,6 +283,13 @@ impl AdapterSource {
             None => Ok(values),
         }
     }
+}
+
+/// Path of the fused projection that holds `module` in families that fuse, with the rows of `module` in it and their total
+/// number.
+fn fused(config: &DecoderConfig, module: Module) -> Option<(String, Range<usize>, usize)> {
+    let part = fused_part(config.architecture.family(), config, &format!("{}.weight", module.path()))?;
+    Some((part.name.strip_suffix(".weight")?.to_owned(), part.rows, part.total))
 }
 
 /// Settings read from `adapter_config.json`.
@@ -309,7 +329,11 @@ fn refusal(json: &Value) -> Option<String> {
     if REFUSED_INITIALIZATIONS.iter().any(|refused| initialization.starts_with(refused)) {
         return Some(format!("init_lora_weights \"{initialization}\"; save it converted to a plain adapter"));
     }
-    REFUSED_SETTINGS.iter().find(|key| !neutral(&json[**key])).map(|key| format!("{key} {}", json[*key]))
+    let setting = REFUSED_SETTINGS.iter().find(|key| !neutral(&json[**key]))?;
+    let value = &json[*setting];
+    Some(format!(
+        "{setting} {value}; merge the adapter into its base with PEFT's `merge_and_unload()` and serve the result"
+    ))
 }
 
 fn neutral(value: &Value) -> bool {

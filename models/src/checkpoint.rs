@@ -28,7 +28,8 @@ pub struct Checkpoint {
 
 /// End-of-turn tokens of all known model families. A checkpoint names one or two of them, but its model may emit
 /// any.
-const END_TOKENS: [&str; 6] = ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"];
+const END_TOKENS: [&str; 7] =
+    ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"];
 
 impl Checkpoint {
     /// Opens a GGUF file, or a Hugging Face directory with `config.json`, safetensors and `tokenizer.json`.

@@ -6,6 +6,7 @@
 
 pub mod adapter;
 pub mod adaptive_wait;
+pub mod architecture;
 pub mod batch;
 pub mod catalog;
 pub mod chat;

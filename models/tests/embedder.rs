@@ -203,7 +203,7 @@ fn sizes_out_of_bounds_are_named() {
 }
 
 #[test]
-fn another_pooling_or_module_is_refused() {
+fn several_poolings_or_another_module_are_refused() {
     let (dir, _) = copy();
     std::fs::create_dir(dir.path().join("1_Pooling")).unwrap();
     let open = |pooling: &str, module: &str| {
@@ -216,8 +216,8 @@ fn another_pooling_or_module_is_refused() {
         "{\"word_embedding_dimension\": 384, \"pooling_mode_cls_token\": false, \"pooling_mode_mean_tokens\": true}";
     open(mean, "Normalize").unwrap();
     for (pooling, module, named) in [
-        (mean.replace("false", "true"), "Normalize", "pooling_mode_cls_token"),
-        (mean.replace("true", "false"), "Normalize", "expected pooling_mode_mean_tokens"),
+        (mean.replace("false", "true"), "Normalize", "cls_token + mean_tokens"),
+        (mean.replace("mean_tokens", "weightedmean_tokens"), "Normalize", "weightedmean_tokens"),
         (mean.to_owned(), "Dense", "models.Dense"),
     ] {
         let error = open(&pooling, module).unwrap_err();

@@ -140,6 +140,43 @@ fn all_weights_gradients_agree_with_differences() {
     SHAPES.iter().for_each(|name| agrees_with_differences(name, &Tune::Full, &forest(), 1));
 }
 
+/// Families with features beyond those of the shapes above.
+const FAMILIES: [&str; 8] = ["mistral", "smollm3", "phi3", "phi4-mini", "granite", "olmo2", "gemma2", "gemma3"];
+
+/// A prompt longer than the families' windows with two answers, for their vocabulary of 64 tokens.
+fn windowed() -> Pack {
+    let mut pack = Pack::new();
+    let tokens = |count, seed| tokens(count, seed).into_iter().map(|token| token % 64).collect::<Vec<_>>();
+    let prompt = pack.push(&tokens(27, 1), None);
+    let answers = [2, 3].map(|seed| pack.push(&tokens(6, seed), Some(prompt)));
+    (20..27).for_each(|index| pack.target(prompt, index));
+    answers.into_iter().for_each(|answer| (0..6).for_each(|index| pack.target(answer, index)));
+    pack
+}
+
+#[test]
+fn further_families_adapters_agree_with_differences() {
+    for name in FAMILIES {
+        agrees_with_differences(&format!("../families/{name}"), &lora(), &windowed(), 3);
+    }
+}
+
+#[test]
+fn all_weights_of_further_families_agree_with_differences() {
+    for name in ["mistral", "smollm3", "granite", "olmo2"] {
+        agrees_with_differences(&format!("../families/{name}"), &Tune::Full, &windowed(), 2);
+    }
+}
+
+#[test]
+fn all_weights_that_could_not_be_saved_are_refused() {
+    for name in ["phi3", "gemma2", "gemma3"] {
+        let weights = Weights::open(&path(&format!("../families/{name}"))).unwrap();
+        let error = Learner::load(&weights, Arc::new(Team::new(1)), &Tune::Full).unwrap_err().to_string();
+        assert!(error.contains("give the recipe an adapter"), "{error}");
+    }
+}
+
 #[test]
 fn a_large_packs_gradients_agree_with_differences() {
     agrees_with_differences("llama", &lora(), &large(), 5);

@@ -12,6 +12,7 @@ use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 use synthetic::{HIDDEN, VOCAB, metadata, tensors, values, write_gguf, write_hf};
 use waymark_models::ModelError;
+use waymark_models::architecture::QkNorm;
 use waymark_models::decoder::RopeScaling;
 use waymark_models::weights::{Gguf, Weights};
 
@@ -50,7 +51,9 @@ fn every_kind_gives_the_same_tensors_under_the_same_names() {
             assert!(difference <= bound, "{architecture} {kind:?}: {difference}");
             let config = weights.config();
             assert_eq!((config.vocab, config.layers, config.head_dim, config.kv_heads), (40, 2, 16, 2));
-            assert!(config.tied_embeddings && !config.qkv_bias && !config.qk_norm);
+            assert!(
+                config.tied_embeddings && !config.architecture.qkv_bias && config.architecture.qk_norm == QkNorm::None
+            );
             assert_eq!((config.rope_base, config.rope_scaling.clone()), (20_000.0, RopeScaling::None));
         }
     }
@@ -141,7 +144,7 @@ fn a_gguf_with_biases_that_nothing_adds_is_refused_by_name() {
         gguf_file::write(&mut File::create(&path).unwrap(), &metadata, &tensors).unwrap();
         Gguf::open(&path).unwrap().config()
     };
-    assert!(config("blk.0.attn_q.bias").unwrap().qkv_bias);
+    assert!(config("blk.0.attn_q.bias").unwrap().architecture.qkv_bias);
     for name in ["blk.0.attn_output.bias", "blk.0.ffn_gate.bias", "blk.1.ffn_up.bias", "blk.1.ffn_down.bias"] {
         let error = config(name).unwrap_err();
         assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains(name), "{error}");

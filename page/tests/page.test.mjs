@@ -406,7 +406,7 @@ test("a search in another mode than the policy asked for is told as it was", asy
       started(QUESTION), { type: "turn_started", turn: 1 }, { type: "query", turn: 1, text: "[passage] Don Giovanni" },
       ...search(1, "Don Giovanni", "graph", [hit(1, PASSAGES.giovanni, { graph: { rank: 1, mass: 0.4, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }] } }), hit(2, PASSAGES.mozart, { graph: { rank: 2, mass: 0.2, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }, { phrase: "mozart", weight: 1 }] } })]),
       { type: "turn_started", turn: 2 }, { type: "query", turn: 2, text: "[passage] Don Giovanni" },
-      ...search(2, "Don Giovanni", "graph", [hit(1, PASSAGES.giovanni), hit(2, PASSAGES.mozart)], { cached: true }),
+      ...search(2, "Don Giovanni", "graph", [hit(1, PASSAGES.giovanni), hit(2, PASSAGES.mozart)], { cached: true, cut: { left_out: 3, limit: 8000 } }),
       { type: "budget", kind: "turns" }, { type: "answer", text: "Salzburg" }, finished("Salzburg", [{ start: 0, end: 8, passage: PASSAGES.mozart.id, title: "", stated: true }]),
     ]),
     "POST /v1/search": ({ response }) => json(response, { snapshot: 1, walk: { facts: [{ subject: "don giovanni", relation: "composed by", object: "mozart", similarity: 0.8, score: 1, kept: true }], phrases: [] } }),
@@ -425,6 +425,7 @@ test("a search in another mode than the policy asked for is told as it was", asy
   await page.click(".steps > summary");
   const steps = await page.textContent(".timeline");
   assert.ok(steps.includes("Searched for “Don Giovanni” along the graph") && steps.includes("had asked for a search by words and meaning"), steps);
+  assert.ok(steps.includes("3 more results read, but too large to be kept here"), steps);
   assert.ok(steps.includes("The same as search 1") && steps.includes("The limit of rounds was reached"));
   await close(page);
 });

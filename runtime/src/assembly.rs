@@ -82,6 +82,7 @@ pub fn runtime(
     let engine_config = EngineConfig {
         max_batch_rows: config.max_batch,
         step_tokens: config.step_tokens,
+        lookup_tokens: config.lookup,
         max_waiting: config.max_waiting,
         ..EngineConfig::default()
     };

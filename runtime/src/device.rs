@@ -6,7 +6,7 @@ use anyhow::ensure;
 use waymark_engine::{Backend, CpuBackend, KvBudget};
 use waymark_models::Arithmetic;
 use waymark_models::checkpoint::Checkpoint;
-use waymark_models::decoder::Decoder;
+use waymark_models::decoder::{Decoder, KvKind};
 use waymark_models::kernel::Team;
 
 use crate::config::{Device, DeviceConfig, ModelConfig};
@@ -24,9 +24,8 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
     match config.device.device {
         Device::Cpu => cpu_backend(config, checkpoint, team),
         Device::Cuda(ordinal) => gpu_backend(config, checkpoint, ordinal, team),
-        // Asking for f32 is asking for the reference numbers, which only the CPU computes.
-        Device::Auto if matches!(config.device.arithmetic, Some(Arithmetic::F32 | Arithmetic::Int16)) => {
-            tracing::info!("this --arithmetic is not available on a GPU; computing on the CPU");
+        Device::Auto if config.device.needs_cpu() => {
+            tracing::info!("this --arithmetic or --kv is not available on a GPU; computing on the CPU");
             cpu_backend(config, checkpoint, team)
         }
         Device::Auto => match gpu_backend(config, checkpoint, 0, Arc::clone(&team)) {
@@ -44,12 +43,15 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
     }
 }
 
-/// Refuses an arithmetic that the named device does not have.
+/// Refuses an arithmetic or a precision that the named device does not have.
 fn check(config: DeviceConfig) -> anyhow::Result<()> {
     if let (Device::Cuda(_), Some(arithmetic @ (Arithmetic::F32 | Arithmetic::Int16))) =
         (config.device, config.arithmetic)
     {
         anyhow::bail!("--arithmetic {arithmetic}: a GPU computes in bf16; omit the flag or use --device cpu");
+    }
+    if let (Device::Cuda(_), Some(kind)) = (config.device, config.kv) {
+        anyhow::bail!("--kv {kind}: a GPU has its KV cache in bf16; omit the flag or use --device cpu");
     }
     Ok(())
 }
@@ -71,15 +73,24 @@ fn generation(checkpoint: &Checkpoint, rounding: Rounding) -> u64 {
 }
 
 fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
-    let arithmetic = config.device.arithmetic.unwrap_or_default();
+    let suited = if config.device.exact { Arithmetic::F32 } else { Arithmetic::suited_to(&checkpoint.weights) };
+    let arithmetic = config.device.arithmetic.unwrap_or(suited);
+    tracing::info!(%arithmetic, "computing on the CPU");
     let decoder = Decoder::load_with(&checkpoint.weights, team, arithmetic)?;
     let rounding = match arithmetic {
         Arithmetic::F32 => Rounding::F32,
         Arithmetic::Bf16 => Rounding::Bf16,
         Arithmetic::Int16 => Rounding::Int16,
     };
-    let generation = generation(checkpoint, rounding);
-    let backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Bytes(config.kv_bytes))?;
+    let kind = config.device.kv.unwrap_or_default();
+    let halves = match kind {
+        KvKind::F32 => 0,
+        // Beside the values of `Rounding`.
+        KvKind::F16 => 1 << 2,
+    };
+    let generation = generation(checkpoint, rounding) ^ halves;
+    let budget = KvBudget::Bytes(config.kv_bytes);
+    let backend = CpuBackend::with_kv(decoder, &checkpoint.name, generation, budget, kind)?;
     let backend = if config.kv_reserve { backend.with_reserved_kv() } else { backend };
     Ok(Box::new(match config.context {
         Some(context) => backend.with_context(context),

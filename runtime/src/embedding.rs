@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use waymark_index::{Embed, EmbedError};
-use waymark_models::embedder::Embedder;
+use waymark_index::{Embed, EmbedError, Prompts};
+use waymark_models::embedder::{Embedder, EncoderPrompts};
 
 /// An embedder that also counts tokens.
 pub trait TextEmbedder: Embed + fmt::Debug {
@@ -63,6 +63,16 @@ impl Embed for Embedding {
     fn cuts(&self, text: &str) -> bool {
         // A word piece has at least one byte, so that short texts need no tokenization.
         text.len() > self.max_tokens() && self.count_tokens(text) > self.max_tokens()
+    }
+
+    fn prompts(&self) -> Prompts {
+        match self {
+            Embedding::Model(embedder) => {
+                let EncoderPrompts { query, document } = embedder.prompts().clone();
+                Prompts { query, document }
+            }
+            Embedding::Mock => Prompts::default(),
+        }
     }
 }
 

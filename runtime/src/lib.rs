@@ -23,6 +23,7 @@ pub mod filter;
 pub mod fleet;
 mod html;
 pub mod logging;
+mod machine;
 mod printable;
 pub mod progress;
 pub mod pull;
@@ -31,5 +32,6 @@ mod trained_policy;
 
 pub use exit_code::exit_code;
 pub use html::escape_html;
+pub use machine::MachineMemory;
 pub use printable::{PrintableWriter, printable};
 pub use trained_policy::trained_policy;

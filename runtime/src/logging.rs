@@ -41,7 +41,8 @@ pub fn log(filter: &str, format: LogFormat) -> anyhow::Result<LogLayer> {
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     Ok(match format {
         LogFormat::Text => lines.with_filter(filter).boxed(),
-        LogFormat::Json => lines.json().with_filter(filter).boxed(),
+        // `spans` lists the current span as well, which would otherwise stand in each line twice.
+        LogFormat::Json => lines.json().with_current_span(false).with_filter(filter).boxed(),
     })
 }
 

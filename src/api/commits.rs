@@ -10,7 +10,6 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_index::{Changes, PendingChange};
 
-use super::archive::Archive;
 use super::auth::Caller;
 use super::blocking::run_blocking;
 use super::documents::CommitResponse;
@@ -19,6 +18,7 @@ use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use super::library::{ChangeProgress, ChangeTicket};
 use super::state::{AppState, now};
 use crate::keys::KeyOwner;
+use crate::store::Archive;
 
 /// Number of changes whose status is kept; the oldest of the key with the most are evicted.
 const MAX_CHANGES: usize = 256;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, RawQuery};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,6 +15,7 @@ use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
 use super::commits::{self, CommitStatus};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
+use super::indexes::IndexedState;
 use super::library::Library;
 use super::page::{PAGE, limit};
 use super::state::AppState;
@@ -127,7 +128,9 @@ pub struct DocumentList {
 ///
 /// Searches continue meanwhile, each in the snapshot it started with. Changes of the same document are committed in
 /// order. Waiting changes of different documents are committed together, and each one reports its own result.
-#[utoipa::path(post, path = "/v1/documents", operation_id = "upsertDocuments", tag = "documents", request_body = UpsertRequest, responses(
+#[utoipa::path(post, path = "/v1/documents", operation_id = "upsertDocuments", tag = "documents",
+    params(("index" = Option<String>, Query, description = "name of the index; defaults to `default`")),
+    request_body = UpsertRequest, responses(
     (status = 200, description = "the change is committed", body = CommitResponse),
     (status = 202, description = "the change is queued, because `wait` is `false`", body = CommitStatus),
     (status = 403, description = "the server's index is read-only", body = ErrorBody),
@@ -135,7 +138,7 @@ pub struct DocumentList {
     Refusals,
 ))]
 pub(crate) async fn upsert(
-    State(state): State<AppState>,
+    IndexedState(state): IndexedState,
     caller: Caller,
     JsonBody(request): JsonBody<UpsertRequest>,
 ) -> Result<Response, ApiError> {
@@ -150,7 +153,10 @@ pub(crate) async fn upsert(
 
 /// Removes a document. Slashes in its ID may be written as `/` or `%2F`.
 #[utoipa::path(delete, path = "/v1/documents/{*id}", operation_id = "deleteDocument", tag = "documents",
-    params(("id" = String, Path, description = "ID of the document")),
+    params(
+        ("id" = String, Path, description = "ID of the document"),
+        ("index" = Option<String>, Query, description = "name of the index; defaults to `default`"),
+    ),
     responses(
         (status = 200, description = "the document is removed", body = CommitResponse),
         (status = 403, description = "the server's index is read-only", body = ErrorBody),
@@ -158,7 +164,7 @@ pub(crate) async fn upsert(
         Refusals,
     ))]
 pub(crate) async fn delete(
-    State(state): State<AppState>,
+    IndexedState(state): IndexedState,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<CommitResponse>, ApiError> {
@@ -172,7 +178,10 @@ pub(crate) async fn delete(
 
 /// Returns a document. Slashes in its ID may be written as `/` or `%2F`.
 #[utoipa::path(get, path = "/v1/documents/{*id}", operation_id = "retrieveDocument", tag = "documents",
-    params(("id" = String, Path, description = "ID of the document")),
+    params(
+        ("id" = String, Path, description = "ID of the document"),
+        ("index" = Option<String>, Query, description = "name of the index; defaults to `default`"),
+    ),
     responses(
         (status = 200, description = "the document", body = DocumentResponse),
         (status = 400, description = "the server has no index", body = ErrorBody),
@@ -180,7 +189,7 @@ pub(crate) async fn delete(
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
 pub(crate) async fn get(
-    State(state): State<AppState>,
+    IndexedState(state): IndexedState,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<DocumentResponse>, ApiError> {
     let index = state.library()?.live.current();
@@ -197,13 +206,14 @@ pub(crate) async fn get(
     params(
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of documents per page, from 1 to 100; defaults to 20"),
         ("after" = Option<String>, Query, description = "ID of the last document on the previous page"),
+        ("index" = Option<String>, Query, description = "name of the index; defaults to `default`"),
     ),
     responses(
         (status = 200, description = "a page", body = DocumentList),
         (status = 400, description = "the server has no index, or a parameter is invalid", body = ErrorBody),
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
-pub(crate) async fn list(State(state): State<AppState>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
+pub(crate) async fn list(IndexedState(state): IndexedState, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let index = state.library()?.live.current();
     let query = PageQuery::parse(query.as_deref().unwrap_or_default())?;
     run_blocking(move || Ok(axum::Json(page(&index, &query)?).into_response())).await
@@ -250,6 +260,8 @@ impl PageQuery {
             match &*name {
                 "after" => page.after = Some(value.into_owned()),
                 "limit" => page.limit = limit(&value)?,
+                // Has chosen the index already.
+                "index" => {}
                 name => return Err(ApiError::unknown(name)),
             }
         }

@@ -54,11 +54,47 @@ pub(super) async fn start_all(
     questions: Vec<EpisodeQuestion>,
     n: usize,
 ) -> Result<Events, ApiError> {
+    let count = questions.len() * n;
+    // The episodes of a request share its room for evidence.
+    let evidence = state.config.traces.evidence / count.max(1);
+    let (episodes, admission) = build_recorded(state, caller, policy, questions, n, evidence).await?;
+    // The request may last as long as its slowest episode.
+    if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
+        caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
+    }
+    let events = admitted(follow(episodes, policy, &state.metrics, &caller.accounts), count).await?;
+    // From here on, dropped episodes count as canceled and leave a trace.
+    admission.store(true, Relaxed);
+    Ok(events)
+}
+
+/// Builds one episode per question without starting it. Each may keep `evidence` bytes of what it finds. No traces are
+/// kept, so the questions' options must not ask for one.
+pub(super) async fn build(
+    state: &AppState,
+    caller: &Caller,
+    policy: &Arc<Policy>,
+    questions: Vec<EpisodeQuestion>,
+    evidence: usize,
+) -> Result<Vec<ServedEpisode>, ApiError> {
+    let (episodes, _) = build_recorded(state, caller, policy, questions, 1, evidence).await?;
+    Ok(episodes.into_iter().map(|(episode, _)| episode).collect())
+}
+
+/// Builds `n` episodes of each question, with the recorders of their traces, and the admission that these wait for.
+async fn build_recorded(
+    state: &AppState,
+    caller: &Caller,
+    policy: &Arc<Policy>,
+    questions: Vec<EpisodeQuestion>,
+    n: usize,
+    evidence: usize,
+) -> Result<(Vec<Recorded>, RequestAdmission), ApiError> {
     // Refused first, before the request takes time or waits for one of the few compile slots.
     let records = questions.iter().map(|(_, options)| traces::should_record(state, options.store));
     let records = records.collect::<Result<Vec<bool>, _>>()?;
-    let calls = questions.iter().any(|(_, options)| !options.calls.is_empty());
-    let schema = calls || questions.iter().any(|(_, options)| options.json.is_some());
+    let calls = questions.iter().all(|(_, options)| options.json.is_none());
+    let schema = questions.iter().any(|(conversation, options)| options.compiles(policy, conversation));
     let share = state.admit_text(questions.iter().map(prompt_bytes).max().unwrap_or(0)).await?;
     let owned = state.clone();
     let caller_owned = caller.clone();
@@ -66,8 +102,6 @@ pub(super) async fn start_all(
     let admission = RequestAdmission::default();
     let shared = admission.clone();
     let count = questions.len() * n;
-    // The episodes of a request share its room for evidence.
-    let evidence = state.config.traces.evidence / count.max(1);
     let build = move || -> Result<Vec<Recorded>, ApiError> {
         let mut episodes = Vec::with_capacity(count);
         for ((conversation, options), record) in questions.into_iter().zip(records) {
@@ -85,14 +119,7 @@ pub(super) async fn start_all(
         true => compile(state, build).await?,
         false => run_blocking(build).await?,
     };
-    // The request may last as long as its slowest episode.
-    if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
-        caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
-    }
-    let events = admitted(follow(episodes, policy, &state.metrics, &caller.accounts), count).await?;
-    // From here on, dropped episodes count as canceled and leave a trace.
-    admission.store(true, Relaxed);
-    Ok(events)
+    Ok((episodes, admission))
 }
 
 /// Returns the size of the texts to encode for a question, in bytes.

@@ -90,6 +90,10 @@ error_table! {
     CommitNotFound: NOT_FOUND, "invalid_request_error", "commit_not_found", retry: false;
     /// There is no stored response with this ID.
     ResponseNotFound: NOT_FOUND, "invalid_request_error", "response_not_found", retry: false;
+    /// The server's state has no API key with this name.
+    KeyNotFound: NOT_FOUND, "invalid_request_error", "key_not_found", retry: false;
+    /// There is no conversation or conversation item with this ID.
+    ConversationNotFound: NOT_FOUND, "invalid_request_error", "conversation_not_found", retry: false;
     /// There is no vector store with this ID.
     VectorStoreNotFound: NOT_FOUND, "invalid_request_error", "vector_store_not_found", retry: false;
     /// There is no trace with this ID.
@@ -134,6 +138,8 @@ error_table! {
     SearchTimeout: GATEWAY_TIMEOUT, "server_error", "search_timeout", retry: true;
     /// A search failed.
     SearchFailed: INTERNAL_SERVER_ERROR, "server_error", "search_failed", retry: true;
+    /// The database or directory of stored records cannot be read or written.
+    StateUnavailable: SERVICE_UNAVAILABLE, "server_error", "state_unavailable", retry: true;
     /// The index could not be changed; it is still in its previous state.
     CommitFailed: INTERNAL_SERVER_ERROR, "server_error", "commit_failed", retry: true;
     /// The server has a problem that a client cannot solve.

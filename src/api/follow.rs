@@ -10,7 +10,7 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
-use waymark_agent::{AgentError, EpisodeEnd, Event, Policy};
+use waymark_agent::{AgentError, EpisodeEnd, Event, Policy, Trajectory};
 
 use super::auth::Accounts;
 use super::episodes::ServedEpisode;
@@ -81,6 +81,32 @@ fn events(
     }
 }
 
+/// Runs one episode to its end, without a reader of its events, and returns its trajectory. A panic in the episode
+/// becomes an error.
+pub(crate) async fn complete(
+    episode: ServedEpisode,
+    policy: &Arc<Policy>,
+    metrics: &ServerMetrics,
+    accounts: &Accounts,
+) -> Result<Trajectory, ApiError> {
+    let mut record = EpisodeRecord::new(metrics.clone(), policy.clone(), accounts.clone(), episode.prompt_tokens());
+    let (sender, mut receiver) = mpsc::channel(QUEUED);
+    let run = AssertUnwindSafe(episode.run(sender)).catch_unwind();
+    // Events must be received even if unused: a full channel would stop the episode.
+    let notes = async {
+        while let Some(event) = receiver.recv().await {
+            record.note(&event);
+        }
+    };
+    let (outcome, ()) = futures::future::join(run, notes).await;
+    let outcome = outcome.unwrap_or(Err(AgentError::Panicked)).map_err(ApiError::from);
+    if let Err(error) = &outcome {
+        record.end(error.code.name());
+        tracing::warn!(code = error.code.name(), error = error.message, "episode failed");
+    }
+    outcome
+}
+
 /// Metrics of one episode, recorded when dropped, however the episode ended.
 struct EpisodeRecord {
     metrics: ServerMetrics,
@@ -123,6 +149,7 @@ impl EpisodeRecord {
                     EpisodeEnd::Turns => "turns",
                     EpisodeEnd::Time => "time",
                     EpisodeEnd::Refused => "refused",
+                    EpisodeEnd::Called => "called",
                 });
             }
             Event::Failed { .. } => return false,

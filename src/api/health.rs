@@ -39,9 +39,11 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Result<axum::Json<He
     if state.drain.phase() != DrainPhase::Serving {
         return Err(ApiError::new(Code::Draining, "the server is shutting down"));
     }
-    if let Some(damage) = state.library.as_ref().and_then(|library| library.live.damage()) {
-        let name = state.index.as_deref().unwrap_or("index");
-        return Err(ApiError::new(Code::IndexDamaged, format!("the index `{name}` is damaged: {damage}")));
+    for view in state.views() {
+        if let Some(damage) = view.library.as_ref().and_then(|library| library.live.damage()) {
+            let name = view.index.as_deref().unwrap_or("index");
+            return Err(ApiError::new(Code::IndexDamaged, format!("the index `{name}` is damaged: {damage}")));
+        }
     }
     match state.runtime.engine.health() {
         Health::Ready => Ok(axum::Json(HealthStatus { status: "ready" })),

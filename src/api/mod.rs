@@ -10,12 +10,18 @@
 //! | `agent` | `/v1/agent`, an episode with its typed trace |
 //! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
 //! | `search`, `vector_stores`, `embeddings`, `models`, `health`, `openapi` | the other routes |
-//! | `page` | page size of lists |
+//! | `page` | pages of lists |
+//! | `indexes` | several indexes, and the choice between them |
 //! | `documents`, `library`, `commits`, `snapshots` | documents of the index, the queue of changes, background changes, and earlier snapshots |
 //! | `explore` | `/v1/index`, views of the index for people who look around in it |
 //! | `playground` | `/`, the web page, and its files |
+//! | `api_keys` | `/v1/keys`, keys in the server's state |
 //! | `policies`, `policy_registry` | the served policies, and loading and unloading them |
-//! | `traces`, `archive` | traces of episodes, and replaying them |
+//! | `traces` | traces of episodes, and replaying them |
+//! | `conversations` | `/v1/conversations`, conversations that responses continue |
+//! | `records` | records of requests in the [store](crate::store) |
+//! | `rollouts` | `/v1/rollouts`, trajectories with masks and rewards for trainers that run elsewhere |
+//! | `absence` | messages about IDs under which nothing is kept |
 //! | `trainers` | retrieval interfaces of the reference systems' trainers |
 //! | `sampling_params`, `rag` | options of requests for sampling and for searching |
 //! | `episodes`, `usage` | starting episodes, and counting their tokens |
@@ -34,8 +40,9 @@
 //! | `debug`, `load` | current state of the server and its load in numbers, for its operator |
 //! | `state` | state shared by all handlers |
 
+mod absence;
 pub mod agent;
-mod archive;
+pub mod api_keys;
 pub mod auth;
 mod blocking;
 mod body;
@@ -44,6 +51,7 @@ mod chunks;
 mod commit_meter;
 pub mod commits;
 pub mod completions;
+pub mod conversations;
 mod cors;
 pub mod debug;
 pub mod documents;
@@ -61,21 +69,25 @@ mod guard;
 pub(crate) mod head;
 pub mod health;
 pub(crate) mod hint;
+mod indexes;
 mod library;
 pub mod lifetime;
 pub mod load;
+mod logprob_room;
 mod mcp;
 mod metrics;
 pub mod models;
 mod observe;
 mod openapi;
-mod page;
+pub mod page;
 mod playground;
 pub mod policies;
 mod policy_registry;
 pub mod rag;
+mod records;
 pub mod responses;
 mod resume;
+pub mod rollouts;
 mod sampling_params;
 pub mod search;
 mod search_results;
@@ -134,6 +146,7 @@ fn work() -> ProtectedRoutes {
         .admin(routes!(policies::load, policies::list))
         .admin(routes!(policies::unload))
         .infer(routes!(traces::replay::create))
+        .infer(routes!(rollouts::create))
         .infer(routes!(trainers::search_r1::retrieve))
         .infer(routes!(trainers::route_rag::search))
         .infer(routes!(trainers::graph_r1::query))
@@ -144,6 +157,11 @@ fn information() -> ProtectedRoutes {
     ProtectedRoutes::new()
         .infer(routes!(responses::retrieve::retrieve, responses::delete::delete))
         .infer(routes!(responses::cancel::cancel))
+        .infer(routes!(responses::input_items::list))
+        .infer(routes!(conversations::create))
+        .infer(routes!(conversations::retrieve, conversations::update, conversations::delete))
+        .infer(routes!(conversations::items::list, conversations::items::create))
+        .infer(routes!(conversations::items::retrieve, conversations::items::delete))
         .index(routes!(commits::get))
         .infer(routes!(explore::summary::get))
         .infer(routes!(explore::questions::list))
@@ -160,6 +178,8 @@ fn information() -> ProtectedRoutes {
         .open(routes!(health::ping))
         .infer(routes!(health::version))
         .admin(routes!(health::metrics))
+        .admin(routes!(api_keys::list, api_keys::create))
+        .admin(routes!(api_keys::revoke))
         .admin(routes!(debug::state))
         .admin(routes!(load::load))
         .open(routes!(playground::front))

@@ -22,7 +22,7 @@ use super::error::{ApiError, Code, ErrorBody};
     tags(
         (name = "inference", description = "Generation of answers"),
         (name = "retrieval", description = "Evidence without a model"),
-        (name = "trainers", description = "Retrieval interfaces of the reference systems, for their trainers"),
+        (name = "trainers", description = "Trajectories and retrieval for trainers that run elsewhere"),
         (name = "documents", description = "Reading and changing the documents of the index"),
         (name = "index", description = "Looking around in the index: its size, its graph, its passages"),
         (name = "traces", description = "Traces of episodes, and replaying them"),

@@ -2,13 +2,16 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::policy_registry::{PolicyStore, ServedPolicy};
+use super::policy_registry::{PolicyRecord, PolicyStore, ServedPolicy};
+use super::records::not_stored;
 use super::state::AppState;
+use crate::store::RecordKind;
 
 /// Policy to load.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -96,11 +99,15 @@ pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<PolicyList
 pub(crate) async fn load(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<LoadRequest>,
-) -> Result<axum::Json<PolicyChange>, ApiError> {
+) -> Result<Response, ApiError> {
     let engine = &state.runtime.engine;
     let base = &state.base;
     let (served, replaced) = store(&state)?.load(&request.directory, &state.policies, engine, base).await?;
-    Ok(axum::Json(PolicyChange { object: "policies.load", policy: served.as_ref().into(), replaced }))
+    let record = PolicyRecord { directory: request.directory };
+    let recorded = state.records.put(PolicyRecord::key(&served.policy.name), record).await;
+    let change = PolicyChange { object: "policies.load", policy: served.as_ref().into(), replaced };
+    let response = axum::Json(change).into_response();
+    Ok(if recorded.is_ok() { response } else { not_stored(response, RecordKind::Policy) })
 }
 
 /// Unloads a policy. Running requests continue with it to their end. Slashes in its name may be written as `/` or
@@ -111,13 +118,18 @@ pub(crate) async fn load(
         (status = 200, description = "the policy is no longer served", body = PolicyChange),
         (status = 403, description = "the server runs without `--policy-root`", body = ErrorBody),
         (status = 404, description = "no such policy", body = ErrorBody),
+        (status = 503, description = "the server's state cannot be written", body = ErrorBody),
     ))]
 pub(crate) async fn unload(
     State(state): State<AppState>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<PolicyChange>, ApiError> {
     let Path(name) = name.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()))?;
-    let served = store(&state)?.unload(&name, &state.policies).await?;
+    let store = store(&state)?;
+    state.policies.get(&name)?;
+    // First, so that a policy that is gone does not come back with the next start.
+    state.records.remove(&PolicyRecord::key(&name)).await?;
+    let served = store.unload(&name, &state.policies).await?;
     Ok(axum::Json(PolicyChange { object: "policies.unload", policy: served.as_ref().into(), replaced: false }))
 }
 

@@ -3,13 +3,16 @@
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use waymark_agent::{AgentError, LoadedBase, Policy, Verbatim};
 use waymark_engine::EngineError;
 use waymark_runtime::fleet::TokenSource;
 
 use super::error::{ApiError, Code};
+use super::records::Records;
 use super::state::now;
+use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
 
 /// Served policy and its metadata.
 #[derive(Debug)]
@@ -161,6 +164,20 @@ impl PolicyRegistry {
     }
 }
 
+/// Recorded policy, which is loaded again when the server starts.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PolicyRecord {
+    /// Directory below the root.
+    pub(super) directory: String,
+}
+
+impl PolicyRecord {
+    /// Returns the key of the policy `name`. Policies belong to the server, not to the key that loaded them.
+    pub(super) fn key(name: &str) -> RecordKey {
+        RecordKey::new(RecordKind::Policy, None, name)
+    }
+}
+
 /// Directory of policy directories, from which policies are loaded at run time.
 #[derive(Debug)]
 pub struct PolicyStore {
@@ -192,6 +209,29 @@ impl PolicyStore {
         let replaced = policies.put(Arc::clone(&served));
         tracing::info!(policy = served.policy.name, directory, replaced, "policy loaded");
         Ok((served, replaced))
+    }
+
+    /// Loads the policies that are recorded in `records`. Those that cannot be loaded are logged, and stay recorded.
+    pub(super) async fn restore(
+        &self,
+        records: &Records,
+        policies: &PolicyRegistry,
+        engine: &TokenSource,
+        base: &LoadedBase,
+    ) {
+        let range =
+            RecordRange { order: RecordOrder::Ascending, ..RecordRange::youngest(RecordKind::Policy, None, 1000) };
+        let recorded = match records.list::<PolicyRecord>(&range).await {
+            Ok(recorded) => recorded,
+            // Logged where it failed.
+            Err(_) => return,
+        };
+        for record in recorded {
+            let directory = &record.value.directory;
+            if let Err(error) = self.load(directory, policies, engine, base).await {
+                tracing::error!(policy = record.id, directory, error = error.message, "cannot load a recorded policy");
+            }
+        }
     }
 
     /// Unloads a policy. Running requests keep it to their end.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_agent::SearchError;
 use waymark_index::{
-    AnswerCut, AnswerRoom, Evidence, GraphTrace, Hit, KagTrace, Mode, Query, SearchField, SearchFields, SearchScope,
-    TripleHit, WithSearch,
+    AnswerCut, Evidence, GraphTrace, Hit, KagTrace, Mode, Query, SearchField, SearchFields, SearchScope, TripleHit,
+    WithSearch,
 };
 
 use super::body::{JsonBody, WireRequest};
@@ -97,8 +97,7 @@ pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<Sea
     if request.search.explain != Some(true) {
         (evidence.walk, evidence.association) = (None, None);
     }
-    let left_out = AnswerRoom::new(limit).cut(&mut evidence.hits, &mut evidence.triples);
-    let cut = AnswerCut::of(evidence.left_out + left_out, limit);
+    let cut = AnswerCut::of(evidence.left_out, limit);
     let Evidence { snapshot, mode, hits, triples, walk, association, .. } = evidence;
     let query = request.rest.query;
     let object = "search";

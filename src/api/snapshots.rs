@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_index::{IndexError, restore_snapshot, snapshots};
 
 use super::blocking::run_blocking;
 use super::error::{ApiError, Code, ErrorBody};
-use super::state::AppState;
+use super::indexes::IndexedState;
 
 /// Snapshot of the index.
 #[derive(Debug, Serialize, ToSchema)]
@@ -48,12 +48,14 @@ pub struct RestoreResponse {
 }
 
 /// Lists the current snapshot and the earlier ones that are kept (`--keep-snapshots`).
-#[utoipa::path(get, path = "/v1/snapshots", operation_id = "listSnapshots", tag = "documents", responses(
+#[utoipa::path(get, path = "/v1/snapshots", operation_id = "listSnapshots", tag = "documents",
+    params(("index" = Option<String>, Query, description = "name of the index; defaults to `default`")),
+    responses(
     (status = 200, description = "the snapshots", body = SnapshotList),
     (status = 400, description = "the server has no index", body = ErrorBody),
     (status = 500, description = "the index is damaged", body = ErrorBody),
 ))]
-pub(crate) async fn list(State(state): State<AppState>) -> Result<axum::Json<SnapshotList>, ApiError> {
+pub(crate) async fn list(IndexedState(state): IndexedState) -> Result<axum::Json<SnapshotList>, ApiError> {
     let dir = state.library()?.live.dir().to_owned();
     run_blocking(move || {
         let found = snapshots(&dir).map_err(|error| failed(&error))?;
@@ -72,7 +74,10 @@ pub(crate) async fn list(State(state): State<AppState>) -> Result<axum::Json<Sna
 ///
 /// The snapshot that was current is kept, so that a restore can be undone.
 #[utoipa::path(post, path = "/v1/snapshots/{snapshot}/restore", operation_id = "restoreSnapshot", tag = "documents",
-    params(("snapshot" = u64, Path, description = "number of the snapshot")),
+    params(
+        ("snapshot" = u64, Path, description = "number of the snapshot"),
+        ("index" = Option<String>, Query, description = "name of the index; defaults to `default`"),
+    ),
     responses(
         (status = 200, description = "the snapshot is restored", body = RestoreResponse),
         (status = 400, description = "the server has no index", body = ErrorBody),
@@ -82,7 +87,7 @@ pub(crate) async fn list(State(state): State<AppState>) -> Result<axum::Json<Sna
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
 pub(crate) async fn restore(
-    State(state): State<AppState>,
+    IndexedState(state): IndexedState,
     number: Result<Path<u64>, PathRejection>,
 ) -> Result<axum::Json<RestoreResponse>, ApiError> {
     let Path(number) =

@@ -8,24 +8,24 @@ use waymark_agent::{LoadedBase, Policy, Runtime, Search, SessionSource};
 use waymark_runtime::embedding::TextEmbedder;
 use waymark_runtime::fleet::TokenSource;
 
-use super::archive::Archive;
+use super::api_keys::StoredKeys;
 use super::commits::{self, BackgroundChange};
 use super::drain::Drain;
 use super::embeddings::{EmbedQueue, ServedEmbedder};
 use super::encoding::EncodingBudget;
 use super::error::ApiError;
 use super::generate::ParkedSessions;
+use super::indexes::OtherIndex;
 use super::library::Library;
 use super::metrics::{MeasuredStores, ServerMetrics};
 use super::policy_registry::{PolicyRegistry, PolicyStore};
+use super::records::Records;
 use super::responses::Responses;
 use super::resume::Streams;
-use super::traces::StoredTrace;
+use super::traces::Traces;
 use crate::config::HttpConfig;
 use crate::keys::ApiKeys;
-
-/// Name of the index in requests; the name of its directory is accepted as well.
-pub(crate) const INDEX: &str = "default";
+use crate::store::{Archive, MemoryLimits, MemoryStore, Store};
 
 /// Maximum number of schemas compiled at once: each occupies a thread for the whole time.
 const COMPILING: usize = 2;
@@ -43,6 +43,10 @@ pub struct AppState {
     pub library: Option<Arc<Library>>,
     /// Name of the index. `None` if there is no index or it has no name.
     pub index: Option<String>,
+    /// Indexes beside the default one.
+    pub(crate) others: Arc<Vec<Arc<OtherIndex>>>,
+    /// If `true`, this is the view of a request to one of them.
+    pub(crate) is_other: bool,
     /// Slots for compiling schemas.
     pub(crate) compiling: Arc<Semaphore>,
     /// Memory for encoding texts.
@@ -51,16 +55,20 @@ pub struct AppState {
     pub(crate) base: Arc<LoadedBase>,
     /// Directory from which policies are loaded at run time. `None` if the policies are fixed.
     pub store: Option<Arc<PolicyStore>>,
+    /// Records of requests, and of policies loaded over HTTP.
+    pub(crate) records: Records,
     /// Stored responses and background responses in progress.
     pub responses: Responses,
     /// API keys.
     pub keys: ApiKeys,
+    /// API keys in the state.
+    pub(crate) stored_keys: StoredKeys,
     /// Options of the HTTP interface.
     pub config: HttpConfig,
     /// Status of background changes to documents.
     pub(crate) commits: Archive<BackgroundChange>,
     /// Traces of finished episodes.
-    pub(crate) traces: Archive<StoredTrace>,
+    pub(crate) traces: Traces,
     /// Resumable streams.
     pub(crate) streams: Streams,
     /// Sessions of `/inference/v1/generate` between two requests.
@@ -81,10 +89,13 @@ impl AppState {
         config: HttpConfig,
     ) -> Self {
         let runtime: Runtime<TokenSource> = runtime.with_source(Into::into);
-        let traces = Archive::new(config.traces.count, config.traces.bytes);
-        let responses = Responses::new(config.responses);
+        let limits = MemoryLimits { count: config.responses.kept, bytes: config.responses.bytes };
+        let records = Records::new(Arc::new(MemoryStore::new(limits)));
+        let drain = Drain::default();
+        let traces = Traces::new(config.traces, records.clone(), drain.clone());
         let streams = Streams::new(config.resume);
-        let stores = MeasuredStores { traces: traces.clone(), responses: responses.clone(), streams: streams.clone() };
+        let stores =
+            MeasuredStores { traces: traces.recent().clone(), records: records.clone(), streams: streams.clone() };
         Self {
             metrics: ServerMetrics::new(&runtime.engine, stores),
             runtime: Arc::new(runtime),
@@ -92,18 +103,22 @@ impl AppState {
             embedder: None,
             library: None,
             index: None,
+            others: Arc::default(),
+            is_other: false,
             compiling: Arc::new(Semaphore::new(COMPILING)),
             encoding: EncodingBudget::new(config.encoding_bytes),
             base: Arc::default(),
             store: None,
-            responses,
+            responses: Responses::new(records.clone(), config.responses),
+            stored_keys: StoredKeys::new(ApiKeys::default(), records.clone()),
+            records,
             commits: commits::archive(),
             traces,
             streams,
             parked: ParkedSessions::default(),
             keys: ApiKeys::default(),
             config,
-            drain: Drain::default(),
+            drain,
             started: Instant::now(),
         }
     }
@@ -116,6 +131,36 @@ impl AppState {
         self.runtime.searcher.as_deref().ok_or_else(ApiError::no_index)
     }
 
+    /// Sets the store of records. They are in memory otherwise.
+    pub fn with_records(mut self, store: Arc<dyn Store>) -> Self {
+        self.records = Records::new(store);
+        self.stored_keys = StoredKeys::new(self.keys.clone(), self.records.clone());
+        self.responses = Responses::new(self.records.clone(), self.config.responses);
+        self.traces = Traces::new(self.config.traces, self.records.clone(), self.drain.clone());
+        let stores = MeasuredStores {
+            traces: self.traces.recent().clone(),
+            records: self.records.clone(),
+            streams: self.streams.clone(),
+        };
+        self.metrics = self.metrics.with_stores(stores);
+        self
+    }
+
+    /// Loads the API keys of the state. Call it when keys and records are set.
+    ///
+    /// # Errors
+    /// If the state cannot be read.
+    pub async fn load_stored_keys(&self) -> Result<(), ApiError> {
+        self.stored_keys.load().await
+    }
+
+    /// Loads the policies that clients of earlier processes have loaded. Those that cannot be loaded are logged.
+    pub async fn restore_policies(&self) {
+        if let Some(store) = &self.store {
+            store.restore(&self.records, &self.policies, &self.runtime.engine, &self.base).await;
+        }
+    }
+
     /// Sets the documents for `/v1/documents`.
     pub fn with_library(mut self, library: Library) -> Self {
         self.metrics.index.show(&library.live);
@@ -126,39 +171,13 @@ impl AppState {
     /// Queues the changes of documents that an earlier process acknowledged and did not commit. Call it once, within the
     /// async runtime, when the state is complete.
     pub fn resume_changes(&self) {
-        commits::resume(self);
+        self.views().iter().for_each(commits::resume);
     }
 
     /// Sets the name of the index.
     pub fn with_index_name(mut self, name: impl Into<String>) -> Self {
         self.index = Some(name.into());
         self
-    }
-
-    /// Checks that the index named in a request is the served one.
-    ///
-    /// # Errors
-    /// 400 if another index is named, or if there is no index.
-    pub(crate) fn check_index(&self, param: &str, named: Option<&str>) -> Result<(), ApiError> {
-        let Some(named) = named else { return Ok(()) };
-        self.searcher().map_err(|error| error.with_param(param))?;
-        if self.is_index(named) {
-            return Ok(());
-        }
-        Err(ApiError::invalid(param, format!("unknown index `{named}`: expected {}", self.index_names())))
-    }
-
-    /// Returns `true` if `name` is a name of the served index.
-    pub(crate) fn is_index(&self, name: &str) -> bool {
-        name == INDEX || self.index.as_deref() == Some(name)
-    }
-
-    /// Lists the names of the served index, for error messages.
-    pub(crate) fn index_names(&self) -> String {
-        match self.index.as_deref() {
-            Some(own) => format!("`{INDEX}` or `{own}`"),
-            None => format!("`{INDEX}`"),
-        }
     }
 
     /// Sets the base model. Policies loaded later must belong to it.
@@ -182,6 +201,7 @@ impl AppState {
     /// Sets the API keys.
     pub fn with_keys(mut self, keys: ApiKeys) -> Self {
         self.keys = keys;
+        self.stored_keys = StoredKeys::new(self.keys.clone(), self.records.clone());
         self
     }
 

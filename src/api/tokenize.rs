@@ -10,7 +10,6 @@ use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
 use super::chat::messages::conversation;
 use super::chat::request::ChatMessage;
-use super::chat::tool;
 use super::error::{ApiError, Code, Refusals};
 use super::state::AppState;
 
@@ -81,11 +80,7 @@ pub(super) async fn tokenize(
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
     let chat = match (&request.prompt, request.messages) {
         (Some(_), None) => None,
-        (None, Some(messages)) => {
-            let chat = conversation(messages)?;
-            tool::check(&state, &policy, &chat)?;
-            Some(chat)
-        }
+        (None, Some(messages)) => Some(conversation(messages)?),
         (Some(_), Some(_)) => return Err(ApiError::invalid("messages", "give either `prompt` or `messages`")),
         (None, None) => {
             let message = "`prompt` or `messages` is required";
@@ -100,7 +95,7 @@ pub(super) async fn tokenize(
     let work = move || -> Result<TokenList, ApiError> {
         let tokens = match chat {
             None => runtime.literal(&text)?,
-            Some(chat) => runtime.encode(&policy.protocol.prompt(&chat, policy.guided))?,
+            Some(chat) => runtime.encode_conversation(&*policy.protocol, &chat, policy.guided)?,
         };
         let name = |id: &u32| String::from_utf8_lossy(&spelled(&runtime.tokenizer, *id)).into_owned();
         let token_strs = named.then(|| tokens.iter().map(name).collect());

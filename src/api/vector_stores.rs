@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use waymark_index::fusion::{RRF_K, RankedList, depth_of_rankings, reciprocal_rank};
-use waymark_index::{AnswerCut, AnswerRoom, Condition, Hit, SearchOptions};
+use waymark_index::{AnswerCut, Condition, Hit, SearchOptions};
 
 use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
@@ -98,7 +98,7 @@ pub struct VectorStoreSearchContent {
 
 /// Searches the index, in OpenAI's format. `/v1/search` has more options and explains how each passage was found.
 #[utoipa::path(post, path = "/v1/vector_stores/{id}/search", operation_id = "searchVectorStore", tag = "retrieval",
-    params(("id" = String, Path, description = "`default`, or the name of the index's directory")),
+    params(("id" = String, Path, description = "`default`, or the name of an index")),
     request_body = VectorStoreSearchRequest,
     responses(
         (status = 200, description = "the search results", body = VectorStoreSearchPage),
@@ -113,9 +113,8 @@ pub(crate) async fn search(
     // Without an index no name is right, and the error has to say so.
     state.searcher()?;
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
-    if !state.is_index(&id) {
-        return Err(absent(format!("unknown vector store `{id}`: expected {}", state.index_names())));
-    }
+    let unknown = || absent(format!("unknown vector store `{id}`: expected {}", state.index_names()));
+    let state = state.named(&id).ok_or_else(unknown)?;
     let VectorStoreSearchRequest { query, max_num_results, filters, ranking_options } = request;
     let texts = query.texts()?;
     let k = within("max_num_results", max_num_results, 1, MAX_RESULTS)?.unwrap_or(DEFAULT_RESULTS);
@@ -137,8 +136,7 @@ pub(crate) async fn search(
         lists.push(found.hits);
     }
     let object = "vector_store.search_results.page";
-    let mut hits = joined(lists, k);
-    left_out += AnswerRoom::new(limit).cut(&mut hits, &mut Vec::new());
+    let hits = joined(lists, k);
     let cut = AnswerCut::of(left_out, limit);
     let data = results(&hits);
     let has_more = cut.is_some();

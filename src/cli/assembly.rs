@@ -14,6 +14,7 @@ use waymark_runtime::embedding::{Embedding, TextEmbedder};
 use waymark_runtime::fleet::TokenSource;
 use waymark_runtime::{assembly, trained_policy};
 
+use super::state_store;
 use crate::api::{AppState, Library, PolicyStore};
 use crate::config::ServeConfig;
 
@@ -24,10 +25,13 @@ const MERGE_RATE: u64 = 64 << 20;
 /// Interval between two looks at the size of the log of changes.
 const MERGE_CHECK: Duration = Duration::from_secs(2);
 
+/// Name of an index, the index, and its search threads.
+type OpenedIndex = (String, Arc<LiveIndex>, Arc<dyn Search>);
+
 /// Builds the server's state from `config`. `loaded` is the embedder if the caller has loaded it already.
 ///
 /// # Errors
-/// If weights, index, policies or keys cannot be loaded.
+/// If weights, index, policies or keys cannot be loaded, or the state cannot be opened.
 pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
     let embedder = match (loaded, &config.model.weights, &config.retrieval.index) {
         (Some(loaded), ..) => Some(loaded),
@@ -40,6 +44,10 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         _ => None,
     };
     let searcher = live.as_ref().map(|live| assembly::searcher(live, &config.retrieval)).transpose()?;
+    let others = match &embedder {
+        Some(embedder) => other_indexes(config, embedder)?,
+        None => Vec::new(),
+    };
     let (runtime, base) = token_runtime(config, searcher).await?;
     let mock = config.model.weights.is_none();
     let mut policies = assembly::policies(&config.policies, &runtime.engine, &base, mock).await?;
@@ -56,6 +64,10 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         tracing::warn!(address = %config.address, "no API keys are set: every client that reaches this address has full access");
     }
     let mut state = AppState::new(runtime, policies, config.http.clone()).with_keys(keys).with_base(base);
+    if let Some(store) = state_store::open(config).await? {
+        state = state.with_records(store);
+    }
+    state.load_stored_keys().await.context("cannot read the keys of the state")?;
     if let Some(root) = &config.policy_root {
         let root = root.canonicalize().with_context(|| format!("--policy-root {}", root.display()))?;
         state = state.with_store(PolicyStore::new(root));
@@ -64,8 +76,9 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         tend(&live, &config.retrieval)?;
         state = state.with_library(library(live, &config.retrieval));
     }
-    if let Some(name) = config.retrieval.index.as_deref().and_then(Path::file_name) {
-        state = state.with_index_name(name.to_string_lossy());
+    let dir_name = || config.retrieval.index.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
+    if let Some(name) = config.retrieval.index_name.clone().or_else(|| dir_name().map(Into::into)) {
+        state = state.with_index_name(name);
     }
     let state = match embedder {
         Some(embedder) => {
@@ -75,8 +88,26 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         }
         None => state,
     };
+    let mut state = state;
+    for (name, live, searcher) in others {
+        tend(&live, &config.retrieval)?;
+        state = state.with_other_index(&name, searcher, library(live, &config.retrieval));
+    }
+    state.restore_policies().await;
     state.resume_changes();
     Ok(state)
+}
+
+/// Opens the indexes beside the default one. Each has search threads of its own.
+fn other_indexes(config: &ServeConfig, embedder: &Arc<Embedding>) -> anyhow::Result<Vec<OpenedIndex>> {
+    let mut opened = Vec::with_capacity(config.retrieval.others.len());
+    for (name, dir) in &config.retrieval.others {
+        let live = assembly::live(dir, Arc::clone(embedder), &config.retrieval)
+            .with_context(|| format!("--index {name}={}", dir.display()))?;
+        let searcher = assembly::searcher(&live, &config.retrieval)?;
+        opened.push((name.clone(), live, searcher));
+    }
+    Ok(opened)
 }
 
 /// Starts the engine, or connects to those elsewhere.

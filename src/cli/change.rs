@@ -3,15 +3,17 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context;
-use waymark_index::{Changes, CommitOptions, CommitReport, GraphInfo, Manifest, commit, snapshots};
+use waymark_index::{Changes, CommitOptions, CommitReport, Contents, GraphInfo, Manifest, commit, snapshots};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
 use waymark_runtime::config::cores;
+use waymark_runtime::embedding::Embedding;
 
 use super::corpus::{self, CorpusArgs};
-use super::index::BuildBars;
+use super::index::{BuildBars, mebibytes};
 use super::triples::{self, TripleProvider};
 
 /// Adds documents to an index, or replaces those with the same IDs.
@@ -91,22 +93,44 @@ impl AddArgs {
         let manifest = Manifest::read(&self.target.index)?;
         let extractor = manifest.graph.as_ref().and_then(GraphInfo::extractor);
         let source = self.triples.source_of(&self.target.index, extractor)?;
-        let mut corpus = self.corpus.open(source.as_ref())?;
+        let corpus = self.corpus.open(source.as_ref())?;
+        let embedder = self.target.embedder()?;
+        let mut corpus = self.corpus.measure(corpus, &embedder)?;
         let changes = Changes { mirror: self.mirror, ..Changes::corpus(&mut corpus)? };
         let options = CommitOptions {
             extract: source.as_ref().and_then(TripleProvider::extract),
             bare: matches!(source, Some(TripleProvider::None)),
             ..CommitOptions::default()
         };
-        self.target.commit(changes, options)?;
+        let report = self.target.commit(&embedder, changes, options)?;
         let mut out = io::stdout().lock();
+        self.tell_added(&report, &mut out)?;
+        corpus::tell_skipped(corpus.skipped_files(), &mut out)?;
         if corpus.skipped() > 0 {
             writeln!(out, "skipped {} unreadable records", corpus.skipped())?;
         }
         source.map_or(Ok(()), |source| source.report(&mut out))?;
         Ok(())
     }
+
+    /// Prints the IDs of new documents, or the first of them.
+    fn tell_added(&self, report: &CommitReport, out: &mut dyn Write) -> io::Result<()> {
+        let CommitReport { added, added_ids, .. } = report;
+        let shown = added_ids.len().min(SHOWN);
+        added_ids[..shown].iter().try_for_each(|id| writeln!(out, "  + {id}"))?;
+        let rest = added.saturating_sub(shown as u64);
+        if rest == 0 {
+            return Ok(());
+        }
+        writeln!(out, "  … and {rest} more: `waymark index documents {}` lists them", self.target.index.display())
+    }
 }
+
+/// Number of IDs of new documents that are printed.
+const SHOWN: usize = 20;
+
+/// Number of suggestions for an unknown ID.
+const SUGGESTED: usize = 5;
 
 impl RemoveArgs {
     pub(crate) fn run(self) -> anyhow::Result<()> {
@@ -115,27 +139,61 @@ impl RemoveArgs {
             let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
             ids.extend(text.lines().map(str::trim).filter(|id| !id.is_empty()).map(str::to_owned));
         }
-        let report = self.target.commit(Changes::delete(ids), CommitOptions::default())?;
+        let embedder = self.target.embedder()?;
+        let report = self.target.commit(&embedder, Changes::delete(ids), CommitOptions::default())?;
+        if report.absent.is_empty() {
+            return Ok(());
+        }
+        let contents = Contents::open(&self.target.index)?;
         let mut out = io::stdout().lock();
-        report.absent.iter().try_for_each(|id| writeln!(out, "no document has the ID {id}"))?;
+        for (number, id) in report.absent.iter().enumerate() {
+            write!(out, "no document has the ID {id}")?;
+            // A search for near IDs reads all of them.
+            let near = if number < SUGGESTED { contents.near_ids(id, SUGGESTED)? } else { Vec::new() };
+            writeln!(
+                out,
+                "{}",
+                if near.is_empty() { String::new() } else { format!(": near are {}", near.join(", ")) }
+            )?;
+        }
         Ok(())
     }
 }
 
 impl IndexTarget {
+    fn threads(&self) -> usize {
+        if self.threads == 0 { cores() } else { self.threads }
+    }
+
+    fn embedder(&self) -> anyhow::Result<Arc<Embedding>> {
+        let team = Arc::new(Team::new(self.threads()));
+        Ok(Arc::new(assembly::embedder(&self.embedder, self.cache.clone(), team)?))
+    }
+
     /// Commits the changes and prints their summary to standard output.
-    fn commit(&self, changes: Changes, options: CommitOptions) -> anyhow::Result<CommitReport> {
-        let threads = if self.threads == 0 { cores() } else { self.threads };
-        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(threads)))?;
+    fn commit(&self, embedder: &Embedding, changes: Changes, options: CommitOptions) -> anyhow::Result<CommitReport> {
+        let began = Instant::now();
+        let before = Manifest::read(&self.index)?;
         let bars = BuildBars::default();
         // Without the flag a commit drops no snapshot. The current one is not among those kept.
         let kept = || snapshots(&self.index).map(|snapshots| snapshots.len() - 1);
         let keep = self.keep_snapshots.map_or_else(kept, Ok)?;
-        let report = commit(&self.index, &embedder, changes, &CommitOptions { threads, keep, ..options }, &bars)?;
+        let options = CommitOptions { threads: self.threads(), keep, ..options };
+        let report = commit(&self.index, embedder, changes, &options, &bars)?;
         bars.clear();
         let mut out = io::stdout().lock();
         tell(&report, &self.index, &mut out)?;
-        corpus::warn_truncated(report.cut, &embedder, &mut out)?;
+        let after = &report.manifest;
+        writeln!(
+            out,
+            "{} passages and {} before, {} and {} after, in {:.1} s",
+            before.passages,
+            mebibytes(before.bytes()),
+            after.passages,
+            mebibytes(after.bytes()),
+            began.elapsed().as_secs_f64()
+        )?;
+        corpus::warn_truncated(report.cut, embedder, &mut out)?;
         Ok(report)
     }
 }

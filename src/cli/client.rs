@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use ureq::http::{Response, Uri};
+use ureq::http::{Response, StatusCode, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, RequestBuilder};
 use waymark_agent::Event;
@@ -42,6 +42,24 @@ struct Refusal {
 #[derive(Deserialize)]
 struct RefusalReason {
     message: String,
+    code: Option<String>,
+}
+
+/// Error response of a server.
+#[derive(Debug, thiserror::Error)]
+#[error("the server returned {status}: {message}")]
+pub(super) struct ServerRefusal {
+    status: StatusCode,
+    message: String,
+    /// Code of the error. `None` if the response was not one of Waymark.
+    code: Option<String>,
+}
+
+impl ServerRefusal {
+    /// Returns `true` if the prompt has more tokens than the model can read.
+    pub(super) fn is_too_long(&self) -> bool {
+        self.code.as_deref() == Some("context_length_exceeded")
+    }
 }
 
 impl Client {
@@ -103,7 +121,7 @@ impl Client {
         let url = format!("{}/ready", self.base);
         let ask = move || -> anyhow::Result<()> {
             let asked = agent.get(&url).config().timeout_global(Some(limit)).build().call();
-            accepted(asked.with_context(|| format!("cannot reach {url}"))?).map(drop)
+            accepted(asked.map_err(|error| unreachable(&url, error))?).map(drop)
         };
         spawn_blocking(ask).await?
     }
@@ -117,7 +135,7 @@ impl Client {
         let url = format!("{}{path}", self.base);
         let fetch = move || -> anyhow::Result<String> {
             let response = client.keyed(client.agent.get(&url)).call();
-            Ok(accepted(response.with_context(|| format!("cannot reach {url}"))?)?.body_mut().read_to_string()?)
+            Ok(accepted(response.map_err(|error| unreachable(&url, error))?)?.body_mut().read_to_string()?)
         };
         spawn_blocking(fetch).await?
     }
@@ -148,7 +166,7 @@ impl Client {
     fn read(&self, body: String, events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
         let url = format!("{}/v1/agent", self.base);
         let sent = self.keyed(self.agent.post(&url)).content_type("application/json").send(body);
-        let response = accepted(sent.with_context(|| format!("cannot reach {url}"))?)?;
+        let response = accepted(sent.map_err(|error| unreachable(&url, error))?)?;
         let mut stream = response.into_body().into_reader();
         let mut buffer = Vec::new();
         let mut chunk = [0; 1 << 14];
@@ -168,6 +186,31 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// Parses the URL of a server, as the flag `--url` takes it.
+///
+/// # Errors
+/// If it has no scheme, or names no host. The message proposes the URL that was probably meant.
+pub(super) fn server_url(text: &str) -> Result<String, String> {
+    let parsed = text.parse::<Uri>().ok().filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
+    match parsed {
+        Some(_) => Ok(text.to_owned()),
+        None if text.is_empty() => Err("expected a URL such as http://127.0.0.1:8080".to_owned()),
+        None if text.contains("://") => Err("expected http:// or https:// and a host".to_owned()),
+        None => Err(format!("the scheme is missing: write http://{text}, or https://{text} if the server uses TLS")),
+    }
+}
+
+/// Describes a request that got no response.
+fn unreachable(url: &str, error: ureq::Error) -> anyhow::Error {
+    let refused = matches!(&error, ureq::Error::Io(cause) if cause.kind() == std::io::ErrorKind::ConnectionRefused);
+    let about = if refused {
+        format!("cannot reach {url}: no server listens there; start one by `waymark serve`, or name another by --url")
+    } else {
+        format!("cannot reach {url}")
+    };
+    anyhow::Error::new(error).context(about)
 }
 
 fn trust(roots: RootCerts) -> TlsConfig {
@@ -200,10 +243,11 @@ fn accepted(mut response: Response<Body>) -> anyhow::Result<Response<Body>> {
         return Ok(response);
     }
     let body = response.body_mut().read_to_string().unwrap_or_default();
-    match serde_json::from_str::<Refusal>(&body) {
-        Ok(refusal) => bail!("the server returned {status}: {}", refusal.error.message),
-        Err(_) => bail!("the server returned {status}: {body}"),
-    }
+    let (message, code) = match serde_json::from_str::<Refusal>(&body) {
+        Ok(Refusal { error }) => (error.message, error.code),
+        Err(_) => (body, None),
+    };
+    Err(ServerRefusal { status, message, code }.into())
 }
 
 /// Parses one message of the stream. `None` for comments.
@@ -272,6 +316,21 @@ mod tests {
         for elsewhere in ["https://example.org:8080", "http://10.0.0.1", "http://localhost.example.org", "nonsense", ""]
         {
             assert!(!is_here(elsewhere), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn a_url_without_a_scheme_is_refused_with_the_one_that_was_meant() {
+        for url in ["http://127.0.0.1:8080", "https://example.org/", "http://[::1]:1"] {
+            assert_eq!(server_url(url).as_deref(), Ok(url));
+        }
+        for (text, words) in [
+            ("localhost:8080", "http://localhost:8080"),
+            ("example.org", "http://example.org"),
+            ("ftp://example.org", "expected http:// or https://"),
+            ("", "such as http://"),
+        ] {
+            assert!(server_url(text).unwrap_err().contains(words), "{text}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
-use waymark_index::corpus::is_prose;
+use waymark_index::corpus::is_json;
 use waymark_index::openie::Builtin;
 use waymark_index::{Contents, Extract, GraphInfo, Manifest};
 use waymark_runtime::progress;
@@ -49,8 +49,8 @@ pub(crate) struct ExportArgs {
 
 impl ExportArgs {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        if let Some(path) = self.out.as_deref().filter(|path| is_prose(path)) {
-            bail!("--out {}: use the extension .jsonl: `index build` would read this file as text", path.display());
+        if let Some(path) = self.out.as_deref().filter(|path| !is_json(path)) {
+            bail!("--out {}: use the extension .jsonl: `index build` would not read this file as JSON", path.display());
         }
         let contents = Contents::open(&self.dir)?;
         match &self.out {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, ensure};
 use waymark_runtime::environment::variable;
 
-use super::client::Client;
+use super::client::{self, Client};
 
 /// Timeout of the response.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ Examples:
   waymark health --url https://host:8080 --ca cert.pem")]
 pub(crate) struct Args {
     /// URL of the server.
-    #[arg(long, env = "WAYMARK_URL")]
+    #[arg(long, env = "WAYMARK_URL", value_name = "URL", value_parser = client::server_url)]
     url: Option<String>,
 
     /// File of CA certificates (PEM) to trust instead of the public ones when the server uses HTTPS.
@@ -50,7 +50,7 @@ impl Args {
 }
 
 /// URL of the server on this machine that the environment variables describe.
-fn local_url(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<String> {
+pub(super) fn local_url(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<String> {
     let host = parsed(&variable, "WAYMARK_HOST", IpAddr::V4(Ipv4Addr::LOCALHOST))?;
     let port: u16 = parsed(&variable, "WAYMARK_PORT", 8080)?;
     ensure!(port != 0, "WAYMARK_PORT is 0, so the port was chosen by the system: give the server's --url");

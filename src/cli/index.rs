@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use waymark_index::{BuildOptions, BuildPhase, BuildProgress, EmbedderInfo, GraphInfo, Manifest, build};
+use waymark_index::{
+    BuildOptions, BuildPhase, BuildProgress, Embed as _, EmbedderInfo, GraphInfo, Manifest, Prompts, build,
+};
 use waymark_models::kernel::Team;
 use waymark_runtime::config::{LogFormat, cores};
 use waymark_runtime::{assembly, logging, progress};
 
 use super::corpus::{self, CorpusArgs};
-use super::{change, export, snapshots, triples};
+use super::{change, documents, export, snapshots, triples};
 
 /// Subcommands of `waymark index`.
 #[derive(Debug, clap::Subcommand)]
@@ -20,6 +22,8 @@ pub(crate) enum IndexCommand {
     Build(Box<BuildArgs>),
     Add(change::AddArgs),
     Remove(change::RemoveArgs),
+    Show(documents::ShowArgs),
+    Documents(documents::DocumentsArgs),
     Export(export::ExportArgs),
     Info(InfoArgs),
     Snapshots(snapshots::SnapshotsArgs),
@@ -29,13 +33,16 @@ pub(crate) enum IndexCommand {
 
 /// Builds an index over a corpus: BM25, dense vectors and, from triples, a graph.
 ///
-/// The corpus is JSONL with `id`, `title`, `text` and optionally `triples` (other keys are kept as metadata), a
-/// HippoRAG or RouteRAG corpus (JSON), or a folder of Markdown and text files. The index appears at once when it is
-/// finished; until then, and after any failure, what was there before stays.
+/// The corpus is a file of records (JSONL, a JSON list, CSV, TSV or Parquet) with `id`, `title`, `text` and optionally
+/// `triples`, of which other fields are kept as metadata; or a file of text (Markdown, plain text, HTML, DOCX or PDF),
+/// which is split into chunks; or a folder of such files. The index appears at once when it is finished; until then, and
+/// after any failure, what was there before stays.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   waymark index build --corpus corpus.jsonl --out corpus.index
+  waymark index build --corpus docs --out docs.index
+  waymark index build --corpus articles.csv.gz --field id=key --field text=body --out articles.index
   waymark index build --corpus corpus.json --triples openie_results.json --out corpus.index
   waymark index build --corpus corpus.jsonl --out corpus.index --triples endpoint \\
     --openie-url https://api.openai.com/v1 --openie-model gpt-4o-mini")]
@@ -50,6 +57,16 @@ pub(crate) struct BuildArgs {
     /// Embedding model: a name in the catalog or a directory.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
+
+    /// Text to put before every query, such as `query: `. The index keeps it. The default is that of the embedding
+    /// model.
+    #[arg(long, value_name = "TEXT")]
+    query_prefix: Option<String>,
+
+    /// Text to put before every passage, phrase and fact, such as `passage: `. The index keeps it. The default is that
+    /// of the embedding model.
+    #[arg(long, value_name = "TEXT")]
+    document_prefix: Option<String>,
 
     /// Replace an existing index.
     #[arg(long)]
@@ -90,6 +107,8 @@ impl IndexCommand {
             IndexCommand::Build(args) => tokio::task::block_in_place(|| args.run()),
             IndexCommand::Add(args) => tokio::task::block_in_place(|| args.run()),
             IndexCommand::Remove(args) => tokio::task::block_in_place(|| args.run()),
+            IndexCommand::Show(args) => tokio::task::block_in_place(|| args.run()),
+            IndexCommand::Documents(args) => tokio::task::block_in_place(|| args.run()),
             IndexCommand::Export(args) => tokio::task::block_in_place(|| args.run()),
             IndexCommand::Info(args) => args.run(),
             IndexCommand::Snapshots(args) => args.run(),
@@ -104,17 +123,29 @@ impl BuildArgs {
         let triples = self.triples.source(&self.out)?;
         // Everything that flags can get wrong fails before the embedder is loaded, or even downloaded.
         let corpus = self.corpus.open(Some(&triples))?;
+        let began = Instant::now();
         let threads = if self.threads == 0 { cores() } else { self.threads };
-        let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?;
-        let options =
-            BuildOptions { replace: self.replace, threads, extract: triples.extract(), ..BuildOptions::default() };
+        let embedder = Arc::new(assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?);
+        let corpus = self.corpus.measure(corpus, &embedder)?;
+        let Prompts { query, document } = embedder.prompts();
+        let prompts =
+            Prompts { query: self.query_prefix.unwrap_or(query), document: self.document_prefix.unwrap_or(document) };
+        let options = BuildOptions {
+            replace: self.replace,
+            threads,
+            extract: triples.extract(),
+            prompts: Some(prompts),
+            ..BuildOptions::default()
+        };
         let bars = BuildBars::default();
-        let report = build(corpus, &embedder, &self.out, &options, &bars)?;
+        let report = build(corpus, embedder.as_ref(), &self.out, &options, &bars)?;
         bars.clear();
         let mut out = io::stdout().lock();
         let Manifest { passages, snapshot, embedder: EmbedderInfo { id, .. }, graph, .. } = &report.manifest;
         writeln!(out, "{}: {passages} passages, snapshot {snapshot}, embedder {id}", self.out.display())?;
         graph.iter().try_for_each(|graph| writeln!(out, "graph of {}", described(graph)))?;
+        writeln!(out, "{} in {:.1} s", mebibytes(report.manifest.bytes()), began.elapsed().as_secs_f64())?;
+        corpus::tell_skipped(&report.skipped_files, &mut out)?;
         if report.skipped > 0 {
             writeln!(out, "skipped {} unreadable records", report.skipped)?;
         }
@@ -136,13 +167,16 @@ impl InfoArgs {
             return Ok(());
         }
         let graph = manifest.graph.as_ref().map_or_else(|| "none: search in mode passage only".to_owned(), described);
-        let bytes: u64 = manifest.files.values().map(|file| file.bytes).sum();
         writeln!(out, "corpus    {}", manifest.corpus)?;
         writeln!(out, "passages  {}", manifest.passages)?;
         writeln!(out, "snapshot  {}", manifest.snapshot)?;
         writeln!(out, "embedder  {} ({} dimensions)", manifest.embedder.id, manifest.embedder.dims)?;
+        let Prompts { query, document } = &manifest.embedder.prompts;
+        if !manifest.embedder.prompts.is_empty() {
+            writeln!(out, "prompts   {query:?} before queries, {document:?} before documents")?;
+        }
         writeln!(out, "graph     {graph}")?;
-        writeln!(out, "size      {:.1} MiB in {} files", bytes as f64 / f64::from(1 << 20), manifest.files.len())?;
+        writeln!(out, "size      {} in {} files", mebibytes(manifest.bytes()), manifest.files.len())?;
         writeln!(out, "format    {}, built by waymark {}", manifest.format, manifest.build.version)?;
         Ok(())
     }
@@ -152,6 +186,11 @@ impl InfoArgs {
 fn described(graph: &GraphInfo) -> String {
     let GraphInfo { source, triples, phrases, facts, edges } = graph;
     format!("{triples} triples ({source}): {facts} facts between {phrases} phrases, {edges} edges")
+}
+
+/// Formats a size.
+pub(super) fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 /// Interval between log lines when no progress bar is visible.
@@ -201,5 +240,13 @@ impl BuildProgress for BuildBars {
         }
         let begun = || CurrentBar { phase, bar: progress::things().with_message(phase.to_string()), told: None };
         shown.get_or_insert_with(begun).update(done, total);
+    }
+
+    fn truncated(&self, passages: u64) {
+        tracing::warn!(
+            passages,
+            "passages are longer than the embedder reads: dense search will see only their beginning; stop here and split \
+             them with --chunk, or go on"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use serde_json::Value;
-use waymark_agent::Policy;
+use waymark_agent::{Policy, family_members};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::DecoderConfig;
 use waymark_models::layout::{ForeignLayout, GenerationDefaults, ModelLayout, adapter_base, weight_files};
@@ -38,7 +38,7 @@ impl Args {
             ModelLayout::Foreign(ForeignLayout { name, remedy, .. }) => {
                 vec![("format", format!("{name}, which is not served as it is")), ("convert", remedy)]
             }
-            ModelLayout::Unknown if path.join("policy.toml").is_file() => Vec::new(),
+            ModelLayout::Unknown if holds_policy(path) => Vec::new(),
             ModelLayout::Unknown => bail!(
                 "{}: neither a GGUF file, nor a directory with config.json and safetensors, nor a PEFT adapter, nor a policy",
                 path.display()
@@ -126,22 +126,32 @@ fn adapter(dir: &Path) -> ReportLines {
     ]
 }
 
-/// Describes the policy in a directory, if there is one.
+/// Describes the policy in a directory, or the one that a family recommends, if there is one.
 fn policy(path: &Path) -> ReportLines {
-    if !path.join("policy.toml").is_file() {
+    if !holds_policy(path) {
         return Vec::new();
     }
     let line = match Policy::open(path) {
         Ok(policy) => format!("{}, protocol {}", policy.name, policy.protocol.name()),
         Err(error) => error.to_string(),
     };
-    vec![("policy", line)]
+    let mut lines = vec![("policy", line)];
+    let members = family_members(path);
+    if !members.is_empty() {
+        lines.insert(0, ("family of", members.join(", ")));
+    }
+    lines
+}
+
+/// Returns `true` if the directory holds a policy or a family of policies.
+fn holds_policy(path: &Path) -> bool {
+    path.join("policy.toml").is_file() || !family_members(path).is_empty()
 }
 
 /// Returns the command that serves what is at `path`, or what has to be done before.
 fn serve(path: &Path) -> String {
     let place = path.display();
-    if path.join("policy.toml").is_file() {
+    if holds_policy(path) {
         return format!("waymark serve --policy {place} --index INDEX");
     }
     match ModelLayout::of(path) {

@@ -6,12 +6,35 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
-use crate::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use crate::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret, read_keys, revoke_key};
 
 /// API keys.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum KeyCommand {
     New(NewKey),
+    List(ListKeys),
+    Revoke(RevokeKey),
+}
+
+/// Lists the keys in a file: names, scopes and limits. The keys themselves are not in it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  waymark key list --file keys.toml")]
+pub(crate) struct ListKeys {
+    /// File of API keys.
+    #[arg(long, env = "WAYMARK_API_KEYS", value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Removes a key from a file. A running server drops the key when it gets SIGHUP.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  waymark key revoke alice --file keys.toml && systemctl reload waymark")]
+pub(crate) struct RevokeKey {
+    /// Name of the key.
+    name: String,
+
+    /// File of API keys.
+    #[arg(long, env = "WAYMARK_API_KEYS", value_name = "FILE")]
+    file: PathBuf,
 }
 
 /// Creates a key of 256 random bits. Only its hash is stored, so the key is shown only once.
@@ -56,8 +79,48 @@ pub(crate) struct NewKey {
 
 impl KeyCommand {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let KeyCommand::New(new) = self;
-        new.run()
+        match self {
+            KeyCommand::New(new) => new.run(),
+            KeyCommand::List(list) => list.run(),
+            KeyCommand::Revoke(revoke) => revoke.run(),
+        }
+    }
+}
+
+impl ListKeys {
+    fn run(self) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        for entry in read_keys(&self.file)? {
+            writeln!(out, "{:24}{}", entry.id.to_string(), properties(&entry))?;
+        }
+        Ok(())
+    }
+}
+
+/// Describes a key by its scopes and its limits.
+fn properties(entry: &KeyEntry) -> String {
+    let scopes = entry.scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let limits = [
+        (entry.limits.requests_per_minute, "requests/min"),
+        (entry.limits.tokens_per_minute, "tokens/min"),
+        (entry.limits.concurrent, "at once"),
+    ];
+    let mut properties = vec![scopes];
+    properties.extend(limits.into_iter().filter_map(|(limit, unit)| Some(format!("{} {unit}", limit?))));
+    if entry.priority != RequestPriority::default() {
+        properties.push(format!("priority {}", entry.priority.name()));
+    }
+    if entry.private_cache {
+        properties.push("private cache".to_owned());
+    }
+    properties.join("  ")
+}
+
+impl RevokeKey {
+    fn run(self) -> anyhow::Result<()> {
+        revoke_key(&self.file, &self.name)?;
+        writeln!(io::stdout(), "revoked {}: send SIGHUP to the server, or restart it", self.name)?;
+        Ok(())
     }
 }
 
@@ -98,6 +161,15 @@ impl NewKey {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_key_is_described_by_what_it_may_do() {
+        let entry = KeyEntry::of_environment(&Secret::generate());
+        assert_eq!(properties(&entry), "infer,index,admin");
+        let limits = KeyLimits { requests_per_minute: Some(60), concurrent: Some(2), ..KeyLimits::default() };
+        let entry = KeyEntry { limits, priority: RequestPriority::Low, private_cache: true, ..entry };
+        assert_eq!(properties(&entry), "infer,index,admin  60 requests/min  2 at once  priority low  private cache");
+    }
 
     #[test]
     fn a_duplicate_name_leaves_the_file_of_keys_unchanged() {

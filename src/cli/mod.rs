@@ -1,12 +1,20 @@
 //! The command line: one file per command.
 
+mod arguments;
 mod ask;
 mod assembly;
 mod bench;
 mod change;
+mod chat;
 mod client;
+mod completions;
+mod config;
 mod corpus;
 mod demo;
+mod dialogue;
+mod doctor;
+mod documents;
+mod episode;
 mod eval;
 mod explain;
 mod export;
@@ -14,16 +22,22 @@ mod health;
 mod index;
 mod inspect;
 mod key;
+mod man;
 mod openapi;
+mod policy;
 mod pull;
 mod search;
 mod serve;
 mod snapshots;
 mod start;
+mod state_store;
+mod status;
+mod target;
 mod telemetry;
 mod trace;
 mod triples;
 
+use std::env;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -53,8 +67,10 @@ Examples:
   waymark index build --corpus corpus.jsonl --out corpus.index
   waymark serve --index corpus.index              http://127.0.0.1:8080/v1/chat/completions
   waymark ask --index corpus.index \"Who painted the Mona Lisa?\"
+  waymark chat --index corpus.index               a conversation
 
-Where the help of a flag names an environment variable, that sets it as well.";
+Where the help of a flag names an environment variable, that sets it as well. `--config FILE` reads the flags of a
+server from a file.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -67,14 +83,25 @@ enum Command {
     Index(index::IndexCommand),
     Search(search::Args),
     Ask(ask::Args),
+    Chat(chat::Args),
     Eval(eval::Args),
     /// Measures the engine or the server.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
-    /// Creates API keys.
+    /// Creates, lists and revokes API keys.
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Lists, shows and checks policies.
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     Health(health::Args),
+    Status(status::Args),
+    Doctor(doctor::Args),
+    /// Shows the configuration of a server.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    Completions(completions::Args),
+    Man(man::Args),
     Openapi(openapi::Args),
 }
 
@@ -83,10 +110,19 @@ enum Command {
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Cli {
-    /// Parses the command line. Exits the program if it is invalid.
+    /// Parses the command line and the configuration file that it names. Exits the program if they are invalid.
     pub fn read() -> Self {
-        let matches = Self::command().get_matches();
-        if let Some(reason) = matches.subcommand_matches("ask").and_then(ask::unused_flag) {
+        let arguments = arguments::complete(env::args_os().collect(), |name| env::var_os(name));
+        let arguments = arguments.unwrap_or_else(|error| Self::command().error(ErrorKind::InvalidValue, error).exit());
+        let matches = Self::command().try_get_matches_from(&arguments.all).unwrap_or_else(|error| {
+            let _ = error.print();
+            if let Some(file) = arguments.file.as_ref().filter(|_| error.use_stderr()) {
+                eprintln!("\nFlags were also read from {}.", file.display());
+            }
+            std::process::exit(error.exit_code());
+        });
+        let asking = matches.subcommand().filter(|(name, _)| ["ask", "chat"].contains(name));
+        if let Some(reason) = asking.and_then(|(_, matches)| target::unused_flag(matches, &arguments.of_file)) {
             Self::command().error(ErrorKind::ArgumentConflict, reason).exit();
         }
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
@@ -107,10 +143,17 @@ impl Cli {
                 Command::Index(command) => command.run(self.log.as_deref()).await,
                 Command::Search(args) => args.run(self.log.as_deref()).await,
                 Command::Ask(args) => args.run(self.log.as_deref()).await,
+                Command::Chat(args) => args.run(self.log.as_deref()).await,
                 Command::Eval(args) => args.run(self.log.as_deref()).await,
                 Command::Bench(command) => command.run(self.log.as_deref()).await,
                 Command::Key(command) => command.run(),
                 Command::Health(args) => args.run().await,
+                Command::Policy(command) => command.run(self.log.as_deref()).await,
+                Command::Status(args) => args.run().await,
+                Command::Doctor(args) => args.run(),
+                Command::Config(command) => command.run(),
+                Command::Completions(args) => args.run(),
+                Command::Man(args) => args.run(),
                 Command::Openapi(args) => args.run(),
             }
         });

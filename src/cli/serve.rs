@@ -10,7 +10,7 @@ use anyhow::Context;
 use waymark_runtime::embedding::Embedding;
 
 use super::{assembly, start, telemetry};
-use crate::config::{AccessConfig, ServeArgs, ServeConfig};
+use crate::config::{AccessConfig, ServeArgs, ServeConfig, StatePlace};
 use crate::server::{Hangups, Server, Tls, fit_connections, stop_signal};
 
 /// Serves policies over HTTP until SIGTERM or Ctrl-C; a second signal exits at once.
@@ -76,9 +76,10 @@ where
     F: Future<Output = anyhow::Result<T>>,
 {
     config.address = (Ipv4Addr::LOCALHOST, 0).into();
-    // The server is for this process only, so it needs neither keys nor TLS.
+    // The server is for this process only, so it needs neither keys nor TLS nor a state.
     config.access = AccessConfig::default();
     config.tls = None;
+    config.state.place = Some(StatePlace::None);
     let server = bind(&config, None).await?;
     let url = server.url();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

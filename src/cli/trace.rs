@@ -165,6 +165,7 @@ impl<W: Write> Printer<W> {
                 EpisodeEnd::Turns => "no turns, searches or evidence left",
                 EpisodeEnd::Time => "no time left",
                 EpisodeEnd::Refused => "the policy refused",
+                EpisodeEnd::Called => "the policy called a tool",
             };
             self.note("answer", &format!("none: {why}"))?;
         }

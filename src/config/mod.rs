@@ -3,10 +3,12 @@
 
 mod access;
 mod connection;
+mod flag_file;
 mod http;
 #[cfg(test)]
 mod reference;
 mod responses;
+mod state;
 mod telemetry;
 mod tls;
 mod trace;
@@ -24,8 +26,10 @@ use crate::keys::SecretError;
 
 pub use access::{AccessArgs, AccessConfig, TypedKey};
 pub use connection::{ConnectionArgs, ConnectionConfig};
+pub use flag_file::{FlagFile, FlagFileError};
 pub use http::{HttpArgs, HttpConfig};
 pub use responses::{ResponseArgs, ResponseLimits};
+pub use state::{StateArgs, StateConfig, StatePlace};
 pub use telemetry::TelemetryArgs;
 pub use tls::{TlsArgs, TlsConfig};
 pub use trace::{ResumeConfig, TraceArgs, TraceConfig};
@@ -33,6 +37,11 @@ pub use trace::{ResumeConfig, TraceArgs, TraceConfig};
 /// Flags of `waymark serve`. The environment variable named in a flag's help sets the flag as well.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServeArgs {
+    /// File of flags (TOML), each under its name without `--`, such as `port = 9000`. Flags on the command line and
+    /// environment variables take precedence.
+    #[arg(long, env = "WAYMARK_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// Address to listen on.
     #[arg(long, env = "WAYMARK_HOST", default_value = "127.0.0.1")]
     pub host: IpAddr,
@@ -71,6 +80,10 @@ pub struct ServeArgs {
     /// Flags for HTTP.
     #[command(flatten, next_help_heading = "HTTP")]
     pub http: HttpArgs,
+
+    /// Flags for the state.
+    #[command(flatten, next_help_heading = "State")]
+    pub state: StateArgs,
 
     /// Flags for access.
     #[command(flatten, next_help_heading = "Access")]
@@ -128,6 +141,8 @@ pub struct ServeConfig {
     pub retrieval: RetrievalConfig,
     /// Configuration of HTTP.
     pub http: HttpConfig,
+    /// Place and limits of the state.
+    pub state: StateConfig,
     /// Sources of API keys.
     pub access: AccessConfig,
     /// Certificates for TLS. `None` serves plain HTTP.
@@ -158,6 +173,7 @@ impl ServeArgs {
             protocol: self.protocol,
             policy_root: self.policy_root,
             retrieval: self.retrieval.resolve()?,
+            state: self.state.resolve(),
             // Needs the access flags before the next line consumes them.
             http: self.http.resolve(&self.access)?,
             access: self.access.resolve()?,

@@ -83,7 +83,12 @@ struct KeyTable {
 /// Reads the keys in the file at `path`.
 pub(super) fn read(path: &Path) -> Result<Vec<KeyEntry>, FileError> {
     let text = fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
-    let content: KeyFile = toml::from_str(&text).map_err(|error| {
+    parse(&text, path)
+}
+
+/// Parses the keys in `text`, the content of the file at `path`.
+pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<KeyEntry>, FileError> {
+    let content: KeyFile = toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         // Only the message is used: the error's own `Display` quotes the line, which may hold a key.
         let line = before.matches('\n').count() + 1;

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 /// Limits of one key. A limit that is `None` is not enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KeyLimits {
     /// Requests per minute; each prompt of a list counts. After a quiet minute, that many may come at once.
     pub requests_per_minute: Option<u32>,

@@ -5,7 +5,8 @@
 //! | `key_id`, `scope` | names and scopes of keys |
 //! | `owner` | identity of a key as the owner of stored objects |
 //! | `secret` | a key in plain text, and its stored digest |
-//! | `store`, `file` | the known keys, and the file they are loaded from |
+//! | `store`, `file`, `revocation` | the known keys, the file they are loaded from, and removing one from it |
+//! | `record` | keys as the server's state holds them |
 //! | `meter` | rate and concurrency limits |
 //! | `priority` | priorities of keys and requests |
 //!
@@ -16,6 +17,8 @@ mod key_id;
 mod meter;
 mod owner;
 mod priority;
+mod record;
+mod revocation;
 mod scope;
 mod secret;
 mod store;
@@ -25,9 +28,11 @@ pub use key_id::KeyId;
 pub use meter::KeyLimits;
 pub use owner::KeyOwner;
 pub use priority::RequestPriority;
+pub use revocation::{RevokeError, read_keys, revoke_key};
 pub use scope::Scope;
 pub use secret::{Digest, Secret, SecretError};
-pub use store::{ApiKeys, KeyEntry, KeysError, Reloaded};
+pub use store::{ApiKeys, KeyEntry, KeySource, KeysError, Reloaded};
 
 pub(crate) use meter::{Admitted, Meter, Refused};
+pub(crate) use record::KeyRecord;
 pub(crate) use store::KnownKey;

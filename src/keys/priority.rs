@@ -1,11 +1,13 @@
 //! Priorities of keys and requests.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_engine::Priority;
 
 /// Priority of generation. Among callers that compete, `high` gets four times the share of `normal`, and `low` a quarter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize, ToSchema, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema, clap::ValueEnum,
+)]
 #[schema(as = Priority)]
 #[serde(rename_all = "lowercase")]
 pub enum RequestPriority {

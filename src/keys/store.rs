@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::file::{self, FileError};
 use super::key_id::KeyId;
@@ -77,9 +80,28 @@ pub struct ApiKeys(Option<Arc<SharedKeys>>);
 #[derive(Debug)]
 struct SharedKeys {
     file: Option<PathBuf>,
-    /// Keys that do not come from the file.
-    fixed: Vec<KeyEntry>,
+    sources: Mutex<KeySources>,
     ring: RwLock<Arc<Vec<Arc<KnownKey>>>>,
+}
+
+/// Keys by the place they come from.
+#[derive(Debug, Clone, Default)]
+struct KeySources {
+    listed: Vec<KeyEntry>,
+    fixed: Vec<KeyEntry>,
+    stored: Vec<KeyEntry>,
+}
+
+/// Place that a key comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KeySource {
+    /// File of `--api-keys`.
+    File,
+    /// Flag or variable of `--api-key`.
+    Flag,
+    /// The server's state: created over HTTP.
+    State,
 }
 
 /// Known key and its current usage.
@@ -95,10 +117,11 @@ impl ApiKeys {
     /// # Errors
     /// If the file cannot be read, or if two keys have the same name or the same digest.
     pub fn open(file: Option<&Path>, fixed: Vec<KeyEntry>) -> Result<Self, KeysError> {
-        let ring = ring(file, &fixed, &[])?;
+        let listed = file.map(file::read).transpose()?.unwrap_or_default();
+        let sources = KeySources { listed, fixed, stored: Vec::new() };
+        let ring = RwLock::new(Arc::new(sources.ring(&[])?));
         let file = file.map(Path::to_owned);
-        let ring = RwLock::new(Arc::new(ring));
-        Ok(Self(Some(Arc::new(SharedKeys { file, fixed, ring }))))
+        Ok(Self(Some(Arc::new(SharedKeys { file, sources: Mutex::new(sources), ring }))))
     }
 
     /// Returns `true` if requests need a key.
@@ -118,15 +141,30 @@ impl ApiKeys {
     /// Same as [`open`](Self::open).
     pub fn reload(&self) -> Result<Reloaded, KeysError> {
         let Some(shared) = &self.0 else { return Ok(Reloaded { known: 0, added: 0, removed: 0 }) };
-        let before = shared.current();
         // Read outside the lock, so that no request waits for the file.
-        let now = ring(shared.file.as_deref(), &shared.fixed, &before)?;
-        let missing = |these: &[Arc<KnownKey>], there: &[Arc<KnownKey>]| {
-            these.iter().filter(|key| !there.iter().any(|other| other.entry.digest == key.entry.digest)).count()
-        };
-        let reloaded = Reloaded { known: now.len(), added: missing(&now, &before), removed: missing(&before, &now) };
-        *shared.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
-        Ok(reloaded)
+        let listed = shared.file.as_deref().map(file::read).transpose()?.unwrap_or_default();
+        shared.change(|sources| sources.listed = listed)
+    }
+
+    /// Replaces the keys that come from the server's state. A key whose name or digest one of the others has is left out.
+    ///
+    /// # Errors
+    /// If two of the keys have the same name or the same digest. The old keys then stay in place.
+    pub(crate) fn set_stored(&self, stored: Vec<KeyEntry>) -> Result<(), KeysError> {
+        let Some(shared) = &self.0 else { return Ok(()) };
+        shared.change(|sources| sources.stored = stored).map(|_| ())
+    }
+
+    /// Returns all keys with the places they come from.
+    pub(crate) fn list(&self) -> Vec<(KeySource, KeyEntry)> {
+        let Some(shared) = &self.0 else { return Vec::new() };
+        let sources = shared.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let stored = sources.accepted();
+        let of = |source: KeySource| move |entry: KeyEntry| (source, entry);
+        let own = sources.listed.into_iter().map(of(KeySource::File));
+        own.chain(sources.fixed.into_iter().map(of(KeySource::Flag)))
+            .chain(stored.into_iter().map(of(KeySource::State)))
+            .collect()
     }
 
     /// Returns the key that a client sent, if it is known. Takes the same time for known and unknown keys.
@@ -140,29 +178,57 @@ impl ApiKeys {
 }
 
 impl SharedKeys {
+    /// Changes the sources, and publishes the keys. If they contradict each other, nothing changes.
+    fn change(&self, change: impl FnOnce(&mut KeySources)) -> Result<Reloaded, KeysError> {
+        // Held until the keys are published, so that of two changes the later one is in effect.
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = sources.clone();
+        change(&mut changed);
+        let before = self.current();
+        let now = changed.ring(&before)?;
+        *sources = changed;
+        let missing = |these: &[Arc<KnownKey>], there: &[Arc<KnownKey>]| {
+            these.iter().filter(|key| !there.iter().any(|other| other.entry.digest == key.entry.digest)).count()
+        };
+        let reloaded = Reloaded { known: now.len(), added: missing(&now, &before), removed: missing(&before, &now) };
+        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
+        Ok(reloaded)
+    }
+
     fn current(&self) -> Arc<Vec<Arc<KnownKey>>> {
         Arc::clone(&self.ring.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Collects the keys of `file` and `fixed`, reusing the meters that `before` has for the same names.
-fn ring(file: Option<&Path>, fixed: &[KeyEntry], before: &[Arc<KnownKey>]) -> Result<Vec<Arc<KnownKey>>, KeysError> {
-    let mut entries = file.map(file::read).transpose()?.unwrap_or_default();
-    entries.extend(fixed.iter().cloned());
-    let mut named: HashMap<KeyId, Digest> = HashMap::new();
-    for entry in &entries {
-        // One secret under two names would have two sets of limits.
-        if let Some((id, _)) = named.iter().find(|(id, digest)| **digest == entry.digest && **id != entry.id) {
-            return Err(KeysError::Same(id.clone(), entry.id.clone()));
-        }
-        if named.insert(entry.id.clone(), entry.digest).is_some() {
-            return Err(KeysError::Name(entry.id.clone()));
-        }
+impl KeySources {
+    /// Returns the stored keys that contradict no other ones.
+    fn accepted(&self) -> Vec<KeyEntry> {
+        let others = || self.listed.iter().chain(&self.fixed);
+        let fits = |entry: &&KeyEntry| !others().any(|other| other.id == entry.id || other.digest == entry.digest);
+        self.stored.iter().filter(fits).cloned().collect()
     }
-    let meter = |id: &KeyId| before.iter().find(|known| known.entry.id == *id).map(|known| Arc::clone(&known.meter));
-    let known =
-        entries.into_iter().map(|entry| Arc::new(KnownKey { meter: meter(&entry.id).unwrap_or_default(), entry }));
-    Ok(known.collect())
+
+    /// Collects the keys, reusing the meters that `before` has for the same names.
+    fn ring(&self, before: &[Arc<KnownKey>]) -> Result<Vec<Arc<KnownKey>>, KeysError> {
+        let mut entries = self.listed.clone();
+        entries.extend(self.fixed.iter().cloned());
+        entries.extend(self.accepted());
+        let mut named: HashMap<KeyId, Digest> = HashMap::new();
+        for entry in &entries {
+            // One secret under two names would have two sets of limits.
+            if let Some((id, _)) = named.iter().find(|(id, digest)| **digest == entry.digest && **id != entry.id) {
+                return Err(KeysError::Same(id.clone(), entry.id.clone()));
+            }
+            if named.insert(entry.id.clone(), entry.digest).is_some() {
+                return Err(KeysError::Name(entry.id.clone()));
+            }
+        }
+        let meter =
+            |id: &KeyId| before.iter().find(|known| known.entry.id == *id).map(|known| Arc::clone(&known.meter));
+        let known =
+            entries.into_iter().map(|entry| Arc::new(KnownKey { meter: meter(&entry.id).unwrap_or_default(), entry }));
+        Ok(known.collect())
+    }
 }
 
 #[cfg(test)]
@@ -211,6 +277,30 @@ mod tests {
         fs::write(&path, "nonsense").unwrap();
         assert!(keys.reload().is_err());
         assert!(keys.find(third.reveal().as_bytes()).is_some());
+    }
+
+    #[test]
+    fn stored_keys_come_and_go_and_give_way_to_those_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys.toml");
+        let one = Secret::generate();
+        let other = Secret::generate();
+        fs::write(&path, line("a", &one, "")).unwrap();
+        let keys = ApiKeys::open(Some(&path), Vec::new()).unwrap();
+        let stored =
+            |name: &str, secret: &Secret| KeyEntry { id: KeyId::new(name), ..KeyEntry::of_environment(secret) };
+        keys.set_stored(vec![stored("b", &other), stored("a", &Secret::generate()), stored("c", &one)]).unwrap();
+        let names: Vec<_> = keys.list().into_iter().map(|(source, entry)| (source, entry.id.to_string())).collect();
+        assert_eq!(names, [(KeySource::File, "a".to_owned()), (KeySource::State, "b".to_owned())]);
+        assert_eq!(keys.find(one.reveal().as_bytes()).unwrap().entry.id.as_str(), "a");
+        // A broken file keeps no key from being revoked, and reading it again brings none back.
+        fs::write(&path, "nonsense").unwrap();
+        assert!(keys.find(other.reveal().as_bytes()).is_some());
+        keys.set_stored(Vec::new()).unwrap();
+        assert!(keys.find(other.reveal().as_bytes()).is_none());
+        fs::write(&path, line("a", &one, "")).unwrap();
+        keys.reload().unwrap();
+        assert!(keys.find(other.reveal().as_bytes()).is_none() && keys.find(one.reveal().as_bytes()).is_some());
     }
 
     #[test]

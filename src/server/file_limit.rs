@@ -8,19 +8,21 @@ const RESERVED: usize = 256;
 /// Raises the process's limit of open files for `most` connections, as far as the system permits, and returns the number
 /// of connections that fit into the limit.
 pub fn fit_connections(most: usize) -> usize {
-    let Some(files) = raise_file_limit(most.saturating_add(refused_connections::HELD + RESERVED)) else {
-        return most;
-    };
-    let connections = connections_within(files, most);
+    let connections = fitting_connections(most);
     if connections < most {
         tracing::warn!(
-            files,
             connections,
             wanted = most,
             "fewer connections than --max-connections: raise the limit of open files (`ulimit -n`)"
         );
     }
     connections
+}
+
+/// Raises the limit of open files as [`fit_connections`] does, and returns the number of connections without a log line.
+pub(crate) fn fitting_connections(most: usize) -> usize {
+    let files = raise_file_limit(most.saturating_add(refused_connections::HELD + RESERVED));
+    files.map_or(most, |files| connections_within(files, most))
 }
 
 /// Returns the number of connections, up to `most`, that leave enough of `files` open files for everything else.

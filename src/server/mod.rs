@@ -13,7 +13,7 @@
 mod address_limits;
 mod connection;
 mod connection_pool;
-mod file_limit;
+pub(crate) mod file_limit;
 mod head_scan;
 mod refused_connections;
 mod signal;

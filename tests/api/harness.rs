@@ -16,6 +16,7 @@ use waymark::api::{AppState, Library, PolicyStore};
 use waymark::config::HttpConfig;
 use waymark::keys::ApiKeys;
 use waymark::server::Server;
+use waymark::store::Store;
 use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchError, SearchQuery};
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend};
@@ -36,9 +37,13 @@ pub struct ServerPlan {
     pub searcher: Option<Arc<dyn Search>>,
     pub embedder: Option<Arc<dyn TextEmbedder>>,
     pub library: Option<Library>,
+    /// Indexes beside the default one: names, searchers and documents.
+    pub others: Vec<(String, Arc<dyn Search>, Library)>,
     pub store: Option<PolicyStore>,
     pub keys: ApiKeys,
     pub policies: Vec<Policy>,
+    /// Store of records. Without one they are in memory.
+    pub records: Option<Arc<dyn Store>>,
     pub template: ChatTemplate,
     /// Engines elsewhere. Without them the backend's engine runs in this process.
     pub fleet: Option<Fleet>,
@@ -83,9 +88,11 @@ impl ServerPlan {
             searcher: Some(Arc::new(Shelf)),
             embedder: None,
             library: None,
+            others: Vec::new(),
             store: None,
             keys: ApiKeys::default(),
             policies,
+            records: None,
             template: template(),
             fleet: None,
         }
@@ -100,6 +107,9 @@ impl ServerPlan {
         let base = LoadedBase { names: vec!["mock".into()], ..LoadedBase::default() };
         let mut state = AppState::new(runtime, self.policies, self.http).with_keys(self.keys).with_base(base);
         state = state.with_index_name("shelf");
+        if let Some(records) = self.records {
+            state = state.with_records(records);
+        }
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);
         }
@@ -109,6 +119,11 @@ impl ServerPlan {
         if let Some(store) = self.store {
             state = state.with_store(store);
         }
+        for (name, searcher, library) in self.others {
+            state = state.with_other_index(&name, searcher, library);
+        }
+        state.load_stored_keys().await.unwrap();
+        state.restore_policies().await;
         let server = Server::bind(([127, 0, 0, 1], 0).into(), state.clone()).await.unwrap();
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();

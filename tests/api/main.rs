@@ -8,6 +8,7 @@
     missing_debug_implementations
 )]
 
+mod absence;
 mod answers;
 mod auth;
 mod bytes;
@@ -16,6 +17,7 @@ mod commits;
 mod completions;
 mod conformance;
 mod containment;
+mod conversations;
 mod cors;
 mod cost;
 mod counterfactual;
@@ -31,7 +33,9 @@ mod fleet;
 mod generate;
 mod golden;
 mod harness;
+mod history;
 mod hosts;
+mod indexes;
 mod load;
 mod load_numbers;
 mod mcp;
@@ -39,17 +43,23 @@ mod metrics;
 mod openapi;
 mod playground;
 mod policies;
+mod postgres;
+#[path = "../postgres_server/mod.rs"]
+mod postgres_server;
 mod protocols;
 mod refusals;
 mod reliability;
 mod replay;
 mod responses;
 mod resume;
+mod rollouts;
 mod routes;
 mod schemathesis;
 mod sdk;
 mod slow_clients;
 mod small_index;
+mod state;
+mod stored_keys;
 mod structured;
 mod tenants;
 mod tokenize;

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use serde_json::json;
+use waymark_models::architecture::Architecture;
 use waymark_models::decoder::{DecoderConfig, RopeScaling};
 use waymark_models::weights::{Weights, write_random};
 
@@ -27,8 +28,7 @@ fn model(dir: &Path, seed: u64) {
         rope_scaling: RopeScaling::None,
         rms_eps: 1e-5,
         tied_embeddings: true,
-        qkv_bias: false,
-        qk_norm: false,
+        architecture: Architecture::default(),
     };
     fs::create_dir_all(dir).unwrap();
     write_random(dir, &config, seed).unwrap();
@@ -143,7 +143,7 @@ fn a_trained_checkpoint_is_inspected_and_served_in_one_line() {
     fs::rename(dir.join("model.safetensors"), dir.join("pytorch_model.bin")).unwrap();
     let told = waymark(&["inspect", place]);
     assert!(told.ok() && told.stdout.contains("pytorch_model.bin, which is not served"), "{}", told.stdout);
-    let refused = waymark(&[&["ask", "w1", "--model", place][..], &SMALL].concat());
+    let refused = waymark(&[&["ask", "w1", "--policy-name", "plain", "--model", place][..], &SMALL].concat());
     assert!(!refused.ok() && refused.stderr.contains("safe_serialization=True"), "{}", refused.stderr);
 }
 

@@ -111,12 +111,13 @@ fn what_the_embedder_does_not_read_is_told_and_found_once_it_is_cut() {
     let told = "1 passages exceed the embedder's limit of 254 word pieces";
     let added = add(&index, &file, &long, &[]);
     assert!(added.ok() && added.stdout.contains(told) && passages() == 4, "{}{}", added.stdout, added.stderr);
+    assert!(added.stderr.contains("longer than the embedder reads"), "told before it is embedded: {}", added.stderr);
     let built = dir.path().join("guide.index");
     let build = ["index", "build", "--corpus", file.to_str().unwrap(), "--out", built.to_str().unwrap()];
     let built = waymark(&build);
     assert!(built.ok() && built.stdout.contains(told), "{}{}", built.stdout, built.stderr);
 
-    let cut = add(&index, &file, &long, &["--chunk", "1000"]);
+    let cut = add(&index, &file, &long, &["--chunk", "200"]);
     assert!(cut.ok() && cut.stdout.contains("1 removed"), "{}{}", cut.stdout, cut.stderr);
     assert!(!cut.stdout.contains("longer than"), "{}", cut.stdout);
     let chunks = passages() - 3;
@@ -129,9 +130,9 @@ fn what_the_embedder_does_not_read_is_told_and_found_once_it_is_cut() {
 
     let triples = dir.path().join("triples.jsonl");
     fs::write(&triples, "{\"id\":\"guide\",\"triples\":[[\"Piranhas\",\"are\",\"fish\"]]}\n").unwrap();
-    let refused = add(&index, &file, &long, &["--chunk", "1000", "--triples", triples.to_str().unwrap()]);
+    let refused = add(&index, &file, &long, &["--chunk", "200", "--triples", triples.to_str().unwrap()]);
     assert!(!refused.ok() && refused.stderr.contains("--chunk splits records"), "{}", refused.stderr);
-    let short = add(&index, &file, &guide("The museum is closed."), &["--chunk", "1000"]);
+    let short = add(&index, &file, &guide("The museum is closed."), &["--chunk", "200"]);
     assert!(short.ok() && short.stdout.contains(&format!("{chunks} removed")), "{}{}", short.stdout, short.stderr);
 }
 
@@ -156,6 +157,56 @@ fn a_mirror_of_a_folder_loses_what_the_folder_lost() {
     // A record that cannot be read would be taken for one that is not there.
     let refused = waymark(&[&add[..], &["--mirror", "--skip-bad"]].concat());
     assert!(!refused.ok() && refused.stderr.contains("--skip-bad"), "{}", refused.stderr);
+}
+
+#[test]
+fn documents_are_listed_shown_and_suggested() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = dir.path().join("rivers.csv");
+    let index = dir.path().join("rivers.index");
+    fs::write(&table, "key,title,body,length\nseine,Seine,It flows through Paris.,777\n").unwrap();
+    let corpus = table.to_str().unwrap();
+    let out = index.to_str().unwrap();
+    let fields = ["--embedder", "mock", "--field", "id=key", "--field", "text=body"];
+    let built = waymark(&[&["index", "build", "--corpus", corpus, "--out", out][..], &fields].concat());
+    assert!(built.ok(), "{}", built.stderr);
+    fs::write(&table, "key,title,body\nthames,Thames,It flows through London.\n").unwrap();
+    let added = waymark(&[&["index", "add", "--corpus", corpus, "--index", out][..], &fields].concat());
+    assert!(added.ok() && added.stdout.contains("\n  + thames\n"), "{}{}", added.stdout, added.stderr);
+    assert!(added.stdout.contains("\n1 passages and ") && added.stdout.contains(", 2 and "), "{}", added.stdout);
+
+    let first = waymark(&["index", "documents", out, "--limit", "1"]);
+    assert!(first.ok() && first.stdout.starts_with("seine  Seine  It flows"), "{}{}", first.stdout, first.stderr);
+    assert!(first.stdout.contains("1 of 2 documents; go on with --after seine"), "{}", first.stdout);
+    let rest = waymark(&["index", "documents", out, "--after", "seine", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&rest.stdout).unwrap()["id"], "thames", "{}", rest.stderr);
+    let shown = waymark(&["index", "show", out, "--id", "seine"]);
+    assert!(shown.ok() && shown.stdout.contains("length") && shown.stdout.contains("777"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("It flows through Paris."), "{}", shown.stdout);
+    let unknown = waymark(&["index", "show", out, "--id", "siene"]);
+    assert!(!unknown.ok() && unknown.stderr.contains("near are seine"), "{}", unknown.stderr);
+    let removed = waymark(&["index", "remove", "--embedder", "mock", "--index", out, "--id", "THAMES"]);
+    assert!(removed.ok(), "{}", removed.stderr);
+    assert!(removed.stdout.contains("no document has the ID THAMES: near are thames"), "{}", removed.stdout);
+}
+
+#[test]
+fn files_that_are_not_read_are_counted_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let docs = dir.path().join("docs");
+    let index = dir.path().join("docs.index");
+    fs::create_dir(&docs).unwrap();
+    fs::write(docs.join("a.html"), "<h1>Rivers</h1><p>The Seine flows through Paris.").unwrap();
+    fs::write(docs.join("b.xlsx"), "PK").unwrap();
+    let build = |corpus: &Path| {
+        let corpus = corpus.to_str().unwrap();
+        waymark(&["index", "build", "--embedder", "mock", "--corpus", corpus, "--out", index.to_str().unwrap()])
+    };
+    let built = build(&docs);
+    assert!(built.ok() && built.stdout.contains("1 passages"), "{}{}", built.stdout, built.stderr);
+    assert!(built.stdout.contains("skipped 1 files: 1 .xlsx") && built.stdout.contains("as CSV"), "{}", built.stdout);
+    let refused = build(&docs.join("b.xlsx"));
+    assert!(!refused.ok() && refused.stderr.contains("b.xlsx: a spreadsheet"), "{}", refused.stderr);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod base;
 mod change;
+mod chat;
 mod evaluate;
 mod export;
 mod fleet;
@@ -12,6 +13,7 @@ mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
 mod pulled;
 mod script;
+mod setup;
 mod triples;
 
 use std::fs;
@@ -156,6 +158,7 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         (vec!["ask", "--mock", "--host", "127.0.0.2", "why?"], "--host has no effect here"),
         (vec!["ask", "--mock", "--port", "8080", "why?"], "--port has no effect here"),
         (vec!["ask", "--mock", "--api-keys", "x.toml", "why?"], "--api-keys has no effect here"),
+        (vec!["ask", "--mock", "--state", "x", "why?"], "--state has no effect here"),
         (vec!["ask", "--mock", "--tls-cert", "x.pem", "--tls-key", "y.pem", "why?"], "--tls-cert has no effect here"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "0"], "--clients"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "501"], "at most 500"),
@@ -192,7 +195,9 @@ fn the_hub_is_shown_the_token_and_asked_where_it_is_said_to_be() {
 #[test]
 fn help_teaches() {
     let help = waymark(&["--help"]);
-    for command in ["serve", "demo", "pull", "index", "search", "ask", "eval", "bench", "health", "openapi"] {
+    for command in [
+        "serve", "demo", "pull", "index", "search", "ask", "chat", "eval", "bench", "key", "policy", "status", "doctor",
+    ] {
         assert!(help.stdout.contains(command), "{command}");
     }
     let serve = waymark(&["serve", "--help"]);

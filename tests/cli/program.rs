@@ -1,7 +1,7 @@
 //! Runs the program, once or as a server.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Output, Stdio};
 
 use super::pulled;
 
@@ -21,6 +21,8 @@ impl ProgramRun {
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_waymark"));
     command.args(args).env("WAYMARK_CACHE", pulled::cache()).env("NO_COLOR", "1").stdin(Stdio::null());
+    // Questions of tests do not belong into the user's own conversation.
+    command.env("WAYMARK_CONVERSATION", "/dev/null");
     command
 }
 
@@ -34,6 +36,16 @@ pub(crate) fn with(variables: &[(&str, &str)], args: &[&str]) -> ProgramRun {
     run(command(args).envs(variables.iter().copied()))
 }
 
+/// Runs the program to its end with `input` as its standard input.
+pub(crate) fn typed(input: &str, args: &[&str]) -> ProgramRun {
+    let mut command = command(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A program that ends before it has read everything closes the pipe.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    finished(child.wait_with_output().unwrap())
+}
+
 /// Runs the program without any variable that names a download folder.
 pub(crate) fn homeless(args: &[&str]) -> ProgramRun {
     let mut command = command(args);
@@ -41,7 +53,10 @@ pub(crate) fn homeless(args: &[&str]) -> ProgramRun {
 }
 
 fn run(command: &mut Command) -> ProgramRun {
-    let output = command.output().unwrap();
+    finished(command.output().unwrap())
+}
+
+fn finished(output: Output) -> ProgramRun {
     ProgramRun {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),

@@ -89,3 +89,31 @@ fn the_smoke_test_says_why_no_answer_came_and_shows_the_log() {
     let output = run(".ci/smoke", dir.path(), &[&waymark]);
     assert!(said(&output).contains("which model to ask\n    http://127.0.0.1:9"), "{}", said(&output));
 }
+
+#[test]
+fn a_debian_package_holds_the_program_and_what_belongs_to_it() {
+    if Command::new("dpkg-deb").arg("--version").output().is_err() {
+        println!("skipped: there is no dpkg-deb");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let man = "man) echo '.TH waymark 1' >\"$3/waymark.1\" ;;";
+    let program = format!("case \"$1\" in --version) echo 'waymark 9.8.7' ;; {man} completions) echo \"# $2\" ;; esac");
+    stub(dir.path(), "waymark", &program);
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let output = run("scripts/package/deb.sh", dir.path(), &[&place("waymark"), &place("out")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let package = fs::read_dir(dir.path().join("out")).unwrap().next().unwrap().unwrap();
+    assert!(package.file_name().to_str().unwrap().starts_with("waymark_9.8.7_"), "{package:?}");
+    let listed = Command::new("dpkg-deb").arg("--contents").arg(package.path()).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    for file in [
+        "./usr/bin/waymark",
+        "./etc/waymark/waymark.toml",
+        "./usr/lib/systemd/system/waymark.service",
+        "./usr/share/man/man1/waymark.1.gz",
+        "./usr/share/bash-completion/completions/waymark",
+    ] {
+        assert!(listed.lines().any(|line| line.ends_with(file)), "{file} is missing in\n{listed}");
+    }
+}

@@ -4,6 +4,7 @@
 
 mod connections;
 mod mapped_files;
+mod state;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -23,6 +23,7 @@
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
 //! | [`sample`], [`store`], [`sample_file`] | stored trajectories and their files |
 //! | [`sft`] | supervised training on given trajectories |
+//! | [`traps`] | cheap bad behaviors that a reward must not pay for |
 
 pub mod advantage;
 pub mod cli;
@@ -50,6 +51,7 @@ pub mod schedule;
 pub mod seeding;
 pub mod sft;
 pub mod store;
+pub mod traps;
 
 pub use error::TrainError;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use waymark_agent::metric::Cost;
-use waymark_agent::{AgentError, EpisodeOptions, Policy, Runtime, Sampling};
+use waymark_agent::{AgentError, EpisodeOptions, Policy, Runtime, Sampling, SessionSource, Trajectory};
 use waymark_engine::{Engine, Lease};
 use waymark_index::{Manifest, Mode};
 use waymark_models::gradient::{Learner, Tune};
@@ -234,14 +234,10 @@ async fn play(
         seed,
         guided: Some(false),
         first_mode: plan.first_mode(place),
+        without: question.without.clone(),
         ..EpisodeOptions::default()
     };
     let trajectory = evaluate::play(&set.runtime, policy, &question.question, options).await?;
-    let cost = set.price(plan.cost);
-    // A mode written for the policy is no violation of the format, as in a guided episode.
-    let steered = plan.first_mode(place).is_some();
-    let row = evaluate::EpisodeRow::of(&set.runtime, policy, steered, question, &trajectory, &cost);
-    let support = plan.evidence.of(&evaluate::retrieved(&trajectory.evidence), &question.support);
     let task = SampleTask {
         question_id: question.key().to_owned(),
         question: question.question.clone(),
@@ -253,5 +249,39 @@ async fn play(
         seed,
         step: plan.step,
     };
-    Ok((Sample { support, ..Sample::from_trajectory(trajectory, task) }, row))
+    let judge = RolloutJudge {
+        cost: set.price(plan.cost),
+        // A mode written for the policy is no violation of the format, as in a guided episode.
+        steered: plan.first_mode(place).is_some(),
+        evidence: plan.evidence,
+    };
+    Ok(judge.evaluate(&set.runtime, policy, question, trajectory, task))
+}
+
+/// Evaluation of trajectories.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RolloutJudge {
+    /// Cost model of searches.
+    pub cost: Cost,
+    /// If `true`, parts of the policy's turns may have been written for it.
+    pub steered: bool,
+    /// Measure of the evidence (P) of the samples.
+    pub evidence: EvidenceMeasure,
+}
+
+impl RolloutJudge {
+    /// Returns the sample of a trajectory that answers `question`, and its scores.
+    pub fn evaluate<S: SessionSource>(
+        &self,
+        runtime: &Runtime<S>,
+        policy: &Policy,
+        question: &Question,
+        trajectory: Trajectory,
+        task: SampleTask,
+    ) -> (Sample, evaluate::EpisodeRow) {
+        let row = evaluate::EpisodeRow::of(runtime, policy, self.steered, question, &trajectory, &self.cost);
+        let support = self.evidence.of(&evaluate::retrieved(&trajectory.evidence), &question.support);
+        let without = question.without.clone();
+        (Sample { support, without, ..Sample::from_trajectory(trajectory, task) }, row)
+    }
 }

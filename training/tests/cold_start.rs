@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use waymark_agent::{BlockingSearch, Policy, SearchError, SearchLimits, Searcher};
+use waymark_agent::{Action, BlockingSearch, EpisodeEnd, Policy, ReadingRule, SearchError, SearchLimits, Searcher};
 use waymark_engine::Origin;
 use waymark_index::{Evidence, Hit, Mode, Passage, Query};
 use waymark_models::tokenizer::Tokenizer;
@@ -29,6 +29,10 @@ use waymark_training::lessons::rows::{CorpusPassage, SourceQuestion, rows};
 use waymark_training::lessons::single_hop;
 use waymark_training::lessons::text::{normalized, words};
 use waymark_training::recipe::Recipe;
+use waymark_training::reward::graphrag_r1::CostAware;
+use waymark_training::reward::tearag::TeaRagReward;
+use waymark_training::reward::{FormatState, Reward};
+use waymark_training::sample::Sample;
 
 fn recipe() -> DataRecipe {
     DataRecipe::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml"), &[]).unwrap()
@@ -221,7 +225,7 @@ impl BlockingSearch for BirthplaceIndex {
     }
 
     fn modes(&self) -> Vec<Mode> {
-        vec![Mode::Passage, Mode::Graph, Mode::Hybrid]
+        vec![Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag]
     }
 
     fn snapshot(&self) -> u64 {
@@ -237,7 +241,12 @@ fn stage_of(index: BirthplaceIndex, habits: Habits) -> LessonPlayer {
     stage_in("routerag", index, habits, None)
 }
 
-fn stage_in(protocol: &str, index: BirthplaceIndex, habits: Habits, routing: Option<Routing>) -> LessonPlayer {
+fn stage_in(
+    protocol: &str,
+    index: impl BlockingSearch + Copy + 'static,
+    habits: Habits,
+    routing: Option<Routing>,
+) -> LessonPlayer {
     let limits = SearchLimits { threads: 1, waiting: 4, timeout: Duration::from_secs(10) };
     let mut policy = Policy::builtin(protocol).unwrap();
     policy.budget.context_tokens = 1 << 16;
@@ -433,10 +442,139 @@ async fn path_routers_lessons_are_messages_with_json_queries() {
     assert_eq!(stage.play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap(), sample);
 }
 
+/// Protocols with a voice, each with the mode of its first search.
+const VOICED: [(&str, Mode); 6] = [
+    ("routerag", Mode::Passage),
+    ("search-r1", Mode::Passage),
+    ("path-router", Mode::Passage),
+    ("graphrag-r1", Mode::Triples),
+    ("tearag", Mode::Kag),
+    ("evo-rag", Mode::Passage),
+];
+
+/// Mock index over every mode, in which only queries with a question mark find the right passage.
+#[derive(Debug, Clone, Copy)]
+struct QuestionIndex;
+
+const EVERY: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag];
+
+impl BlockingSearch for QuestionIndex {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        let first = if query.text.contains('?') { EVERY } else { &[] };
+        BirthplaceIndex { first, second: &[] }.find(query)
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        EVERY.to_vec()
+    }
+
+    fn snapshot(&self) -> u64 {
+        1
+    }
+}
+
+/// Returns the text of each turn of the policy.
+fn turns(sample: &Sample) -> Vec<String> {
+    let mut at = 0;
+    let mut turns = Vec::new();
+    for run in &sample.origins {
+        let ids = &sample.tokens[at..at + run.1];
+        if run.0 == Origin::Policy {
+            turns.push(Tokenizer::bytes().decode(ids));
+        }
+        at += run.1;
+    }
+    turns
+}
+
+/// Stage on which every mode finds the right passage first.
+fn easy_stage(protocol: &str, habits: Habits) -> LessonPlayer {
+    let mut stage = stage_in(protocol, BirthplaceIndex { first: EVERY, second: &[] }, habits, None);
+    stage.eos = vec![257];
+    stage
+}
+
+#[tokio::test]
+async fn lessons_of_every_voice_are_valid_loops_with_the_right_end() {
+    for (protocol, mode) in VOICED {
+        let stage = easy_stage(protocol, Habits::default());
+        for seed in 0..8 {
+            let sample = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
+            let text = &sample.text;
+            assert_eq!((sample.answer.as_deref(), sample.finish), (Some("Leeds"), EpisodeEnd::Stop), "{text}");
+            assert_eq!((sample.flaw(), sample.is_forced()), (None, false), "{protocol}");
+            assert_eq!(sample.evidence[0].mode, mode, "{protocol}");
+            // Each turn by itself is an action for the strict parser of the protocol; only the last one ends.
+            let turns = turns(&sample);
+            assert_eq!(turns.len(), 2, "{protocol}: {text}");
+            let parsed = turns.iter().map(|turn| stage.policy.protocol.parse(turn, ReadingRule::First));
+            assert_eq!(parsed.map(|action| action.ends()).collect::<Vec<_>>(), [false, true], "{protocol}: {text}");
+            assert!(text.contains("She was born in Leeds"), "{protocol}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn lessons_have_the_format_that_rewards_ask_for() {
+    for seed in 0..8 {
+        let play = async |protocol: &str| {
+            let stage = easy_stage(protocol, Habits::default());
+            stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap()
+        };
+        let sample = play("graphrag-r1").await;
+        assert_eq!(CostAware::default().score(&[sample.clone()])[0].parts["form"], 0.5, "{}", sample.text);
+        let sample = play("tearag").await;
+        assert_eq!(TeaRagReward::default().score(&[sample.clone()])[0].parts["format"], 1.0, "{}", sample.text);
+        // A final answer has no closing tag, so that the policy has to learn to end its turn.
+        assert_eq!(sample.tokens.last(), Some(&257));
+        assert!(sample.loss_mask().last().is_some_and(|learnt| *learnt));
+        let Action::Search(search) = &sample.actions[0].action else { panic!("{}", sample.text) };
+        assert_eq!((&search.entities[..], search.query.ends_with('?')), (&["Ann Lee".to_owned()][..], true));
+        let summary = sample.actions[1].summary.as_deref().unwrap();
+        assert!(summary.contains("She was born in Leeds"), "{summary}");
+        let sample = play("search-r1").await;
+        assert!(FormatState::of(&sample.text), "{}", sample.text);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_found_ends_in_a_refusal_or_a_statement() {
+    for (protocol, _) in VOICED {
+        let stage = easy_stage(protocol, Habits { withhold: 1.0, ..Habits::default() });
+        let sample = stage.play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap();
+        let end = sample.actions.last().unwrap();
+        assert!(end.action.ending().unwrap().starts_with("I could not find"), "{}", sample.text);
+        let refuses = matches!(end.action, Action::Refuse { .. });
+        assert_eq!((refuses, sample.finish == EpisodeEnd::Refused), (protocol == "evo-rag", protocol == "evo-rag"));
+    }
+}
+
+#[tokio::test]
+async fn searches_that_miss_are_withdrawn_where_the_protocol_can() {
+    let habits = Habits { mislead: 1.0, backtrack: 1.0, ..Habits::default() };
+    for (protocol, withdraws) in [("evo-rag", true), ("search-r1", false)] {
+        let stage = stage_in(protocol, QuestionIndex, habits, None);
+        for seed in 0..8 {
+            let sample = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
+            assert_eq!(sample.answer.as_deref(), Some("Leeds"), "{}", sample.text);
+            assert_eq!(sample.evidence.len(), 2, "one miss, then the question");
+            let withdrawn: Vec<bool> = sample.evidence.iter().map(|found| found.withdrawn.is_some()).collect();
+            assert_eq!(withdrawn, [withdraws, false], "{}", sample.text);
+            assert_eq!(sample.actions.len(), 3 + usize::from(withdraws), "{}", sample.text);
+        }
+    }
+}
+
 #[test]
 fn data_recipes_play_the_policy_of_the_recipe_that_trains_on_them() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes");
-    for (data, training) in [("path_router_data", "path_router-smollm2"), ("routing_data", "routerag-smollm2")] {
+    for (data, training) in [
+        ("path_router_data", "path_router-smollm2"),
+        ("routing_data", "routerag-smollm2"),
+        ("graphrag_r1_data", "graphrag_r1-smollm2"),
+        ("tearag_data", "tearag-smollm2"),
+        ("evo_rag_data", "evo_rag-smollm2"),
+    ] {
         let path = folder.join(format!("{data}.toml"));
         let played = DataRecipe::read(&path, &[]).unwrap().policy(&path).unwrap();
         let trained = Recipe::open(&folder.join(format!("{training}.toml")), &[]).unwrap().policy().unwrap();

@@ -55,6 +55,7 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
     };
     match action {
         Action::Answer { text } => core.end(reason, Some(text)),
+        Action::Call { .. } => core.end(EpisodeEnd::Called, None),
         Action::Refuse { .. } if reason == EpisodeEnd::Stop => core.end(EpisodeEnd::Refused, None),
         Action::Refuse { .. } => core.end(reason, None),
         // The references' loops end as if the policy had stopped.
@@ -75,6 +76,10 @@ fn tell(core: &mut EpisodeCore, action: &Action) {
             let text = if text.is_empty() { DEFAULT_REFUSAL } else { text };
             core.emit(Event::Refusal { text: text.to_owned() });
         }
+        Action::Call { name, arguments } => {
+            let turn = core.turn.number;
+            core.emit(Event::ToolCall { turn, name: name.clone(), arguments: arguments.clone() });
+        }
         _ => {}
     }
 }
@@ -84,7 +89,7 @@ fn execute(core: &mut EpisodeCore, action: Action) -> State {
     match action {
         Action::Search(search) => begin_search(core, search),
         Action::Backtrack => withdraw(core),
-        Action::Answer { .. } | Action::Refuse { .. } | Action::Invalid => reject(core),
+        Action::Answer { .. } | Action::Call { .. } | Action::Refuse { .. } | Action::Invalid => reject(core),
     }
 }
 
@@ -127,7 +132,7 @@ fn withdraw(core: &mut EpisodeCore) -> State {
     let outcome = ActionOutcome::Withdrawn(taken.as_ref().map(|(_, query)| query.as_str()));
     let mut parts = core.setup.protocol.observation(&outcome, core.setup.settings.retrieval.format);
     // The reply quotes a query, and a policy may write a tag in it.
-    core.setup.rules.sanitize(&mut parts, core.setup.protocol.tags());
+    core.setup.sanitize(&mut parts);
     State::Replying(core.setup.join(parts, core.turn.kept()))
 }
 

@@ -52,6 +52,8 @@ pub(super) struct GuideView<'a> {
     pub(super) codec: &'a TextCodec,
     /// Required format of the answer.
     pub(super) shape: Option<&'a AnswerFormat>,
+    /// Constraint on a tool call after its opening tag. `None` if there are no tools.
+    pub(super) call: Option<&'a Arc<dyn Constraint>>,
     /// Tokens that the budget leaves for the turn.
     pub(super) room: usize,
     /// Text of the turn so far.
@@ -105,6 +107,7 @@ impl GuideRun {
                 }
                 Ok(self.choose(ended, view.last))
             }
+            Some(GuideState::Call) => Ok(self.call(ended, view)),
             Some(&GuideState::Free { close, limit, pause, eos, next }) => {
                 self.free(FreeSpan { close, limit, pause, eos, next }, ended, view)
             }
@@ -147,6 +150,16 @@ impl GuideRun {
         self.at = chosen.next;
         self.phase = Phase::Entered;
         GuideStep::Force(chosen.ids[shared..].to_vec())
+    }
+
+    /// Lets the policy write a call, which may take all that the budget leaves: an incomplete one would be useless.
+    fn call(&mut self, ended: TurnEnd, view: GuideView<'_>) -> GuideStep {
+        if matches!(self.phase, Phase::Rest) {
+            return GuideStep::Done(ended);
+        }
+        self.phase = Phase::Rest;
+        let constraint = view.call.map(Arc::clone);
+        GuideStep::Sample(GenerationParams { max: view.room.max(1), constraint, ..GenerationParams::default() })
     }
 
     /// Lets the policy write at least one token, until `close`, `pause` or, with `eos`, the end of the sequence; then

@@ -190,7 +190,9 @@ impl EpisodeMachine {
 
 fn cite(core: &mut EpisodeCore, usage: Usage) -> State {
     if let Some(answer) = core.result.answer.clone().filter(|_| core.setup.settings.cites) {
-        core.ask(Step::Cite { answer, passages: core.transcript.passages() });
+        let earlier = core.setup.settings.continues.as_ref().map_or(&[][..], |earlier| &earlier.passages);
+        let passages = [earlier, &core.transcript.passages()].concat();
+        core.ask(Step::Cite { answer, passages });
     }
     State::Citing(usage)
 }

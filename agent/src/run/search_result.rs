@@ -67,7 +67,7 @@ impl PendingSearch {
         let format = setup.settings.retrieval.format;
         let mut parts = within(setup.protocol.observation(&outcome, format), room);
         let replaced = sanitized.as_ref().map_or(0, |items| items.replaced);
-        record.neutralised = replaced + setup.rules.sanitize(&mut parts, setup.protocol.tags());
+        record.neutralised = replaced + setup.sanitize(&mut parts);
         // Only now, because the policy reads what was found, however long.
         let left_out = evidence_room.cut(&mut record.hits, &mut record.triples);
         record.cut = AnswerCut::of(left_out, evidence_room.limit());

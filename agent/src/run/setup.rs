@@ -8,11 +8,13 @@ use waymark_index::Mode;
 use crate::action::PolicySearch;
 use crate::answer_filter::AnswerFilter;
 use crate::episode::EpisodeSettings;
+use crate::guide::{AllowedActions, Guide};
 use crate::loop_rules::LoopRules;
 use crate::policy::Policy;
 use crate::protocol::{Injected, Protocol, ReadingRule};
 use crate::segment::SegmentKind;
 use crate::text_codec::TextCodec;
+use crate::tool_call::TOOL_TAGS;
 
 use super::budget_tracker::{BudgetTracker, Reserves};
 use super::step::GenerationParams;
@@ -65,6 +67,19 @@ impl EpisodeSetup {
         BudgetTracker::new(limits, reserves)
     }
 
+    /// Returns the guide of a turn. `None` if the protocol has none.
+    pub(super) fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
+        let guide = self.protocol.guide(offer)?;
+        Some(if self.settings.forms.call.is_some() { guide.with_call() } else { guide })
+    }
+
+    /// Makes text from outside harmless: what could be read as a tag of the protocol, and if there are tools, as one of
+    /// a call. Returns the number of replacements.
+    pub(super) fn sanitize(&self, parts: &mut [Injected]) -> usize {
+        let replaced = self.rules.sanitize(parts, self.protocol.tags());
+        if self.settings.forms.tools.is_empty() { replaced } else { replaced + self.rules.sanitize(parts, &TOOL_TAGS) }
+    }
+
     /// Returns the rule for reading actions. A guided turn is never refused.
     pub(super) fn reading(&self) -> ReadingRule {
         if self.settings.guided { ReadingRule::Guided } else { self.rules.reading() }
@@ -105,7 +120,7 @@ impl EpisodeSetup {
 
     /// Returns the parameters of a turn that is not guided.
     pub(super) fn free_turn(&self, max: usize) -> GenerationParams {
-        let constraint = self.settings.shape.as_ref().map(|shape| Arc::clone(&shape.turn));
+        let constraint = self.settings.forms.turn.clone();
         GenerationParams { max, stops: Arc::clone(&self.stops), constraint, ..GenerationParams::default() }
     }
 
@@ -118,7 +133,7 @@ impl EpisodeSetup {
 
     /// Returns the parameters of a forced answer.
     pub(super) fn forced_answer(&self, max: usize) -> GenerationParams {
-        let constraint = self.settings.shape.as_ref().map(|shape| Arc::clone(&shape.answer));
+        let constraint = self.settings.forms.answer.as_ref().map(|shape| Arc::clone(&shape.answer));
         GenerationParams { max, stops: Arc::clone(&self.stops), constraint, ..GenerationParams::default() }
     }
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::action::{Action, ActionOutcome};
 use crate::protocol::Injected;
 use crate::segment::SegmentKind;
+use crate::tool_call::ToolCallText;
 use crate::trajectory::ActionRecord;
 use crate::turn_reader::TurnReader;
 
@@ -28,9 +29,12 @@ impl CurrentTurn {
     /// Begins a turn at this position of the transcript.
     pub(super) fn new(setup: &EpisodeSetup, number: usize, last: bool, start: usize) -> CurrentTurn {
         let tags = setup.protocol.tags();
-        let filter = setup.rules.shows_answers().then(|| setup.filter());
+        // An answer that is a call is shown as a call, once it is complete.
+        let shows = setup.rules.shows_answers() && !setup.settings.forms.answer_calls;
+        let filter = shows.then(|| setup.filter());
         let logprobs = setup.settings.logprobs.is_some();
         let reader = TurnReader::new(number, setup.codec.tokenizer.clone(), tags, filter, logprobs);
+        let reader = reader.calling(&setup.settings.forms.tools, tags);
         let opened = setup.opened(number).is_some();
         let reader = if opened { reader.inside(tags, SegmentKind::Think) } else { reader };
         CurrentTurn { number, last, reader, start, kept: None }
@@ -52,10 +56,17 @@ impl CurrentTurn {
         if let Some(text) = self.reader.answer() {
             return Action::Answer { text: text.to_owned() };
         }
+        if let Some(call) = self.reader.call() {
+            return Action::from(call.clone());
+        }
         // Protocols read a turn by itself, so the tag that the prompt has opened is prepended.
         let opened = setup.opened(self.number);
         let read = opened.map_or(Cow::Borrowed(self.kept()), |open| Cow::Owned(format!("{open}{}", self.kept())));
         match setup.protocol.parse(&read, setup.reading()) {
+            Action::Answer { text } if setup.settings.forms.answer_calls => {
+                // The grammar makes it a call, unless the answer broke off.
+                ToolCallText::of_json(&text).map_or(Action::Invalid, Action::from)
+            }
             Action::Answer { text } => {
                 // This answer was not shown yet, so the client's stop strings still have to be applied.
                 let mut filter = setup.filter();

@@ -42,7 +42,7 @@ fn write(core: &mut EpisodeCore, room: usize) -> State {
         }
         let evidence = core.transcript.evidence();
         let offer = offer(OfferState { turn, room, last, exhausted, evidence }, &core.setup);
-        if let Some(guide) = core.setup.protocol.guide(&offer) {
+        if let Some(guide) = core.setup.guide(&offer) {
             return State::Guided(GuideRun::new(guide), None);
         }
     }
@@ -72,7 +72,8 @@ pub(super) fn open_query(core: &mut EpisodeCore, prefix: ModePrefix, ended: Turn
 pub(super) fn follow(core: &mut EpisodeCore, mut run: GuideRun, ended: Option<TurnEnd>) -> Result<State, AgentError> {
     let view = GuideView {
         codec: &core.setup.codec,
-        shape: core.setup.settings.shape.as_ref(),
+        shape: core.setup.settings.forms.answer.as_ref(),
+        call: core.setup.settings.forms.call.as_ref(),
         room: core.budget.turn_room(core.transcript.len()).unwrap_or(0),
         written: core.turn.reader.text(),
         last: core.transcript.tokens().last().map(|token| token.id),

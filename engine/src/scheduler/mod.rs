@@ -14,6 +14,7 @@ mod promises;
 mod property;
 mod queues;
 mod scheduled_session;
+mod speculation;
 mod step_costs;
 mod tenants;
 #[cfg(test)]
@@ -62,8 +63,10 @@ const BURST: u64 = 4096;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlannedRow {
     pub(super) session: u64,
-    /// Number of new tokens.
+    /// Number of new tokens of the sequence.
     pub(super) tokens: usize,
+    /// Number of proposed tokens after them, which the step verifies; see [`ScheduledSession::proposal`].
+    pub(super) proposed: usize,
     /// If `true`, the row ends at the sequence's last token, so that the next one can be sampled.
     pub(super) samples: bool,
 }
@@ -75,6 +78,12 @@ pub(super) struct Scheduler {
     max_rows: usize,
     /// Maximum number of tokens in a step.
     step_tokens: usize,
+    /// Maximum number of rows of logits in a step.
+    logit_rows: usize,
+    /// Maximum number of proposed tokens per row.
+    lookup_tokens: usize,
+    /// Maximum length of a sequence, in tokens.
+    limit: usize,
     /// Identity of the weights with which all KV is computed.
     base: u64,
     pool: BlockPool,
@@ -95,6 +104,9 @@ impl Scheduler {
         Self {
             max_rows: config.max_batch_rows,
             step_tokens: config.step_tokens,
+            logit_rows: config.logit_rows(),
+            lookup_tokens: config.lookup_tokens,
+            limit: spec.limit(),
             base: spec.generation,
             pool: BlockPool::new(spec.blocks),
             sessions: HashMap::new(),
@@ -246,6 +258,8 @@ impl Scheduler {
             }
         }
         self.prefills = prefills;
+        // Last, since proposed tokens take only what others leave.
+        self.plan_proposals(rows);
     }
 
     /// Plans the rows with a single new token.
@@ -257,7 +271,7 @@ impl Scheduler {
                 && self.grow(id)
                 && let Some(session) = self.sessions.get(&id)
             {
-                rows.push(PlannedRow { session: id, tokens: 1, samples: true });
+                rows.push(PlannedRow { session: id, tokens: 1, proposed: 0, samples: true });
                 self.planned += StepSize::of_row(1, session.sequence.computed());
                 self.streams.push(session.entry.tenant());
             }
@@ -352,16 +366,10 @@ impl Scheduler {
         Some(id)
     }
 
-    /// Records that the tokens of a row were computed.
+    /// Records that the tokens of a row were computed. Proposed ones count once they are sampled.
     pub(super) fn account(&mut self, row: &PlannedRow) {
-        // Commands that concern a session of the pass in flight are held back. A session that has left the batch all
-        // the same gets no tokens accounted.
-        let running = |session: &&mut ScheduledSession| session.entry.phase() == SessionPhase::Running;
-        let Some(session) = self.sessions.get_mut(&row.session).filter(running) else { return };
-        let before = session.sequence.registered();
-        let again = session.sequence.advance(row.tokens, &mut self.pool);
-        self.queues.fulfill(session, before);
-        self.queues.charge(session, row.tokens);
+        let Some(again) = self.record_computed(row.session, row.tokens) else { return };
+        let Some(session) = self.sessions.get(&row.session) else { return };
         let sampled_before = session.turn.as_ref().is_some_and(|turn| turn.sampled(session.sequence.len()) > 0);
         // The first sampled token of a turn follows a prefill; only later ones cost a decode row.
         let decoded = usize::from(row.samples && sampled_before);
@@ -369,15 +377,36 @@ impl Scheduler {
         self.counters.prefill_tokens_recomputed_total.add(again);
     }
 
-    /// Takes the turn of a session out, so that threads can draw its next token without borrowing the scheduler.
+    /// Records that `tokens` more tokens of a running session have KV, and charges its tenant for them. Returns how many
+    /// of them had been computed before.
+    fn record_computed(&mut self, id: u64, tokens: usize) -> Option<usize> {
+        // Commands that concern a session of the pass in flight are held back. A session that has left the batch all
+        // the same gets no tokens accounted.
+        let running = |session: &&mut ScheduledSession| session.entry.phase() == SessionPhase::Running;
+        let session = self.sessions.get_mut(&id).filter(running)?;
+        let before = session.sequence.registered();
+        let again = session.sequence.advance(tokens, &mut self.pool);
+        self.queues.fulfill(session, before);
+        self.queues.charge(session, tokens);
+        Some(again)
+    }
+
+    /// Takes the turn of a session out, so that threads can draw its next tokens without borrowing the scheduler.
     pub(super) fn take_turn(&mut self, id: u64) -> Option<RunningTurn> {
         self.sessions.get_mut(&id)?.turn.take()
     }
 
-    /// Puts the turn of a session back. Returns the session's sequence and turn.
-    pub(super) fn return_turn(&mut self, id: u64, turn: RunningTurn) -> Option<(&mut Sequence, &mut RunningTurn)> {
+    /// Puts the turn of a session back.
+    pub(super) fn return_turn(&mut self, id: u64, turn: RunningTurn) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.turn = Some(turn);
+        }
+    }
+
+    /// Returns the sequence and the turn of a session.
+    pub(super) fn open_turn(&mut self, id: u64) -> Option<(&mut Sequence, &mut RunningTurn)> {
         let session = self.sessions.get_mut(&id)?;
-        Some((&mut session.sequence, session.turn.insert(turn)))
+        Some((&mut session.sequence, session.turn.as_mut()?))
     }
 
     pub(super) fn session(&self, id: u64) -> Option<&ScheduledSession> {
@@ -465,6 +494,12 @@ impl Scheduler {
         let pool = &self.pool;
         let blocks = BlockSnapshot { total: pool.total(), free: pool.free(), cached: pool.cached(), used: pool.used() };
         (sessions.into_iter().map(|session| session.snapshot(now)).collect(), blocks)
+    }
+
+    /// Forgets the measured costs of steps, so that every token that lookup finds is proposed.
+    #[cfg(test)]
+    pub(super) fn forget_costs(&mut self) {
+        self.costs = StepCosts::default();
     }
 
     /// Checks every invariant of blocks, queues and sequences. Takes time in proportion to the pool.

@@ -34,7 +34,7 @@ impl Prefill {
     /// Returns the row of this step, if it has any tokens.
     pub(super) fn row(&self) -> Option<PlannedRow> {
         let Self { session, tokens, pending, .. } = *self;
-        (tokens > 0).then_some(PlannedRow { session, tokens, samples: tokens == pending })
+        (tokens > 0).then_some(PlannedRow { session, tokens, proposed: 0, samples: tokens == pending })
     }
 }
 

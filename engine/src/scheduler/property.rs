@@ -16,14 +16,18 @@ use crate::backend::BackendSpec;
 use crate::command::EngineCommand;
 use crate::config::EngineConfig;
 use crate::counters::Counters;
-use crate::harness::{Harness, Machine, Operation, RANDOM, VOCAB, operations};
+use crate::harness::{COIN, Harness, Machine, Operation, RANDOM, VOCAB, operations, submit};
 use crate::mailbox::Room;
+use crate::mock::Random;
 use crate::mock::memory::MockMemory;
+use crate::token::TurnFinish;
 
 /// A scheduler whose plans are executed without a backend.
 pub(super) struct SchedulerMachine {
     pub(super) scheduler: Scheduler,
     memory: MockMemory,
+    /// Source of the sampled tokens.
+    random: Random,
     rows: Vec<PlannedRow>,
     wakers: Vec<Waker>,
     /// If `true`, waiting sessions are admitted in the middle of a step, as during the pass of a device.
@@ -51,6 +55,7 @@ pub(super) fn harness(blocks: usize, config: &EngineConfig) -> Harness<Scheduler
     let machine = SchedulerMachine {
         scheduler: Scheduler::new(&spec, config, counters.clone()),
         memory: MockMemory::new(limit),
+        random: RANDOM,
         rows: Vec::new(),
         wakers: Vec::new(),
         ahead: false,
@@ -61,22 +66,49 @@ pub(super) fn harness(blocks: usize, config: &EngineConfig) -> Harness<Scheduler
 }
 
 impl SchedulerMachine {
-    /// Writes the KV of a row. Returns the next token, if the row samples one.
-    fn compute(&mut self, row: &PlannedRow) -> Option<u32> {
+    /// Writes the KV of a row. Returns the sampled tokens, up to the first one that was not proposed.
+    fn compute(&mut self, row: &PlannedRow) -> Vec<u32> {
         let session = self.scheduler.session(row.session).unwrap();
-        let part = session.sequence().row(row.tokens);
-        self.memory.write(part.table, part.start, part.ids, session.adapter_slot()).unwrap();
+        let part = session.sequence().row(row.tokens, row.proposed);
+        let proposed = session.proposal(row.proposed);
+        let ids = [part.ids, proposed].concat();
+        self.memory.write(part.table, part.start, &ids, session.adapter_slot()).unwrap();
         let mut context = Vec::new();
-        self.memory.read(part.table, part.start + row.tokens, session.adapter_slot(), &mut context).unwrap();
-        row.samples.then(|| RANDOM.next(None, &context))
+        let mut drawn = Vec::new();
+        for position in 0..=row.proposed {
+            let end = part.start + row.tokens + position;
+            self.memory.read(part.table, end, session.adapter_slot(), &mut context).unwrap();
+            if row.samples {
+                drawn.push(self.random.next(None, &context));
+            }
+            if proposed.get(position) != drawn.last() {
+                break;
+            }
+        }
+        drawn
     }
 
-    fn deliver(&mut self, id: u64, token: u32) {
-        let turn = self.scheduler.take_turn(id).unwrap();
-        let (sequence, turn) = self.scheduler.return_turn(id, turn).unwrap();
-        sequence.push(token);
-        let sampled = Sampled { id: token, logprob: 0.0, top: Vec::new() };
-        match turn.deliver(sampled, &[], sequence.len(), self.limit, &mut self.wakers) {
+    fn deliver(&mut self, row: &PlannedRow, drawn: &[u32]) {
+        let id = row.session;
+        let mut finish: Option<TurnFinish> = None;
+        let mut room = Room::Some;
+        let mut accepted = 0;
+        for (position, &token) in drawn.iter().enumerate() {
+            if position > 0 {
+                self.scheduler.confirm(id);
+                accepted += 1;
+            }
+            let (sequence, turn) = self.scheduler.open_turn(id).unwrap();
+            sequence.push(token);
+            let sampled = Sampled { id: token, logprob: 0.0, top: Vec::new() };
+            assert_eq!(room, Room::Some, "more tokens than the mailbox holds");
+            (finish, room) = turn.deliver(sampled, &[], sequence.len(), self.limit, &mut self.wakers);
+            if finish.is_some() {
+                break;
+            }
+        }
+        self.scheduler.settle(id, row.proposed, accepted);
+        match (finish, room) {
             (Some(finish), _) => self.scheduler.finish(id, finish, &mut self.wakers),
             (None, Room::None) => self.scheduler.stall(id),
             (None, Room::Some) => {}
@@ -103,7 +135,8 @@ impl Machine for SchedulerMachine {
         let mut rows = std::mem::take(&mut self.rows);
         self.scheduler.plan(Instant::now(), &mut rows);
         let computed = |row: &PlannedRow| self.scheduler.session(row.session).unwrap().sequence().computed();
-        let time = EMPTY_STEP + rows.iter().map(|row| row_time(row.tokens, computed(row))).sum::<Duration>();
+        let time = |row: &PlannedRow| row_time(row.tokens + row.proposed, computed(row));
+        let time = EMPTY_STEP + rows.iter().map(time).sum::<Duration>();
         let drawn: Vec<_> = rows.iter().map(|row| self.compute(row)).collect();
         if self.ahead {
             self.scheduler.admit_ahead(Instant::now());
@@ -113,10 +146,8 @@ impl Machine for SchedulerMachine {
             *clock += time;
             self.scheduler.record_step(time);
         }
-        for (row, token) in rows.iter().zip(drawn) {
-            if let Some(token) = token {
-                self.deliver(row.session, token);
-            }
+        for (row, drawn) in rows.iter().zip(drawn).filter(|(row, _)| row.samples) {
+            self.deliver(row, &drawn);
         }
         self.rows = rows;
     }
@@ -128,6 +159,10 @@ impl Machine for SchedulerMachine {
 
 fn play(blocks: usize, config: &EngineConfig, (ahead, timed): (bool, bool), operations: Vec<Operation>) {
     let mut harness = harness(blocks, config);
+    if config.lookup_tokens > 0 {
+        harness.machine.random = COIN;
+        harness.random = COIN;
+    }
     harness.machine.ahead = ahead;
     harness.machine.clock = timed.then_some(Duration::ZERO);
     harness.play(operations);
@@ -149,4 +184,52 @@ proptest! {
         let config = EngineConfig { max_batch_rows: 8, step_tokens: 40, max_undelivered: 16, ..EngineConfig::default() };
         play(64, &config, mode, operations);
     }
+
+    /// The same with proposed tokens, of which about half are accepted.
+    #[test]
+    fn blocks_add_up_with_proposals_under_pressure(mode: (bool, bool), operations in operations()) {
+        let config = EngineConfig {
+            max_batch_rows: 4,
+            step_tokens: 24,
+            max_undelivered: 8,
+            lookup_tokens: 5,
+            ..EngineConfig::default()
+        };
+        play(8, &config, mode, operations);
+    }
+
+    /// More proposed tokens than a block holds.
+    #[test]
+    fn blocks_add_up_with_long_proposals_and_room(mode: (bool, bool), operations in operations()) {
+        let config = EngineConfig {
+            max_batch_rows: 8,
+            step_tokens: 40,
+            max_undelivered: 24,
+            lookup_tokens: 20,
+            ..EngineConfig::default()
+        };
+        play(64, &config, mode, operations);
+    }
+}
+
+#[test]
+fn proposed_tokens_save_steps() {
+    let config = EngineConfig { lookup_tokens: 4, ..EngineConfig::default() };
+    let mut harness = harness(8, &config);
+    // A text of one token, repeated.
+    harness.random = Random { seed: 0, vocab: 1 };
+    harness.machine.random = harness.random;
+    harness.apply(submit(0, 5, 40));
+    // The prompt, two steps until the last two tokens have occurred before, seven of five tokens, and the last two.
+    harness.apply(Operation::Step { times: 10 });
+    harness.read(0);
+    assert!(harness.clients[0].tokens.len() == 5 + 38 && harness.clients[0].finish.is_none());
+    harness.apply(Operation::Step { times: 1 });
+    harness.read(0);
+    assert_eq!((harness.clients[0].tokens.len(), harness.clients[0].finish), (5 + 40, Some(TurnFinish::Length)));
+    let counters = &harness.counters;
+    assert_eq!(counters.lookup_proposed_tokens_total.get(), 29, "the last step has room for one");
+    assert_eq!(counters.lookup_accepted_tokens_total.get(), 29);
+    assert_eq!(counters.prefill_tokens_total.get(), 5);
+    harness.settle();
 }

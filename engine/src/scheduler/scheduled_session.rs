@@ -6,6 +6,7 @@ use waymark_models::AdapterSlot;
 use waymark_models::sampler::Pick;
 
 use super::queues::{QueueEntry, SessionPhase};
+use crate::lookup::PromptLookup;
 use crate::pool::BlockPool;
 use crate::request::{LoadedAdapter, RequestId, SessionOptions};
 use crate::running_turn::RunningTurn;
@@ -26,14 +27,26 @@ pub(crate) struct ScheduledSession {
     since: Instant,
     pub(super) entry: QueueEntry,
     pub(super) sequence: Sequence,
-    /// Turn in progress. `None` between turns, and while its next token is drawn.
+    pub(super) lookup: PromptLookup,
+    /// Turn in progress. `None` between turns, and while its next tokens are drawn.
     pub(super) turn: Option<RunningTurn>,
 }
 
 impl ScheduledSession {
     pub(super) fn new(id: u64, options: SessionOptions, since: Instant, entry: QueueEntry, sequence: Sequence) -> Self {
         let SessionOptions { adapter, request, .. } = options;
-        Self { id, adapter, request, entered_with: 0, overtook: false, since, entry, sequence, turn: None }
+        Self {
+            id,
+            adapter,
+            request,
+            entered_with: 0,
+            overtook: false,
+            since,
+            entry,
+            sequence,
+            lookup: PromptLookup::default(),
+            turn: None,
+        }
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -45,14 +58,21 @@ impl ScheduledSession {
         &self.sequence
     }
 
+    /// Returns the first `tokens` tokens that were proposed to follow the sequence.
+    pub(crate) fn proposal(&self, tokens: usize) -> &[u32] {
+        let proposal = self.lookup.proposal();
+        &proposal[..tokens.min(proposal.len())]
+    }
+
     pub(crate) fn adapter_slot(&self) -> Option<AdapterSlot> {
         self.adapter.map(|adapter| adapter.slot)
     }
 
-    /// Returns parameters with which the backend may choose the next token itself; see [`RunningTurn::pick`].
-    pub(crate) fn pick(&mut self) -> Option<Pick> {
+    /// Returns parameters with which the backend may choose the token `offset` positions after the next one itself; see
+    /// [`RunningTurn::pick`].
+    pub(crate) fn pick(&mut self, offset: usize) -> Option<Pick> {
         let len = self.sequence.len();
-        self.turn.as_mut().and_then(|turn| turn.pick(len))
+        self.turn.as_mut().and_then(|turn| turn.pick(len, offset))
     }
 
     /// Begins to compute the last token again, whose logits were not used.

@@ -76,7 +76,7 @@ fn a_late_mask_costs_one_token_and_no_block() {
     let rows = plan(&mut harness);
     assert_eq!(rows, [(1, 1, true)]);
     let scheduler = &mut harness.machine.scheduler;
-    scheduler.account(&super::PlannedRow { session: 1, tokens: 1, samples: true });
+    scheduler.account(&super::PlannedRow { session: 1, tokens: 1, proposed: 0, samples: true });
     scheduler.skip_late(1);
     assert_eq!(states(&harness), [SessionState::Waiting]);
     assert_eq!(plan(&mut harness), [(1, 1, true)], "the last token is computed again");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use crate::batch_embedder::BatchEmbedder;
-use crate::corpus::Corpus;
+use crate::corpus::{Corpus, Document, SkippedFiles};
 use crate::embed::Embed;
 use crate::embedding_cache::EmbeddingCache;
 use crate::error::IndexError;
@@ -19,6 +19,7 @@ use crate::folder::LockedFolder;
 use crate::manifest::{EmbedderInfo, Manifest};
 use crate::options::OpenOptions;
 use crate::progress::BuildProgress;
+use crate::prompts::Prompts;
 use crate::snapshot::Snapshot;
 
 pub(crate) use snapshot_writer::{BaseSnapshot, SnapshotWriter};
@@ -41,12 +42,14 @@ pub struct BuildOptions {
     /// Extractor for documents that bring no triples. With `None`, and if no document brings triples, the index has no
     /// graph.
     pub extract: Option<Arc<dyn Extract>>,
+    /// Prompts to put before the texts. `None` uses those of the embedder.
+    pub prompts: Option<Prompts>,
 }
 
 impl Default for BuildOptions {
     fn default() -> BuildOptions {
         let threads = available_parallelism().map_or(1, usize::from);
-        BuildOptions { replace: false, name: None, batch: 64, threads, journal: true, extract: None }
+        BuildOptions { replace: false, name: None, batch: 64, threads, journal: true, extract: None, prompts: None }
     }
 }
 
@@ -57,6 +60,8 @@ pub struct BuildReport {
     pub manifest: Manifest,
     /// Number of malformed records skipped.
     pub skipped: u64,
+    /// Files of the corpus's folder that were not read.
+    pub skipped_files: SkippedFiles,
     /// Number of passages left out because they repeat an earlier one.
     pub collapsed: u64,
     /// Number of passages longer than the embedder reads, whose vectors cover only their beginnings.
@@ -90,31 +95,54 @@ pub fn build(
     if published.is_some() || !writing.holds_index() {
         writing.sweep(published.as_ref())?;
     }
-    let old = previous(out, embed);
-    let mut memory = EmbeddingCache::open(out, embed, options.journal)?;
+    let prompts = &options.prompts.clone().unwrap_or_else(|| embed.prompts());
+    let old = previous(out, embed, prompts);
+    let mut memory = EmbeddingCache::open(out, embed, prompts, options.journal)?;
     if let Some(old) = &old {
         old.remember(&mut memory)?;
     }
-    let embedding = BatchEmbedder { embed, batch: options.batch, memory: &memory };
+    let embedding = BatchEmbedder { embed, prompts, batch: options.batch, memory: &memory };
     let extract = options.extract.as_deref();
     let draft = SnapshotWriter { embedding, threads: options.threads, extract, progress };
     let part = writing.create_part(snapshot)?;
-    let mut cut = 0;
-    let mut documents = corpus.by_ref().inspect(|document| {
-        cut += u64::from(document.as_ref().is_ok_and(|document| embed.cuts(&document.content())));
-    });
+    let mut documents = CountedDocuments { corpus: &mut corpus, embed, progress, cut: 0 };
     let graph = draft.write(&part, &mut documents, None)?;
+    let cut = documents.cut;
     let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
     let manifest = draft.publish(&writing, part, snapshot, name, graph, 0)?;
-    Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed(), cut })
+    let skipped_files = corpus.skipped_files().clone();
+    Ok(BuildReport { manifest, skipped: corpus.skipped(), skipped_files, collapsed: corpus.collapsed(), cut })
 }
 
-/// Opens the published snapshot in `dir` to reuse its vectors. `None` if it is damaged or of another embedder, which
-/// must not prevent a build.
-fn previous(dir: &Path, embed: &dyn Embed) -> Option<Snapshot> {
+/// Documents of a corpus. Counts those that are longer than the embedder reads, and tells their number when all are read.
+struct CountedDocuments<'a> {
+    corpus: &'a mut Corpus,
+    embed: &'a dyn Embed,
+    progress: &'a dyn BuildProgress,
+    cut: u64,
+}
+
+impl Iterator for CountedDocuments<'_> {
+    type Item = Result<Document, IndexError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.corpus.next();
+        match &next {
+            Some(Ok(document)) => self.cut += u64::from(self.embed.cuts(&document.content())),
+            None if self.cut > 0 => self.progress.truncated(self.cut),
+            _ => {}
+        }
+        next
+    }
+}
+
+/// Opens the published snapshot in `dir` to reuse its vectors. `None` if it is damaged or of another embedder or
+/// prompt, which must not prevent a build.
+fn previous(dir: &Path, embed: &dyn Embed, prompts: &Prompts) -> Option<Snapshot> {
     let snapshot = Snapshot::open_newest(dir, &OpenOptions::unwalked()).ok()?;
-    let EmbedderInfo { id, dims } = &snapshot.manifest.embedder;
-    (id == embed.id() && *dims == embed.dims()).then_some(snapshot)
+    let EmbedderInfo { id, dims, prompts: earlier } = &snapshot.manifest.embedder;
+    let same = id == embed.id() && *dims == embed.dims() && earlier.document == prompts.document;
+    same.then_some(snapshot)
 }
 
 #[cfg(test)]
@@ -122,7 +150,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::Triple;
-    use crate::corpus::Document;
     use crate::embed::fake::HashEmbed;
 
     #[test]
@@ -135,7 +162,7 @@ mod tests {
         let text = "The Seine.".to_owned();
         let corpus = Corpus::from_documents("test", vec![Document { id, title, text, triples, metadata: None }]);
         build(corpus, &embed, temp.path(), &BuildOptions::default(), &()).unwrap();
-        let old = previous(temp.path(), &embed).unwrap();
+        let old = previous(temp.path(), &embed, &Prompts::default()).unwrap();
         assert!(old.graph.is_some() && !old.ranker.is_whole());
     }
 }

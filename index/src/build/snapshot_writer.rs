@@ -116,13 +116,13 @@ impl SnapshotWriter<'_> {
         graph: Option<GraphInfo>,
     ) -> Result<Manifest, IndexError> {
         let passages = PassageStore::open(&part.path().join(snapshot_file::STORE))?.len() as u64;
-        let embed = self.embedding.embed;
+        let BatchEmbedder { embed, prompts, .. } = self.embedding;
         let manifest = Manifest {
             format: FORMAT,
             snapshot,
             corpus,
             passages,
-            embedder: EmbedderInfo { id: embed.id().to_owned(), dims: embed.dims() },
+            embedder: EmbedderInfo { id: embed.id().to_owned(), dims: embed.dims(), prompts: prompts.clone() },
             graph,
             delta: None,
             build: BuildInfo {

@@ -64,9 +64,10 @@ impl Committing<'_> {
         self.progress.update(BuildPhase::Reading, 0, total);
         let extracted = self.extracted(base, &mut record, extract)?;
         self.progress.update(BuildPhase::Embedding, 0, total);
-        let mut memory = EmbeddingCache::open(self.dir, self.embed, false)?;
+        let prompts = &base.manifest.embedder.prompts;
+        let mut memory = EmbeddingCache::open(self.dir, self.embed, prompts, false)?;
         self.options.prepared.iter().for_each(|prepared| prepared.publish(&mut memory));
-        let embedding = BatchEmbedder { embed: self.embed, batch: self.options.batch, memory: &memory };
+        let embedding = BatchEmbedder { embed: self.embed, prompts, batch: self.options.batch, memory: &memory };
         embed_contents(&embedding, &mut record)?;
         let embed = |what, texts: &[String]| {
             let phase = if what == "facts" { BuildPhase::Facts } else { BuildPhase::Phrases };

@@ -88,6 +88,8 @@ pub struct CommitReport {
     pub published: bool,
     /// Number of documents added.
     pub added: u64,
+    /// IDs of the first 100 of these documents.
+    pub added_ids: Vec<String>,
     /// Number of documents that replaced another with the same ID.
     pub replaced: u64,
     /// Number of documents left alone because they are already present, the same in every field.
@@ -167,6 +169,10 @@ impl Committing<'_> {
                 report
             }));
         }
+        let cut: u64 = reports.iter().flatten().map(|report| report.cut).sum();
+        if cut > 0 {
+            self.progress.truncated(cut);
+        }
         if whole.is_empty() {
             return Ok(CommittedChanges { reports, snapshot: None });
         }
@@ -198,6 +204,7 @@ impl Committing<'_> {
             manifest,
             published: !plan.is_empty(),
             added: plan.added(),
+            added_ids: plan.added_ids(),
             replaced: plan.replaced,
             unchanged: plan.unchanged,
             removed: plan.removed,
@@ -213,11 +220,12 @@ impl Committing<'_> {
         let snapshot = writing.next_snapshot(Some(base.manifest.snapshot))?;
         // Frees the space of killed builds before writing a new snapshot.
         writing.sweep(Some(&base.manifest))?;
-        let mut memory = EmbeddingCache::open(self.dir, self.embed, self.options.journal)?;
+        let prompts = &base.manifest.embedder.prompts;
+        let mut memory = EmbeddingCache::open(self.dir, self.embed, prompts, self.options.journal)?;
         base.remember(&mut memory)?;
         self.options.prepared.iter().for_each(|prepared| prepared.publish(&mut memory));
         let CommitOptions { batch, threads, .. } = *self.options;
-        let embedding = BatchEmbedder { embed: self.embed, batch, memory: &memory };
+        let embedding = BatchEmbedder { embed: self.embed, prompts, batch, memory: &memory };
         let draft = SnapshotWriter { embedding, threads, extract, progress: self.progress };
         let part = writing.create_part(snapshot)?;
         let files = self.dir.join(snapshot_name(base.manifest.base()));

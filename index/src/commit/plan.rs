@@ -9,6 +9,9 @@ use crate::error::IndexError;
 use crate::graph::distinct;
 use crate::snapshot::Snapshot;
 
+/// Maximum number of IDs of new documents in a report.
+const MOST_ADDED_IDS: usize = 100;
+
 /// Change of a document in the snapshot.
 #[derive(Debug)]
 enum DocumentFate {
@@ -85,9 +88,13 @@ impl CommitPlan {
         let kept: HashSet<&str> = changes.upsert.iter().map(|document| document.id.as_str()).collect();
         let chunked: HashMap<&str, u64> =
             changes.chunked.iter().map(|(name, chunks)| (name.as_str(), *chunks)).collect();
-        // Checks every ID, since the chunk numbers of removed documents may have gaps.
-        for number in base.store.numbers() {
-            let id = base.store.passage(number)?.id;
+        // Looks for every number of a chunk, since the numbers of removed documents may have gaps.
+        let numbers = match changes.mirror {
+            true => base.store.numbers().collect(),
+            false => base.store.possible_chunks(chunked.keys().copied())?,
+        };
+        for number in numbers {
+            let (id, _) = base.store.name(number)?;
             if !kept.contains(id.as_str()) && (changes.mirror || is_left(&id, &chunked)) {
                 self.remove(number);
             }
@@ -102,6 +109,11 @@ impl CommitPlan {
     /// Number of documents that are new to the index.
     pub(super) fn added(&self) -> u64 {
         self.new.len() as u64
+    }
+
+    /// IDs of the first documents that are new to the index.
+    pub(super) fn added_ids(&self) -> Vec<String> {
+        self.new.iter().take(MOST_ADDED_IDS).map(|document| document.id.clone()).collect()
     }
 
     /// Number of added or replacing documents longer than `embed` reads.

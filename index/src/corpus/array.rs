@@ -4,7 +4,7 @@ use std::io::{BufRead, Bytes};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::record::{self, IdSource};
+use super::record::RecordParser;
 use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
 use crate::location::Location;
@@ -13,6 +13,7 @@ use crate::location::Location;
 pub(super) fn read<R: BufRead + Send>(
     reader: R,
     path: &Path,
+    parser: RecordParser,
 ) -> impl Iterator<Item = Result<CorpusRecord, IndexError>> + Send + use<R> {
     let mut elements = Elements {
         bytes: reader.bytes(),
@@ -23,7 +24,7 @@ pub(super) fn read<R: BufRead + Send>(
     };
     std::iter::from_fn(move || {
         let element = elements.next_element().transpose()?;
-        Some(element.and_then(|(bytes, location)| record::parse(&bytes, location, IdSource::FromContent)))
+        Some(element.and_then(|(bytes, location)| parser.parse(&bytes, location)))
     })
 }
 

@@ -1,49 +1,35 @@
-//! Reads a folder of Markdown and text files, or a single such file, in chunks.
+//! Reads the files of a folder.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use text_splitter::{MarkdownSplitter, TextSplitter};
 use walkdir::{DirEntry, WalkDir};
 
-use super::{CorpusItem, CorpusOptions, CorpusRecord, Document};
+use super::field_map::FieldMap;
+use super::file_reader::CorpusFile;
+use super::format::FileFormat;
+use super::{CorpusItem, CorpusItems};
 use crate::error::IndexError;
-use crate::location::Location;
 
-/// Default chunk size in characters, which stays within the 256 tokens that small sentence embedders read.
-const CHUNK: usize = 1000;
-
-/// Returns `true` if the file extension is that of Markdown or plain text. [`Corpus::open`](super::Corpus::open) relies
-/// on the extension alone.
-pub fn is_prose(path: &Path) -> bool {
-    is_markdown(path) || has_ending(path, &["txt", "text"])
-}
-
-fn is_markdown(path: &Path) -> bool {
-    has_ending(path, &["md", "markdown"])
-}
-
-fn has_ending(path: &Path, endings: &[&str]) -> bool {
-    path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)))
-}
-
-/// Reads all Markdown and text files below `root` in the order of their names, without hidden files. Follows links to
-/// files, but not links to folders.
+/// Reads all files below `root` in the order of their names, without hidden files. Follows links to files, but not links
+/// to folders. Files that are not of a corpus become [`CorpusItem::Skipped`].
 ///
-/// A chunk's ID is the file's path relative to `root`, `#`, and the number of the chunk in the file, so the same file
-/// always gives the same IDs. Its title is the first heading of a Markdown file, or else the file's name.
-pub(super) fn read(
-    root: &Path,
-    options: &CorpusOptions,
-) -> Result<impl Iterator<Item = Result<CorpusItem, IndexError>> + Send + use<>, IndexError> {
+/// The name of a file is its path relative to `root`, so the same file always gives the same IDs.
+pub(super) fn read(root: &Path, fields: &Arc<FieldMap>) -> Result<CorpusItems, IndexError> {
     let root = root.to_owned();
-    let chunk = options.chunk.unwrap_or(CHUNK).max(1);
+    let fields = fields.clone();
     let files = files(&root)?;
-    Ok(files.into_iter().flat_map(move |file| match chunks(&root, &file, chunk) {
-        Ok(found) => found.into_iter().map(Ok).collect(),
-        Err(error) => vec![Err(error)],
-    }))
+    let dataset = DatasetKind::of(&root, &files);
+    Ok(Box::new(files.into_iter().flat_map(move |path| -> CorpusItems {
+        if let Some(reason) = dataset.excludes(&path) {
+            return Box::new(std::iter::once(Ok(CorpusItem::Skipped(path, reason.to_owned()))));
+        }
+        let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy().into_owned();
+        match (CorpusFile { path: &path, name, in_folder: true }).read(&fields) {
+            Ok(items) => Box::new(items.map(skip_unsupported)),
+            Err(error) => Box::new(std::iter::once(skip_unsupported(Err(error)))),
+        }
+    })))
 }
 
 fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
@@ -56,67 +42,57 @@ fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
             IndexError::Io { action: "read", path, source: error.into() }
         })?;
         // `is_file` follows links to files. The walk follows none, so that a circle of folders ends.
-        if entry.path().is_file() && is_prose(entry.path()) {
+        if entry.path().is_file() {
             files.push(entry.into_path());
         }
     }
     Ok(files)
 }
 
-/// Returns the chunks of a file, followed by their number. An empty file has none.
-fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<CorpusItem>, IndexError> {
-    let bytes = fs::read(file).map_err(IndexError::io("read", file))?;
-    let shared: Arc<Path> = file.into();
-    let text = std::str::from_utf8(&bytes).map_err(|error| IndexError::BadRecord {
-        location: Location { file: shared.clone(), line: 1 + line_breaks(&bytes[..error.valid_up_to()]) },
-        message: "invalid UTF-8".to_owned(),
-    })?;
-    let name = match file.strip_prefix(root) {
-        Ok(relative) if !relative.as_os_str().is_empty() => relative.to_string_lossy(),
-        _ => file.file_name().unwrap_or(file.as_os_str()).to_string_lossy(),
-    };
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    // Offsets of chunks count from behind the byte order mark; lines count from the file's first byte.
-    let skipped = bytes.len() - text.len();
-    let title = title(file, text);
-    // Chunks come in text order, so lines are counted from the previous chunk on: one pass over the file in total.
-    let mut reached = 0;
-    let mut line = 1;
-    let records = split(file, text, size).into_iter().enumerate().map(|(number, (offset, chunk))| {
-        line += line_breaks(&bytes[reached..skipped + offset]);
-        reached = skipped + offset;
-        CorpusItem::Record(CorpusRecord {
-            location: Location { file: shared.clone(), line },
-            document: Document {
-                triples: None,
-                id: format!("{name}#{}", number + 1),
-                title: title.clone(),
-                text: chunk.to_owned(),
-                metadata: None,
-            },
-            from_content: false,
-        })
-    });
-    let mut found: Vec<CorpusItem> = records.collect();
-    let count = found.len() as u64;
-    found.push(CorpusItem::Chunked(name.into_owned(), count));
-    Ok(found)
-}
-
-fn line_breaks(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
-}
-
-fn split<'a>(file: &Path, text: &'a str, size: usize) -> Vec<(usize, &'a str)> {
-    if is_markdown(file) {
-        MarkdownSplitter::new(size).chunk_indices(text).collect()
-    } else {
-        TextSplitter::new(size).chunk_indices(text).collect()
+fn skip_unsupported(item: Result<CorpusItem, IndexError>) -> Result<CorpusItem, IndexError> {
+    match item {
+        Err(IndexError::UnsupportedFile { path, message }) => Ok(CorpusItem::Skipped(path, message)),
+        other => other,
     }
 }
 
-fn title(file: &Path, text: &str) -> String {
-    let heading = || text.lines().find_map(|line| line.strip_prefix("# ")).map(|line| line.trim().to_owned());
-    let stem = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    if is_markdown(file) { heading().filter(|title| !title.is_empty()).unwrap_or_else(stem) } else { stem() }
+/// Files that describe a Hugging Face data set.
+const DESCRIPTIONS: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
+
+/// Kind of a folder, by the files in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum DatasetKind {
+    /// Any files.
+    Files,
+    /// A Hugging Face data set: records, and files about them.
+    HuggingFace,
+    /// A BEIR data set: a corpus, questions and judgments.
+    Beir(PathBuf),
+}
+
+impl DatasetKind {
+    fn of(root: &Path, files: &[PathBuf]) -> DatasetKind {
+        let at_root = |name: &str| root.join(name);
+        let has = |name: &str| files.contains(&at_root(name));
+        let corpus = ["corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.zst"].into_iter().find(|name| has(name));
+        let questions = ["queries.jsonl", "queries.jsonl.gz", "queries.jsonl.zst"].into_iter().any(has);
+        if let Some(corpus) = corpus.filter(|_| questions) {
+            return DatasetKind::Beir(at_root(corpus));
+        }
+        let described = DESCRIPTIONS.into_iter().any(has);
+        let parquet = |path: &PathBuf| FileFormat::of(path).0 == FileFormat::Parquet;
+        if described || files.iter().any(parquet) { DatasetKind::HuggingFace } else { DatasetKind::Files }
+    }
+
+    /// Returns the reason why a file is not read, if any. A description of a data set may look like a record.
+    fn excludes(&self, path: &Path) -> Option<&'static str> {
+        let name = path.file_name().unwrap_or_default();
+        let beside = FileFormat::of(path).0.is_prose() || DESCRIPTIONS.iter().any(|own| name == *own);
+        match self {
+            DatasetKind::Beir(corpus) if path != corpus => Some("not the corpus of this BEIR data set"),
+            // Unsupported formats have a reason of their own.
+            DatasetKind::HuggingFace if beside => Some("beside the records of this data set"),
+            _ => None,
+        }
+    }
 }

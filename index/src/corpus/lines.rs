@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::record::{self, IdSource};
+use super::record::RecordParser;
 use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
 use crate::location::Location;
@@ -13,6 +13,7 @@ use crate::location::Location;
 pub(super) fn read<R: BufRead + Send>(
     mut reader: R,
     path: &Path,
+    parser: RecordParser,
 ) -> impl Iterator<Item = Result<CorpusRecord, IndexError>> + Send + use<R> {
     let file: Arc<Path> = path.into();
     let mut line = 0;
@@ -32,7 +33,7 @@ pub(super) fn read<R: BufRead + Send>(
                 Ok(_) if bytes.iter().all(u8::is_ascii_whitespace) => {}
                 Ok(_) => {
                     let location = Location { file: file.clone(), line };
-                    return Some(record::parse(bytes.trim_ascii_end(), location, IdSource::Required));
+                    return Some(parser.parse(bytes.trim_ascii_end(), location));
                 }
                 Err(source) => return Some(Err(IndexError::Io { action: "read", path: file.to_path_buf(), source })),
             }

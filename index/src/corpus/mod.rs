@@ -1,15 +1,29 @@
-//! Corpora: documents read one by one from JSONL, a JSON list, or a folder of Markdown and text.
+//! Corpora: documents read one by one from files of records, from texts, or from a folder of both. One file per format.
 
 mod array;
 mod chunks;
+mod docx;
+mod field_map;
+mod file_reader;
 mod folder;
+mod format;
+mod html;
 mod lines;
+mod markdown;
+mod outline;
+mod parquet;
+mod pdf;
+mod pdf_text;
+mod prose;
 mod record;
+mod skipped;
+mod source_file;
+mod table;
+mod tokens;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +34,15 @@ use crate::error::IndexError;
 use crate::location::Location;
 use crate::triple::Triple;
 
-pub use folder::is_prose;
+pub use field_map::FieldMap;
+pub(crate) use format::READABLE;
+pub use format::{is_json, is_prose};
+pub use skipped::SkippedFiles;
+pub use tokens::TokenCounter;
+
+use chunks::Chunker;
+use file_reader::CorpusFile;
+use prose::Prose;
 
 /// Document of a corpus, which becomes one passage of an index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,9 +78,13 @@ pub(crate) fn content(title: &str, text: &str) -> String {
 pub struct CorpusOptions {
     /// Skips and counts malformed records. If `false`, the first one is an error.
     pub skip_bad: bool,
-    /// Maximum chunk size in characters. `None` splits Markdown and text files into chunks of 1000, and leaves JSON
-    /// records whole.
+    /// Maximum chunk size, in tokens if [`Corpus::measured`] sets a counter and else in characters. `None` splits texts
+    /// into chunks of 256 tokens or 1000 characters, and leaves records whole.
     pub chunk: Option<usize>,
+    /// Size of the end of a chunk that the next one repeats, in the same unit; at most half a chunk.
+    pub overlap: usize,
+    /// Names of the fields of records.
+    pub fields: FieldMap,
 }
 
 /// Document with its position in the corpus.
@@ -72,26 +98,31 @@ struct CorpusRecord {
 /// Item of a corpus stream.
 enum CorpusItem {
     Record(CorpusRecord),
-    /// End of a file or record: its name, and the number of its chunks. Chunk IDs are the name, `#`, and a number from
-    /// 1. A record left whole has no chunks.
-    Chunked(String, u64),
+    /// Text of a file, to be split.
+    Prose(Prose),
+    /// File of a folder that is not read, with the reason.
+    Skipped(PathBuf, String),
 }
 
 /// Maximum bytes of a record. Longer ones are mistakes that would only fill the memory.
 const LONGEST_RECORD: usize = 64 << 20;
 
-type Finds = Box<dyn Iterator<Item = Result<CorpusItem, IndexError>> + Send>;
+type CorpusItems = Box<dyn Iterator<Item = Result<CorpusItem, IndexError>> + Send>;
 
 /// Documents of a corpus, in order, read lazily. Iteration ends after an error.
 pub struct Corpus {
     name: String,
     path: PathBuf,
-    finds: Finds,
+    items: CorpusItems,
+    chunker: Chunker,
+    /// Chunks that were split and not yet returned.
+    ready: VecDeque<CorpusRecord>,
     prose: bool,
     seen: HashMap<String, Location>,
     chunked: Vec<(String, u64)>,
     skip_bad: bool,
     skipped: u64,
+    skipped_files: SkippedFiles,
     collapsed: u64,
     ended: bool,
 }
@@ -103,28 +134,27 @@ impl fmt::Debug for Corpus {
 }
 
 impl Corpus {
-    /// Opens the corpus at `path`: a folder of Markdown and text files, a single such file, a JSON list of `{title,
-    /// text, …}` (HippoRAG, RouteRAG), or else JSONL of `{id, title, text, metadata?, …}`.
+    /// Opens the corpus at `path`: a file or a folder of files. Files of records are JSONL, a JSON list, CSV, TSV and
+    /// Parquet, with the fields that [`CorpusOptions::fields`] names. Files of text are Markdown, plain text, HTML, DOCX
+    /// and PDF. All but Parquet may be compressed (`.gz`, `.zst`).
     ///
     /// Chunk IDs consist of the name of the file or the ID of the record, `#`, and a number from 1.
     ///
     /// # Errors
-    /// If the path cannot be opened. Malformed content is reported while reading.
+    /// If the path cannot be opened, or is a file of a type that is not read. Malformed content is reported while
+    /// reading.
     pub fn open(path: &Path, options: &CorpusOptions) -> Result<Corpus, IndexError> {
-        let prose = path.is_dir() || is_prose(path);
-        let finds: Finds = if prose {
-            Box::new(folder::read(path, options)?)
+        let fields = Arc::new(options.fields.clone());
+        let folder = path.is_dir();
+        let items = if folder {
+            folder::read(path, &fields)?
         } else {
-            let file = std::fs::File::open(path).map_err(IndexError::io("open", path))?;
-            // The content decides, not the extension: JSONL is often named `.json`.
-            let mut reader = BufReader::with_capacity(1 << 16, file);
-            if begins_list(&mut reader).map_err(IndexError::io("read", path))? {
-                Box::new(chunks::cut(array::read(reader, path), options.chunk))
-            } else {
-                Box::new(chunks::cut(lines::read(reader, path), options.chunk))
-            }
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+            CorpusFile { path, name, in_folder: false }.read(&fields)?
         };
-        Ok(Corpus { prose, ..Corpus::over(name_of(path), path, finds, options.skip_bad) })
+        let chunker = Chunker { size: options.chunk.map(|size| size.max(1)), overlap: options.overlap, tokens: None };
+        let prose = folder || is_prose(path);
+        Ok(Corpus { prose, chunker, ..Corpus::over(name_of(path), path, items, options.skip_bad) })
     }
 
     /// Corpus of documents in memory.
@@ -141,19 +171,29 @@ impl Corpus {
         Corpus::over(name.to_owned(), &path, Box::new(records), false)
     }
 
-    fn over(name: String, path: &Path, finds: Finds, skip_bad: bool) -> Corpus {
+    fn over(name: String, path: &Path, items: CorpusItems, skip_bad: bool) -> Corpus {
         Corpus {
             name,
             path: path.to_owned(),
-            finds,
+            items,
+            chunker: Chunker::default(),
+            ready: VecDeque::new(),
             prose: false,
             seen: HashMap::new(),
             chunked: Vec::new(),
             skip_bad,
             skipped: 0,
+            skipped_files: SkippedFiles::default(),
             collapsed: 0,
             ended: false,
         }
+    }
+
+    /// Measures chunks in tokens instead of characters.
+    #[must_use]
+    pub fn measured(mut self, tokens: TokenCounter) -> Corpus {
+        self.chunker.tokens = Some(tokens);
+        self
     }
 
     /// Name of the file or folder without its extension.
@@ -161,7 +201,7 @@ impl Corpus {
         &self.name
     }
 
-    /// Returns `true` for Markdown and text, which are always split into chunks.
+    /// Returns `true` for texts and folders. Texts are always split into chunks.
     pub fn is_prose(&self) -> bool {
         self.prose
     }
@@ -177,6 +217,11 @@ impl Corpus {
         self.skipped
     }
 
+    /// Files of the folder that were not read so far.
+    pub fn skipped_files(&self) -> &SkippedFiles {
+        &self.skipped_files
+    }
+
     /// Number of documents left out so far because they repeat an earlier one word for word and have no ID of their
     /// own.
     pub fn collapsed(&self) -> u64 {
@@ -185,25 +230,33 @@ impl Corpus {
 
     fn advance(&mut self) -> Result<Option<Document>, IndexError> {
         loop {
-            match self.finds.next() {
+            while let Some(record) = self.ready.pop_front() {
+                if let Some(document) = self.admit(record)? {
+                    return Ok(Some(document));
+                }
+            }
+            let (records, chunked) = match self.items.next() {
                 None if self.seen.is_empty() => {
                     let path = self.path.clone();
-                    let folder = self.path.is_dir();
-                    return Err(IndexError::EmptyCorpus { path, skipped: self.skipped, folder });
+                    let files = self.skipped_files.summary();
+                    return Err(IndexError::EmptyCorpus { path, skipped: self.skipped, files });
                 }
                 None => return Ok(None),
                 Some(Err(error @ IndexError::BadRecord { .. })) if self.skip_bad => {
                     tracing::warn!(%error, "record skipped");
                     self.skipped += 1;
+                    continue;
                 }
                 Some(Err(error)) => return Err(error),
-                Some(Ok(CorpusItem::Chunked(name, chunks))) => self.chunked.push((name, chunks)),
-                Some(Ok(CorpusItem::Record(record))) => {
-                    if let Some(document) = self.admit(record)? {
-                        return Ok(Some(document));
-                    }
+                Some(Ok(CorpusItem::Skipped(path, reason))) => {
+                    self.skipped_files.add(&path, reason);
+                    continue;
                 }
-            }
+                Some(Ok(CorpusItem::Prose(prose))) => self.chunker.prose(&prose),
+                Some(Ok(CorpusItem::Record(record))) => self.chunker.record(record)?,
+            };
+            self.ready.extend(records);
+            self.chunked.extend(chunked);
         }
     }
 
@@ -246,14 +299,7 @@ fn name_of(path: &Path) -> String {
     stem.map_or_else(|| "corpus".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
-/// Returns `true` if the first character other than white space is `[`. Consumes only a byte order mark.
-fn begins_list(reader: &mut impl BufRead) -> std::io::Result<bool> {
-    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-    if reader.fill_buf()?.starts_with(BYTE_ORDER_MARK) {
-        reader.consume(BYTE_ORDER_MARK.len());
-    }
-    Ok(reader.fill_buf()?.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'['))
-}
-
+#[cfg(test)]
+mod own_docs;
 #[cfg(test)]
 mod tests;

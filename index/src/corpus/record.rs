@@ -1,8 +1,11 @@
-//! Parses one JSON object of a corpus as a document.
+//! Makes documents of records: JSON objects of a corpus, or rows of a table.
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use super::field_map::{CONTENTS, FieldMap};
 use super::{CorpusRecord, Document};
 use crate::error::IndexError;
 use crate::location::Location;
@@ -17,32 +20,68 @@ pub(super) enum IdSource {
     FromContent,
 }
 
-/// Parses one record. Keys other than `id`, `title`, `text`, `triples` and `metadata` become part of the metadata.
-pub(super) fn parse(bytes: &[u8], location: Location, ids: IdSource) -> Result<CorpusRecord, IndexError> {
-    match document(bytes, ids) {
-        Ok((document, from_content)) => Ok(CorpusRecord { location, document, from_content }),
-        Err(message) => Err(IndexError::BadRecord { location, message }),
+/// Parser of records with the names of their fields.
+#[derive(Debug, Clone)]
+pub(super) struct RecordParser {
+    pub(super) names: Arc<FieldMap>,
+    pub(super) ids: IdSource,
+}
+
+impl RecordParser {
+    /// Parses a record from JSON. Fields other than ID, title, text, `triples` and the object of metadata become part
+    /// of the metadata.
+    pub(super) fn parse(&self, bytes: &[u8], location: Location) -> Result<CorpusRecord, IndexError> {
+        let fields = object(bytes);
+        self.finish(fields.and_then(|fields| self.document(fields)), location)
+    }
+
+    /// Makes a record of fields that were parsed before.
+    pub(super) fn record(&self, fields: Map<String, Value>, location: Location) -> Result<CorpusRecord, IndexError> {
+        self.finish(self.document(fields), location)
+    }
+
+    fn finish(&self, parsed: Result<(Document, bool), String>, location: Location) -> Result<CorpusRecord, IndexError> {
+        match parsed {
+            Ok((document, from_content)) => Ok(CorpusRecord { location, document, from_content }),
+            Err(message) => Err(IndexError::BadRecord { location, message }),
+        }
+    }
+
+    fn document(&self, mut fields: Map<String, Value>) -> Result<(Document, bool), String> {
+        let names = &self.names;
+        let id = id(names.take_id(&mut fields))?;
+        let title = names.take_title(&mut fields).map(|title| string(title, "title")).transpose()?;
+        let missing = || format!("field `{}` is missing", names.text_names()[0]);
+        let (name, text) = names.take_text(&mut fields).ok_or_else(missing)?;
+        let text = string(text, &name)?;
+        if text.trim().is_empty() {
+            return Err(format!("field `{name}` is empty"));
+        }
+        let (title, text) = match title {
+            None if name == CONTENTS => split_contents(&text),
+            title => (title.unwrap_or_default(), text),
+        };
+        let triples = triples(&mut fields)?;
+        let metadata = metadata(names.take_metadata(&mut fields), fields)?;
+        let (id, from_content) = match id {
+            Some(id) => (id, false),
+            None if self.ids == IdSource::FromContent || names.has_no_id() => (content_id(&title, &text), true),
+            None => {
+                return Err(
+                    "field `id` is missing: name its field with --field id=NAME, or derive IDs from the content with \
+                     --field id="
+                        .to_owned(),
+                );
+            }
+        };
+        Ok((Document { id, title, text, triples, metadata }, from_content))
     }
 }
 
-fn document(bytes: &[u8], ids: IdSource) -> Result<(Document, bool), String> {
+fn object(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| format!("invalid UTF-8 after {} bytes of the record", error.valid_up_to()))?;
-    let mut fields: Map<String, Value> = serde_json::from_str(text).map_err(|error| broken(&error))?;
-    let id = id(&mut fields)?;
-    let title = string(&mut fields, "title")?.unwrap_or_default();
-    let text = string(&mut fields, "text")?.ok_or("field `text` is missing")?;
-    if text.trim().is_empty() {
-        return Err("field `text` is empty".to_owned());
-    }
-    let triples = triples(&mut fields)?;
-    let metadata = metadata(fields)?;
-    let (id, from_content) = match (id, ids) {
-        (Some(id), _) => (id, false),
-        (None, IdSource::FromContent) => (content_id(&title, &text), true),
-        (None, IdSource::Required) => return Err("field `id` is missing".to_owned()),
-    };
-    Ok((Document { id, title, text, triples, metadata }, from_content))
+    serde_json::from_str(text).map_err(|error| broken(&error))
 }
 
 /// Formats the parser's message without its "at line 1", because the line of the file is reported already.
@@ -52,10 +91,9 @@ fn broken(error: &serde_json::Error) -> String {
     format!("not a JSON object: {message} (column {})", error.column())
 }
 
-fn id(fields: &mut Map<String, Value>) -> Result<Option<String>, String> {
-    // `shift_remove` keeps the order of the other fields, which become metadata.
-    match fields.shift_remove("id") {
-        None | Some(Value::Null) => Ok(None),
+fn id(value: Option<Value>) -> Result<Option<String>, String> {
+    match value {
+        None => Ok(None),
         Some(Value::String(id)) if id.is_empty() => Err("field `id` is empty".to_owned()),
         Some(Value::String(id)) => Ok(Some(id)),
         // Corpora often number their passages.
@@ -64,11 +102,19 @@ fn id(fields: &mut Map<String, Value>) -> Result<Option<String>, String> {
     }
 }
 
-fn string(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, String> {
-    match fields.shift_remove(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(value)) => Ok(Some(value)),
-        Some(_) => Err(format!("field `{name}` is not a string")),
+fn string(value: Value, name: &str) -> Result<String, String> {
+    match value {
+        Value::String(value) => Ok(value),
+        _ => Err(format!("field `{name}` is not a string")),
+    }
+}
+
+/// Splits the contents of a Search-R1 record into title and text. Without a quoted title, all is text.
+fn split_contents(contents: &str) -> (String, String) {
+    let quoted = |line: &str| Some(line.trim().strip_prefix('"')?.strip_suffix('"')?.trim().to_owned());
+    match contents.split_once('\n').and_then(|(first, rest)| Some((quoted(first)?, rest))) {
+        Some((title, text)) if !text.trim().is_empty() => (title, text.to_owned()),
+        _ => (String::new(), contents.to_owned()),
     }
 }
 
@@ -80,9 +126,9 @@ fn triples(fields: &mut Map<String, Value>) -> Result<Option<Vec<Triple>>, Strin
     }
 }
 
-fn metadata(mut rest: Map<String, Value>) -> Result<Option<Map<String, Value>>, String> {
-    let mut metadata = match rest.shift_remove("metadata") {
-        None | Some(Value::Null) => Map::new(),
+fn metadata(object: Option<Value>, mut rest: Map<String, Value>) -> Result<Option<Map<String, Value>>, String> {
+    let mut metadata = match object {
+        None => Map::new(),
         Some(Value::Object(metadata)) => metadata,
         Some(_) => return Err("field `metadata` is not an object".to_owned()),
     };

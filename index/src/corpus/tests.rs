@@ -89,10 +89,10 @@ fn an_empty_corpus_is_refused() {
     assert!(message.contains("1 records skipped"), "{message}");
     assert!(corpus.next().is_none());
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("corpus.jsonl"), "{\"id\":\"a\",\"text\":\"x\"}\n").unwrap();
+    fs::write(dir.path().join("photo.PNG"), "no text").unwrap();
     let first = Corpus::open(dir.path(), &CorpusOptions::default()).unwrap().next().unwrap();
     let message = first.unwrap_err().to_string();
-    assert!(message.contains("only Markdown and text files") && message.contains("JSONL"), "{message}");
+    assert!(message.contains("photo.PNG: an image") && message.contains("JSONL"), "{message}");
 }
 
 #[test]
@@ -137,16 +137,22 @@ fn a_folder_is_cut_into_chunks_with_stable_ids() {
     fs::write(dir.path().join("b/.hidden/c.md"), "not read").unwrap();
     fs::write(dir.path().join("b/table.csv"), "not read").unwrap();
     let options = CorpusOptions::default();
-    let read = || Corpus::open(dir.path(), &options).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
+    let read = || {
+        let mut corpus = Corpus::open(dir.path(), &options).unwrap();
+        let documents = corpus.by_ref().collect::<Result<Vec<_>, _>>().unwrap();
+        assert_eq!(corpus.skipped_files().by_type, [(".csv".to_owned(), 1)].into());
+        documents
+    };
     let documents = read();
     assert_eq!(documents, read());
-    assert_eq!(documents[0].title, "The Title");
-    assert_eq!(documents[0].id, "a.md#1");
+    assert_eq!((documents[0].title.as_str(), documents[1].title.as_str()), ("The Title", "The Title"));
+    assert_eq!((documents[0].id.as_str(), documents[1].id.as_str()), ("a.md#1", "a.md#2"));
+    assert_eq!((documents[0].text.as_str(), documents[1].text.as_str()), ("intro", "Some text."));
     assert_eq!(documents.last().unwrap().title, "long");
-    assert_eq!(documents[1].id, "b/long.txt#1");
+    assert_eq!(documents[2].id, "b/long.txt#1");
     assert!(documents.len() > 3 && documents.iter().all(|d| d.text.chars().count() <= 1000));
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    let joined: Vec<_> = documents[1..].iter().flat_map(|d| words(&d.text)).collect();
+    let joined: Vec<_> = documents[2..].iter().flat_map(|d| words(&d.text)).collect();
     assert_eq!(joined, words(&long), "nothing is lost and nothing doubled");
 }
 
@@ -159,9 +165,8 @@ fn every_chunk_of_a_file_knows_its_line() {
         let lines = (1..=500).map(|line| format!("word{line}\n{}", "\n".repeat(line % 3)));
         let text = format!("\u{feff}\n{}", lines.collect::<String>());
         fs::write(&path, &text).unwrap();
-        let record = |found| if let CorpusItem::Record(record) = found { Some(record) } else { None };
-        let found = folder::read(&path, &options).unwrap().map(Result::unwrap);
-        let records: Vec<CorpusRecord> = found.filter_map(record).collect();
+        let chunker = Chunker { size: options.chunk, ..Chunker::default() };
+        let (records, _) = chunker.prose(&prose::read(&path, name.to_owned()).unwrap());
         assert!(records.len() > 300, "{}", records.len());
         for CorpusRecord { location, document, .. } in records {
             let word = document.text.lines().next().unwrap();
@@ -249,11 +254,147 @@ fn triples_of_a_record_that_would_be_cut_are_refused() {
     let record = |triples: &str| format!("{{\"id\":\"a\",\"text\":\"{}\",\"triples\":{triples}}}\n", long_text());
     let first = |triples: &str, skip_bad| {
         fs::write(&path, record(triples)).unwrap();
-        Corpus::open(&path, &CorpusOptions { chunk: Some(60), skip_bad }).unwrap().next().unwrap()
+        Corpus::open(&path, &CorpusOptions { chunk: Some(60), skip_bad, ..CorpusOptions::default() })
+            .unwrap()
+            .next()
+            .unwrap()
     };
     for skip_bad in [false, true] {
         let message = first("[[\"s\",\"r\",\"o\"]]", skip_bad).unwrap_err().to_string();
         assert!(message.contains("c.jsonl:1: \"a\" has more than 60") && message.contains("--chunk"), "{message}");
     }
     assert_eq!(first("[]", false).unwrap().triples, Some(Vec::new()), "that it states nothing holds of each chunk");
+}
+
+/// Options with assignments of fields.
+fn assigned(fields: &[&str]) -> CorpusOptions {
+    let fields = FieldMap::parse(fields.iter().copied()).unwrap();
+    CorpusOptions { fields, ..CorpusOptions::default() }
+}
+
+fn assigned_read(name: &str, content: &str, fields: &[&str]) -> Result<Vec<Document>, IndexError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
+    fs::write(&path, content).unwrap();
+    Corpus::open(&path, &assigned(fields))?.collect()
+}
+
+#[test]
+fn records_of_other_projects_are_read_as_they_are() {
+    let search_r1 = r#"{"id": "0", "contents": "\"Mona Lisa\"\nA painting in the Louvre."}"#;
+    let [document] = &read("wiki.jsonl", search_r1).unwrap()[..] else { panic!("one document") };
+    assert_eq!((document.title.as_str(), document.text.as_str()), ("Mona Lisa", "A painting in the Louvre."));
+    assert_eq!(document.metadata, None);
+    let beir = r#"{"_id": "4983", "title": "T", "text": "x", "metadata": {"url": "u"}}"#;
+    let [document] = &read("corpus.jsonl", beir).unwrap()[..] else { panic!("one document") };
+    assert_eq!((document.id.as_str(), &document.metadata.as_ref().unwrap()["url"]), ("4983", &"u".into()));
+    let plain = r#"{"id": 1, "contents": "No title\nin this one."}"#;
+    assert_eq!(read("c.jsonl", plain).unwrap()[0].text, "No title\nin this one.");
+}
+
+#[test]
+fn fields_are_taken_by_the_given_names() {
+    let line = r#"{"key":"a","body":"x","text":"other","about":{"year":1}}"#;
+    let found = assigned_read("c.jsonl", line, &["id=key", "text=body", "metadata=about"]).unwrap();
+    assert_eq!((found[0].id.as_str(), found[0].text.as_str()), ("a", "x"));
+    assert_eq!(serde_json::json!(found[0].metadata), serde_json::json!({"year": 1, "text": "other"}));
+    let found = assigned_read("c.jsonl", line, &["id=", "text=body"]).unwrap();
+    assert!(found[0].id.starts_with("chunk-") && found[0].metadata.as_ref().unwrap()["key"] == "a");
+    let message = assigned_read("c.jsonl", line, &["id=key", "text=missing"]).unwrap_err().to_string();
+    assert!(message.contains("field `missing` is missing"), "{message}");
+}
+
+#[test]
+fn tables_are_read_by_their_header() {
+    let csv = "id,title,text,year,metadata\n1,T,\"a, \"\"b\"\"\nc\",1901,\"{\"\"x\"\": 2}\"\n2,,d,,\n";
+    let documents = read("c.csv", csv).unwrap();
+    assert_eq!((documents[0].id.as_str(), documents[0].text.as_str()), ("1", "a, \"b\"\nc"));
+    assert_eq!(serde_json::json!(documents[0].metadata), serde_json::json!({"x": 2, "year": "1901"}));
+    assert_eq!((documents[1].title.as_str(), &documents[1].metadata), ("", &None));
+    let tsv = assigned_read("c.tsv", "\u{feff}key\tbody\nk\tone, two\n", &["text=body", "id=key"]).unwrap();
+    assert_eq!((tsv[0].id.as_str(), tsv[0].text.as_str()), ("k", "one, two"));
+    assert!(read("c.csv", "text\nx\n").unwrap()[0].id.starts_with("chunk-"));
+    let message = failure("c.csv", "text,id\nx,1\ny\nz,3\n");
+    assert!(message.contains("c.csv:3: the row has 1 cells instead of 2"), "{message}");
+    let (_dir, mut corpus) = corpus("c.csv", "text,id\nx,1\ny\nz,3\n", true);
+    assert_eq!(corpus.by_ref().map(|document| document.unwrap().id).collect::<Vec<_>>(), ["1", "3"]);
+    assert_eq!(corpus.skipped(), 1);
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("c.csv"), "key,body\n1,x\n").unwrap();
+    let message = Corpus::open(&dir.path().join("c.csv"), &CorpusOptions::default()).unwrap_err().to_string();
+    assert!(message.contains("no column `text` among key, body") && message.contains("--field text="), "{message}");
+}
+
+#[test]
+fn files_of_other_types_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content, expected) in [
+        ("a.xlsx", "PK", "a spreadsheet: export its sheets as CSV"),
+        ("a.arrow", "ARROW1", "to_parquet"),
+        ("a.tar.gz", "x", "unpack it"),
+        ("a.foo", "x", "the extension .foo is not known (files read are JSONL"),
+        ("README", "x", "without a known extension"),
+        ("a.parquet.gz", "x", "decompress it"),
+    ] {
+        let path = dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        let error = Corpus::open(&path, &CorpusOptions::default()).unwrap_err();
+        assert!(matches!(error, IndexError::UnsupportedFile { .. }), "{error}");
+        assert!(error.to_string().contains(expected) && error.to_string().contains(name), "{error}");
+    }
+    // The content tells JSON without an extension of its own.
+    fs::write(dir.path().join("corpus"), "{\"id\":1,\"text\":\"x\"}\n").unwrap();
+    assert_eq!(Corpus::open(&dir.path().join("corpus"), &CorpusOptions::default()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_folder_is_read_by_the_types_of_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &[u8]| fs::write(dir.path().join(name), content).unwrap();
+    write("a.html", b"<title>Page</title><h1>Page</h1><h2>Sub</h2><p>The Seine.</p>");
+    write("b.jsonl", b"{\"id\":\"b\",\"text\":\"x\"}\n");
+    write("c.json", b"{\n\"text\": \"settings, no records\"}");
+    write("d.json", b"[{\"text\":\"y\"}]");
+    write("e.png", b"\x89PNG");
+    write("f.txt.gz", &gzip("The Thames."));
+    write("g.pdf", b"no PDF");
+    let open = |skip_bad| Corpus::open(dir.path(), &CorpusOptions { skip_bad, ..CorpusOptions::default() }).unwrap();
+    let message = open(false).find_map(Result::err).unwrap().to_string();
+    assert!(message.contains("g.pdf:1: the PDF file cannot be read"), "{message}");
+    let mut corpus = open(true);
+    let documents: Vec<Document> = corpus.by_ref().map(Result::unwrap).collect();
+    let ids: Vec<&str> = documents.iter().map(|document| document.id.as_str()).collect();
+    assert_eq!([&ids[..2], &ids[3..]].concat(), ["a.html#1", "b", "f.txt.gz#1"]);
+    assert_eq!((documents[0].title.as_str(), documents[0].text.as_str()), ("Page", "Sub\n\nThe Seine."));
+    assert_eq!(serde_json::json!(documents[0].metadata), serde_json::json!({"headings": "Page > Sub"}));
+    assert_eq!((documents[3].title.as_str(), documents[3].text.as_str()), ("f", "The Thames."));
+    assert_eq!(corpus.skipped(), 1);
+    let skipped = corpus.skipped_files();
+    assert_eq!(skipped.by_type, [(".json".to_owned(), 1), (".png".to_owned(), 1)].into());
+    assert!(skipped.first[0].0.ends_with("c.json") && skipped.first[1].1.contains("an image"), "{skipped:?}");
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    use std::io::Write;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn of_a_data_set_the_documents_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &str| fs::write(dir.path().join(name), content).unwrap();
+    let ids = || {
+        let corpus = Corpus::open(dir.path(), &CorpusOptions::default()).unwrap();
+        corpus.map(|document| document.unwrap().id).collect::<Vec<_>>()
+    };
+    write("README.md", "A card.");
+    write("corpus.jsonl", "{\"_id\":\"d1\",\"text\":\"x\"}\n");
+    assert_eq!(ids(), ["README.md#1", "d1"]);
+    write("dataset_info.json", "{\"features\": {\"text\": {}}}");
+    assert_eq!(ids(), ["d1"], "of a Hugging Face data set");
+    fs::remove_file(dir.path().join("dataset_info.json")).unwrap();
+    write("queries.jsonl", "{\"_id\":\"q1\",\"text\":\"x?\"}\n");
+    assert_eq!(ids(), ["d1"], "of a BEIR data set");
 }

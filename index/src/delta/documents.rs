@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::layered::{Layered, LayeredNumbers};
+use super::layered::Layered;
+use super::paged::PagedMap;
 use super::record::RecordDocument;
+use super::shared_list::SharedList;
 use crate::condition::{AllowedPassages, admits};
 use crate::dense::GrowingCodes;
 use crate::error::IndexError;
@@ -23,15 +25,15 @@ pub(crate) struct DocumentDelta {
     bound: u32,
     live: u32,
     /// Newest document of every changed number. `None` if it was removed.
-    changed: LayeredNumbers<u32, Option<ChangedDocument>>,
+    changed: PagedMap<Option<ChangedDocument>>,
     /// Numbers of the base snapshot that have changed. `None` if there are none.
     replaced: Option<Arc<AllowedPassages>>,
     /// Codes of the vectors of all documents that were ever added, by slot.
     codes: GrowingCodes,
     /// Number of the document of each slot.
-    slots: Vec<u32>,
+    slots: SharedList<u32>,
     /// Number of every ID that was added or removed. `None` if it was removed.
-    ids: Layered<String, Option<u32>>,
+    ids: Layered<Arc<str>, Option<u32>>,
     /// Numbers in use. `None` if no document was removed.
     alive: Option<Arc<AllowedPassages>>,
 }
@@ -60,10 +62,10 @@ impl DocumentDelta {
             base,
             bound: base,
             live: base,
-            changed: Layered::default(),
+            changed: PagedMap::default(),
             replaced: None,
             codes: GrowingCodes::default(),
-            slots: Vec::new(),
+            slots: SharedList::default(),
             ids: Layered::default(),
             alive: None,
         }
@@ -100,7 +102,7 @@ impl DocumentDelta {
         if number < self.base && !self.replaces(number) {
             return None;
         }
-        self.changed.get(&number).map(|changed| changed.as_ref().map(|changed| &changed.document))
+        self.changed.get(number).map(|changed| changed.as_ref().map(|changed| &changed.document))
     }
 
     /// Returns `true` if a passage of the base snapshot was replaced or removed.
@@ -116,7 +118,7 @@ impl DocumentDelta {
     /// Returns the `k` allowed changed documents nearest to `query`, ties by number.
     pub(crate) fn nearest(&self, query: &[f32], k: usize, allowed: Option<&AllowedPassages>) -> Vec<Scored> {
         let number = |slot: u32| self.slots.get(slot as usize).copied().unwrap_or(u32::MAX);
-        let current = |slot: u32| self.changed.get(&number(slot))?.as_ref().filter(|changed| changed.slot == slot);
+        let current = |slot: u32| self.changed.get(number(slot))?.as_ref().filter(|changed| changed.slot == slot);
         let gone = |slot| current(slot).is_none() || !admits(allowed, number(slot));
         let row = |slot| Some(current(slot)?.document.vector.as_slice());
         let tie = |a, b| number(a).cmp(&number(b));
@@ -130,14 +132,14 @@ impl DocumentDelta {
         self.ids.get(id).copied()
     }
 
-    /// Iterates over the changed documents that are in the index, in no particular order.
+    /// Iterates over the changed documents that are in the index, by number.
     pub(crate) fn documents(&self) -> impl Iterator<Item = (u32, &Arc<RecordDocument>)> {
-        self.changed.iter().filter_map(|(&number, changed)| Some((number, &changed.as_ref()?.document)))
+        self.changed.iter().filter_map(|(number, changed)| Some((number, &changed.as_ref()?.document)))
     }
 
-    /// Iterates over all changed numbers, removed ones included, in no particular order.
+    /// Iterates over all changed numbers, removed ones included, in order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
-        self.changed.iter().map(|(&number, _)| number)
+        self.changed.iter().map(|(number, _)| number)
     }
 
     /// Iterates over the numbers in use, in order.
@@ -172,7 +174,6 @@ impl DocumentDelta {
             next.insert(number, document);
             touched.came.push(number);
         }
-        next.changed.settle();
         next.ids.settle();
         Ok((next, touched))
     }
@@ -187,7 +188,7 @@ impl DocumentDelta {
         if number == u32::MAX - 1 {
             return Err(IndexError::TooLarge { limit: u64::from(number) });
         }
-        self.ids.insert(id.to_owned(), Some(number));
+        self.ids.insert(id.into(), Some(number));
         self.bound += 1;
         self.live += 1;
         if let Some(alive) = &mut self.alive {
@@ -201,7 +202,7 @@ impl DocumentDelta {
     fn remove(&mut self, number: u32, id: &str) {
         let alive = self.alive.get_or_insert_with(|| Arc::new(AllowedPassages::all(self.bound as usize)));
         Arc::make_mut(alive).remove(number);
-        self.ids.insert(id.to_owned(), None);
+        self.ids.insert(id.into(), None);
         self.replace(number);
         self.changed.insert(number, None);
         self.live -= 1;

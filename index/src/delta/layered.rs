@@ -5,23 +5,25 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
-/// Size up to which the newer layer is not merged into the older one.
-const SMALL: usize = 512;
+/// Least ratio of the sizes of two neighboring layers.
+const RATIO: usize = 4;
 
-/// Map in two layers: a large shared one and a small one of newer entries, which alone is copied by a clone.
+/// Map in layers that clones share, each several times as large as the next newer one.
 #[derive(Debug, Clone)]
 pub(crate) struct Layered<K, V, S = RandomState> {
-    old: Arc<HashMap<K, V, S>>,
+    /// Layers, the oldest first.
+    layers: Vec<Arc<HashMap<K, V, S>>>,
+    /// Entries since the map was last settled.
     new: HashMap<K, V, S>,
 }
 
-/// Map keyed by numbers that this program gives out, which no client can choose: searches look up each node that they
-/// visit, and a hash that resists chosen keys would take most of their time.
+/// Map keyed by numbers that this program gives out, which no client can choose, so that the hash need not resist chosen
+/// keys.
 pub(crate) type LayeredNumbers<K, V> = Layered<K, V, BuildHasherDefault<NumberHasher>>;
 
 impl<K, V, S: Default> Default for Layered<K, V, S> {
     fn default() -> Layered<K, V, S> {
-        Layered { old: Arc::default(), new: HashMap::default() }
+        Layered { layers: Vec::new(), new: HashMap::default() }
     }
 }
 
@@ -30,33 +32,28 @@ impl<K: Hash + Eq + Clone, V: Clone, S: BuildHasher + Clone + Default> Layered<K
     where
         K: Borrow<Q>,
     {
+        let layers = std::iter::once(&self.new).chain(self.layers.iter().rev().map(Arc::as_ref));
         // Hashes nothing for a layer without entries.
-        let new = if self.new.is_empty() { None } else { self.new.get(key) };
-        new.or_else(|| if self.old.is_empty() { None } else { self.old.get(key) })
+        layers.filter(|layer| !layer.is_empty()).find_map(|layer| layer.get(key))
     }
 
     pub(crate) fn insert(&mut self, key: K, value: V) {
         self.new.insert(key, value);
     }
 
-    /// Returns `true` if nothing was ever inserted.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.old.is_empty() && self.new.is_empty()
-    }
-
-    /// Iterates over the newest value of every key, in no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        let old = self.old.iter().filter(|(key, _)| !self.new.contains_key(key));
-        self.new.iter().chain(old)
-    }
-
-    /// Merges the layers once the newer one is large. Called once per commit, so that a clone copies little and an entry
-    /// is copied a logarithmic number of times.
+    /// Makes the new entries a layer of their own, merged with the layers that are not much larger. Called once per
+    /// commit, so that a clone copies no entry, and an entry is copied a logarithmic number of times.
     pub(crate) fn settle(&mut self) {
-        if self.new.len() > SMALL.max(self.old.len() / 4) {
-            let new = std::mem::take(&mut self.new);
-            Arc::make_mut(&mut self.old).extend(new);
+        if self.new.is_empty() {
+            return;
         }
+        let mut top = std::mem::take(&mut self.new);
+        while let Some(layer) = self.layers.pop_if(|layer| layer.len() < RATIO * top.len()) {
+            let mut merged = Arc::unwrap_or_clone(layer);
+            merged.extend(top);
+            top = merged;
+        }
+        self.layers.push(Arc::new(top));
     }
 }
 
@@ -108,8 +105,24 @@ mod tests {
             earlier.push(map.clone());
         }
         for (round, map) in (0..).zip(&earlier) {
-            assert_eq!(map.iter().count() as u32, round * 50);
             assert!((0..round * 50).all(|key| map.get(&key) == Some(&round)));
+            assert_eq!(map.get(&(round * 50)), None);
         }
+    }
+
+    #[test]
+    fn small_changes_copy_few_entries() {
+        let mut map: LayeredNumbers<u32, u32> = Layered::default();
+        (0..10_000).for_each(|key| map.insert(key, 0));
+        map.settle();
+        let large = Arc::clone(&map.layers[0]);
+        for round in 1..=500 {
+            map.insert(round * 3, round);
+            map.settle();
+            assert!(map.layers.len() <= 8, "{} layers", map.layers.len());
+        }
+        assert!(Arc::ptr_eq(&large, &map.layers[0]), "the large layer is shared, not copied");
+        assert!((1..=500).all(|round| map.get(&(round * 3)) == Some(&round)));
+        assert_eq!(map.get(&1), Some(&0));
     }
 }

@@ -6,8 +6,12 @@
 mod documents;
 mod layered;
 pub(crate) mod log;
+mod paged;
 mod record;
+mod shared_list;
 
 pub(crate) use documents::{DocumentDelta, TouchedNumbers};
 pub(crate) use layered::{Layered, LayeredNumbers};
+pub(crate) use paged::PagedMap;
 pub(crate) use record::{DeltaRecord, RecordDocument};
+pub(crate) use shared_list::SharedList;

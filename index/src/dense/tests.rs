@@ -25,7 +25,7 @@ fn files<'a>(graph: &'a Path, keys: &'a Path) -> GraphFiles<'a> {
 
 fn random_rows(count: usize, salt: &str) -> Vec<Vec<f32>> {
     let texts: Vec<_> = (0..count).map(|i| format!("{salt}{i} shared{}", i % 7)).collect();
-    embed_unit(&HashEmbed::new(DIMS), &texts.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
+    embed_unit(&HashEmbed::new(DIMS), "", &texts.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
 }
 
 fn open(flat: &Path, graph: &Path, count: usize, slots: usize, exact_below: usize) -> DenseIndex {

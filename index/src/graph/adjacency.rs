@@ -40,7 +40,7 @@ impl<'a> Adjacency<'a> {
     /// Returns the neighbors of a node and the weights of the edges to them. Empty for an unknown node.
     pub fn row(&self, node: u32) -> (&'a [u32], &'a [f32]) {
         if let Some(row) = self.changed.and_then(|rows| rows.get(node)) {
-            return (&row.numbers, &row.values);
+            return row.parts();
         }
         let bounds = self.offsets.get(node as usize..node as usize + 2);
         let row = bounds.map_or(0..0, |at| at[0] as usize..at[1] as usize);

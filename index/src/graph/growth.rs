@@ -12,6 +12,7 @@ use crate::embed::fake::HashEmbed;
 use crate::embedding_cache::EmbeddingCache;
 use crate::layout::graph_file;
 use crate::progress::{BuildPhase, BuildProgress};
+use crate::prompts::Prompts;
 use crate::store::{PassageStore, StoreWriter};
 
 const DIMS: usize = 384;
@@ -62,8 +63,9 @@ fn growth() {
     }
     store.finish().unwrap();
     let store = PassageStore::open(&path("store")).unwrap();
-    let memory = EmbeddingCache::open(temp.path(), &embed, false).unwrap();
-    let embedding = BatchEmbedder { embed: &embed, batch: 64, memory: &memory };
+    let prompts = &Prompts::default();
+    let memory = EmbeddingCache::open(temp.path(), &embed, prompts, false).unwrap();
+    let embedding = BatchEmbedder { embed: &embed, prompts, batch: 64, memory: &memory };
     let times = Times(Instant::now(), Mutex::default());
     let draft = GraphDraft { dir: temp.path(), store: &store, embedding, previous: None, threads: 2, progress: &times };
     let info = draft.build(triples, None, None).unwrap();

@@ -174,7 +174,7 @@ impl Graph {
 
     /// Passages with a triple that names this phrase, in order.
     pub fn passages_of(&self, phrase: u32) -> &[u32] {
-        match self.delta.passages_of.get(&phrase) {
+        match self.delta.passages_of.get(phrase) {
             Some(passages) => passages,
             None => self.base.passages_of.get(phrase),
         }
@@ -182,7 +182,7 @@ impl Graph {
 
     /// Passages that state this fact, in order.
     pub fn passages_of_fact(&self, fact: u32) -> &[u32] {
-        match self.delta.passages_of_fact.get(&fact) {
+        match self.delta.passages_of_fact.get(fact) {
             Some(passages) => passages,
             None => self.base.passages_of_fact.get(fact),
         }
@@ -190,7 +190,7 @@ impl Graph {
 
     /// Facts that this passage states, in the order of [`Graph::fact_order`].
     pub fn facts_of(&self, passage: u32) -> &[u32] {
-        match self.delta.facts_of.get(&passage) {
+        match self.delta.facts_of.get(passage) {
             Some(facts) => facts,
             None => self.base.facts_of.get(passage),
         }
@@ -198,8 +198,8 @@ impl Graph {
 
     /// Synonyms of a phrase in the order of [`Graph::phrase_order`], and their cosines.
     pub fn synonyms(&self, phrase: u32) -> (&[u32], &[f32]) {
-        match self.delta.synonyms.get(&phrase) {
-            Some(row) => (&row.numbers, &row.values),
+        match self.delta.synonyms.get(phrase) {
+            Some(row) => row.parts(),
             None => self.base.synonyms.get(phrase),
         }
     }
@@ -294,7 +294,7 @@ impl Graph {
     /// Returns the `k` phrases most similar to `query` that `usable` accepts.
     pub(crate) fn nearest_phrases(&self, query: &[f32], k: usize, usable: impl Fn(&str) -> bool) -> Vec<Scored> {
         let base = self.base.phrase_vectors.rows().zip(0..);
-        let added = self.delta.phrases.iter().map(|phrase| &*phrase.vector);
+        let added = self.delta.phrases.iter_from(0).map(|phrase| &*phrase.vector);
         let rows = base.chain(added.zip(self.base.phrases.len() as u32..));
         let scored = rows.map(|(row, number)| Scored { number, score: dot(query, row) });
         let scored = scored.filter(|scored| usable(self.phrase(scored.number)));
@@ -306,7 +306,7 @@ impl Graph {
     /// Returns the `k` facts most similar to `query`, with the smallest and largest similarity of any fact, all exact.
     /// `None` if there are no facts.
     pub(crate) fn nearest_facts(&self, query: &[f32], k: usize) -> Option<Extremes> {
-        let gone = |fact| self.delta.passages_of_fact.get(&fact).is_some_and(|passages| passages.is_empty());
+        let gone = |fact| self.delta.passages_of_fact.get(fact).is_some_and(|passages| passages.is_empty());
         let base = self.base.fact_codes.extremes(&self.base.fact_vectors, query, k, &gone);
         let first = self.base.facts[0].len() as u32;
         let added_gone = |place| gone(first + place);

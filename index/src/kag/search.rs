@@ -117,7 +117,7 @@ fn find(
     let asked = keys.iter().map(|key| format!("Key entity: {}. Query: {}", key.text, &text[..end]));
     let asked: Vec<String> = asked.collect();
     let texts: Vec<&str> = std::iter::once(text).chain(asked.iter().map(String::as_str)).collect();
-    let vectors = embed_unit(index.embed.as_ref(), &texts);
+    let vectors = embed_unit(index.embed.as_ref(), index.query_prompt(), &texts);
     let vectors = vectors.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
     query.enter_stage("the vector search")?;
     let question = &vectors[0];

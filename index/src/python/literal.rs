@@ -110,13 +110,15 @@ impl LiteralReader<'_> {
         }
     }
 
-    /// Reads a number with its signs.
+    /// Reads a number with at most one sign, which white space may follow.
     fn number(&mut self) -> Option<Value> {
-        let body = self.rest.trim_start_matches(['-', '+']);
-        let sign = &self.rest[..self.rest.len() - body.len()];
-        let (digits, rest) = body.split_at(number_length(body));
+        let minus = self.take("-");
+        if !minus {
+            self.take("+");
+        }
+        self.skip();
+        let (digits, rest) = self.rest.split_at(number_length(self.rest));
         self.rest = rest;
-        let minus = sign.chars().filter(|&c| c == '-').count() % 2 == 1;
         number_value(&digits.replace('_', ""), minus)
     }
 
@@ -276,6 +278,7 @@ mod tests {
             ("'''two\nlines'''", json!("two\nlines")),
             (r"'\101\0'", json!("A\0")),
             ("{1: 2}", json!({"1": 2})),
+            ("[- 1, +2, 1e-3]", json!([-1, 2, 0.001])),
         ] {
             assert_eq!(literal(text), Some(expected), "{text}");
         }
@@ -283,9 +286,10 @@ mod tests {
 
     #[test]
     fn what_python_refuses_is_refused() {
-        for text in
-            ["", "[1 2]", "[,]", "['a'", "'a\nb'", "{'a'}", "null", "true", "[1]]", "'a", "{[1]: 2}", "012", "x"]
-        {
+        for text in [
+            "", "[1 2]", "[,]", "['a'", "'a\nb'", "{'a'}", "null", "true", "[1]]", "'a", "{[1]: 2}", "012", "x", "--1",
+            "+-1", "- -1", "-", "-True",
+        ] {
             assert_eq!(literal(text), None, "{text}");
         }
         assert_eq!(literal(&"[".repeat(100_000)), None);

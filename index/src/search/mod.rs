@@ -115,7 +115,7 @@ impl SearchContext<'_> {
             return Ok(vector);
         }
         self.check("the query was embedded")?;
-        let embedded = embed_unit(self.index.embed.as_ref(), &[self.text]);
+        let embedded = embed_unit(self.index.embed.as_ref(), self.index.query_prompt(), &[self.text]);
         let mut vectors = embedded.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
         Ok(self.vector.get_or_init(|| vectors.swap_remove(0)))
     }

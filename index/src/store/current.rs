@@ -71,6 +71,18 @@ impl CurrentStore {
         }
     }
 
+    /// Returns the numbers of all passages that may be chunks of these texts, and of some others. Reads no passage that
+    /// has not changed since the base snapshot, unless its ID is that of a text or of a chunk.
+    pub(crate) fn possible_chunks<'n>(&self, texts: impl Iterator<Item = &'n str>) -> Result<Vec<u32>, IndexError> {
+        let mut numbers: Vec<u32> = self.delta.documents().map(|(number, _)| number).collect();
+        for text in texts {
+            let chunks = self.base.with_prefix(&format!("{text}#"))?;
+            let unchanged = |number: &u32| self.delta.get(*number).is_none();
+            numbers.extend(self.base.find(text)?.into_iter().chain(chunks).filter(unchanged));
+        }
+        Ok(numbers)
+    }
+
     /// Returns the number of the passage with this ID.
     pub(crate) fn find(&self, id: &str) -> Result<Option<u32>, IndexError> {
         self.delta.find(id).map_or_else(|| self.base.find(id), Ok)

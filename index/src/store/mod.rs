@@ -107,9 +107,7 @@ impl PassageStore {
         let mut high = self.count;
         while low < high {
             let middle = low + (high - low) / 2;
-            let at = self.order + 4 * middle;
-            // Read byte by byte, as the table need not lie at a multiple of four.
-            let number = self.map[at..at + 4].iter().rev().fold(0, |n, &byte| n << 8 | u32::from(byte));
+            let number = self.ordered(middle);
             match self.fields(number)?[0].cmp(id) {
                 Ordering::Equal => return Ok(Some(number)),
                 Ordering::Less => low = middle + 1,
@@ -117,6 +115,35 @@ impl PassageStore {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the numbers of the passages whose ID begins with `prefix`, in the order of their IDs.
+    pub(crate) fn with_prefix(&self, prefix: &str) -> Result<Vec<u32>, IndexError> {
+        let mut low = 0;
+        let mut high = self.count;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.fields(self.ordered(middle))?[0] < prefix {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let mut numbers = Vec::new();
+        for number in (low..self.count).map(|place| self.ordered(place)) {
+            if !self.fields(number)?[0].starts_with(prefix) {
+                break;
+            }
+            numbers.push(number);
+        }
+        Ok(numbers)
+    }
+
+    /// Returns the number at a place in the order of IDs.
+    fn ordered(&self, place: usize) -> u32 {
+        let at = self.order + 4 * place;
+        // Read byte by byte, as the table need not lie at a multiple of four.
+        self.map[at..at + 4].iter().rev().fold(0, |n, &byte| n << 8 | u32::from(byte))
     }
 
     /// Returns ID, title, text and metadata of a record. Checks all bounds, so that a file opened without verification

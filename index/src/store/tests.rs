@@ -38,6 +38,10 @@ proptest! {
             prop_assert_eq!(found[&document.id], Some(number));
         }
         prop_assert_eq!(store.find(&absent).unwrap().is_some(), rows.contains_key(&absent));
+        for prefix in ["", absent.as_str(), absent.get(..1).unwrap_or("a")] {
+            let expected: Vec<u32> = rows.keys().filter(|id| id.starts_with(prefix)).filter_map(|id| found[id]).collect();
+            prop_assert_eq!(store.with_prefix(prefix).unwrap(), expected);
+        }
         prop_assert!(store.document(u32::try_from(documents.len()).unwrap()).is_err());
     }
 }

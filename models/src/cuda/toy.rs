@@ -7,6 +7,7 @@ use std::path::Path;
 use half::bf16;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
+use crate::architecture::{Architecture, QkNorm};
 use crate::decoder::{DecoderConfig, RopeScaling};
 use crate::weights::{Weights, write_random};
 
@@ -25,19 +26,20 @@ pub(super) fn llama() -> DecoderConfig {
         rope_scaling: RopeScaling::None,
         rms_eps: 1e-5,
         tied_embeddings: true,
-        qkv_bias: false,
-        qk_norm: false,
+        architecture: Architecture::default(),
     }
 }
 
 /// Qwen2: biases, an untied output projection, heads of width 80, and three query heads per key/value head.
 pub(super) fn qwen2() -> DecoderConfig {
-    DecoderConfig { qkv_bias: true, tied_embeddings: false, head_dim: 80, heads: 3, kv_heads: 1, layers: 3, ..llama() }
+    let architecture = Architecture { family: "qwen2", qkv_bias: true, ..Architecture::default() };
+    DecoderConfig { architecture, tied_embeddings: false, head_dim: 80, heads: 3, kv_heads: 1, layers: 3, ..llama() }
 }
 
 /// Qwen3: RMS norm per head.
 pub(super) fn qwen3() -> DecoderConfig {
-    DecoderConfig { qk_norm: true, ..llama() }
+    let architecture = Architecture { family: "qwen3", qk_norm: QkNorm::Head, ..Architecture::default() };
+    DecoderConfig { architecture, ..llama() }
 }
 
 /// Writes a random checkpoint and opens it.

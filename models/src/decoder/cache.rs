@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hint::black_box;
+use std::str::FromStr;
 
 use half::f16;
 
@@ -26,6 +27,27 @@ impl KvKind {
         match self {
             Self::F32 => size_of::<f32>(),
             Self::F16 => size_of::<f16>(),
+        }
+    }
+}
+
+impl fmt::Display for KvKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+        })
+    }
+}
+
+impl FromStr for KvKind {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "f32" => Ok(Self::F32),
+            "f16" => Ok(Self::F16),
+            _ => Err("`f32` or `f16`"),
         }
     }
 }
@@ -193,6 +215,17 @@ mod tests {
     use super::*;
 
     const HEADS: HeadLayout = HeadLayout { query: 4, kv: 2, dim: 16 };
+
+    #[test]
+    fn precisions_are_read_and_written() {
+        for (text, kind) in [("f32", KvKind::F32), ("f16", KvKind::F16)] {
+            assert_eq!(text.parse(), Ok(kind));
+            assert_eq!(kind.to_string(), text);
+        }
+        for text in ["", "F16", "bf16", "q8"] {
+            assert_eq!(text.parse::<KvKind>(), Err("`f32` or `f16`"), "{text}");
+        }
+    }
 
     #[test]
     fn a_block_takes_memory_once_and_reserved_ones_have_theirs() {

@@ -3,8 +3,10 @@
 use std::fmt;
 
 use crate::ModelError;
+use crate::architecture::Architecture;
+use crate::kernel::attention::ScoreRule;
 
-/// Shape of a decoder and the options in which Llama, Qwen2 and Qwen3 differ.
+/// Shape of a decoder and the description of its computation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderConfig {
     /// Number of rows of the embedding matrix, and of values per row of logits.
@@ -31,10 +33,8 @@ pub struct DecoderConfig {
     pub rms_eps: f32,
     /// If `true`, the output projection is the embedding matrix.
     pub tied_embeddings: bool,
-    /// If `true`, the query, key and value projections have a bias (Qwen2).
-    pub qkv_bias: bool,
-    /// If `true`, queries and keys are normalized per head before the rotation (Qwen3).
-    pub qk_norm: bool,
+    /// Computation of the layers, as far as families differ in it.
+    pub architecture: Architecture,
 }
 
 /// Change of the rotary frequencies `base^(-2i/d)`, with the formulas of `modeling_rope_utils.py` in
@@ -74,8 +74,17 @@ pub enum RopeScaling {
         /// Factor on cosine and sine. `None` means `0.1 · ln(factor) + 1`.
         attention_factor: Option<f32>,
     },
-    /// Each frequency divided by its own factor, `head_dim / 2` of them (the tensor `rope_freqs.weight` of a GGUF).
+    /// Each frequency divided by its own factor, half as many as rotated values of a head (the tensor
+    /// `rope_freqs.weight` of a GGUF).
     Factors(Vec<f32>),
+    /// LongRoPE within the context of the original training (Ding et al. 2024): each frequency divided by its own short
+    /// factor.
+    Long {
+        /// Factors, half as many as rotated values of a head.
+        factors: Vec<f32>,
+        /// Factor on cosine and sine.
+        attention_factor: f32,
+    },
 }
 
 /// Upper limit of every size, far beyond real models: a damaged checkpoint must not cause huge allocations or
@@ -97,7 +106,8 @@ impl DecoderConfig {
         if !(self.rope_base.is_finite() && self.rope_base > 1.0) {
             return refuse(format_args!("rope base {} is not a finite number above 1", self.rope_base));
         }
-        self.rope_scaling.check(self.head_dim)
+        self.architecture.check(self.layers, self.head_dim).or_else(|reason| refuse(format_args!("{reason}")))?;
+        self.rope_scaling.check(self.rotary_dim())
     }
 
     fn check_sizes(&self) -> Result<(), ModelError> {
@@ -128,6 +138,17 @@ impl DecoderConfig {
         self.heads / self.kv_heads
     }
 
+    /// Number of values of each head that are rotated.
+    pub fn rotary_dim(&self) -> usize {
+        self.architecture.rotary_dim.unwrap_or(self.head_dim)
+    }
+
+    /// Scale, window and limit of the scores in layer `index`.
+    pub fn score_rule(&self, index: usize) -> ScoreRule {
+        let scale = self.architecture.attention_scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt());
+        ScoreRule { scale, window: self.architecture.layer(index).window, cap: self.architecture.score_cap }
+    }
+
     /// Total width of all query heads.
     pub fn q_width(&self) -> usize {
         self.heads * self.head_dim
@@ -140,13 +161,21 @@ impl DecoderConfig {
 }
 
 impl RopeScaling {
-    fn check(&self, head_dim: usize) -> Result<(), ModelError> {
+    /// Checks the numbers for heads of which `dim` values are rotated.
+    fn check(&self, dim: usize) -> Result<(), ModelError> {
         let positive = |value: f32| value.is_finite() && value > 0.0;
         let (numbers, original_context) = match self {
             Self::None => return Ok(()),
-            Self::Factors(factors) => {
-                if factors.len() != head_dim / 2 {
-                    return refuse(format_args!("{} rope factors, {} are needed", factors.len(), head_dim / 2));
+            Self::Factors(factors) | Self::Long { factors, .. } => {
+                if factors.len() != dim / 2 {
+                    return refuse(format_args!("{} rope factors, {} are needed", factors.len(), dim / 2));
+                }
+                if let Self::Long { attention_factor, .. } = self
+                    && !positive(*attention_factor)
+                {
+                    return refuse(format_args!(
+                        "rope attention_factor {attention_factor} is not a finite number above 0"
+                    ));
                 }
                 return match factors.iter().find(|factor| !positive(**factor)) {
                     Some(factor) => refuse(format_args!("rope factor {factor} is not a finite number above 0")),
@@ -201,8 +230,7 @@ mod tests {
             rope_scaling: RopeScaling::None,
             rms_eps: 0.0,
             tied_embeddings: true,
-            qkv_bias: false,
-            qk_norm: false,
+            architecture: Architecture::default(),
         }
     }
 

@@ -3,29 +3,42 @@
 use super::DecoderConfig;
 use super::fused::FusedProjections;
 use super::tensor::{matrix, vector};
+use crate::architecture::{LayerRotary, QkNorm};
 use crate::kernel::arithmetic::Matrix;
+use crate::kernel::attention::ScoreRule;
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
 /// Attention and feed-forward weights of one layer.
 #[derive(Debug)]
 pub(crate) struct DecoderLayer {
-    /// Norm before attention.
-    pub(crate) attention_norm: Vec<f32>,
+    /// Norms before and after attention. `None` if there is none.
+    pub(crate) attention_norms: BlockNorms,
     /// Query, key and value projections.
     pub(crate) qkv: FusedProjections,
     /// Biases of queries, keys and values, end to end (Qwen2). `None` if there are none.
     pub(crate) bias: Option<Vec<f32>>,
-    /// Per-head norms of queries and keys (Qwen3). `None` if there are none.
-    pub(crate) head_norms: Option<[Vec<f32>; 2]>,
+    /// Norms of queries and keys, of the width of a head or of all heads. `None` if there are none.
+    pub(crate) qk_norms: Option<[Vec<f32>; 2]>,
+    /// Rotation of queries and keys.
+    pub(crate) rotary: LayerRotary,
+    /// Scale, window and limit of the scores.
+    pub(crate) rule: ScoreRule,
     /// Output projection of attention.
     pub(crate) o: Matrix,
-    /// Norm before the feed-forward block.
-    pub(crate) ffn_norm: Vec<f32>,
+    /// Norms before and after the feed-forward block.
+    pub(crate) ffn_norms: BlockNorms,
     /// Gate and up projections.
     pub(crate) gate_up: FusedProjections,
     /// Down projection.
     pub(crate) down: Matrix,
+}
+
+/// Norms on the input and on the output of a block. `None` where there is none.
+#[derive(Debug)]
+pub(crate) struct BlockNorms {
+    pub(crate) before: Option<Vec<f32>>,
+    pub(crate) after: Option<Vec<f32>>,
 }
 
 impl DecoderLayer {
@@ -46,20 +59,28 @@ impl DecoderLayer {
         let bias = |(part, width): &(&str, usize)| {
             vector(weights, &format!("model.layers.{index}.self_attn.{part}_proj.bias"), *width)
         };
-        let head_norm = |part: &str| vector(weights, &name(&format!("self_attn.{part}_norm")), config.head_dim);
+        let architecture = &config.architecture;
+        let norms = architecture.norms.names();
+        let norm = |rest: Option<&str>| {
+            rest.map(|rest| vector(weights, &format!("model.layers.{index}.{rest}"), hidden)).transpose()
+        };
+        let qk_norm = |part: &str, width| vector(weights, &name(&format!("self_attn.{part}_norm")), width);
         Ok(Self {
-            attention_norm: vector(weights, &name("input_layernorm"), hidden)?,
+            attention_norms: BlockNorms { before: norm(norms.attention_in)?, after: norm(norms.attention_out)? },
             qkv: fused(&qkv.map(|(part, out)| (name(&format!("self_attn.{part}_proj")), out)))?,
-            bias: match config.qkv_bias {
+            bias: match architecture.qkv_bias {
                 true => Some(qkv.iter().map(bias).collect::<Result<Vec<_>, _>>()?.concat()),
                 false => None,
             },
-            head_norms: match config.qk_norm {
-                true => Some([head_norm("q")?, head_norm("k")?]),
-                false => None,
+            qk_norms: match architecture.qk_norm {
+                QkNorm::None => None,
+                QkNorm::Head => Some([qk_norm("q", config.head_dim)?, qk_norm("k", config.head_dim)?]),
+                QkNorm::Whole => Some([qk_norm("q", q)?, qk_norm("k", kv)?]),
             },
+            rotary: architecture.layer(index).rotary,
+            rule: config.score_rule(index),
             o: arithmetic.matrix(matrix(weights, &name("self_attn.o_proj"), hidden, q)?),
-            ffn_norm: vector(weights, &name("post_attention_layernorm"), hidden)?,
+            ffn_norms: BlockNorms { before: norm(norms.ffn_in)?, after: norm(norms.ffn_out)? },
             gate_up: fused(&[(name("mlp.gate_proj"), ffn), (name("mlp.up_proj"), ffn)])?,
             down: arithmetic.matrix(matrix(weights, &name("mlp.down_proj"), hidden, ffn)?),
         })

@@ -1,14 +1,17 @@
-//! Decoder for Llama, Qwen2 and Qwen3: tokens and a paged KV cache in, logits out.
+//! Decoder for all families of [`architecture`](crate::architecture): tokens and a paged KV cache in, logits out.
 //!
 //! A step runs all rows of a batch through every layer together. It runs in parallel in the matrix multiplications,
 //! in attention, and in two passes over tokens per layer. Activation memory is reused from step to step.
 
 mod cache;
 mod config;
+#[cfg(test)]
+mod family_test;
 mod fused;
 mod layer;
 mod lora;
 mod parameter_count;
+mod ropes;
 mod rotation;
 mod step;
 mod step_clock;
@@ -24,12 +27,12 @@ pub use step_clock::{StepClock, StepPhase};
 use crate::adapter::LoraAdapter;
 use crate::batch::{AdapterSlot, ForwardBatch, Logits};
 use crate::kernel::attention::{Attention, HeadLayout};
-use crate::kernel::rope::Rope;
 use crate::kernel::{Packed, Team};
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 use layer::DecoderLayer;
 use lora::AdapterSlots;
+pub(crate) use ropes::Ropes;
 use step::StepScratch;
 use tensor::{matrix, vector};
 
@@ -45,7 +48,7 @@ pub struct Decoder {
     /// Output projection. `None` if the embedding matrix serves as output projection.
     head: Option<Packed>,
     slots: AdapterSlots,
-    rope: Rope,
+    ropes: Ropes,
     attention: Attention,
     scratch: StepScratch,
     clock: StepClock,
@@ -71,12 +74,13 @@ impl Decoder {
         let vocab = config.vocab;
         let hidden = config.hidden;
         let heads = HeadLayout { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
-        let layer = |index| {
+        // Repacking takes longer than reading, so all threads take part.
+        let layers = team.map(config.layers, &|index| {
             let layer = DecoderLayer::load(weights, &config, arithmetic, index);
             weights.release();
             layer
-        };
-        let layers = (0..config.layers).map(layer).collect::<Result<_, _>>()?;
+        });
+        let layers = layers.into_iter().collect::<Result<_, _>>()?;
         let decoder = Self {
             embedding: matrix(weights, "model.embed_tokens.weight", vocab, hidden)?,
             layers,
@@ -86,7 +90,7 @@ impl Decoder {
                 false => Some(matrix(weights, "lm_head.weight", vocab, hidden)?),
             },
             slots: AdapterSlots::default(),
-            rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),
+            ropes: Ropes::new(&config),
             attention: Attention::new(heads, team.threads()),
             scratch: StepScratch::default(),
             clock: StepClock::new(),
@@ -136,7 +140,12 @@ impl Decoder {
 
     /// Size of one token in an `f32` cache, over all layers, in bytes. [`KvKind::F16`] needs half of it.
     pub fn kv_bytes_per_token(&self) -> usize {
-        2 * self.config.kv_width() * self.config.layers * KvKind::F32.size()
+        self.kv_bytes_per_token_of(KvKind::F32)
+    }
+
+    /// Size of one token in a cache of precision `kind`, over all layers, in bytes.
+    pub fn kv_bytes_per_token_of(&self, kind: KvKind) -> usize {
+        2 * self.config.kv_width() * self.config.layers * kind.size()
     }
 
     /// Size of the base model's matrices, in bytes.

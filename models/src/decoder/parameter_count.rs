@@ -1,6 +1,7 @@
 //! Number of parameters of a decoder.
 
 use super::DecoderConfig;
+use crate::architecture::QkNorm;
 
 impl DecoderConfig {
     /// Returns the number of parameters: embedding, layers, final norm, and the output projection unless it is tied.
@@ -8,8 +9,13 @@ impl DecoderConfig {
         let product = |a: usize, b: usize| a as u64 * b as u64;
         let matrices =
             product(self.hidden, 2 * self.q_width() + 2 * self.kv_width()) + 3 * product(self.hidden, self.ffn);
-        let biases = if self.qkv_bias { self.q_width() + 2 * self.kv_width() } else { 0 };
-        let norms = 2 * self.hidden + if self.qk_norm { 2 * self.head_dim } else { 0 };
+        let biases = if self.architecture.qkv_bias { self.q_width() + 2 * self.kv_width() } else { 0 };
+        let qk_norms = match self.architecture.qk_norm {
+            QkNorm::None => 0,
+            QkNorm::Head => 2 * self.head_dim,
+            QkNorm::Whole => self.q_width() + self.kv_width(),
+        };
+        let norms = self.architecture.norms.count() * self.hidden + qk_norms;
         let layer = matrices + (biases + norms) as u64;
         let tables = if self.tied_embeddings { 1 } else { 2 };
         tables * product(self.vocab, self.hidden) + self.layers as u64 * layer + self.hidden as u64
@@ -20,12 +26,14 @@ impl DecoderConfig {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::architecture::Architecture;
     use crate::decoder::RopeScaling;
     use crate::weights::{Weights, write_random};
 
     #[test]
     fn it_is_the_size_of_the_file() {
-        for (qkv_bias, qk_norm, tied_embeddings) in [(false, false, true), (true, false, false), (false, true, false)] {
+        let cases = [(false, QkNorm::None, true), (true, QkNorm::None, false), (false, QkNorm::Head, false)];
+        for (qkv_bias, qk_norm, tied_embeddings) in cases {
             let config = DecoderConfig {
                 vocab: 96,
                 hidden: 64,
@@ -39,8 +47,7 @@ mod tests {
                 rope_scaling: RopeScaling::None,
                 rms_eps: 1e-5,
                 tied_embeddings,
-                qkv_bias,
-                qk_norm,
+                architecture: Architecture { qkv_bias, qk_norm, ..Architecture::default() },
             };
             let dir = tempfile::tempdir().unwrap();
             write_random(dir.path(), &config, 1).unwrap();

@@ -14,11 +14,12 @@ use crate::kernel::{Team, add};
 /// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 4;
 
-/// Parameters of the work between projection and attention: bias, norm per head and rotation, after which keys and
+/// Parameters of the work between projection and attention: bias, norm and rotation, after which keys and
 /// values enter the cache.
 pub(super) struct Rotation<'a> {
     pub(super) layer: &'a DecoderLayer,
-    pub(super) rope: &'a Rope,
+    /// Rotary table. `None` if the layer does not rotate.
+    pub(super) rope: Option<&'a Rope>,
     /// Locations of queries, keys and values in the projection output.
     pub(super) columns: [OutputColumns; 3],
     pub(super) heads: HeadLayout,
@@ -63,19 +64,20 @@ impl Rotation<'_> {
             add(v, &bias[q.len() + k.len()..]);
         }
         for (side, heads) in [q, k].into_iter().enumerate() {
-            for head in heads.chunks_exact_mut(self.heads.dim) {
-                if let Some(norms) = &self.layer.head_norms {
-                    normalize_head(head, &norms[side], self.eps);
-                }
-                self.rope.rotate(head, position);
+            if let Some(norms) = &self.layer.qk_norms {
+                let norm = &norms[side];
+                heads.chunks_exact_mut(norm.len()).for_each(|part| normalize(part, norm, self.eps));
+            }
+            if let Some(rope) = self.rope {
+                heads.chunks_exact_mut(self.heads.dim).for_each(|head| rope.rotate(head, position));
             }
         }
     }
 }
 
-/// Applies the RMS norm to one head in place.
-fn normalize_head(head: &mut [f32], weight: &[f32], eps: f32) {
-    let squares: f32 = head.iter().map(|x| x * x).sum();
-    let scale = 1.0 / (squares / head.len() as f32 + eps).sqrt();
-    head.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);
+/// Applies the RMS norm to one head, or to all heads together, in place.
+fn normalize(part: &mut [f32], weight: &[f32], eps: f32) {
+    let squares: f32 = part.iter().map(|x| x * x).sum();
+    let scale = 1.0 / (squares / part.len() as f32 + eps).sqrt();
+    part.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);
 }

@@ -8,10 +8,11 @@ use super::rotation::Rotation;
 use super::step_clock::StepPhase;
 use crate::ModelError;
 use crate::adapter::Site;
+use crate::architecture::Activation;
 use crate::batch::{BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits};
 use crate::kernel::attention::Queries;
 use crate::kernel::lanes::Stored;
-use crate::kernel::{Team, rms_norm, silu_mul};
+use crate::kernel::{Team, gelu_tanh_mul, rms_norm, rms_norm_add, scale, silu_mul, soft_cap};
 
 /// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 4;
@@ -87,7 +88,7 @@ impl Decoder {
                 .map(|position| TokenSlot { position, block: table[position / BLOCK] as usize });
             scratch.places.extend(places);
             // The table must be complete before the threads of the step read it.
-            self.rope.reserve(row.start + row.tokens.len());
+            self.ropes.reserve(row.start + row.tokens.len());
         }
         scratch.groups.plan(batch);
         self.attention.plan(batch);
@@ -101,6 +102,9 @@ impl Decoder {
         for (row, &token) in scratch.stream.chunks_exact_mut(config.hidden).zip(batch.tokens()) {
             self.embedding.row_f32(token as usize, row);
         }
+        if config.architecture.embedding_scale != 1.0 {
+            scale(&mut scratch.stream, config.architecture.embedding_scale);
+        }
         self.clock.lap(StepPhase::Begin);
     }
 
@@ -109,69 +113,92 @@ impl Decoder {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
         let tokens = scratch.places.len();
-        normalize(team, &scratch.stream, &layer.attention_norm, config.rms_eps, &mut scratch.normed);
+        let before = layer.attention_norms.before.as_deref();
+        let input = block_input(team, &scratch.stream, before, config.rms_eps, &mut scratch.normed);
         clock.lap(StepPhase::Norm);
-        layer.qkv.product(team, &scratch.normed, tokens, &mut scratch.qkv);
+        layer.qkv.product(team, input, tokens, &mut scratch.qkv);
         clock.lap(StepPhase::Qkv);
         let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, tokens));
-        scratch.groups.add(team, slots, (index, Site::Qkv), &scratch.normed, &mut scratch.qkv, &|part| columns[part]);
+        scratch.groups.add(team, slots, (index, Site::Qkv), input, &mut scratch.qkv, &|part| columns[part]);
         clock.lap(StepPhase::Adapters);
         match kv.layer_mut(index) {
             // The precision is matched once per layer, so that the inner loops are compiled for one type.
             LayerMut::F32(cache) => self.attend_to_cache(index, batch, cache),
             LayerMut::F16(cache) => self.attend_to_cache(index, batch, cache),
         }
+        self.add_block(index, Site::O);
+    }
+
+    /// Projects the output of a block, of attention or of the feed-forward part, and adds it to the residual stream,
+    /// with the layer's norm and factor if there are any.
+    fn add_block(&mut self, index: usize, site: Site) {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
-        layer.o.matmul_add(team, &scratch.attended, tokens, &mut scratch.stream);
-        clock.lap(StepPhase::Output);
+        let tokens = scratch.places.len();
+        let (matrix, norms, inner, phase) = match site {
+            Site::Down => (&layer.down, &layer.ffn_norms, &mut scratch.activated, StepPhase::Down),
+            _ => (&layer.o, &layer.attention_norms, &mut scratch.attended, StepPhase::Output),
+        };
+        if config.architecture.residual_scale != 1.0 {
+            // The projection and its adapters are linear: a factor on their input is one on their output.
+            scale(inner, config.architecture.residual_scale);
+        }
         let whole = OutputColumns::all(config.hidden);
-        scratch.groups.add(team, slots, (index, Site::O), &scratch.attended, &mut scratch.stream, &|_| whole);
+        let Some(norm) = &norms.after else {
+            matrix.matmul_add(team, inner, tokens, &mut scratch.stream);
+            clock.lap(phase);
+            scratch.groups.add(team, slots, (index, site), inner, &mut scratch.stream, &|_| whole);
+            clock.lap(StepPhase::Adapters);
+            return;
+        };
+        // The input of the block is no longer needed, so that its buffer can hold the output.
+        let output = &mut scratch.normed;
+        matrix.matmul(team, inner, tokens, output);
+        clock.lap(phase);
+        scratch.groups.add(team, slots, (index, site), inner, output, &|_| whole);
         clock.lap(StepPhase::Adapters);
+        add_normalized(team, output, norm, config.rms_eps, &mut scratch.stream);
+        clock.lap(StepPhase::Norm);
     }
 
     /// Stores the new keys and values in the layer's cache and computes attention over the whole cache.
     fn attend_to_cache<S: Stored>(&mut self, index: usize, batch: &ForwardBatch, cache: &mut [S]) {
         let heads = self.heads();
-        let Self { config, team, layers, rope, attention, scratch, clock, .. } = self;
+        let Self { config, team, layers, ropes, attention, scratch, clock, .. } = self;
         let layer = &layers[index];
         let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, scratch.places.len()));
-        let rotation = Rotation { layer, rope, columns, heads, eps: config.rms_eps };
+        let rotation = Rotation { layer, rope: ropes.of(layer.rotary), columns, heads, eps: config.rms_eps };
         rotation.run(team, &scratch.places, &mut scratch.qkv, cache);
         clock.lap(StepPhase::Rotate);
         let queries = Queries { data: &scratch.qkv[columns[0].start..], stride: columns[0].stride };
-        attention.run(team, batch, cache, queries, &mut scratch.attended);
+        attention.run(team, batch, cache, queries, layer.rule, &mut scratch.attended);
         clock.lap(StepPhase::Attention);
     }
 
-    /// Computes the feed-forward block of one layer, `down(silu(gate(x)) · up(x))`, and adds it to the residual
+    /// Computes the feed-forward block of one layer, `down(activation(gate(x)) · up(x))`, and adds it to the residual
     /// stream.
     pub(super) fn feed_forward(&mut self, index: usize) {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
         let tokens = scratch.places.len();
-        normalize(team, &scratch.stream, &layer.ffn_norm, config.rms_eps, &mut scratch.normed);
+        let before = layer.ffn_norms.before.as_deref();
+        let input = block_input(team, &scratch.stream, before, config.rms_eps, &mut scratch.normed);
         clock.lap(StepPhase::Norm);
-        layer.gate_up.product(team, &scratch.normed, tokens, &mut scratch.gate_up);
+        layer.gate_up.product(team, input, tokens, &mut scratch.gate_up);
         clock.lap(StepPhase::GateUp);
         let columns = [0, 1].map(|part| layer.gate_up.columns(part, tokens));
-        scratch
-            .groups
-            .add(team, slots, (index, Site::GateUp), &scratch.normed, &mut scratch.gate_up, &|part| columns[part]);
+        scratch.groups.add(team, slots, (index, Site::GateUp), input, &mut scratch.gate_up, &|part| columns[part]);
         clock.lap(StepPhase::Adapters);
         let gate_up = &scratch.gate_up;
+        let activate = gate(config.architecture.activation);
         team.rows(&mut scratch.activated, config.ffn, GRAIN, &|first, share| {
             for (token, gate) in share.chunks_exact_mut(config.ffn).enumerate() {
                 gate.copy_from_slice(&gate_up[columns[0].row(first + token)]);
-                silu_mul(gate, &gate_up[columns[1].row(first + token)]);
+                activate(gate, &gate_up[columns[1].row(first + token)]);
             }
         });
         clock.lap(StepPhase::Activation);
-        layer.down.matmul_add(team, &scratch.activated, tokens, &mut scratch.stream);
-        clock.lap(StepPhase::Down);
-        let whole = OutputColumns::all(config.hidden);
-        scratch.groups.add(team, slots, (index, Site::Down), &scratch.activated, &mut scratch.stream, &|_| whole);
-        clock.lap(StepPhase::Adapters);
+        self.add_block(index, Site::Down);
     }
 
     /// Computes final norm and vocabulary projection for the requested positions.
@@ -187,15 +214,42 @@ impl Decoder {
         for (token, to) in wanted.zip(scratch.normed.chunks_exact_mut(config.hidden)) {
             rms_norm(&scratch.stream[token * config.hidden..][..config.hidden], &self.norm, config.rms_eps, to);
         }
+        let last = &mut scratch.normed[..rows * config.hidden];
+        if config.architecture.logit_scale != 1.0 {
+            scale(last, config.architecture.logit_scale);
+        }
         // A tied model stores one matrix, which was packed for lookups and multiplications alike.
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        arithmetic.project(team, &scratch.normed[..rows * config.hidden], rows, head, logits.as_mut_slice());
+        arithmetic.project(team, last, rows, head, logits.as_mut_slice());
+        if let Some(cap) = config.architecture.logit_cap {
+            soft_cap(logits.as_mut_slice(), cap);
+        }
         clock.lap(StepPhase::Head);
     }
 }
 
-/// Applies the RMS norm to every row.
-fn normalize(team: &Team, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let width = weight.len();
-    team.rows(out, width, GRAIN, &|first, share| rms_norm(&x[first * width..][..share.len()], weight, eps, share));
+/// Returns the input of a block: the residual stream, normalized into `normed` if there is a norm.
+fn block_input<'a>(team: &Team, stream: &'a [f32], norm: Option<&[f32]>, eps: f32, normed: &'a mut [f32]) -> &'a [f32] {
+    let Some(norm) = norm else { return stream };
+    let width = norm.len();
+    team.rows(normed, width, GRAIN, &|first, share| {
+        rms_norm(&stream[first * width..][..share.len()], norm, eps, share)
+    });
+    normed
+}
+
+/// Adds the RMS norm of every row of `x` to `stream`.
+fn add_normalized(team: &Team, x: &[f32], norm: &[f32], eps: f32, stream: &mut [f32]) {
+    let width = norm.len();
+    team.rows(stream, width, GRAIN, &|first, share| {
+        rms_norm_add(&x[first * width..][..share.len()], norm, eps, share);
+    });
+}
+
+/// Gated activation of a feed-forward block: gate and up projections in, their combination in the gate's place.
+fn gate(activation: Activation) -> fn(&mut [f32], &[f32]) {
+    match activation {
+        Activation::Silu => silu_mul,
+        Activation::GeluTanh => gelu_tanh_mul,
+    }
 }

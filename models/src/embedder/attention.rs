@@ -1,18 +1,28 @@
 //! Full attention inside each sequence of a ragged batch.
 
-use crate::kernel::Team;
+use super::relative_bias::RelativeBias;
 use crate::kernel::panel::{PANEL, panel_product};
 use crate::kernel::softmax;
 use crate::kernel::team::Base;
+use crate::kernel::{Team, add};
 
 /// Number of queries whose scores, softmax and values are computed together: one tile of the matrix multiplication,
 /// whose scores stay in cache.
 const QUERIES: usize = 24;
 
-/// Computes `out = softmax(Q Kᵀ / √head) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head), with
-/// queries, keys and values side by side, and `out` has shape (pieces, heads · head); `head` is a multiple of
-/// [`PANEL`].
-pub(super) fn attend(team: &Team, heads: usize, head: usize, sequences: &[Vec<u32>], qkv: &[f32], out: &mut [f32]) {
+/// Shape of the attention.
+pub(super) struct AttentionShape<'a> {
+    pub(super) heads: usize,
+    /// Numbers per head, a multiple of [`PANEL`].
+    pub(super) head: usize,
+    /// Biases of the scores by relative position. `None` adds nothing.
+    pub(super) bias: Option<&'a RelativeBias>,
+}
+
+/// Computes `out = softmax(Q Kᵀ / √head + bias) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head), with
+/// queries, keys and values side by side, and `out` has shape (pieces, heads · head).
+pub(super) fn attend(team: &Team, shape: &AttentionShape<'_>, sequences: &[Vec<u32>], qkv: &[f32], out: &mut [f32]) {
+    let AttentionShape { heads, head, bias } = *shape;
     let width = heads * head;
     assert!(head.is_multiple_of(PANEL) && qkv.len() == 3 * out.len(), "attention shapes");
     // Sequences have no padding between them, so that each one's first row is the sum of the lengths before it.
@@ -31,7 +41,9 @@ pub(super) fn attend(team: &Team, heads: usize, head: usize, sequences: &[Vec<u3
         let at = item % heads * head;
         let rows = starts[sequence]..starts[sequence] + sequences[sequence].len();
         assert!(rows.end * width <= len, "attention rows");
-        let one = AttentionHead { qkv: &qkv[rows.start * 3 * width..rows.end * 3 * width], width, at, head };
+        let qkv = &qkv[rows.start * 3 * width..rows.end * 3 * width];
+        let bias = bias.map(|bias| (bias, item % heads));
+        let one = AttentionHead { qkv, width, at, head, bias };
         one.attend(|row, values| {
             // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
             let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
@@ -48,6 +60,8 @@ struct AttentionHead<'a> {
     /// Column where the head begins in each of the three parts of a row.
     at: usize,
     head: usize,
+    /// Biases of the scores, and the place of the head among all.
+    bias: Option<(&'a RelativeBias, usize)>,
 }
 
 impl AttentionHead<'_> {
@@ -68,7 +82,10 @@ impl AttentionHead<'_> {
                 panel_product(queries, 3 * self.width, keys, sums);
                 spread(sums, &mut scores, panels * PANEL, panel * PANEL);
             }
-            for scores in scores.chunks_exact_mut(panels * PANEL).take(rows) {
+            for (row, scores) in scores.chunks_exact_mut(panels * PANEL).take(rows).enumerate() {
+                if let Some((bias, head)) = self.bias {
+                    add(&mut scores[..count], bias.row(head, first + row, count));
+                }
                 // Beyond `count` the scores of padded keys are zero and must stay out of the sum.
                 softmax(&mut scores[..count]);
             }

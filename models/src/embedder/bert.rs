@@ -1,9 +1,11 @@
-//! BERT encoder (Devlin et al. 2018) over a ragged batch: sequences follow one another without padding.
+//! Encoder of the BERT kind over a ragged batch: sequences follow one another without padding.
 
 use safetensors::SafeTensors;
 
-use super::attention::attend;
+use super::attention::{AttentionShape, attend};
 use super::config::Config;
+use super::family::EncoderFamily;
+use super::relative_bias::RelativeBias;
 use crate::ModelError;
 use crate::kernel::{Packed, Team, add, add_bias, gelu, layer_norm, matmul_add, matmul_map};
 use crate::weights::{Map, decode};
@@ -15,8 +17,10 @@ const ROW_GRAIN: usize = 16;
 pub(super) struct Bert {
     config: Config,
     words: Vec<f32>,
-    /// Position embeddings plus the embedding of token type 0, which all pieces share.
+    /// Position embeddings from the first piece on, plus the embedding of segment 0, which all pieces share.
     positions: Vec<f32>,
+    /// Relative positions. `None` if the family has none.
+    bias: Option<RelativeBias>,
     norm: Norm,
     layers: Vec<EncoderLayer>,
 }
@@ -68,19 +72,24 @@ impl EncoderBuffers {
 impl Bert {
     pub(super) fn load(config: &Config, file: &Map) -> Result<Self, ModelError> {
         let tensors = SafeTensors::deserialize(file.bytes()).map_err(|error| file.corrupt(error.to_string()))?;
-        let source = Tensors { tensors, eps: config.norm_eps };
+        let source = Tensors { tensors, family: config.family, eps: config.norm_eps };
         let hidden = config.hidden;
         let embeddings = "embeddings";
         let words = source.floats(&format!("{embeddings}.word_embeddings.weight"), &[config.vocab, hidden])?;
-        let types = source.floats(&format!("{embeddings}.token_type_embeddings.weight"), &[config.types, hidden])?;
         let mut positions =
             source.floats(&format!("{embeddings}.position_embeddings.weight"), &[config.positions, hidden])?;
-        // Sentence encoders see one segment only, so that its type embedding is a constant of each position.
-        add_bias(&mut positions, &types[..hidden]);
+        positions.drain(..config.first_position * hidden);
+        if config.family.has_types() {
+            let types =
+                source.floats(&format!("{embeddings}.token_type_embeddings.weight"), &[config.types, hidden])?;
+            // Sentence encoders see one segment only, so that its type embedding is a constant of each position.
+            add_bias(&mut positions, &types[..hidden]);
+        }
         Ok(Self {
             config: config.clone(),
             words,
             positions,
+            bias: source.relative_bias(config)?,
             norm: source.norm(&format!("{embeddings}.LayerNorm"), hidden)?,
             layers: (0..config.layers).map(|index| source.layer(index, config)).collect::<Result<_, _>>()?,
         })
@@ -97,7 +106,7 @@ impl Bert {
         buffers.inner.resize(pieces * self.config.ffn, 0.0);
         self.look_up(team, sequences, &mut buffers.hidden);
         for layer in &self.layers {
-            layer.forward(team, &self.config, sequences, buffers);
+            layer.forward(team, self, sequences, buffers);
         }
     }
 
@@ -113,12 +122,14 @@ impl Bert {
 }
 
 impl EncoderLayer {
-    fn forward(&self, team: &Team, config: &Config, sequences: &[Vec<u32>], buffers: &mut EncoderBuffers) {
+    fn forward(&self, team: &Team, encoder: &Bert, sequences: &[Vec<u32>], buffers: &mut EncoderBuffers) {
+        let config = &encoder.config;
         let EncoderBuffers { hidden, qkv, attended, inner } = buffers;
         let rows = hidden.len() / config.hidden;
         let biased = |bias: &[f32], first: usize, piece: &mut [f32]| add(piece, &bias[first..first + piece.len()]);
         matmul_map(team, hidden, rows, &self.qkv.weight, qkv, &|first, piece| biased(&self.qkv.bias, first, piece));
-        attend(team, config.heads, config.head(), sequences, qkv, attended);
+        let shape = AttentionShape { heads: config.heads, head: config.head(), bias: encoder.bias.as_ref() };
+        attend(team, &shape, sequences, qkv, attended);
         matmul_add(team, attended, rows, &self.attended.weight, hidden);
         self.attended_norm.apply(team, Some(&self.attended.bias), hidden);
         matmul_map(team, hidden, rows, &self.up.weight, inner, &|first, piece| {
@@ -147,23 +158,31 @@ impl Norm {
 /// Tensors of a file, read by name and expected shape.
 struct Tensors<'a> {
     tensors: SafeTensors<'a>,
+    family: EncoderFamily,
     eps: f32,
 }
 
 impl Tensors<'_> {
     fn layer(&self, index: usize, config: &Config) -> Result<EncoderLayer, ModelError> {
-        let name = |part: &str| format!("encoder.layer.{index}.{part}");
+        let names = self.family.layer(index);
         let hidden = config.hidden;
         let ffn = config.ffn;
-        let projections = ["query", "key", "value"].map(|part| name(&format!("attention.self.{part}")));
         Ok(EncoderLayer {
-            qkv: self.linear(&projections, hidden, hidden)?,
-            attended: self.linear(&[name("attention.output.dense")], hidden, hidden)?,
-            attended_norm: self.norm(&name("attention.output.LayerNorm"), hidden)?,
-            up: self.linear(&[name("intermediate.dense")], ffn, hidden)?,
-            down: self.linear(&[name("output.dense")], hidden, ffn)?,
-            norm: self.norm(&name("output.LayerNorm"), hidden)?,
+            qkv: self.linear(&names.projections, hidden, hidden)?,
+            attended: self.linear(&[names.attended], hidden, hidden)?,
+            attended_norm: self.norm(&names.attended_norm, hidden)?,
+            up: self.linear(&[names.up], ffn, hidden)?,
+            down: self.linear(&[names.down], hidden, ffn)?,
+            norm: self.norm(&names.norm, hidden)?,
         })
+    }
+
+    fn relative_bias(&self, config: &Config) -> Result<Option<RelativeBias>, ModelError> {
+        if config.family != EncoderFamily::Mpnet {
+            return Ok(None);
+        }
+        let table = self.floats("encoder.relative_attention_bias.weight", &[config.buckets, config.heads])?;
+        Ok(Some(RelativeBias::new(&table, config.buckets, config.heads, config.max_pieces)))
     }
 
     /// Loads linear maps of shape (out, in) each and stacks them.
@@ -184,8 +203,9 @@ impl Tensors<'_> {
 
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let fail = |reason: String| ModelError::Tensor { name: name.to_owned(), reason };
-        // Checkpoints saved with a task head store the encoder under `bert.`.
-        let tensor = self.tensors.tensor(name).or_else(|_| self.tensors.tensor(&format!("bert.{name}")));
+        // Checkpoints saved with a task head store the encoder under its name.
+        let prefixed = || self.tensors.tensor(&format!("{}.{name}", self.family.name()));
+        let tensor = self.tensors.tensor(name).or_else(|_| prefixed());
         let tensor = tensor.map_err(|error| fail(error.to_string()))?;
         if tensor.shape() != shape {
             return Err(fail(format!("shape {:?}, expected {shape:?}", tensor.shape())));

@@ -1,11 +1,12 @@
-//! Settings from `config.json` and the pooling configuration of a sentence-transformers directory.
+//! Settings from `config.json` and the other files of a sentence-transformers directory.
 
 use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
 
+use super::family::EncoderFamily;
+use super::pooling::Pooling;
 use super::read;
 use crate::ModelError;
 use crate::kernel::panel::PANEL;
@@ -16,54 +17,97 @@ const LARGEST: usize = 1 << 26;
 /// Two special pieces mark the ends of a text, and at least one piece must fit between them.
 const FEWEST_PIECES: usize = 3;
 
-/// Default length limit: the one that sentence-transformers uses for all-MiniLM-L6-v2.
+/// Length limit of a directory that states none: the one that sentence-transformers uses for all-MiniLM-L6-v2.
 const DEFAULT_PIECES: usize = 256;
 
 /// Name of the file in which sentence-transformers stores the length limit.
 pub(super) const LENGTH: &str = "sentence_bert_config.json";
 
-/// Shape of the encoder.
+/// Name of the tokenizer's settings, which hold the length limit since sentence-transformers 6.
+const TOKENIZER: &str = "tokenizer_config.json";
+
+/// Shape of the encoder, and what is done with its output.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
+    pub(super) family: EncoderFamily,
     pub(super) hidden: usize,
     pub(super) layers: usize,
     pub(super) heads: usize,
     pub(super) ffn: usize,
     pub(super) vocab: usize,
+    /// Number of rows of the position table.
     pub(super) positions: usize,
+    /// Row of the first piece in the position table.
+    pub(super) first_position: usize,
+    /// Number of segments. 0 if pieces have no embedding of their segment.
     pub(super) types: usize,
+    /// Number of buckets of relative positions, in the family that has them.
+    pub(super) buckets: usize,
     pub(super) norm_eps: f32,
     pub(super) max_pieces: usize,
     /// If `true`, texts are lower-cased before they are split.
     pub(super) lower_case: bool,
+    pub(super) pooling: Pooling,
+    /// If `true`, vectors are scaled to length 1.
+    pub(super) normalize: bool,
 }
 
+/// `config.json`. DistilBERT has names of its own for some settings.
 #[derive(Deserialize)]
-struct BertFile {
+struct EncoderFile {
     model_type: String,
+    #[serde(alias = "activation")]
     hidden_act: String,
+    #[serde(alias = "dim")]
     hidden_size: usize,
+    #[serde(alias = "n_layers")]
     num_hidden_layers: usize,
+    #[serde(alias = "n_heads")]
     num_attention_heads: usize,
+    #[serde(alias = "hidden_dim")]
     intermediate_size: usize,
     vocab_size: usize,
     max_position_embeddings: usize,
+    #[serde(default)]
     type_vocab_size: usize,
+    #[serde(default = "default_eps")]
     layer_norm_eps: f32,
     position_embedding_type: Option<String>,
+    pad_token_id: Option<i64>,
+    #[serde(default = "default_buckets")]
+    relative_attention_num_buckets: usize,
 }
 
-impl BertFile {
+/// Epsilon of DistilBERT, which its configuration does not state.
+fn default_eps() -> f32 {
+    1e-12
+}
+
+/// Number of buckets in MPNet.
+fn default_buckets() -> usize {
+    32
+}
+
+impl EncoderFile {
+    /// Row of the padding in the position table of a family that has one.
+    fn padding(&self) -> usize {
+        usize::try_from(self.pad_token_id.unwrap_or(1)).unwrap_or(usize::MAX)
+    }
+
     /// Checks that every size lies between its minimum and [`LARGEST`].
-    fn check_sizes(&self, path: &Path) -> Result<(), ModelError> {
+    fn check_sizes(&self, family: EncoderFamily, path: &Path) -> Result<(), ModelError> {
+        let padding = if family.pads_positions() { self.padding() } else { 0 };
+        let buckets = if family == EncoderFamily::Mpnet { self.relative_attention_num_buckets } else { 4 };
         for (field, least, size) in [
+            ("pad_token_id", 0, padding),
+            ("relative_attention_num_buckets", 4, buckets),
             ("hidden_size", 1, self.hidden_size),
             ("num_hidden_layers", 0, self.num_hidden_layers),
             ("num_attention_heads", 1, self.num_attention_heads),
             ("intermediate_size", 1, self.intermediate_size),
             ("vocab_size", 1, self.vocab_size),
-            ("max_position_embeddings", FEWEST_PIECES, self.max_position_embeddings),
-            ("type_vocab_size", 1, self.type_vocab_size),
+            ("max_position_embeddings", FEWEST_PIECES + first_position(family, padding), self.max_position_embeddings),
+            ("type_vocab_size", usize::from(family.has_types()), self.type_vocab_size),
         ] {
             if !(least..=LARGEST).contains(&size) {
                 let reason = format!("{field} is {size}, not from {least} to {LARGEST}");
@@ -74,11 +118,10 @@ impl BertFile {
     }
 }
 
-#[derive(Deserialize)]
-struct PoolingFile {
-    pooling_mode_mean_tokens: bool,
-    #[serde(flatten)]
-    others: Map<String, Value>,
+/// Returns the row of the first piece in the position table.
+fn first_position(family: EncoderFamily, padding: usize) -> usize {
+    // Pieces are counted from the row after that of the padding (`create_position_ids_from_input_ids`).
+    if family.pads_positions() { padding.min(LARGEST) + 1 } else { 0 }
 }
 
 #[derive(Deserialize)]
@@ -90,18 +133,24 @@ struct ModuleEntry {
 
 #[derive(Deserialize)]
 struct LengthFile {
-    max_seq_length: usize,
+    max_seq_length: Option<usize>,
     do_lower_case: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct TokenizerFile {
+    /// Maximum number of pieces, or a very large number for none.
+    model_max_length: Option<f64>,
 }
 
 impl Config {
     pub(super) fn open(dir: &Path) -> Result<Self, ModelError> {
         let path = dir.join("config.json");
-        let file: BertFile = parse(&path)?;
+        let file: EncoderFile = parse(&path)?;
         let unsupported = |what: String| ModelError::Unsupported { path: path.clone(), what };
-        if file.model_type != "bert" {
-            return Err(unsupported(format!("model_type {:?}: expected bert", file.model_type)));
-        }
+        let Some(family) = EncoderFamily::of(&file.model_type) else {
+            return Err(unsupported(format!("model_type {:?}: expected {}", file.model_type, EncoderFamily::KNOWN)));
+        };
         if file.hidden_act != "gelu" {
             return Err(unsupported(format!("hidden_act {:?}", file.hidden_act)));
         }
@@ -109,33 +158,33 @@ impl Config {
         if let Some(other) = file.position_embedding_type.as_deref().filter(|kind| *kind != "absolute") {
             return Err(unsupported(format!("position_embedding_type {other:?}")));
         }
-        file.check_sizes(&path)?;
+        file.check_sizes(family, &path)?;
         let heads = file.num_attention_heads;
         // The attention kernel works on whole panels of a head's dimensions.
         if !heads.checked_mul(PANEL).is_some_and(|panels| file.hidden_size.is_multiple_of(panels)) {
             let size = file.hidden_size;
             return Err(unsupported(format!("{heads} heads for hidden_size {size}: width not a multiple of {PANEL}")));
         }
-        check_modules(dir)?;
-        check_pooling(dir)?;
-        let length = dir.join(LENGTH);
-        let length = if length.exists() {
-            parse(&length)?
-        } else {
-            LengthFile { max_seq_length: DEFAULT_PIECES, do_lower_case: None }
-        };
+        let length: Option<LengthFile> = parse_present(&dir.join(LENGTH))?;
+        let first_position = first_position(family, file.padding());
+        // A stated length beyond the position table would read past its end.
+        let most = file.max_position_embeddings - first_position;
         Ok(Self {
+            family,
             hidden: file.hidden_size,
             layers: file.num_hidden_layers,
             heads,
             ffn: file.intermediate_size,
             vocab: file.vocab_size,
             positions: file.max_position_embeddings,
-            types: file.type_vocab_size,
+            first_position,
+            types: if family.has_types() { file.type_vocab_size } else { 0 },
+            buckets: file.relative_attention_num_buckets,
             norm_eps: file.layer_norm_eps,
-            // A stated length beyond the position table would read past its end.
-            max_pieces: length.max_seq_length.clamp(FEWEST_PIECES, file.max_position_embeddings),
-            lower_case: length.do_lower_case == Some(true),
+            max_pieces: max_pieces(dir, length.as_ref(), most)?.clamp(FEWEST_PIECES, most),
+            lower_case: length.is_some_and(|length| length.do_lower_case == Some(true)),
+            pooling: Pooling::read(dir)?,
+            normalize: normalizes(dir)?,
         })
     }
 
@@ -144,40 +193,47 @@ impl Config {
     }
 }
 
-/// Checks that the modules after the encoder are the supported ones: pooling and normalization.
-fn check_modules(dir: &Path) -> Result<(), ModelError> {
+/// Returns the length limit of a directory whose positions allow `most` pieces.
+fn max_pieces(dir: &Path, length: Option<&LengthFile>, most: usize) -> Result<usize, ModelError> {
+    if let Some(stated) = length.and_then(|length| length.max_seq_length) {
+        return Ok(stated);
+    }
+    let tokenizer: Option<TokenizerFile> = parse_present(&dir.join(TOKENIZER))?;
+    let stated = tokenizer.as_ref().and_then(|tokenizer| tokenizer.model_max_length);
+    Ok(match stated {
+        // Saturates, as tokenizers without a limit state 10³⁰.
+        Some(pieces) => pieces as usize,
+        None if length.is_some() || tokenizer.is_some() => most,
+        None => DEFAULT_PIECES,
+    })
+}
+
+/// Checks that the modules after the encoder are the supported ones, pooling and normalization, and returns `true` if
+/// there is a normalization. Without `modules.json`, a directory with a pooling is taken for an incomplete copy that
+/// normalizes, and another one for a plain checkpoint, to which sentence-transformers adds the mean alone.
+fn normalizes(dir: &Path) -> Result<bool, ModelError> {
     let path = dir.join("modules.json");
     if !path.exists() {
-        return Ok(());
+        return Ok(dir.join("1_Pooling").exists());
     }
     let modules: Vec<ModuleEntry> = parse(&path)?;
+    let normalizes = modules.iter().any(|module| module.class.rsplit('.').next() == Some("Normalize"));
     let known = |class: &str| matches!(class.rsplit('.').next(), Some("Transformer" | "Pooling" | "Normalize"));
     match modules.into_iter().find(|module| !known(&module.class)) {
         Some(module) => {
             let what = format!("module {:?}: expected Transformer, Pooling or Normalize", module.class);
             Err(ModelError::Unsupported { path, what })
         }
-        None => Ok(()),
+        None => Ok(normalizes),
     }
 }
 
-fn check_pooling(dir: &Path) -> Result<(), ModelError> {
-    let path = dir.join("1_Pooling").join("config.json");
-    if !path.exists() {
-        return Ok(());
-    }
-    let file: PoolingFile = parse(&path)?;
-    let other =
-        file.others.iter().find(|(key, value)| key.starts_with("pooling_mode_") && **value != Value::Bool(false));
-    let what = match other {
-        Some((key, _)) => format!("pooling {key}: expected pooling_mode_mean_tokens alone"),
-        None if !file.pooling_mode_mean_tokens => "pooling: expected pooling_mode_mean_tokens".to_owned(),
-        None => return Ok(()),
-    };
-    Err(ModelError::Unsupported { path, what })
+/// Parses a file. `None` if it does not exist.
+pub(super) fn parse_present<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ModelError> {
+    if path.exists() { parse(path).map(Some) } else { Ok(None) }
 }
 
-fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+pub(super) fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
     serde_json::from_slice(&read(path)?)
         .map_err(|error| ModelError::Corrupt { path: path.to_owned(), reason: error.to_string() })
 }

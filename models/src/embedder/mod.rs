@@ -1,8 +1,16 @@
-//! Sentence embeddings: a BERT encoder in the layout of sentence-transformers, such as all-MiniLM-L6-v2.
+//! Sentence embeddings: an encoder of the BERT kind in the layout of sentence-transformers, such as all-MiniLM-L6-v2.
+//!
+//! `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet · `bert`: the encoder · `pooling`: one vector per text
 
 mod attention;
 mod bert;
 mod config;
+mod family;
+mod pooling;
+mod prompts;
+mod relative_bias;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::fs;
@@ -18,18 +26,22 @@ use crate::tokenizer;
 use crate::weights::Map;
 use bert::{Bert, EncoderBuffers};
 use config::Config;
+use pooling::Pooling;
+
+pub use prompts::EncoderPrompts;
 
 /// Maximum number of word pieces per pass: enough to amortize reading the weights, and few enough to keep the
 /// activations in the last-level cache.
 const PASS_PIECES: usize = 1024;
 
-/// Maps texts to unit vectors whose dot product is their similarity.
+/// Maps texts to vectors whose cosine is their similarity.
 ///
 /// Shareable between threads: concurrent calls alternate pass by pass. The embedding of a text does not depend on
 /// the other texts of the call.
 pub struct Embedder {
     id: String,
     config: Config,
+    prompts: EncoderPrompts,
     pipeline: Pipeline,
     bert: Bert,
     team: Arc<Team>,
@@ -41,12 +53,14 @@ pub struct Embedder {
 
 impl Embedder {
     /// Opens a directory with `config.json`, `tokenizer.json`, `model.safetensors` and, optionally, `modules.json`,
-    /// `1_Pooling/config.json` and `sentence_bert_config.json`.
+    /// `1_Pooling/config.json`, `sentence_bert_config.json`, `tokenizer_config.json` and
+    /// `config_sentence_transformers.json`.
     ///
     /// # Errors
-    /// When a file is missing or damaged, when the model is not a BERT with exact GELU, mean pooling and absolute
-    /// positions, when the model expects lower-cased text from a tokenizer that keeps capitals, or when a module
-    /// other than normalization follows the pooling.
+    /// When a file is missing or damaged, when the model is of another family than these or has another activation than
+    /// exact GELU, when it has another pooling than the mean, the first or last piece, or the maximum, when it expects
+    /// lower-cased text from a tokenizer that keeps capitals, or when a module other than normalization follows the
+    /// pooling.
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
         let config = Config::open(dir)?;
         let pipeline = open_pipeline(&dir.join("tokenizer.json"))?;
@@ -63,15 +77,25 @@ impl Embedder {
         hash.update(weights.bytes());
         // The length limit lives in another file, or in none, but changes the vectors.
         hash.update((config.max_pieces as u64).to_le_bytes());
+        // The mean adds nothing, so that indexes of before keep their embedder.
+        if config.pooling != Pooling::Mean {
+            hash.update(format!("{:?}", config.pooling));
+        }
         let hash: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let id = format!("bert-{}x{}-{hash}", config.layers, config.hidden);
-        Ok(Self { id, config, pipeline, bert, team, next: Mutex::default(), buffers: Mutex::default() })
+        let id = format!("{}-{}x{}-{hash}", config.family.name(), config.layers, config.hidden);
+        let prompts = EncoderPrompts::read(dir)?;
+        Ok(Self { id, config, prompts, pipeline, bert, team, next: Mutex::default(), buffers: Mutex::default() })
     }
 
-    /// Identifies the model by its shape and 64 bits of a hash over its files and length limit. Equal IDs imply
-    /// equal vectors.
+    /// Identifies the model by its shape and 64 bits of a hash over its files, pooling and length limit. Equal IDs imply
+    /// vectors of equal direction.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Texts that the model expects before queries and documents. [`embed`](Self::embed) does not add them.
+    pub fn prompts(&self) -> &EncoderPrompts {
+        &self.prompts
     }
 
     /// Number of values per embedding.
@@ -79,8 +103,8 @@ impl Embedder {
         self.config.hidden
     }
 
-    /// Embeds each text as a unit vector: the mean of the last layer over the text's first
-    /// [`max_pieces`](Self::max_pieces) word pieces.
+    /// Embeds each text: pools the last layer over the text's first [`max_pieces`](Self::max_pieces) word pieces. Vectors
+    /// have length 1 if the model normalizes them.
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`] when a text cannot be split into word pieces.
@@ -93,10 +117,29 @@ impl Embedder {
             // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it.
             let mut buffers = self.turn();
             self.bert.forward(&self.team, pass, &mut buffers);
-            pool(buffers.hidden(), self.config.hidden, pass, &mut embeddings);
+            let mut rows = buffers.hidden();
+            for sequence in pass {
+                let (own, later) = rows.split_at(sequence.len() * self.config.hidden);
+                embeddings.push(self.pooled(own));
+                rows = later;
+            }
             rest = later;
         }
         Ok(embeddings)
+    }
+
+    /// Computes the vector of a text from the rows of its pieces.
+    fn pooled(&self, rows: &[f32]) -> Vec<f32> {
+        let Config { hidden, pooling, normalize, .. } = self.config;
+        let mut vector = pooling.pool(rows, hidden);
+        if normalize {
+            // Normalizing cancels the division of the mean. The lower bound is that of torch's `normalize`.
+            let norm = dot(&vector, &vector).sqrt().max(1e-12);
+            scale(&mut vector, 1.0 / norm);
+        } else {
+            pooling.divide(&mut vector, rows.len() / hidden);
+        }
+        vector
     }
 
     /// Number of word pieces in `text`, without the two end markers and without the length limit. 0 if the text
@@ -184,19 +227,6 @@ fn pass_len(sequences: &[Vec<u32>]) -> usize {
     });
     // A sequence longer than the limit gets a pass of its own.
     fits.count().max(1)
-}
-
-/// Appends the normalized mean of each sequence's rows.
-fn pool(hidden: &[f32], width: usize, sequences: &[Vec<u32>], embeddings: &mut Vec<Vec<f32>>) {
-    let mut rows = hidden.chunks_exact(width);
-    for sequence in sequences {
-        let mut mean = vec![0.0; width];
-        rows.by_ref().take(sequence.len()).for_each(|row| crate::kernel::add(&mut mean, row));
-        // Normalizing cancels the division of the mean. The lower bound is that of torch's `normalize`.
-        let norm = dot(&mean, &mean).sqrt().max(1e-12);
-        scale(&mut mean, 1.0 / norm);
-        embeddings.push(mean);
-    }
 }
 
 fn open_pipeline(path: &Path) -> Result<Pipeline, ModelError> {

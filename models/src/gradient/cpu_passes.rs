@@ -11,10 +11,9 @@ use super::parameter::Table;
 use super::projection::ActivationRows;
 use super::tape::{PassScratch, Tape};
 use super::{Compute, Likeliest, Objective, Pack, PackSegment, Score, Tune};
-use crate::decoder::DecoderConfig;
+use crate::decoder::{DecoderConfig, Ropes};
 use crate::kernel::Team;
 use crate::kernel::attention::HeadLayout;
-use crate::kernel::rope::Rope;
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
@@ -23,7 +22,7 @@ pub(super) struct CpuPasses {
     pub(super) config: DecoderConfig,
     team: Arc<Team>,
     pub(super) network: Network,
-    rope: Rope,
+    ropes: Ropes,
     /// Number of trained values.
     pub(super) values: usize,
     pub(super) tape: Tape,
@@ -46,7 +45,7 @@ impl CpuPasses {
         // The initial values of an adapter are not in the checkpoint, so that its matrices are packed here first.
         network.repack(&team, &table.values);
         let passes = Self {
-            rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),
+            ropes: Ropes::new(&config),
             network,
             values: table.values.len(),
             tape: Tape::default(),
@@ -66,7 +65,7 @@ impl CpuPasses {
     fn plan(&mut self, pack: &Pack) -> AttentionPlan {
         self.positions.clear();
         self.positions.extend(pack.segments().iter().flat_map(|segment| segment.start..segment.end()));
-        self.rope.reserve(pack.segments().iter().map(PackSegment::end).max().unwrap_or(0));
+        self.ropes.reserve(pack.segments().iter().map(PackSegment::end).max().unwrap_or(0));
         AttentionPlan::new(pack, self.heads())
     }
 }
@@ -79,36 +78,36 @@ impl Compute for CpuPasses {
     fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
         let plan = self.plan(pack);
         self.resize_for_scoring(pack)?;
-        let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
+        let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = LayerPass { config, rope, plan: &plan, positions, rows };
+        let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
         Ok(network.score(&pass, pack, &mut tape.kept[0], scratch))
     }
 
     fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError> {
         let plan = self.plan(pack);
         self.resize_for_scoring(pack)?;
-        let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
+        let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = LayerPass { config, rope, plan: &plan, positions, rows };
+        let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
         Ok(network.likeliest(&pass, pack, count, &mut tape.kept[0], scratch))
     }
 
     fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError> {
         let plan = self.plan(pack);
         self.resize_for_scoring(pack)?;
-        let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
+        let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = LayerPass { config, rope, plan: &plan, positions, rows };
+        let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
         Ok(network.states(&pass, pack, &mut tape.kept[0], scratch))
     }
 
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {
         let plan = self.plan(pack);
         let whole = self.resize_for_learning(pack, &plan)?;
-        let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
+        let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: true };
-        let pass = LayerPass { config, rope, plan: &plan, positions, rows };
+        let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
         network.learn(&pass, pack, (tape, whole), scratch, objective, gradients);
         Ok(())
     }

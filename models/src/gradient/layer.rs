@@ -6,11 +6,12 @@ use super::norm::Vector;
 use super::projection::{ActivationRows, GradientBuffers, Output, Projection};
 use super::rotation::{HeadRotation, bias};
 use super::tape::{LayerActivations, PassScratch};
-use crate::decoder::DecoderConfig;
-use crate::kernel::derivative::silu_mul_back;
-use crate::kernel::rope::Rope;
-use crate::kernel::silu_mul;
+use crate::architecture::{Activation, LayerRotary};
+use crate::decoder::{DecoderConfig, Ropes};
+use crate::kernel::attention::ScoreRule;
+use crate::kernel::derivative::{gelu_tanh_mul_back, silu_mul_back};
 use crate::kernel::team::Base;
+use crate::kernel::{add, axpy, gelu_tanh_mul, silu_mul};
 
 /// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 8;
@@ -18,24 +19,42 @@ const GRAIN: usize = 8;
 /// Weights of a layer, with their trained parts.
 #[derive(Debug)]
 pub(super) struct TrainableLayer {
-    pub(super) attention_norm: Vector,
+    pub(super) attention_norms: TrainableNorms,
     /// Projections, indexed by [`Module`].
     pub(super) projections: [Projection; Module::COUNT],
     /// Biases of queries, keys and values (Qwen2). `None` if there are none.
     pub(super) biases: Option<[Vector; 3]>,
-    /// Norms of each head of queries and of keys (Qwen3). `None` if there are none.
-    pub(super) head_norms: Option<[Vector; 2]>,
-    pub(super) ffn_norm: Vector,
+    /// Norms of queries and of keys, of the width of a head or of all heads. `None` if there are none.
+    pub(super) qk_norms: Option<[Vector; 2]>,
+    pub(super) ffn_norms: TrainableNorms,
+    /// Rotation of queries and keys.
+    pub(super) rotary: LayerRotary,
+    /// Scale, window and limit of the scores.
+    pub(super) rule: ScoreRule,
+}
+
+/// Norms on the input and on the output of a block. `None` where there is none.
+#[derive(Debug)]
+pub(super) struct TrainableNorms {
+    pub(super) before: Option<Vector>,
+    pub(super) after: Option<Vector>,
 }
 
 /// Parameters shared by all layers of one pass.
 pub(super) struct LayerPass<'a> {
     pub(super) config: &'a DecoderConfig,
-    pub(super) rope: &'a Rope,
+    pub(super) ropes: &'a Ropes,
     pub(super) plan: &'a AttentionPlan,
     /// Position of each token in its sequence.
     pub(super) positions: &'a [usize],
     pub(super) rows: ActivationRows<'a>,
+}
+
+impl LayerPass<'_> {
+    /// Soft limit of the logits.
+    pub(super) fn cap(&self) -> Option<f32> {
+        self.config.architecture.logit_cap
+    }
 }
 
 impl TrainableLayer {
@@ -43,8 +62,9 @@ impl TrainableLayer {
     pub(super) fn repack(&mut self, values: &[f32]) {
         let mut scratch = Vec::new();
         self.projections.iter_mut().for_each(|projection| projection.repack(values, &mut scratch));
-        let vectors = [&mut self.attention_norm, &mut self.ffn_norm].into_iter();
-        let vectors = vectors.chain(self.biases.iter_mut().flatten()).chain(self.head_norms.iter_mut().flatten());
+        let norms = [&mut self.attention_norms, &mut self.ffn_norms].into_iter();
+        let vectors = norms.flat_map(|norms| [&mut norms.before, &mut norms.after].into_iter().flatten());
+        let vectors = vectors.chain(self.biases.iter_mut().flatten()).chain(self.qk_norms.iter_mut().flatten());
         vectors.for_each(|vector| vector.repack(values));
     }
 
@@ -62,10 +82,11 @@ impl TrainableLayer {
         &self.projections[module as usize]
     }
 
-    fn turn(&self, side: usize, width: usize) -> HeadRotation<'_> {
+    fn turn<'a>(&'a self, pass: &LayerPass<'a>, side: usize, width: usize) -> HeadRotation<'a> {
         HeadRotation {
             bias: self.biases.as_ref().map(|biases| &biases[side]),
-            norm: self.head_norms.as_ref().map(|norms| &norms[side]),
+            norm: self.qk_norms.as_ref().map(|norms| &norms[side]),
+            rope: pass.ropes.of(self.rotary),
             width,
         }
     }
@@ -73,10 +94,11 @@ impl TrainableLayer {
     /// Passes `scratch.stream` through the layer, in place. `kept` must have the layer's size.
     pub(super) fn forward(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         self.forward_to_gate(pass, kept, scratch);
-        let PassScratch { stream, activated, .. } = scratch;
+        let PassScratch { stream, activated, branch, .. } = scratch;
         activate(pass, kept, activated);
         let small = &mut kept.small[Module::DownProj as usize];
-        self.at(Module::DownProj).forward(pass.rows, activated, small, Output::Add(stream));
+        let block = BlockOutput { projection: self.at(Module::DownProj), norm: self.ffn_norms.after.as_ref() };
+        block.forward(pass, activated, small, &mut kept.ffn_out, branch, stream);
     }
 
     /// Recomputes the activations of the forward pass from the layer's input in `scratch.stream`. Leaves an
@@ -84,7 +106,12 @@ impl TrainableLayer {
     pub(super) fn forward_again(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         self.forward_to_gate(pass, kept, scratch);
         let down = self.at(Module::DownProj);
-        if down.rank() > 0 {
+        if self.ffn_norms.after.is_some() {
+            // The backward pass of the norm needs the output of the block.
+            activate(pass, kept, &mut scratch.activated);
+            let small = &mut kept.small[Module::DownProj as usize];
+            down.forward(pass.rows, &scratch.activated, small, Output::Set(&mut kept.ffn_out));
+        } else if down.rank() > 0 {
             activate(pass, kept, &mut scratch.activated);
             down.shrink(pass.rows, &scratch.activated, &mut kept.small[Module::DownProj as usize]);
         }
@@ -94,24 +121,21 @@ impl TrainableLayer {
     fn forward_to_gate(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         let config = pass.config;
         let rows = pass.rows;
-        let PassScratch { stream, normed, .. } = scratch;
-        self.attention_norm.normalize(rows.team, stream, config.rms_eps, normed);
+        let PassScratch { stream, normed, branch, .. } = scratch;
+        self.attention_norms.input(pass, stream, normed);
         for (module, y) in [(Module::QProj, &mut kept.q), (Module::KProj, &mut kept.k), (Module::VProj, &mut kept.v)] {
             self.at(module).forward(rows, normed, &mut kept.small[module as usize], Output::Set(y));
         }
         let [raw_q, raw_k] = &mut kept.raw;
-        self.turn(0, config.q_width()).forward(pass, &mut kept.q, raw_q);
-        self.turn(1, config.kv_width()).forward(pass, &mut kept.k, raw_k);
+        self.turn(pass, 0, config.q_width()).forward(pass, &mut kept.q, raw_q);
+        self.turn(pass, 1, config.kv_width()).forward(pass, &mut kept.k, raw_k);
         bias(pass, self.biases.as_ref().map(|biases| &biases[2]), config.kv_width(), &mut kept.v);
-        pass.plan.forward(rows.team, &kept.q, &kept.k, &kept.v, &mut kept.attended, &mut kept.lse);
-        self.at(Module::OProj).forward(
-            rows,
-            &kept.attended,
-            &mut kept.small[Module::OProj as usize],
-            Output::Add(stream),
-        );
+        pass.plan.forward(rows.team, self.rule, &kept.q, &kept.k, &kept.v, &mut kept.attended, &mut kept.lse);
+        let small = &mut kept.small[Module::OProj as usize];
+        let block = BlockOutput { projection: self.at(Module::OProj), norm: self.attention_norms.after.as_ref() };
+        block.forward(pass, &kept.attended, small, &mut kept.attention_out, branch, stream);
         kept.middle.copy_from_slice(stream);
-        self.ffn_norm.normalize(rows.team, stream, config.rms_eps, normed);
+        self.ffn_norms.input(pass, stream, normed);
         for (module, y) in [(Module::GateProj, &mut kept.gate), (Module::UpProj, &mut kept.up)] {
             self.at(module).forward(rows, normed, &mut kept.small[module as usize], Output::Set(y));
         }
@@ -141,25 +165,26 @@ impl TrainableLayer {
         scratch: &mut PassScratch,
         gradients: &mut [f32],
     ) {
-        let config = pass.config;
         let rows = pass.rows;
-        let PassScratch { stream, normed, dnormed, activated, dactivated, dsmall, .. } = scratch;
+        let PassScratch { stream, normed, dnormed, activated, dactivated, branch, dsmall, .. } = scratch;
         let mut learning = GradientBuffers { gradients, small: dsmall };
         let down = self.at(Module::DownProj);
         if down.learns() {
             activate(pass, kept, activated);
         }
         let small = &kept.small[Module::DownProj as usize];
-        down.backward(rows, stream, activated, small, Output::Set(dactivated), &mut learning);
+        let block = BlockOutput { projection: down, norm: self.ffn_norms.after.as_ref() };
+        let dout = block.gradient(pass, stream, &kept.ffn_out, branch, learning.gradients);
+        down.backward(rows, dout, activated, small, Output::Set(dactivated), &mut learning);
         backward_gate(pass, kept, dactivated);
         let [gate, up] = [Module::GateProj, Module::UpProj].map(|module| self.at(module));
         if gate.learns() || up.learns() {
-            self.ffn_norm.normalize(rows.team, &kept.middle, config.rms_eps, normed);
+            self.ffn_norms.input(pass, &kept.middle, normed);
         }
         let small = |module: Module| &kept.small[module as usize];
         gate.backward(rows, &kept.gate, normed, small(Module::GateProj), Output::Set(dnormed), &mut learning);
         up.backward(rows, &kept.up, normed, small(Module::UpProj), Output::Add(dnormed), &mut learning);
-        self.ffn_norm.back(rows.team, &kept.middle, config.rms_eps, dnormed, stream, learning.gradients);
+        self.ffn_norms.back(pass, &kept.middle, dnormed, stream, learning.gradients);
     }
 
     /// Computes the attention part of the backward pass.
@@ -174,20 +199,23 @@ impl TrainableLayer {
     ) {
         let config = pass.config;
         let rows = pass.rows;
-        let PassScratch { stream, normed, dnormed, dattended, dq, dk, dv, draw, dsmall, .. } = scratch;
+        let PassScratch { stream, normed, dnormed, dattended, dq, dk, dv, draw, branch, dsmall, .. } = scratch;
         let mut learning = GradientBuffers { gradients, small: dsmall };
         let small = |module: Module| &kept.small[module as usize];
         let o = self.at(Module::OProj);
-        o.backward(rows, stream, &kept.attended, small(Module::OProj), Output::Set(dattended), &mut learning);
-        pass.plan.backward(rows.team, &kept.q, &kept.k, &kept.v, &kept.attended, &kept.lse, dattended, dq, dk, dv);
-        self.turn(0, config.q_width()).backward(pass, &kept.raw[0], dq, draw, learning.gradients);
-        self.turn(1, config.kv_width()).backward(pass, &kept.raw[1], dk, draw, learning.gradients);
+        let block = BlockOutput { projection: o, norm: self.attention_norms.after.as_ref() };
+        let dout = block.gradient(pass, stream, &kept.attention_out, branch, learning.gradients);
+        o.backward(rows, dout, &kept.attended, small(Module::OProj), Output::Set(dattended), &mut learning);
+        let LayerActivations { q, k, v, attended, lse, .. } = kept;
+        pass.plan.backward(rows.team, self.rule, q, k, v, attended, lse, dattended, dq, dk, dv);
+        self.turn(pass, 0, config.q_width()).backward(pass, &kept.raw[0], dq, draw, learning.gradients);
+        self.turn(pass, 1, config.kv_width()).backward(pass, &kept.raw[1], dk, draw, learning.gradients);
         if let Some(biases) = &self.biases {
             biases[2].learn_sum(dv, learning.gradients);
         }
         let sides = [(Module::QProj, dq), (Module::KProj, dk), (Module::VProj, dv)];
         if sides.iter().any(|(module, _)| self.at(*module).learns()) {
-            self.attention_norm.normalize(rows.team, input, config.rms_eps, normed);
+            self.attention_norms.input(pass, input, normed);
         }
         for (index, (module, dy)) in sides.into_iter().enumerate() {
             let into = match index {
@@ -198,17 +226,98 @@ impl TrainableLayer {
             self.at(module).backward(rows, dy, normed, small(module), into, &mut learning);
         }
         if further {
-            self.attention_norm.back(rows.team, input, config.rms_eps, dnormed, stream, learning.gradients);
+            self.attention_norms.back(pass, input, dnormed, stream, learning.gradients);
         }
     }
 }
 
-/// Computes `silu(gate) · up` of every token.
+impl TrainableNorms {
+    /// Computes the input of the block from the residual stream.
+    fn input(&self, pass: &LayerPass<'_>, stream: &[f32], normed: &mut [f32]) {
+        match &self.before {
+            Some(norm) => norm.normalize(pass.rows.team, stream, pass.config.rms_eps, normed),
+            None => normed.copy_from_slice(stream),
+        }
+    }
+
+    /// Adds the gradient of the residual stream to `dstream`, given that of the block's input.
+    fn back(&self, pass: &LayerPass<'_>, stream: &[f32], dinput: &[f32], dstream: &mut [f32], gradients: &mut [f32]) {
+        match &self.before {
+            Some(norm) => norm.back(pass.rows.team, stream, pass.config.rms_eps, dinput, dstream, gradients),
+            None => add(dstream, dinput),
+        }
+    }
+}
+
+/// Last projection of a block and the norm on its output.
+struct BlockOutput<'a> {
+    projection: &'a Projection,
+    norm: Option<&'a Vector>,
+}
+
+impl BlockOutput<'_> {
+    /// Adds the output for the input `x` to the residual stream. `out` receives the input of the norm, `small` that of
+    /// the adapter's second matrix.
+    fn forward(
+        &self,
+        pass: &LayerPass<'_>,
+        x: &[f32],
+        small: &mut [f32],
+        out: &mut [f32],
+        branch: &mut [f32],
+        stream: &mut [f32],
+    ) {
+        let factor = pass.config.architecture.residual_scale;
+        match self.norm {
+            Some(norm) => {
+                self.projection.forward(pass.rows, x, small, Output::Set(out));
+                norm.normalize(pass.rows.team, out, pass.config.rms_eps, branch);
+                add(stream, branch);
+            }
+            None if factor != 1.0 => {
+                self.projection.forward(pass.rows, x, small, Output::Set(branch));
+                axpy(stream, factor, branch);
+            }
+            None => self.projection.forward(pass.rows, x, small, Output::Add(stream)),
+        }
+    }
+
+    /// Returns the gradient of the projection's output, given that of the residual stream.
+    fn gradient<'a>(
+        &self,
+        pass: &LayerPass<'_>,
+        dstream: &'a [f32],
+        out: &[f32],
+        branch: &'a mut [f32],
+        gradients: &mut [f32],
+    ) -> &'a [f32] {
+        let factor = pass.config.architecture.residual_scale;
+        match self.norm {
+            Some(norm) => {
+                branch.fill(0.0);
+                norm.back(pass.rows.team, out, pass.config.rms_eps, dstream, branch, gradients);
+                branch
+            }
+            None if factor != 1.0 => {
+                branch.fill(0.0);
+                axpy(branch, factor, dstream);
+                branch
+            }
+            None => dstream,
+        }
+    }
+}
+
+/// Computes the activated gate times `up` of every token.
 fn activate(pass: &LayerPass<'_>, kept: &LayerActivations, activated: &mut [f32]) {
+    let gate = match pass.config.architecture.activation {
+        Activation::Silu => silu_mul,
+        Activation::GeluTanh => gelu_tanh_mul,
+    };
     pass.rows.team.rows(activated, pass.config.ffn, GRAIN, &|first, share| {
         let range = first * pass.config.ffn..first * pass.config.ffn + share.len();
         share.copy_from_slice(&kept.gate[range.clone()]);
-        silu_mul(share, &kept.up[range]);
+        gate(share, &kept.up[range]);
     });
 }
 
@@ -216,12 +325,16 @@ fn activate(pass: &LayerPass<'_>, kept: &LayerActivations, activated: &mut [f32]
 fn backward_gate(pass: &LayerPass<'_>, kept: &mut LayerActivations, dactivated: &[f32]) {
     assert_eq!(kept.up.len(), dactivated.len(), "a gradient for each value");
     assert_eq!(kept.gate.len(), kept.up.len(), "a gate for each value");
+    let back = match pass.config.architecture.activation {
+        Activation::Silu => silu_mul_back,
+        Activation::GeluTanh => gelu_tanh_mul_back,
+    };
     let up = Base(kept.up.as_mut_ptr());
     pass.rows.team.rows(&mut kept.gate, pass.config.ffn, GRAIN, &|first, gate| {
         let first = first * pass.config.ffn;
         // SAFETY: `up` has the length of the gate, as asserted; the shares of that length are disjoint and inside
         // it.
         let up = unsafe { std::slice::from_raw_parts_mut(up.at(first), gate.len()) };
-        silu_mul_back(gate, up, &dactivated[first..][..gate.len()]);
+        back(gate, up, &dactivated[first..][..gate.len()]);
     });
 }

@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use super::initial_values::InitialPairs;
-use super::layer::TrainableLayer;
+use super::layer::{TrainableLayer, TrainableNorms};
 use super::network::{EmbeddingMatrix, Network};
 use super::norm::Vector;
 use super::parameter::Table;
 use super::projection::{Projection, ProjectionAdapter, TrainedPart};
 use super::unembedding::Unembedding;
 use super::{Module, Tune};
+use crate::architecture::QkNorm;
 use crate::decoder::DecoderConfig;
 use crate::decoder::tensor::{pack, view};
 use crate::weights::{TensorView, Weights};
@@ -32,6 +33,13 @@ impl<'a> Loader<'a> {
     /// [`ModelError::Input`] for an adapter that does not fit the decoder, see `Lora::check`, and for an
     /// arithmetic that would round trained weights.
     pub(super) fn new(weights: &'a Weights, tune: &'a Tune, arithmetic: Arithmetic) -> Result<Self, ModelError> {
+        let family = weights.config().architecture.family();
+        if *tune == Tune::Full && (family.fused || family.norm_offset != 0.0) {
+            let name = family.model_type;
+            return Err(ModelError::Input(format!(
+                "all weights of {name} cannot be saved in its layout: give the recipe an adapter"
+            )));
+        }
         let mut seed = 0;
         if *tune == Tune::Full && arithmetic != Arithmetic::F32 {
             return Err(ModelError::Input(
@@ -71,7 +79,8 @@ impl<'a> Loader<'a> {
     fn layer(&mut self, index: usize) -> Result<TrainableLayer, ModelError> {
         let config = self.config;
         let name = |rest: &str| format!("model.layers.{index}.{rest}");
-        let attention_norm = self.vector(&name("input_layernorm.weight"), config.hidden)?;
+        let norms = config.architecture.norms.names();
+        let attention_norms = self.block_norms(index, norms.attention_in, norms.attention_out)?;
         let mut projections = Vec::with_capacity(Module::COUNT);
         for module in Module::ALL {
             projections.push(self.projection(index, module)?);
@@ -79,18 +88,37 @@ impl<'a> Loader<'a> {
         let Ok(projections) = projections.try_into() else { unreachable!("one projection for each module") };
         let widths = [config.q_width(), config.kv_width(), config.kv_width()];
         let mut biases = None;
-        if config.qkv_bias {
+        if config.architecture.qkv_bias {
             let mut bias =
                 |side: usize| self.vector(&name(&format!("{}.bias", Module::ALL[side].path())), widths[side]);
             biases = Some([bias(0)?, bias(1)?, bias(2)?]);
         }
-        let mut head_norms = None;
-        if config.qk_norm {
-            let mut norm = |side: &str| self.vector(&name(&format!("self_attn.{side}_norm.weight")), config.head_dim);
-            head_norms = Some([norm("q")?, norm("k")?]);
+        let [q, k] = match config.architecture.qk_norm {
+            QkNorm::Head => [config.head_dim; 2],
+            QkNorm::None | QkNorm::Whole => [config.q_width(), config.kv_width()],
+        };
+        let mut qk_norms = None;
+        if config.architecture.qk_norm != QkNorm::None {
+            let mut norm = |side: &str, width| self.vector(&name(&format!("self_attn.{side}_norm.weight")), width);
+            qk_norms = Some([norm("q", q)?, norm("k", k)?]);
         }
-        let ffn_norm = self.vector(&name("post_attention_layernorm.weight"), config.hidden)?;
-        Ok(TrainableLayer { attention_norm, projections, biases, head_norms, ffn_norm })
+        let ffn_norms = self.block_norms(index, norms.ffn_in, norms.ffn_out)?;
+        let rotary = config.architecture.layer(index).rotary;
+        let rule = config.score_rule(index);
+        Ok(TrainableLayer { attention_norms, projections, biases, qk_norms, ffn_norms, rotary, rule })
+    }
+
+    /// Loads the norms of a block, by their names in the layer.
+    fn block_norms(
+        &mut self,
+        layer: usize,
+        before: Option<&str>,
+        after: Option<&str>,
+    ) -> Result<TrainableNorms, ModelError> {
+        let mut norm = |name: Option<&str>| {
+            name.map(|name| self.vector(&format!("model.layers.{layer}.{name}"), self.config.hidden)).transpose()
+        };
+        Ok(TrainableNorms { before: norm(before)?, after: norm(after)? })
     }
 
     fn projection(&mut self, layer: usize, module: Module) -> Result<Projection, ModelError> {

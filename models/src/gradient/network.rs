@@ -8,7 +8,7 @@ use super::tape::{LayerActivations, PassScratch, Tape};
 use super::unembedding::Unembedding;
 use super::vocabulary;
 use super::{Likeliest, Module, Objective, Pack, Score};
-use crate::kernel::{Packed, Team, add};
+use crate::kernel::{Packed, Team, add, axpy, scale};
 
 /// Trainable weights of a decoder.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Network {
         scratch: &mut PassScratch,
     ) -> Vec<Score> {
         let tokens = self.forward(pass, pack, kept, scratch);
-        vocabulary::score(pass.rows.team, self.head.weight(), &scratch.hidden, &tokens)
+        vocabulary::score(pass.rows.team, self.head.weight(), pass.cap(), &scratch.hidden, &tokens)
     }
 
     /// The `count` most probable tokens at all targets. `kept` and `scratch` must have their size.
@@ -72,7 +72,7 @@ impl Network {
         scratch: &mut PassScratch,
     ) -> Vec<Likeliest> {
         self.forward(pass, pack, kept, scratch);
-        vocabulary::likeliest(pass.rows.team, self.head.weight(), &scratch.hidden, count)
+        vocabulary::likeliest(pass.rows.team, self.head.weight(), pass.cap(), &scratch.hidden, count)
     }
 
     /// Hidden states that predict the targets. `kept` and `scratch` must have their size.
@@ -84,7 +84,10 @@ impl Network {
         scratch: &mut PassScratch,
     ) -> Vec<Vec<f32>> {
         self.forward(pass, pack, kept, scratch);
-        scratch.hidden.chunks_exact(pass.config.hidden).map(<[f32]>::to_vec).collect()
+        // The states are those before the factor of the logits.
+        let factor = pass.config.architecture.logit_scale;
+        let state = |row: &[f32]| row.iter().map(|value| value / factor).collect();
+        scratch.hidden.chunks_exact(pass.config.hidden).map(state).collect()
     }
 
     /// Runs the forward pass, leaves the hidden states that predict a target in `scratch`, and returns the targets'
@@ -134,8 +137,9 @@ impl Network {
         }
         if let Some(range) = embedded {
             let gradient = &mut gradients[range];
+            let factor = pass.config.architecture.embedding_scale;
             for (&token, d) in pack.tokens().iter().zip(scratch.stream.chunks_exact(pass.config.hidden)) {
-                add(&mut gradient[token as usize * pass.config.hidden..][..pass.config.hidden], d);
+                axpy(&mut gradient[token as usize * pass.config.hidden..][..pass.config.hidden], factor, d);
             }
         }
     }
@@ -154,6 +158,9 @@ impl Network {
         for (row, &token) in scratch.stream.chunks_exact_mut(pass.config.hidden).zip(pack.tokens()) {
             rows.row_f32(token as usize, row);
         }
+        if pass.config.architecture.embedding_scale != 1.0 {
+            scale(&mut scratch.stream, pass.config.architecture.embedding_scale);
+        }
     }
 
     /// Applies the final norm to the rows that predict a target, and returns the targets' tokens.
@@ -163,6 +170,9 @@ impl Network {
             last.copy_from_slice(&scratch.stream[target.at * hidden..][..hidden]);
         }
         self.norm.normalize(pass.rows.team, &scratch.last, pass.config.rms_eps, &mut scratch.hidden);
+        if pass.config.architecture.logit_scale != 1.0 {
+            scale(&mut scratch.hidden, pass.config.architecture.logit_scale);
+        }
         pack.targets().iter().map(|target| target.token).collect()
     }
 
@@ -180,7 +190,10 @@ impl Network {
         let team = pass.rows.team;
         let PassScratch { stream, hidden, dhidden, last, dlast, .. } = scratch;
         let trained = self.head.range().map(|range| &mut gradients[range]);
-        vocabulary::learn(team, self.head.head(), hidden, tokens, objective, dhidden, trained);
+        vocabulary::learn(team, self.head.head(pass.cap()), hidden, tokens, objective, dhidden, trained);
+        if config.architecture.logit_scale != 1.0 {
+            scale(dhidden, config.architecture.logit_scale);
+        }
         dlast.fill(0.0);
         self.norm.back(team, last, config.rms_eps, dhidden, dlast, gradients);
         stream.fill(0.0);

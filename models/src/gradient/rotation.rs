@@ -1,9 +1,10 @@
-//! Work between a projection and attention: bias, norm per head and rotation, forward and backward.
+//! Work between a projection and attention: bias, norm and rotation, forward and backward.
 
 use super::layer::LayerPass;
 use super::norm::Vector;
 use crate::kernel::add_bias;
 use crate::kernel::derivative::{rms_norm_back, rms_weight_back};
+use crate::kernel::rope::Rope;
 
 /// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 8;
@@ -11,7 +12,10 @@ const GRAIN: usize = 8;
 /// Transformation of queries or keys between projection and attention.
 pub(super) struct HeadRotation<'a> {
     pub(super) bias: Option<&'a Vector>,
+    /// Norm, of the width of a head or of all heads.
     pub(super) norm: Option<&'a Vector>,
+    /// Rotary table. `None` if the layer does not rotate.
+    pub(super) rope: Option<&'a Rope>,
     /// Total width of all heads.
     pub(super) width: usize,
 }
@@ -25,10 +29,11 @@ impl HeadRotation<'_> {
             raw.copy_from_slice(x);
             norm.normalize(pass.rows.team, raw, pass.config.rms_eps, x);
         }
+        let Some(rope) = self.rope else { return };
         pass.rows.team.rows(x, self.width, GRAIN, &|first, share| {
             for (token, heads) in share.chunks_exact_mut(self.width).enumerate() {
                 let position = pass.positions[first + token];
-                heads.chunks_exact_mut(dim).for_each(|head| pass.rope.rotate(head, position));
+                heads.chunks_exact_mut(dim).for_each(|head| rope.rotate(head, position));
             }
         });
     }
@@ -45,12 +50,14 @@ impl HeadRotation<'_> {
         let team = pass.rows.team;
         let dim = pass.config.head_dim;
         let eps = pass.config.rms_eps;
-        team.rows(dx, self.width, GRAIN, &|first, share| {
-            for (token, heads) in share.chunks_exact_mut(self.width).enumerate() {
-                let position = pass.positions[first + token];
-                heads.chunks_exact_mut(dim).for_each(|head| pass.rope.rotate_back(head, position));
-            }
-        });
+        if let Some(rope) = self.rope {
+            team.rows(dx, self.width, GRAIN, &|first, share| {
+                for (token, heads) in share.chunks_exact_mut(self.width).enumerate() {
+                    let position = pass.positions[first + token];
+                    heads.chunks_exact_mut(dim).for_each(|head| rope.rotate_back(head, position));
+                }
+            });
+        }
         if let Some(norm) = self.norm {
             let draw = &mut draw[..dx.len()];
             draw.copy_from_slice(dx);

@@ -2,6 +2,7 @@
 //! The next pass reuses all memory.
 
 use super::Module;
+use crate::architecture::{NormPlacement, QkNorm};
 use crate::decoder::DecoderConfig;
 
 /// Quantities that determine the memory of a pass.
@@ -40,6 +41,9 @@ pub(super) struct LayerActivations {
     /// Output of attention, and the log-sum-exp of its scores.
     pub(super) attended: Vec<f32>,
     pub(super) lse: Vec<f32>,
+    /// Outputs of attention's projection and of the feed-forward block before their norms, if the model has these norms.
+    pub(super) attention_out: Vec<f32>,
+    pub(super) ffn_out: Vec<f32>,
     /// Residual stream between attention and the feed-forward block.
     pub(super) middle: Vec<f32>,
     /// Gate before its activation, and the up projection; the backward pass replaces both by their gradients.
@@ -62,6 +66,8 @@ pub(super) struct PassScratch {
     pub(super) dq: Vec<f32>,
     pub(super) dk: Vec<f32>,
     pub(super) dv: Vec<f32>,
+    /// Output of a block before its factor, or the gradient of that, if the model has factors or norms after blocks.
+    pub(super) branch: Vec<f32>,
     /// Gradients of queries or keys before their norm.
     pub(super) draw: Vec<f32>,
     pub(super) dsmall: Vec<f32>,
@@ -137,7 +143,7 @@ impl Tape {
 }
 
 impl LayerActivations {
-    const BUFFERS: usize = 10 + Module::COUNT;
+    const BUFFERS: usize = 12 + Module::COUNT;
 
     /// Applies one of [`STEPS`].
     pub(super) fn fit(&mut self, size: &TapeSize<'_>, step: Fit) {
@@ -150,9 +156,10 @@ impl LayerActivations {
     }
 
     fn buffers(&mut self) -> [&mut Vec<f32>; Self::BUFFERS] {
-        let Self { q, k, v, raw: [raw_q, raw_k], attended, lse, middle, gate, up, small } = self;
+        let Self { q, k, v, raw: [raw_q, raw_k], attended, lse, attention_out, ffn_out, middle, gate, up, small } =
+            self;
         let [a, b, c, d, e, f, g] = small;
-        [q, k, v, raw_q, raw_k, attended, lse, middle, gate, up, a, b, c, d, e, f, g]
+        [q, k, v, raw_q, raw_k, attended, lse, attention_out, ffn_out, middle, gate, up, a, b, c, d, e, f, g]
     }
 
     /// Length of each buffer, in the order of [`buffers`](Self::buffers).
@@ -160,9 +167,14 @@ impl LayerActivations {
         let config = size.config;
         let q = config.q_width();
         let kv = config.kv_width();
-        let raw = usize::from(config.qk_norm);
+        let raw = usize::from(config.architecture.qk_norm != QkNorm::None);
+        let out = if config.architecture.norms == NormPlacement::Before { 0 } else { config.hidden };
         let [a, b, c, d, e, f, g] = size.ranks;
-        [q, kv, kv, raw * q, raw * kv, q, config.heads, config.hidden, config.ffn, config.ffn, a, b, c, d, e, f, g]
+        let hidden = config.hidden;
+        let heads = config.heads;
+        let ffn = config.ffn;
+        let raw_kv = raw * kv;
+        [q, kv, kv, raw * q, raw_kv, q, heads, out, out, hidden, ffn, ffn, a, b, c, d, e, f, g]
             .map(|width| width * size.tokens)
     }
 }
@@ -188,14 +200,16 @@ impl PassScratch {
         held(&self.forward()) + held(&self.backward())
     }
 
-    fn forward(&mut self) -> [&mut Vec<f32>; 5] {
-        [&mut self.stream, &mut self.normed, &mut self.activated, &mut self.hidden, &mut self.last]
+    fn forward(&mut self) -> [&mut Vec<f32>; 6] {
+        [&mut self.stream, &mut self.normed, &mut self.activated, &mut self.branch, &mut self.hidden, &mut self.last]
     }
 
-    fn forward_lens(size: &TapeSize<'_>) -> [usize; 5] {
+    fn forward_lens(size: &TapeSize<'_>) -> [usize; 6] {
+        let architecture = &size.config.architecture;
+        let plain = architecture.norms == NormPlacement::Before && architecture.residual_scale == 1.0;
         let stream = size.tokens * size.config.hidden;
         let last = size.targets * size.config.hidden;
-        [stream, stream, size.tokens * size.config.ffn, last, last]
+        [stream, stream, size.tokens * size.config.ffn, if plain { 0 } else { stream }, last, last]
     }
 
     fn backward(&mut self) -> [&mut Vec<f32>; 11] {
@@ -208,7 +222,7 @@ impl PassScratch {
         let hidden = config.hidden;
         let q = tokens * config.q_width();
         let kv = tokens * config.kv_width();
-        let draw = if config.qk_norm { q } else { 0 };
+        let draw = if config.architecture.qk_norm != QkNorm::None { q } else { 0 };
         let small = tokens * size.ranks.into_iter().max().unwrap_or(0);
         // The gradient needs a buffer of its own only while a stream is recomputed beside it.
         let dstream = if size.again() { tokens * hidden } else { 0 };

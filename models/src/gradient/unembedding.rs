@@ -33,9 +33,9 @@ impl Unembedding {
         }
     }
 
-    /// View for the vocabulary part of a loss.
-    pub(super) fn head(&self) -> VocabularyHead<'_> {
-        VocabularyHead { weights: &self.weight, transposed: &self.transposed }
+    /// View for the vocabulary part of a loss, with a soft limit `cap` of the logits.
+    pub(super) fn head(&self, cap: Option<f32>) -> VocabularyHead<'_> {
+        VocabularyHead { weights: &self.weight, transposed: &self.transposed, cap }
     }
 
     pub(super) fn weight(&self) -> &Packed {

@@ -49,6 +49,11 @@ impl DotMethod {
     }
 }
 
+/// Returns `true` if this CPU multiplies bf16 numbers by itself (AVX512-BF16).
+pub fn computes_bf16() -> bool {
+    matches!(DotMethod::best(), DotMethod::BrainPairs(_))
+}
+
 /// A method with its working memory.
 pub(super) trait Dot {
     /// Two rounded activations.

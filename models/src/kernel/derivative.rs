@@ -1,6 +1,6 @@
 //! Derivatives of the functions in [`elementwise`](super::elementwise), for the backward pass.
 
-use super::elementwise::{exp_one, fma, reduce, versions};
+use super::elementwise::{exp_one, fma, gelu_share, reduce, versions};
 use super::isa::Isa;
 
 versions! {
@@ -24,6 +24,14 @@ versions! {
     /// # Panics
     /// If the lengths differ.
     pub(crate) fn silu_mul_back(gate: &mut [f32], up: &mut [f32], d: &[f32]) = silu_mul_back_body;
+
+    /// Replaces `gate` and `up` by their gradients, given the gradient `d` of `gelu(gate) · up` with the tanh
+    /// approximation `gelu(g) = g · s(g)`: gelu'(g) = s + g · s · (1 - s) · 2u'(g), with `u = √(2 / π) · (g + 0.044715 ·
+    /// g³)`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub(crate) fn gelu_tanh_mul_back(gate: &mut [f32], up: &mut [f32], d: &[f32]) = gelu_tanh_mul_back_body;
 }
 
 #[inline(always)]
@@ -76,10 +84,25 @@ fn silu_mul_back_body<const FUSED: bool>(gate: &mut [f32], up: &mut [f32], d: &[
     }
 }
 
+#[inline(always)]
+fn gelu_tanh_mul_back_body<const FUSED: bool>(gate: &mut [f32], up: &mut [f32], d: &[f32]) {
+    const TWICE_ROOT: f32 = 1.595_769_2;
+    assert!(gate.len() == up.len() && gate.len() == d.len(), "gelu_tanh_mul_back: gate, up and gradient");
+    for ((gate, up), &d) in gate.iter_mut().zip(up).zip(d) {
+        let g = *gate;
+        let share = gelu_share::<FUSED>(g);
+        let twice = TWICE_ROOT * fma::<FUSED>(3.0 * 0.044_715 * g, g, 1.0);
+        // Far from zero, the second summand is zero times a square.
+        let slope = fma::<FUSED>(g * share * (1.0 - share), twice, share);
+        *gate = d * *up * slope;
+        *up = d * g * share;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{rms_norm, silu_mul};
+    use crate::kernel::{gelu_tanh_mul, rms_norm, silu_mul};
 
     fn wave(len: usize, step: f32) -> Vec<f32> {
         (0..len).map(|i| (i as f32 * step).sin() * 2.0).collect()
@@ -122,6 +145,25 @@ mod tests {
             for (at, dweight) in dweight.iter().enumerate() {
                 close(dweight - 1.0, slope(&weight, &dy, at, |weight| norm(&x, weight)));
             }
+        }
+    }
+
+    #[test]
+    fn the_tanh_gate_agrees_with_differences() {
+        let gate = wave(37, 0.7);
+        let up = wave(37, 0.3);
+        let d = wave(37, 1.1);
+        let value = |gate: &[f32], up: &[f32]| {
+            let mut y = gate.to_vec();
+            gelu_tanh_mul(&mut y, up);
+            y
+        };
+        let mut dgate = gate.clone();
+        let mut dup = up.clone();
+        gelu_tanh_mul_back(&mut dgate, &mut dup, &d);
+        for at in 0..gate.len() {
+            close(dgate[at], slope(&gate, &d, at, |gate| value(gate, &up)));
+            close(dup[at], slope(&up, &d, at, |up| value(&gate, up)));
         }
     }
 

@@ -47,6 +47,12 @@ versions! {
     /// If `out` does not have the length of `x`.
     pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rms_norm_body;
 
+    /// Computes `y += x / √(mean(x²) + eps) · weight`, row by row; rows have the length of `weight`.
+    ///
+    /// # Panics
+    /// If `y` does not have the length of `x`.
+    pub fn rms_norm_add(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) = rms_norm_add_body;
+
     /// Computes `x = (x - mean) / √(variance + eps) · weight + bias` in place, row by row; rows have the length of
     /// `weight`. (Ba, Kiros and Hinton 2016, "Layer Normalization".)
     pub fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) = layer_norm_body;
@@ -62,6 +68,16 @@ versions! {
     /// Computes `gate = gate · sigmoid(gate) · up`, element by element: the activation of a SwiGLU layer (Shazeer
     /// 2020).
     pub fn silu_mul(gate: &mut [f32], up: &[f32]) = silu_mul_body;
+
+    /// Computes `gate = gelu(gate) · up`, element by element, with the tanh approximation of GELU: `gelu(x) = x / 2 ·
+    /// (1 + tanh(√(2 / π) · (x + 0.044715 · x³)))`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn gelu_tanh_mul(gate: &mut [f32], up: &[f32]) = gelu_tanh_mul_body;
+
+    /// Computes `x = cap · tanh(x / cap)` in place.
+    pub fn soft_cap(x: &mut [f32], cap: f32) = soft_cap_body;
 
     /// Computes `x = x · Φ(x)` in place, with Φ the normal distribution function: the exact (erf) GELU of Hendrycks
     /// and Gimpel 2016, with an absolute error below 1e-6 (relative above 1).
@@ -130,6 +146,18 @@ fn rms_norm_body<const FUSED: bool>(x: &[f32], weight: &[f32], eps: f32, out: &m
 }
 
 #[inline(always)]
+fn rms_norm_add_body<const FUSED: bool>(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) {
+    assert_eq!(x.len(), y.len(), "rms_norm_add: input and output");
+    for (x, y) in x.chunks_exact(weight.len()).zip(y.chunks_exact_mut(weight.len())) {
+        let squares = reduce(x, 0.0, |sum, x| fma::<FUSED>(x, x, sum), |a, b| a + b);
+        let scale = 1.0 / (squares / x.len() as f32 + eps).sqrt();
+        for ((y, &x), &weight) in y.iter_mut().zip(x).zip(weight) {
+            *y = fma::<FUSED>(x * scale, weight, *y);
+        }
+    }
+}
+
+#[inline(always)]
 fn layer_norm_body<const FUSED: bool>(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
     for x in x.chunks_exact_mut(weight.len()) {
         let mean = reduce(x, 0.0, |sum, x| sum + x, |a, b| a + b) / x.len() as f32;
@@ -165,6 +193,31 @@ fn silu_mul_body<const FUSED: bool>(gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "silu_mul: gate and up");
     for (gate, &up) in gate.iter_mut().zip(up) {
         *gate = *gate / (1.0 + exp_one::<FUSED>(-*gate)) * up;
+    }
+}
+
+#[inline(always)]
+fn gelu_tanh_mul_body<const FUSED: bool>(gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "gelu_tanh_mul: gate and up");
+    for (gate, &up) in gate.iter_mut().zip(up) {
+        *gate = *gate * gelu_share::<FUSED>(*gate) * up;
+    }
+}
+
+/// Factor of `x` in the tanh approximation of GELU: `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
+#[inline(always)]
+pub(super) fn gelu_share<const FUSED: bool>(x: f32) -> f32 {
+    const TWICE_ROOT: f32 = 1.595_769_2;
+    let twice = TWICE_ROOT * fma::<FUSED>(0.044_715 * x * x, x, x);
+    1.0 / (1.0 + exp_one::<FUSED>(-twice))
+}
+
+#[inline(always)]
+fn soft_cap_body<const FUSED: bool>(x: &mut [f32], cap: f32) {
+    let twice = 2.0 / cap;
+    for x in x {
+        // tanh(z) = 1 - 2 / (1 + e^(2z)).
+        *x = cap * (1.0 - 2.0 / (1.0 + exp_one::<FUSED>(*x * twice)));
     }
 }
 
@@ -318,6 +371,22 @@ mod tests {
     }
 
     #[test]
+    fn the_tanh_gate_and_the_soft_limit_agree_with_f64() {
+        let x = ramp(-30.0, 30.0, 20_001);
+        let up = ramp(3.0, -2.0, x.len());
+        let mut y = x.clone();
+        gelu_tanh_mul(&mut y, &up);
+        for ((&x, &up), &y) in x.iter().zip(&up).zip(&y) {
+            let x = f64::from(x);
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+            close(y, x * 0.5 * (1.0 + u.tanh()) * f64::from(up), 1e-5);
+        }
+        let mut y = x.clone();
+        soft_cap(&mut y, 5.0);
+        x.iter().zip(&y).for_each(|(&x, &y)| close(y, 5.0 * (f64::from(x) / 5.0).tanh(), 1e-6));
+    }
+
+    #[test]
     fn softmax_sums_to_one_and_masks() {
         for count in [1, 2, 15, 16, 17, 100] {
             let mut x = ramp(-5.0, 80.0, count.max(2))[..count].to_vec();
@@ -340,6 +409,9 @@ mod tests {
             let bias = ramp(-1.0, 1.0, width.max(2))[..width].to_vec();
             let mut rms = vec![0.0; x.len()];
             rms_norm(&x, &weight, 1e-5, &mut rms);
+            let mut sums = vec![1.0; x.len()];
+            rms_norm_add(&x, &weight, 1e-5, &mut sums);
+            sums.iter().zip(&rms).for_each(|(&sum, &rms)| close(sum, 1.0 + f64::from(rms), 1e-6));
             let mut layer = x.clone();
             layer_norm(&mut layer, &weight, &bias, 1e-5);
             for (row, x) in x.chunks_exact(width).enumerate() {

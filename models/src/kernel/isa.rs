@@ -41,3 +41,14 @@ impl Isa {
         }
     }
 }
+
+/// Returns the name of the instruction set that the kernels use on this CPU: `AVX-512`, `AVX2` or `portable`.
+pub fn instruction_set() -> &'static str {
+    match Isa::best() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => "AVX-512",
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => "AVX2",
+        Isa::Portable => "portable",
+    }
+}

@@ -43,8 +43,10 @@ mod brain_test;
 mod matmul_test;
 
 pub use brain::Brain;
+pub use brain_dot::computes_bf16;
 pub use elementwise::*;
 pub use ggml_kind::GgmlKind;
+pub use isa::instruction_set;
 pub use matmul::{matmul, matmul_add, matmul_map};
 pub use packed::Packed;
 pub use team::Team;

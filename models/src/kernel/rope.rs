@@ -19,13 +19,17 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Computes the frequencies for heads of width `dim`.
+    /// Computes the frequencies for heads of which the first `dim` values are rotated.
     pub fn new(dim: usize, base: f32, scaling: &RopeScaling) -> Self {
         let plain = (0..dim / 2).map(|i| 1.0 / base.powf((2 * i) as f32 / dim as f32));
         let mut magnitude = 1.0;
         let frequencies = match scaling {
             RopeScaling::None => plain.collect(),
             RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
+            RopeScaling::Long { factors, attention_factor } => {
+                magnitude = *attention_factor;
+                plain.zip(factors).map(|(frequency, factor)| frequency / factor).collect()
+            }
             RopeScaling::Factors(factors) => plain.zip(factors).map(|(frequency, factor)| frequency / factor).collect(),
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let context = *original_context as f32;

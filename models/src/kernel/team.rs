@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
 /// Number of polls before a waiter starts to yield its core: a few microseconds. Not more, because when other
@@ -165,6 +165,14 @@ impl Team {
             return (0..count).for_each(body);
         }
         self.sweep(count, &|claims| claims.for_each(body));
+    }
+
+    /// Returns `body(item)` for every item below `count`, in order.
+    pub fn map<T: Send + Sync>(&self, count: usize, body: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
+        let results: Vec<_> = (0..count).map(|_| OnceLock::new()).collect();
+        self.each(count, &|item| drop(results[item].set(body(item))));
+        // All are set: a panic of the body would have ended `each`.
+        results.into_iter().filter_map(OnceLock::into_inner).collect()
     }
 
     /// Splits the rows of `data`, each `width` values, into one contiguous share per thread and runs
@@ -375,6 +383,16 @@ mod tests {
             count.fetch_add(item, Ordering::Relaxed);
         });
         assert_eq!(count.into_inner(), 4950);
+    }
+
+    #[test]
+    fn results_come_in_order_for_any_number_of_threads() {
+        for threads in [1, 2, 5] {
+            let team = Team::new(threads);
+            let squares: Vec<_> = (0..40).map(|item| item * item).collect();
+            assert_eq!(team.map(40, &|item| item * item), squares);
+            assert_eq!(team.map(0, &|item| item), [0; 0]);
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::ModelError;
+use crate::weights::ShardIndex;
 pub use foreign::ForeignLayout;
 pub use generation_defaults::GenerationDefaults;
 
@@ -44,7 +45,7 @@ impl ModelLayout {
         }
         let names = names(path);
         let has = |name: &str| names.contains(name);
-        if has("config.json") && (has("model.safetensors") || has("model.safetensors.index.json")) {
+        if has("config.json") && (has("model.safetensors") || has(ShardIndex::FILE)) {
             return match quantized::of(path) {
                 Some(foreign) => ModelLayout::Foreign(foreign),
                 None => ModelLayout::HuggingFace(path.to_owned()),
@@ -97,11 +98,8 @@ pub fn weight_files(path: &Path) -> Vec<String> {
         return path.file_name().map(|name| name.to_string_lossy().into_owned()).into_iter().collect();
     }
     let names = names(path);
-    let index = std::fs::read(path.join("model.safetensors.index.json")).ok();
-    let index: Option<Value> = index.and_then(|json| serde_json::from_slice(&json).ok());
-    if let Some(places) = index.as_ref().and_then(|index| index["weight_map"].as_object()) {
-        let files: BTreeSet<String> = places.values().filter_map(Value::as_str).map(str::to_owned).collect();
-        return files.into_iter().collect();
+    if let Ok(Some(index)) = ShardIndex::read(path) {
+        return index.files().into_iter().map(str::to_owned).collect();
     }
     let served = |name: &String| name == "model.safetensors" || name.ends_with(".gguf");
     names.into_iter().filter(served).collect()

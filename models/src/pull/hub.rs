@@ -98,7 +98,7 @@ pub(super) fn fetch(
 }
 
 /// Small files that accompany weights, where a repository has them.
-const SMALL_FILES: [&str; 11] = [
+const SMALL_FILES: [&str; 12] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -106,6 +106,7 @@ const SMALL_FILES: [&str; 11] = [
     "chat_template.jinja",
     "1_Pooling/config.json",
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "modules.json",
     "adapter_config.json",
     "adapter_model.safetensors",

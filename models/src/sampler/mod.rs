@@ -10,6 +10,8 @@ mod penalty;
 mod pick;
 mod shortlist;
 
+use std::collections::VecDeque;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -50,8 +52,8 @@ pub enum SampleError {
 pub struct Sampler {
     params: SamplingParams,
     rng: ChaCha8Rng,
-    /// Random number that was drawn for [`pick`](Self::pick) but not consumed yet.
-    next: Option<f64>,
+    /// Random numbers that were drawn for [`pick`](Self::pick) but not consumed yet, in the order of the tokens.
+    ahead: VecDeque<f64>,
     penalty: Penalty,
     shortlist: Shortlist,
     /// Logits after penalties, bias and mask, if any.
@@ -65,7 +67,7 @@ impl Sampler {
         Self {
             params,
             rng,
-            next: None,
+            ahead: VecDeque::new(),
             penalty: Penalty::default(),
             shortlist: Shortlist::default(),
             adjusted: Vec::new(),
@@ -163,9 +165,13 @@ impl Sampler {
 
     /// Next random number in [0, 1).
     fn uniform(&mut self) -> f64 {
-        // 53 random bits: every value is exact in f64 and below 1.
-        self.next.take().unwrap_or_else(|| (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64)
+        self.ahead.pop_front().unwrap_or_else(|| uniform(&mut self.rng))
     }
+}
+
+fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+    // 53 random bits: every value is exact in f64 and below 1.
+    (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// ID with the highest logit in a list; the lowest ID wins ties.

@@ -1,6 +1,6 @@
 //! Sampling instructions for a device that holds the logits and samples there.
 
-use super::{Sampler, SamplingParams};
+use super::{Sampler, SamplingParams, uniform};
 
 /// Complete instructions for sampling one token from a row of logits: temperature, then min-p, top-k and top-p,
 /// then the token that `draw` falls on when tokens are visited by ID.
@@ -30,11 +30,16 @@ impl Sampler {
     /// Until [`picked`](Self::picked) is called, repeated calls return the same instructions, and
     /// [`sample`](Self::sample) chooses the same token.
     pub fn pick(&mut self) -> Option<Pick> {
+        self.pick_ahead(0)
+    }
+
+    /// Instructions for the token `offset` positions after the next one, which hold if every token before it is
+    /// chosen; see [`pick`](Self::pick).
+    pub fn pick_ahead(&mut self, offset: usize) -> Option<Pick> {
         if self.params.adjusts() || self.params.top_logprobs > 0 {
             return None;
         }
-        let draw = if self.params.is_greedy() { 0.0 } else { self.uniform() };
-        self.next = (!self.params.is_greedy()).then_some(draw);
+        let draw = if self.params.is_greedy() { 0.0 } else { self.uniform_ahead(offset) };
         let SamplingParams { temperature, top_p, min_p, .. } = self.params;
         let temperature = if self.params.is_greedy() { 0.0 } else { temperature };
         // A limit beyond every vocabulary keeps all tokens.
@@ -42,9 +47,17 @@ impl Sampler {
         Some(Pick { temperature, top_k, top_p, min_p, draw })
     }
 
-    /// Records that a token was chosen by the instructions of [`pick`](Self::pick).
+    /// Records that the next token was chosen by the instructions of [`pick`](Self::pick).
     pub fn picked(&mut self) {
-        self.next = None;
+        self.ahead.pop_front();
+    }
+
+    /// Random number of the token `offset` positions after the next one, without consuming it.
+    fn uniform_ahead(&mut self, offset: usize) -> f64 {
+        while self.ahead.len() <= offset {
+            self.ahead.push_back(uniform(&mut self.rng));
+        }
+        self.ahead[offset]
     }
 }
 
@@ -67,6 +80,25 @@ mod tests {
                 helped.picked();
             } else {
                 assert_eq!(helped.sample(&LOGITS, &[], None).unwrap().id, token, "step {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn picks_ahead_are_those_of_the_tokens_that_follow() {
+        let mut alone = Sampler::new(SamplingParams { seed: 5, ..SamplingParams::default() });
+        let mut helped = alone.clone();
+        // Of four tokens picked ahead, one to four are consumed, by the device and the host in turn.
+        for step in 0..40 {
+            let picks = [0, 1, 2, 3].map(|offset| helped.pick_ahead(offset).unwrap());
+            for pick in &picks[..1 + step % 4] {
+                assert_eq!(alone.pick(), Some(*pick), "step {step}");
+                let token = alone.sample(&LOGITS, &[], None).unwrap().id;
+                if step % 3 == 0 {
+                    helped.picked();
+                } else {
+                    assert_eq!(helped.sample(&LOGITS, &[], None).unwrap().id, token, "step {step}");
+                }
             }
         }
     }

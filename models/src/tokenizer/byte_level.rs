@@ -20,6 +20,8 @@ pub(super) enum TextSplit {
     Smollm,
     Qwen2,
     Llama3,
+    /// Pattern of Llama 3, without its precedence of whole words over merges.
+    Cl100k,
     Gpt2,
 }
 
@@ -51,7 +53,7 @@ impl TextSplit {
             Self::Gpt2 => bytes(true).into(),
             Self::Smollm => Sequence::new(vec![Digits::new(true).into(), bytes(true).into()]).into(),
             Self::Qwen2 => Sequence::new(vec![split(QWEN2)?.into(), bytes(false).into()]).into(),
-            Self::Llama3 => Sequence::new(vec![split(LLAMA3)?.into(), bytes(false).into()]).into(),
+            Self::Llama3 | Self::Cl100k => Sequence::new(vec![split(LLAMA3)?.into(), bytes(false).into()]).into(),
         })
     }
 }

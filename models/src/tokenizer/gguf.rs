@@ -1,6 +1,7 @@
-//! A byte-level BPE tokenizer rebuilt from GGUF metadata.
+//! BPE tokenizers rebuilt from GGUF metadata.
 //!
-//! The file holds tokens, token types and merges, but only the name of the pre-tokenization (`tokenizer.ggml.pre`).
+//! For byte-level BPE the file holds tokens, token types and merges, but only the name of the pre-tokenization
+//! (`tokenizer.ggml.pre`); for SentencePiece it holds tokens, token types and scores.
 
 use std::borrow::Cow;
 
@@ -9,6 +10,7 @@ use tokenizers::{AddedToken, Tokenizer as Pipeline};
 
 use super::byte_level::{TextSplit, byte_level};
 use super::merge;
+use super::sentencepiece::{self, PieceKind, ScoredPiece};
 use crate::ModelError;
 use crate::weights::Gguf;
 
@@ -19,6 +21,7 @@ const USER_DEFINED: u64 = 4;
 pub(super) fn pipeline(gguf: &Gguf) -> Result<Pipeline, ModelError> {
     match gguf.text("tokenizer.ggml.model") {
         Some("gpt2") => {}
+        Some("llama") => return sentences(gguf),
         Some(other) => {
             let what = format!("tokenizer model {other}: use a directory with the tokenizer.json of this model");
             return Err(gguf.unsupported(what));
@@ -39,6 +42,26 @@ pub(super) fn pipeline(gguf: &Gguf) -> Result<Pipeline, ModelError> {
     let parts = merges.iter().map(|(left, right)| (left.as_str(), right.as_str()));
     merge::check(parts, "", |token| vocab.contains_key(token)).map_err(|reason| gguf.corrupt(reason))?;
     byte_level(vocab, merges, added(gguf, &tokens)?, split).map_err(refused)
+}
+
+/// Rebuilds a tokenizer of SentencePiece.
+fn sentences(gguf: &Gguf) -> Result<Pipeline, ModelError> {
+    let missing = |key: &str| gguf.corrupt(format!("{key} is missing"));
+    let tokens = gguf.texts("tokenizer.ggml.tokens").ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
+    let scores = gguf.floats("tokenizer.ggml.scores").ok_or_else(|| missing("tokenizer.ggml.scores"))?;
+    let types = gguf.numbers("tokenizer.ggml.token_type").ok_or_else(|| missing("tokenizer.ggml.token_type"))?;
+    if [scores.len(), types.len()] != [tokens.len(); 2] {
+        let counts = format!("{} tokens but {} scores and {} types", tokens.len(), scores.len(), types.len());
+        return Err(gguf.corrupt(counts));
+    }
+    let piece = |((text, score), kind): ((Cow<'_, str>, f32), Option<u64>)| {
+        // As in llama.cpp, a type that is not defined counts as that of ordinary text.
+        let kind = kind.and_then(PieceKind::of).unwrap_or(PieceKind::Normal);
+        ScoredPiece { text: text.into_owned(), score, kind }
+    };
+    let pieces: Vec<_> = tokens.into_iter().zip(scores).zip(types).map(piece).collect();
+    let prefix = gguf.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
+    sentencepiece::pipeline(&pieces, prefix, Vec::new()).map_err(|reason| gguf.corrupt(reason))
 }
 
 /// Splits each merge into its two tokens. The separator is a space, which byte-level spelling never contains.
@@ -67,7 +90,9 @@ fn added(gguf: &Gguf, tokens: &[Cow<'_, str>]) -> Result<Vec<AddedToken>, ModelE
 /// Returns the splitting rule that the file names.
 fn cut(gguf: &Gguf) -> Result<TextSplit, ModelError> {
     match gguf.text("tokenizer.ggml.pre") {
-        Some("smollm") => Ok(TextSplit::Smollm),
+        // One rule under several names, see `llama-vocab.cpp` of llama.cpp.
+        Some("smollm" | "refact" | "starcoder") => Ok(TextSplit::Smollm),
+        Some("dbrx" | "smaug-bpe") => Ok(TextSplit::Cl100k),
         Some("qwen2" | "deepseek-r1-qwen") => Ok(TextSplit::Qwen2),
         Some("llama-bpe" | "llama3" | "llama-v3") => Ok(TextSplit::Llama3),
         Some("gpt-2" | "gpt2") => Ok(TextSplit::Gpt2),

@@ -6,6 +6,8 @@ mod detokenizer;
 mod fast;
 mod gguf;
 mod merge;
+mod model_file;
+mod sentencepiece;
 mod table;
 mod vocabulary;
 mod window;
@@ -68,11 +70,12 @@ impl Tokenizer {
         Self::from_fast(inner).map_err(|reason| ModelError::Corrupt { path: path.into(), reason })
     }
 
-    /// Reads the tokenizer of a checkpoint in `dir`: `tokenizer.json`, or `vocab.json` with `merges.txt`.
+    /// Reads the tokenizer of a checkpoint in `dir`: `tokenizer.json`, `vocab.json` with `merges.txt`, or a
+    /// `tokenizer.model` of SentencePiece with BPE.
     ///
     /// # Errors
     /// Same as [`from_file`](Self::from_file), and [`ModelError::Layout`] with the command that writes a `tokenizer.json` for
-    /// other tokenizers, such as a `tokenizer.model` alone.
+    /// other tokenizers.
     pub fn from_folder(dir: &Path) -> Result<Self, ModelError> {
         let file = dir.join("tokenizer.json");
         let has = |name: &str| dir.join(name).is_file();
@@ -80,8 +83,8 @@ impl Tokenizer {
             return Self::from_file(&file);
         }
         if !(has("vocab.json") && has("merges.txt")) {
-            let layout = "a tokenizer in tokenizer.model".to_owned();
-            return Err(ModelError::Layout { path: dir.to_owned(), layout, remedy: vocabulary::remedy(dir) });
+            let broken = |reason| ModelError::Corrupt { path: dir.join("tokenizer.model"), reason };
+            return Self::from_fast(model_file::pipeline(dir)?).map_err(broken);
         }
         Self::from_fast(vocabulary::pipeline(dir)?)
             .map_err(|reason| ModelError::Corrupt { path: dir.join("vocab.json"), reason })
@@ -91,7 +94,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`ModelError::Corrupt`] when the metadata are inconsistent, [`ModelError::Unsupported`] for tokenizers other
-    /// than byte-level BPE and for unknown pre-tokenization rules.
+    /// than byte-level BPE and SentencePiece's BPE, and for unknown pre-tokenization rules.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
         Self::from_fast(gguf::pipeline(gguf)?).map_err(|reason| gguf.corrupt(reason))
     }

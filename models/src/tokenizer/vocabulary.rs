@@ -54,6 +54,16 @@ pub(super) fn remedy(dir: &Path) -> String {
     )
 }
 
+/// Added tokens in `tokenizer_config.json`, by ascending ID. Empty if there is no such file.
+pub(super) fn added_tokens(dir: &Path) -> Result<Vec<AddedToken>, ModelError> {
+    let path = dir.join("tokenizer_config.json");
+    if !path.is_file() {
+        return Ok(Vec::new());
+    }
+    let added = added(&object(&path)?).map_err(|reason| ModelError::Corrupt { path, reason })?;
+    Ok(added.into_values().collect())
+}
+
 /// Added tokens by ID, from `added_tokens_decoder`.
 fn added(settings: &Map<String, Value>) -> Result<BTreeMap<u32, AddedToken>, String> {
     let entries = settings.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten();

@@ -1,6 +1,7 @@
 //! Checkpoints as named tensors: memory-mapped GGUF and safetensors files under the same names, and the weights of
 //! a learner.
 
+mod fused;
 mod gguf;
 mod hf;
 mod mapped_file;
@@ -12,14 +13,17 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+pub(crate) use fused::part as fused_part;
 pub use gguf::Gguf;
 pub use hf::Safetensors;
+pub(crate) use hf::ShardIndex;
 pub(crate) use mapped_file::Map;
 pub use random_checkpoint::write_random;
 pub use tensor_view::TensorView;
 pub(crate) use tensor_view::{GgmlKind, decode};
 
 use crate::ModelError;
+use crate::architecture::Family;
 use crate::decoder::DecoderConfig;
 
 /// Weights and configuration of a decoder.
@@ -86,10 +90,27 @@ impl Weights {
     }
 
     /// Tensor by its name in the Hugging Face checkpoint, such as `model.layers.0.self_attn.q_proj.weight`.
+    /// Projections that the checkpoint fuses appear separately, under the names that Llama has, and norms include the
+    /// constant that some families leave out.
     ///
     /// # Errors
     /// [`ModelError::Tensor`] when there is none.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
+        let family = self.family();
+        if let Some(part) = fused::part(family, &self.config, name) {
+            return part.of(self.stored(&part.name)?, name);
+        }
+        let view = self.stored(name)?;
+        match &self.source {
+            WeightsSource::Safetensors(_) if family.norm_offset != 0.0 && name.ends_with("norm.weight") => {
+                view.plus(family.norm_offset)
+            }
+            _ => Ok(view),
+        }
+    }
+
+    /// Tensor as the source has it.
+    fn stored(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
         match &self.source {
             WeightsSource::Gguf(gguf) => gguf.tensor(name),
             WeightsSource::Safetensors(tensors) => tensors.tensor(name),
@@ -97,13 +118,46 @@ impl Weights {
         }
     }
 
+    /// Family of the model. In memory, tensors have the names and values of Llama's layout.
+    fn family(&self) -> &'static Family {
+        match &self.source {
+            WeightsSource::Memory(_) => Family::llama(),
+            WeightsSource::Gguf(_) | WeightsSource::Safetensors(_) => self.config.architecture.family(),
+        }
+    }
+
     /// Returns `true` if there is a tensor with this name.
     pub fn has(&self, name: &str) -> bool {
+        let part = fused::part(self.family(), &self.config, name);
+        let name = part.as_ref().map_or(name, |part| &part.name);
         match &self.source {
             WeightsSource::Gguf(gguf) => gguf.has(name),
             WeightsSource::Safetensors(tensors) => tensors.has(name),
             WeightsSource::Memory(tensors) => tensors.has(name),
         }
+    }
+
+    /// Returns `true` if most bytes of the first layer's matrices are in super-blocks of 256 values (K-quants, IQ4_XS).
+    pub fn has_super_blocks(&self) -> bool {
+        const MATRICES: [&str; 7] = [
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "self_attn.o_proj",
+            "mlp.gate_proj",
+            "mlp.up_proj",
+            "mlp.down_proj",
+        ];
+        let names = MATRICES.map(|matrix| format!("model.layers.0.{matrix}.weight"));
+        let mut all = 0;
+        let mut blocked = 0;
+        for tensor in names.iter().filter(|name| self.has(name)).filter_map(|name| self.tensor(name).ok()) {
+            all += tensor.bytes.len();
+            if tensor.kind.block_size() == 256 {
+                blocked += tensor.bytes.len();
+            }
+        }
+        blocked * 2 > all
     }
 
     /// Lets the system take back the memory of tensors that were read; they are read again on the next access.

@@ -9,6 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use safetensors::tensor::{Dtype, TensorView};
 
 use crate::ModelError;
+use crate::architecture::QkNorm;
 use crate::decoder::DecoderConfig;
 
 /// Writes `config.json` and `model.safetensors` in `bf16` into the folder `dir`: uniform matrices with standard
@@ -22,11 +23,14 @@ pub fn write_random(dir: &Path, config: &DecoderConfig, seed: u64) -> Result<(),
     if config.rope_scaling != crate::decoder::RopeScaling::None {
         return Err(ModelError::Input("random checkpoints do not support rotary scaling".to_owned()));
     }
-    let kind = match (config.qkv_bias, config.qk_norm) {
-        (false, false) => "llama",
-        (true, false) => "qwen2",
-        (false, true) => "qwen3",
-        (true, true) => {
+    if let Some(feature) = config.architecture.extension() {
+        return Err(ModelError::Input(format!("random checkpoints do not support {feature}")));
+    }
+    let kind = match (config.architecture.qkv_bias, config.architecture.qk_norm) {
+        (false, QkNorm::None) => "llama",
+        (true, QkNorm::None) => "qwen2",
+        (false, _) => "qwen3",
+        (true, _) => {
             return Err(ModelError::Input("random checkpoints support biases or norms per head, not both".to_owned()));
         }
     };
@@ -80,11 +84,11 @@ fn tensors(config: &DecoderConfig) -> Vec<(String, Vec<usize>)> {
         add("post_attention_layernorm.weight", &[hidden]);
         for (part, out) in [("q", q), ("k", kv), ("v", kv)] {
             add(&format!("self_attn.{part}_proj.weight"), &[out, hidden]);
-            if config.qkv_bias {
+            if config.architecture.qkv_bias {
                 add(&format!("self_attn.{part}_proj.bias"), &[out]);
             }
         }
-        if config.qk_norm {
+        if config.architecture.qk_norm != QkNorm::None {
             add("self_attn.q_norm.weight", &[config.head_dim]);
             add("self_attn.k_norm.weight", &[config.head_dim]);
         }
@@ -113,6 +117,7 @@ fn values(random: &mut ChaCha8Rng, name: &str, shape: &[usize]) -> Vec<u8> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::architecture::Architecture;
     use crate::decoder::RopeScaling;
     use crate::weights::Weights;
 
@@ -131,8 +136,7 @@ mod tests {
             rope_scaling: RopeScaling::None,
             rms_eps: 1e-5,
             tied_embeddings: false,
-            qkv_bias: true,
-            qk_norm: false,
+            architecture: Architecture { family: "qwen2", qkv_bias: true, ..Architecture::default() },
         };
         let dir = tempfile::tempdir().unwrap();
         write_random(dir.path(), &config, 1).unwrap();

@@ -50,6 +50,12 @@ impl TensorView<'_> {
         }
     }
 
+    /// Tensor in `f32` with `offset` added to every value.
+    pub(super) fn plus(&self, offset: f32) -> Result<TensorView<'static>, ModelError> {
+        let bytes = self.to_f32()?.into_iter().flat_map(|value| (value + offset).to_le_bytes()).collect();
+        Ok(TensorView { kind: GgmlKind::F32, shape: self.shape.clone(), bytes: Cow::Owned(bytes) })
+    }
+
     fn broken(&self, reason: &str) -> ModelError {
         ModelError::Tensor { name: format!("{:?} of shape {:?}", self.kind, self.shape), reason: reason.to_owned() }
     }

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use waymark_models::decoder::DecoderConfig;
+use waymark_models::architecture::{Activation, LayerRotary, NormPlacement};
+use waymark_models::decoder::{DecoderConfig, RopeScaling};
 use waymark_models::gradient::{Learner, Pack, PackTarget, Score, Slope};
 use waymark_models::kernel::rope::Rope;
 use waymark_models::weights::Weights;
@@ -15,6 +16,8 @@ pub struct Reference {
     tensors: BTreeMap<String, Vec<f64>>,
     scale: f64,
     rope: Rope,
+    /// Rotation of layers with sliding windows, in families that have one of their own.
+    local: Option<Rope>,
 }
 
 impl Reference {
@@ -29,7 +32,8 @@ impl Reference {
             let parts =
                 ["q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"].map(|part| format!("self_attn.{part}"));
             let parts = parts.into_iter().chain(["gate", "up", "down"].map(|part| format!("mlp.{part}_proj")));
-            let norms = ["input_layernorm", "post_attention_layernorm"].map(str::to_owned);
+            let norms = ["input", "post_attention", "pre_feedforward", "post_feedforward"];
+            let norms = norms.map(|part| format!("{part}_layernorm"));
             for part in parts.chain(norms) {
                 names.extend(["weight", "bias"].map(|kind| format!("model.layers.{layer}.{part}.{kind}")));
             }
@@ -43,9 +47,12 @@ impl Reference {
         for parameter in learner.parameters() {
             tensors.insert(parameter.name.clone(), wide(&learner.values()[parameter.range.clone()]));
         }
-        let mut rope = Rope::new(config.head_dim, config.rope_base, &config.rope_scaling);
+        let mut rope = Rope::new(config.rotary_dim(), config.rope_base, &config.rope_scaling);
         rope.reserve(config.context);
-        Self { config, tensors, scale, rope }
+        let mut local =
+            config.architecture.local_rope_base.map(|base| Rope::new(config.rotary_dim(), base, &RopeScaling::None));
+        local.iter_mut().for_each(|rope| rope.reserve(config.context));
+        Self { config, tensors, scale, rope, local }
     }
 
     /// One value of a tensor.
@@ -75,7 +82,11 @@ impl Reference {
     pub fn rows(&self, pack: &Pack) -> Vec<Vec<f64>> {
         let head = if self.config.tied_embeddings { "model.embed_tokens" } else { "lm_head" };
         let row = |state: Vec<f64>| -> Vec<f64> {
-            let logits = self.linear(head, &state);
+            let architecture = &self.config.architecture;
+            let factor = f64::from(architecture.logit_scale);
+            let cap = architecture.logit_cap.map(f64::from);
+            let logits: Vec<f64> =
+                self.linear(head, &state).into_iter().map(|logit| limited(logit * factor, cap)).collect();
             let total = logits.iter().map(|l| l.exp()).sum::<f64>().ln();
             logits.iter().map(|l| l - total).collect()
         };
@@ -111,6 +122,8 @@ impl Reference {
         let embedding = &self.tensors["model.embed_tokens.weight"];
         let mut stream: Vec<Vec<f64>> =
             tokens.iter().map(|&token| embedding[token as usize * config.hidden..][..config.hidden].to_vec()).collect();
+        let factor = f64::from(config.architecture.embedding_scale);
+        stream.iter_mut().flatten().for_each(|x| *x *= factor);
         for layer in 0..config.layers {
             self.layer(layer, &mut stream);
         }
@@ -120,44 +133,76 @@ impl Reference {
     fn layer(&self, layer: usize, stream: &mut [Vec<f64>]) {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         let dim = self.config.head_dim;
+        let architecture = &self.config.architecture;
+        let rule = self.config.score_rule(layer);
+        let [attention_in, attention_out, ffn_in, ffn_out] = match architecture.norms {
+            NormPlacement::Before => ["input", "", "post_attention", ""],
+            NormPlacement::After => ["", "post_attention", "", "post_feedforward"],
+            NormPlacement::Around => ["input", "post_attention", "pre_feedforward", "post_feedforward"],
+        };
+        let norm = |part: &str, x: &[f64]| match part {
+            "" => x.to_vec(),
+            part => self.norm(&name(&format!("{part}_layernorm")), x),
+        };
+        let residual = f64::from(architecture.residual_scale);
+        let add_scaled = |x: &mut [f64], y: &[f64]| x.iter_mut().zip(y).for_each(|(x, y)| *x += residual * y);
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for (position, x) in stream.iter_mut().enumerate() {
-            let normed = self.norm(&name("input_layernorm"), x);
-            let q = self.heads(&name("self_attn.q"), &normed, position);
-            keys.push(self.heads(&name("self_attn.k"), &normed, position));
+            let normed = norm(attention_in, x);
+            let q = self.heads(layer, "q", &normed, position);
+            keys.push(self.heads(layer, "k", &normed, position));
+            let first = rule.window.map_or(0, |window| (position + 1).saturating_sub(window));
             values.push(self.linear(&name("self_attn.v_proj"), &normed));
             let mut attended = Vec::new();
             for (head, q) in q.chunks_exact(dim).enumerate() {
                 let at = head / self.config.group() * dim;
-                let scores = keys.iter().map(|k| dot(q, &k[at..at + dim]) / (dim as f64).sqrt());
+                let score = |k: &Vec<f64>| dot(q, &k[at..at + dim]) * f64::from(rule.scale);
+                let scores = keys[first..].iter().map(|k| limited(score(k), rule.cap.map(f64::from)));
                 let weights: Vec<f64> = scores.map(f64::exp).collect();
                 let total: f64 = weights.iter().sum();
-                let value = |d: usize| weights.iter().zip(&values).map(|(w, v)| w * v[at + d]).sum::<f64>() / total;
+                let value =
+                    |d: usize| weights.iter().zip(&values[first..]).map(|(w, v)| w * v[at + d]).sum::<f64>() / total;
                 attended.extend((0..dim).map(value));
             }
-            add(x, &self.linear(&name("self_attn.o_proj"), &attended));
-            let normed = self.norm(&name("post_attention_layernorm"), x);
+            add_scaled(x, &norm(attention_out, &self.linear(&name("self_attn.o_proj"), &attended)));
+            let normed = norm(ffn_in, x);
             let (gate, up) = (self.linear(&name("mlp.gate_proj"), &normed), self.linear(&name("mlp.up_proj"), &normed));
-            let inner: Vec<f64> = gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
-            add(x, &self.linear(&name("mlp.down_proj"), &inner));
+            let activated = |x: f64| match architecture.activation {
+                Activation::Silu => x / (1.0 + (-x).exp()),
+                Activation::GeluTanh => {
+                    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+                    0.5 * x * (1.0 + u.tanh())
+                }
+            };
+            let inner: Vec<f64> = gate.iter().zip(up).map(|(&gate, up)| activated(gate) * up).collect();
+            add_scaled(x, &norm(ffn_out, &self.linear(&name("mlp.down_proj"), &inner)));
         }
     }
 
     /// Queries or keys: projected, normalized where the model does so, and rotated.
-    fn heads(&self, name: &str, x: &[f64], position: usize) -> Vec<f64> {
+    fn heads(&self, layer: usize, side: &str, x: &[f64], position: usize) -> Vec<f64> {
+        let name = format!("model.layers.{layer}.self_attn.{side}");
         let mut all = self.linear(&format!("{name}_proj"), x);
-        let dim = self.config.head_dim;
-        for head in all.chunks_exact_mut(dim) {
-            if self.tensors.contains_key(&format!("{name}_norm.weight")) {
-                let normed = self.norm(&format!("{name}_norm"), head);
-                head.copy_from_slice(&normed);
+        let norm = format!("{name}_norm");
+        if let Some(width) = self.tensors.get(&format!("{norm}.weight")).map(Vec::len) {
+            for part in all.chunks_exact_mut(width) {
+                let normed = self.norm(&norm, part);
+                part.copy_from_slice(&normed);
             }
-            // Reads cosines and sines of the table by rotating (1, …, 1, 0, …, 0).
-            let mut turned: Vec<f32> = (0..dim).map(|d| f32::from(d < dim / 2)).collect();
-            self.rope.rotate(&mut turned, position);
-            let (left, right) = head.split_at_mut(dim / 2);
+        }
+        let rope = match self.config.architecture.layer(layer).rotary {
+            LayerRotary::Global => &self.rope,
+            LayerRotary::Local => self.local.as_ref().unwrap(),
+            LayerRotary::None => return all,
+        };
+        let half = self.config.rotary_dim() / 2;
+        // Reads cosines and sines of the table by rotating (1, …, 1, 0, …, 0).
+        let mut turned: Vec<f32> = (0..2 * half).map(|d| f32::from(d < half)).collect();
+        rope.rotate(&mut turned, position);
+        for head in all.chunks_exact_mut(self.config.head_dim) {
+            let (left, right) = head[..2 * half].split_at_mut(half);
             for (d, (left, right)) in left.iter_mut().zip(right).enumerate() {
-                let (cos, sin) = (f64::from(turned[d]), f64::from(turned[d + dim / 2]));
+                let (cos, sin) = (f64::from(turned[d]), f64::from(turned[d + half]));
                 (*left, *right) = (*left * cos - *right * sin, *right * cos + *left * sin);
             }
         }
@@ -196,6 +241,11 @@ pub fn fixed<'a>(slopes: &'a [Slope], scores: &'a mut Vec<Score>) -> impl FnMut(
         scores.push(score);
         slopes[target]
     }
+}
+
+/// `cap · tanh(x / cap)`, or `x` without a limit.
+fn limited(x: f64, cap: Option<f64>) -> f64 {
+    cap.map_or(x, |cap| cap * (x / cap).tanh())
 }
 
 fn product(matrix: &[f64], x: &[f64]) -> Vec<f64> {

@@ -47,6 +47,8 @@ export interface SearchFinished {
   cached: boolean;
   milliseconds: number;
   neutralised: number;
+  // Results that the policy read, but that were too large to be kept here.
+  cut?: { left_out: number; limit: number };
   error?: string;
 }
 

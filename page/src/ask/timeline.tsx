@@ -73,6 +73,7 @@ function SearchStep({ live, search, turn, used }: { live: Live; search: Search; 
           "Search " + (search.index + 1),
           search.done && !repeated && seconds(search.milliseconds),
           search.withdrawn && "set aside later",
+          search.leftOut > 0 && count(search.leftOut, "more result") + " read, but too large to be kept here",
           search.neutralised > 0 && "control words in the passages were shown to the model as plain text",
         ].filter(Boolean).join(" · ")}
       </p>
@@ -86,7 +87,7 @@ function Found({ live, search, used }: { live: Live; search: Search; used: Map<s
   const isUsed = (hit: Hit) => used.get(hit.passage.id) === search.index;
   const all = useSignal(false);
   if (!search.done) return <p class="dim">Searching …</p>;
-  if (!search.hits.length) return search.error || search.triples.length ? null : <p class="dim">Nothing was found.</p>;
+  if (!search.hits.length) return search.error || search.triples.length || search.leftOut ? null : <p class="dim">Nothing was found.</p>;
   const shown = all.value ? search.hits : search.hits.filter((hit) => hit.rank <= SHOWN || isUsed(hit));
   const rest = search.hits.length - shown.length;
   return (

@@ -46,6 +46,8 @@ export interface Search {
   snapshot: number | null;
   error: string | null;
   neutralised: number;
+  // Number of results that were too large to be kept.
+  leftOut: number;
   withdrawn: boolean;
   // Place of the first search for the same; its own place if it is the first.
   first: number;

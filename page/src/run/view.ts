@@ -114,7 +114,7 @@ function begin(view: View, turn: Turn, query: string, mode: string, k: number | 
   const index = view.searches.length;
   const search: Search = {
     index, turn: turn.number, query, mode, k, hits: [], triples: [], done: false, cached: false, milliseconds: 0,
-    snapshot: null, error: null, neutralised: 0, withdrawn: false, first: same ? same.first : index,
+    snapshot: null, error: null, neutralised: 0, leftOut: 0, withdrawn: false, first: same ? same.first : index,
   };
   view.searches.push(search);
   turn.searches.push(search);
@@ -133,4 +133,5 @@ function found(view: View, turn: Turn, event: SearchFinished): void {
   search.snapshot = event.snapshot;
   search.error = event.error ?? null;
   search.neutralised = Number(event.neutralised) || 0;
+  search.leftOut = Number(event.cut?.left_out) || 0;
 }

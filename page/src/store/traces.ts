@@ -20,7 +20,7 @@ interface Trace {
   text: string;
   searches: {
     turn: number; query: string; mode: string; snapshot: number | null; hits: Hit[]; triples: TripleHit[]; cached: boolean; neutralised: number;
-    seconds: number; error: string | null; withdrawn: number | null;
+    seconds: number; error: string | null; withdrawn: number | null; cut?: { left_out: number; limit: number };
   }[];
   timings: { total: number };
 }
@@ -53,9 +53,9 @@ function eventsOf(trace: Trace, question: string): AgentEvent[] {
   for (let turn = 1; turn <= turns; turn++) {
     if (thoughts[turn - 1]) events.push({ type: "think", turn, text: thoughts[turn - 1] });
     for (const search of trace.searches.filter((one) => one.turn === turn)) {
-      const { query, mode, hits, triples, snapshot, cached, neutralised, error } = search;
+      const { query, mode, hits, triples, snapshot, cached, neutralised, error, cut } = search;
       events.push({ type: "search_started", turn, query, mode, k: hits.length });
-      events.push({ type: "search_finished", turn, query, mode, hits, triples, snapshot, cached, neutralised, milliseconds: search.seconds * 1000, error: error ?? undefined });
+      events.push({ type: "search_finished", turn, query, mode, hits, triples, snapshot, cached, neutralised, milliseconds: search.seconds * 1000, error: error ?? undefined, cut });
       if (search.withdrawn !== null) events.push({ type: "withdrawn", turn: search.withdrawn, search: turn, query });
     }
   }

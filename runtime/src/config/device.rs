@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use waymark_models::Arithmetic;
+use waymark_models::decoder::KvKind;
 
 /// Default timeout of a GPU step, in seconds: far above any expected step, even on a shared GPU.
 const STEP_TIMEOUT: f64 = 30.0;
@@ -25,10 +26,17 @@ pub struct DeviceArgs {
     /// Arithmetic of matrix multiplications with the layers' weights: `f32`, or `bf16` with sums in f32, which halves
     /// prefill time on CPUs with AVX512-BF16. With `bf16` the layers take 16 bits per weight whatever the checkpoint's
     /// format, so that decoding few sequences of a quantized model may be slower. `int16` multiplies quantized weights
-    /// with activations in 16-bit integers, which is faster on the CPU. The default is f32 on the CPU; a GPU always
-    /// computes in bf16, so that `f32` or `int16` with the device `auto` selects the CPU.
+    /// with activations in 16-bit integers. The default on the CPU is int16 for K-quants, where it is faster, and f32
+    /// for all other weights; a GPU always computes in bf16, so that `f32` or `int16` with the device `auto` selects
+    /// the CPU.
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
     pub arithmetic: Option<Arithmetic>,
+
+    /// Precision of the KV cache on the CPU: `f32`, the default, or `f16`, which holds twice as many tokens in
+    /// `--kv-bytes` and halves what attention reads, at a relative error of 2⁻¹¹ per value. A GPU always has bf16, so that
+    /// this flag with the device `auto` selects the CPU.
+    #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION")]
+    pub kv: Option<KvKind>,
 
     /// Launch each kernel of a decode step on its own instead of replaying a CUDA graph.
     #[arg(long, env = "WAYMARK_NO_CUDA_GRAPHS")]
@@ -87,13 +95,23 @@ pub struct DeviceConfig {
     pub step_limit: Duration,
     /// Requested arithmetic. `None` takes the device's default.
     pub arithmetic: Option<Arithmetic>,
+    /// If `true`, the default on the CPU is f32 for all weights, as in a learner.
+    pub exact: bool,
+    /// Requested precision of the KV cache. `None` takes the device's default.
+    pub kv: Option<KvKind>,
 }
 
 impl DeviceConfig {
     /// `device` with default options.
     pub fn of(device: Device) -> Self {
         let step_limit = Duration::from_secs_f64(STEP_TIMEOUT);
-        Self { device, share: 0.9, blocks: None, graphs: true, step_limit, arithmetic: None }
+        Self { device, share: 0.9, blocks: None, graphs: true, step_limit, arithmetic: None, exact: false, kv: None }
+    }
+
+    /// Returns `true` if an option is requested that only the CPU has.
+    pub fn needs_cpu(&self) -> bool {
+        // Asking for f32 is asking for the reference numbers.
+        matches!(self.arithmetic, Some(Arithmetic::F32 | Arithmetic::Int16)) || self.kv.is_some()
     }
 
     /// Sets the requested arithmetic.
@@ -113,6 +131,8 @@ impl DeviceArgs {
             graphs: !self.no_cuda_graphs,
             step_limit: self.step_timeout.limit(),
             arithmetic: self.arithmetic,
+            exact: false,
+            kv: self.kv,
         }
     }
 }

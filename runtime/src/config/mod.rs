@@ -16,7 +16,7 @@ pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetConfig, FleetTimeouts};
 pub use log::LogFormat;
 pub use model::{ModelArgs, ModelConfig};
-pub use retrieval::{DEFAULT_SCRUB, RetrievalArgs, RetrievalConfig};
+pub use retrieval::{DEFAULT_SCRUB, IndexPlace, RetrievalArgs, RetrievalConfig};
 pub use size::{Size, seconds};
 
 /// Error returned for a combination of flags that contradicts itself.
@@ -33,8 +33,14 @@ pub enum ConfigError {
         /// Value of `--max-batch`.
         max_batch: usize,
     },
-    /// The mock computes nothing, so that an arithmetic has no meaning.
-    #[error("--mock does not take --arithmetic: it computes nothing")]
+    /// Two indexes have the same name.
+    #[error("--index: two indexes have the name `{0}`; the default index answers to `default` as well")]
+    IndexName(String),
+    /// Two indexes have no name.
+    #[error("--index {}: only one index can be without a name: give `NAME=DIR`", .0.display())]
+    IndexWithoutName(std::path::PathBuf),
+    /// The mock computes nothing, so that an arithmetic or a precision has no meaning.
+    #[error("--mock does not take --arithmetic or --kv: it computes nothing")]
     MockWithArithmetic,
     /// The policy that decides on the base model cannot be read.
     #[error(transparent)]

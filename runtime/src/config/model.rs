@@ -41,6 +41,18 @@ pub struct ModelArgs {
     #[arg(long, env = "WAYMARK_STEP_TOKENS", default_value_t = 512)]
     pub step_tokens: usize,
 
+    /// Maximum number of tokens that a step verifies ahead in each sequence: those that followed an earlier occurrence of
+    /// its last tokens, such as a quotation from the evidence. 0 turns this off. Changes no output on the CPU; a GPU
+    /// rounds differently.
+    #[arg(
+        long,
+        env = "WAYMARK_LOOKUP",
+        value_name = "TOKENS",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=64)
+    )]
+    pub lookup: u8,
+
     /// Maximum number of queued generations; further ones get 503.
     #[arg(long, env = "WAYMARK_MAX_WAITING", default_value_t = 256)]
     pub max_waiting: usize,
@@ -83,6 +95,8 @@ pub struct ModelConfig {
     pub max_batch: usize,
     /// Maximum number of tokens in one step.
     pub step_tokens: usize,
+    /// Maximum number of tokens that a step verifies ahead in each sequence.
+    pub lookup: usize,
     /// Maximum number of queued generations.
     pub max_waiting: usize,
     /// Maximum length of a sequence, in tokens. `None` keeps the model's limit.
@@ -93,7 +107,8 @@ impl ModelConfig {
     /// Limits of a GPU step for a model whose context length is `context` tokens.
     pub fn steps(&self, context: usize) -> StepLimits {
         StepLimits {
-            rows: self.max_batch,
+            // Each position that a step verifies has logits, and a row of its own in the limits.
+            rows: self.max_batch.max(1 + self.lookup),
             // A step full of decoding rows still has room for one block of a prompt.
             tokens: self.step_tokens.max(self.max_batch + BLOCK),
             context: self.context.unwrap_or(context),
@@ -105,10 +120,10 @@ impl ModelArgs {
     /// Resolves the flags; `first` is the directory of the first policy.
     ///
     /// # Errors
-    /// If a number is zero, a step cannot hold a batch, `--mock` is combined with `--arithmetic`, or no base model can be
-    /// found for the policy.
+    /// If a number is zero, a step cannot hold a batch, `--mock` is combined with `--arithmetic` or `--kv`, or no base
+    /// model can be found for the policy.
     pub fn resolve(self, first: Option<&Path>) -> Result<ModelConfig, ConfigError> {
-        if self.mock && self.device.arithmetic.is_some() {
+        if self.mock && (self.device.arithmetic.is_some() || self.device.kv.is_some()) {
             return Err(ConfigError::MockWithArithmetic);
         }
         at_least_one(&[
@@ -133,6 +148,7 @@ impl ModelArgs {
             kv_reserve: self.kv_reserve,
             max_batch: self.max_batch,
             step_tokens: self.step_tokens,
+            lookup: usize::from(self.lookup),
             max_waiting: self.max_waiting,
             context: self.context,
         })

@@ -1,6 +1,9 @@
 //! Flags for retrieval.
 
+use std::collections::HashSet;
+use std::convert::Infallible;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::{ConfigError, FactFilterArgs, FactFilterConfig, or_cores, seconds};
@@ -11,9 +14,10 @@ pub const DEFAULT_SCRUB: Duration = Duration::from_secs(3600);
 /// Flags for retrieval.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RetrievalArgs {
-    /// Directory of the index to search, made by `waymark index build`.
-    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
-    pub index: Option<PathBuf>,
+    /// Directory of the index to search, made by `waymark index build`; several as `--index NAME=DIR --index NAME=DIR`. The
+    /// one without a name, or else the first, is the default index; requests name the others (`rag.index`).
+    #[arg(long = "index", env = "WAYMARK_INDEX", value_name = "[NAME=]DIR", value_delimiter = ',')]
+    pub indexes: Vec<IndexPlace>,
 
     /// Open the index read-only: refuse changes of documents over HTTP.
     #[arg(long, env = "WAYMARK_READ_ONLY_INDEX")]
@@ -45,11 +49,38 @@ pub struct RetrievalArgs {
     pub fact_filter: FactFilterArgs,
 }
 
+/// Directory of an index, and its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexPlace {
+    /// Name given by the user. `None` uses that of the directory.
+    pub name: Option<String>,
+    /// Directory of the index.
+    pub dir: PathBuf,
+}
+
+impl FromStr for IndexPlace {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let is_name = |name: &str| {
+            (1..=64).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+        };
+        Ok(match text.split_once('=') {
+            Some((name, dir)) if is_name(name) => Self { name: Some(name.to_owned()), dir: dir.into() },
+            _ => Self { name: None, dir: text.into() },
+        })
+    }
+}
+
 /// Configuration of retrieval.
 #[derive(Debug, Clone)]
 pub struct RetrievalConfig {
-    /// Directory of the index. `None` serves without one.
+    /// Directory of the default index. `None` serves without one.
     pub index: Option<PathBuf>,
+    /// Name of the default index. `None` uses that of its directory.
+    pub index_name: Option<String>,
+    /// Names and directories of the other indexes.
+    pub others: Vec<(String, PathBuf)>,
     /// If `true`, documents can be changed over HTTP.
     pub writable: bool,
     /// Number of earlier snapshots to keep.
@@ -70,10 +101,14 @@ impl RetrievalArgs {
     /// Resolves the flags.
     ///
     /// # Errors
-    /// If the timeout of the fact filter is zero.
+    /// If the timeout of the fact filter is zero, or two indexes have the same name or none.
     pub fn resolve(self) -> Result<RetrievalConfig, ConfigError> {
+        let (default, others) = named_indexes(self.indexes)?;
+        let (index_name, index) = default.map_or((None, None), |place| (place.name, Some(place.dir)));
         Ok(RetrievalConfig {
-            index: self.index,
+            index,
+            index_name,
+            others,
             writable: !self.read_only_index,
             keep_snapshots: self.keep_snapshots,
             // Without any pause, scrubs would take a core.
@@ -83,5 +118,48 @@ impl RetrievalArgs {
             deadline: Duration::from_millis(self.search_deadline_ms),
             fact_filter: self.fact_filter.resolve()?,
         })
+    }
+}
+
+/// Returns the default index: the one without a name, or else the first; and the names and directories of the others.
+fn named_indexes(mut places: Vec<IndexPlace>) -> Result<(Option<IndexPlace>, Vec<(String, PathBuf)>), ConfigError> {
+    if places.is_empty() {
+        return Ok((None, Vec::new()));
+    }
+    let default = places.remove(places.iter().position(|place| place.name.is_none()).unwrap_or(0));
+    let dir_name = || default.dir.file_name().map(|name| name.to_string_lossy().into_owned());
+    let own = default.name.clone().or_else(dir_name);
+    // The default index answers to this name whatever its own is.
+    let mut names: HashSet<String> = own.into_iter().chain(["default".to_owned()]).collect();
+    let mut others = Vec::with_capacity(places.len());
+    for IndexPlace { name, dir } in places {
+        let name = name.ok_or_else(|| ConfigError::IndexWithoutName(dir.clone()))?;
+        if !names.insert(name.clone()) {
+            return Err(ConfigError::IndexName(name));
+        }
+        others.push((name, dir));
+    }
+    Ok((Some(default), others))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_index_without_a_name_or_the_first_is_the_default() {
+        let of = |texts: &[&str]| named_indexes(texts.iter().map(|text| text.parse().unwrap()).collect());
+        let place = |name: Option<&str>, dir: &str| Some(IndexPlace { name: name.map(str::to_owned), dir: dir.into() });
+        let other = |name: &str, dir: &str| vec![(name.to_owned(), PathBuf::from(dir))];
+        assert_eq!(of(&[]).unwrap(), (None, Vec::new()));
+        assert_eq!(of(&["a=x", "y"]).unwrap(), (place(None, "y"), other("a", "x")));
+        assert_eq!(of(&["a=x", "b=y=z"]).unwrap(), (place(Some("a"), "x"), other("b", "y=z")));
+        assert_eq!(of(&["dir/a=b"]).unwrap().0, place(None, "dir/a=b"));
+        assert!(matches!(of(&["x", "y"]), Err(ConfigError::IndexWithoutName(_))));
+        assert!(matches!(of(&["a=x", "a=y"]), Err(ConfigError::IndexName(_))));
+        for taken in ["default=y", "x=y"] {
+            assert!(matches!(of(&["dir/x", taken]), Err(ConfigError::IndexName(_))), "{taken}");
+        }
     }
 }

@@ -33,6 +33,7 @@ const COLUMNS: &[&str] = &[
     "hybrid",
     "triples",
     "kag",
+    "hypergraph",
     "duplicates",
     "cost",
     "retrieval_seconds",
@@ -129,6 +130,7 @@ fn fields(set: &str, summary: &Summary, compared: Option<&PairedComparison>) -> 
         mean.hybrid,
         mean.triples,
         mean.kag,
+        mean.hypergraph,
         mean.duplicates,
         mean.cost,
         mean.retrieval_seconds,
@@ -174,13 +176,14 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EpisodeRow, EvaluationOutcome, EvaluationReport, SetOutcome};
+    use super::super::{EpisodeRow, EvaluationOutcome, EvaluationReport, SearchCounts, SetOutcome};
     use super::*;
 
     #[test]
     fn every_line_has_every_column() {
+        let searches = SearchCounts { hypergraph: 3, ..SearchCounts::default() };
         let outcome = |em: f64| EvaluationOutcome {
-            rows: vec![EpisodeRow { em, ..EpisodeRow::default() }, EpisodeRow::default()],
+            rows: vec![EpisodeRow { em, searches, ..EpisodeRow::default() }, EpisodeRow::default()],
             seconds: 1.0,
         };
         let set = |name: &str| SetOutcome {
@@ -203,5 +206,8 @@ mod tests {
             assert_eq!(difference.map(|place| fields[place]), Some("0.500000"), "{line}");
         }
         assert!(lines[6].starts_with("all,c,4,,0.500000,"), "{}", lines[6]);
+        let hypergraph = COLUMNS.iter().position(|name| *name == "hypergraph");
+        let fields: Vec<&str> = lines[2].split(',').collect();
+        assert_eq!(hypergraph.map(|place| fields[place]), Some("1.500000"), "three searches over two questions");
     }
 }

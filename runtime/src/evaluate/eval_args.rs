@@ -279,6 +279,7 @@ impl PolicyArgs {
             kv_reserve: false,
             max_batch: self.concurrency,
             step_tokens: 512,
+            lookup: 0,
             max_waiting: self.concurrency,
             context: None,
         };

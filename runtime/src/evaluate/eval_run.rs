@@ -94,6 +94,8 @@ impl EvalRun {
     fn retrieval(&self, index: &Path) -> RetrievalConfig {
         RetrievalConfig {
             index: Some(index.to_owned()),
+            index_name: None,
+            others: Vec::new(),
             writable: false,
             keep_snapshots: 0,
             scrub: DEFAULT_SCRUB,

@@ -158,6 +158,7 @@ async fn row<S: SessionSource>(
         seed,
         guided: plan.guided,
         search: arm.search.clone(),
+        without: question.without.clone(),
         ..EpisodeOptions::default()
     };
     let trajectory = play(runtime, policy, &question.question, options).await?;

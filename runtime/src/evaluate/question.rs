@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use waymark_agent::MAX_WITHOUT;
 use waymark_index::Index;
 
 /// A question with its accepted answers and supporting passages.
@@ -23,6 +24,9 @@ pub struct Question {
     /// If `true`, `supporting` lists all supporting passages.
     #[serde(default = "yes")]
     pub supporting_complete: bool,
+    /// IDs of passages that are withheld from every search, so that the question cannot be answered from them.
+    #[serde(default, deserialize_with = "or_none")]
+    pub without: Vec<String>,
     /// Kind of the question, as its data set names it, for example `bridge`. `None` if the file gives none.
     #[serde(default, rename = "type")]
     pub kind: Option<String>,
@@ -60,11 +64,12 @@ impl Question {
         if self.id.is_empty() { &self.question } else { &self.id }
     }
 
-    /// Reads JSON lines with `question` and `answers`, and optionally `id`, `type`, `supporting` (IDs) and
-    /// `supporting_complete`. Other keys are ignored.
+    /// Reads JSON lines with `question` and `answers`, and optionally `id`, `type`, `supporting` (IDs),
+    /// `supporting_complete` and `without` (IDs). Other keys are ignored.
     ///
     /// # Errors
-    /// [`QuestionError`] if the file cannot be read, or a line is not a question or has no answer.
+    /// [`QuestionError`] if the file cannot be read, or a line is not a question, has no answer, or withholds more than
+    /// [`MAX_WITHOUT`] passages.
     pub fn read(path: &Path) -> Result<Vec<Question>, QuestionError> {
         let text = std::fs::read_to_string(path).map_err(|error| QuestionError::Io { path: path.into(), error })?;
         let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
@@ -76,6 +81,12 @@ impl Question {
         // Every score would be zero, which reads like a bad policy.
         if question.answers.is_empty() {
             return Err("the question has no answers".to_owned());
+        }
+        let withheld = question.without.len();
+        if withheld > MAX_WITHOUT {
+            return Err(format!(
+                "without: {withheld} passages are more than the {MAX_WITHOUT} that a search can leave out"
+            ));
         }
         Ok(question)
     }
@@ -135,7 +146,17 @@ mod tests {
             question.support
         };
         assert!(support(partly).is_empty());
-        for (text, words) in [("{\"answers\": [\"a\"]}", "question"), ("{\"question\": \"q\"}", "no answers")] {
+        let withheld = |count: usize| {
+            let ids: Vec<String> = (0..count).map(|id| format!("\"{id}\"")).collect();
+            format!(r#"{{"question": "q", "answers": ["a"], "without": [{}]}}"#, ids.join(", "))
+        };
+        assert_eq!(Question::parse(&withheld(MAX_WITHOUT)).unwrap().without.len(), MAX_WITHOUT);
+        let many = withheld(MAX_WITHOUT + 1);
+        for (text, words) in [
+            ("{\"answers\": [\"a\"]}", "question"),
+            ("{\"question\": \"q\"}", "no answers"),
+            (many.as_str(), "without: 65 passages"),
+        ] {
             std::fs::write(&path, format!("{line}\n{text}")).unwrap();
             let message = Question::read(&path).unwrap_err().to_string();
             assert!(message.contains("line 2") && message.contains(words), "{message}");

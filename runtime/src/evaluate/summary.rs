@@ -99,6 +99,9 @@ pub struct PerEpisode {
     /// Searches for passages and triples ranked together.
     #[serde(default)]
     pub kag: f64,
+    /// Searches for facts of the hypergraph.
+    #[serde(default)]
+    pub hypergraph: f64,
     /// Searches that repeat an earlier one.
     #[serde(default)]
     pub duplicates: f64,
@@ -210,7 +213,7 @@ impl Estimate {
 impl PerEpisode {
     /// Returns the number of searches of all modes.
     pub fn searches(&self) -> f64 {
-        self.passage + self.graph + self.hybrid + self.triples + self.kag
+        self.passage + self.graph + self.hybrid + self.triples + self.kag + self.hypergraph
     }
 
     /// Returns the number of thinking tokens, as TeaRAG counts them: all that the policy wrote, sampled or forced. The
@@ -229,6 +232,7 @@ impl PerEpisode {
             hybrid: mean(|row| row.searches.hybrid as f64),
             triples: mean(|row| row.searches.triples as f64),
             kag: mean(|row| row.searches.kag as f64),
+            hypergraph: mean(|row| row.searches.hypergraph as f64),
             duplicates: mean(|row| row.duplicates as f64),
             failed_searches: mean(|row| row.searches.failed as f64),
             cost: mean(|row| row.cost),

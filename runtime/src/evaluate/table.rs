@@ -146,7 +146,7 @@ fn width<'a>(names: impl Iterator<Item = &'a str>) -> usize {
 /// Formats searches by mode, with those for triples if there are any.
 fn searches(mean: &PerEpisode) -> String {
     let first = format!("{:.2}/{:.2}/{:.2}", mean.passage, mean.graph, mean.hybrid);
-    let triples = mean.triples + mean.kag;
+    let triples = mean.triples + mean.kag + mean.hypergraph;
     if triples > 0.0 { format!("{first}/{triples:.2}") } else { first }
 }
 

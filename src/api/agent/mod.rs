@@ -1,7 +1,9 @@
 //! `/v1/agent`: runs one episode and returns the answer together with its typed trace.
 //!
-//! `whole`: JSON responses · `stream`: event streams · `resume`: reconnecting to a stream
+//! `history`: messages before the question · `whole`: JSON responses · `stream`: event streams · `resume`: reconnecting
+//! to a stream
 
+pub mod history;
 pub mod resume;
 mod stream;
 mod whole;
@@ -10,7 +12,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_agent::{Cited, Conversation, ConversationMessage, EpisodeEnd, EpisodeOptions, Event, Usage};
+use waymark_agent::{Cited, EpisodeEnd, EpisodeOptions, Event, Usage};
 use waymark_index::AnswerCut;
 
 use super::auth::Caller;
@@ -22,6 +24,7 @@ use super::follow::Events;
 use super::rag::{self, RagOptions};
 use super::sampling_params::{self, RequestSampling};
 use super::state::AppState;
+use history::HistoryMessage;
 
 /// Request body of `POST /v1/agent`: one question for an episode.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -29,6 +32,8 @@ use super::state::AppState;
 pub struct AgentRequest {
     /// Question to answer.
     pub question: String,
+    /// Messages of the conversation before the question, oldest first.
+    pub history: Option<Vec<HistoryMessage>>,
     /// Name of the policy that answers. Defaults to the first loaded policy.
     pub model: Option<String>,
     /// If `true`, the response is a stream of server-sent events.
@@ -140,17 +145,15 @@ pub(super) async fn answer(
 /// Starts the requested episode and returns its ID and its events.
 async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Result<(String, Events), ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
-    state.check_index("rag.index", request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref()))?;
+    let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
+    let state = &state.of_request("rag.index", named, &policy)?;
     let options = options(&request)?;
     let resumable = request.resumable.unwrap_or(false);
     if resumable && !request.stream.unwrap_or(false) {
         return Err(ApiError::invalid("resumable", "`resumable` needs `stream: true`"));
     }
     let id = options.id.clone().unwrap_or_default();
-    let conversation =
-        // A question alone can only be empty.
-        Conversation::from_messages(vec![ConversationMessage::new(waymark_agent::Role::User, request.question)])
-            .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
+    let conversation = history::conversation(request.history.unwrap_or_default(), request.question)?;
     if resumable {
         // Checked before the episode starts, so that a refusal costs no work.
         state.streams.check_room(caller)?;

@@ -1,27 +1,23 @@
 //! `/v1/agent` responses sent in one piece.
 
 use futures::StreamExt;
-use waymark_agent::{Event, TokenLogprob};
-use waymark_index::{AnswerCut, AnswerRoom};
+use waymark_agent::Event;
 
 use super::AgentResponse;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
+use crate::api::logprob_room::LogprobRoom;
 use crate::api::state::now;
 
-/// Size of the fields around the text and the bytes of a token in JSON.
-const TOKEN_FIELDS: usize = 72;
-
 /// Collects the events of an episode until it ends. Log-probabilities that take more than `answer_bytes` bytes are left
-/// out: a token of text may have twenty alternatives.
+/// out.
 pub(super) async fn collect(mut events: Events, answer_bytes: usize) -> Result<AgentResponse, ApiError> {
     let created = now();
-    let mut room = AnswerRoom::new(answer_bytes);
-    let mut left_out = 0;
+    let mut room = LogprobRoom::new(answer_bytes);
     let mut trace: Vec<Event> = Vec::new();
     while let Some((_, event)) = events.next().await {
         let mut event = event?;
-        left_out += cut_tokens(&mut event, &mut room);
+        room.cut(&mut event);
         if !trace.last_mut().is_some_and(|last| join(last, &event)) {
             trace.push(event);
         }
@@ -49,29 +45,8 @@ pub(super) async fn collect(mut events: Events, answer_bytes: usize) -> Result<A
         turns,
         searches,
         trace,
-        cut: AnswerCut::of(left_out, answer_bytes),
+        cut: room.report(),
     })
-}
-
-/// Removes the log-probabilities of an event that find no room, and returns the number of their tokens.
-fn cut_tokens(event: &mut Event, room: &mut AnswerRoom) -> usize {
-    let (Event::Think { tokens, .. }
-    | Event::Query { tokens, .. }
-    | Event::Answer { tokens, .. }
-    | Event::Text { tokens, .. }) = event
-    else {
-        return 0;
-    };
-    let found = tokens.len();
-    let kept = tokens.iter().take_while(|token| room.take(token_bytes(token))).count();
-    tokens.truncate(kept);
-    found - kept
-}
-
-/// Returns the approximate size of a token with its alternatives in JSON.
-fn token_bytes(token: &TokenLogprob) -> usize {
-    let text = |text: &str, bytes: &[u8]| TOKEN_FIELDS + text.len() + 4 * bytes.len();
-    text(&token.text, &token.bytes) + token.top.iter().map(|token| text(&token.text, &token.bytes)).sum::<usize>()
 }
 
 /// Appends the delta `next` to `last`. Returns `false` if they are not deltas of the same kind and turn.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_agent::EpisodeEnd;
+use waymark_index::AnswerCut;
 
 use super::tool::{CallDelta, ChatToolCall};
 use crate::api::error::ErrorBody;
@@ -29,6 +30,9 @@ pub struct ChatCompletion {
     /// Class of service, if the request names one: always `default`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<&'static str>,
+    /// Tokens whose log-probabilities are missing because the answer is too large. Not in OpenAI's interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
 }
 
 /// One answer.
@@ -99,6 +103,7 @@ impl From<EpisodeEnd> for FinishReason {
         match reason {
             EpisodeEnd::Stop | EpisodeEnd::Refused => FinishReason::Stop,
             EpisodeEnd::Length | EpisodeEnd::Turns | EpisodeEnd::Time => FinishReason::Length,
+            EpisodeEnd::Called => FinishReason::ToolCalls,
         }
     }
 }

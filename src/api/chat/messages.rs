@@ -37,6 +37,11 @@ pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
     Ok(Conversation::from_messages(messages.into_iter().map(|(_, message)| message).collect())?)
 }
 
+/// Returns the ID of the call whose result is the last message, if it is one.
+pub(super) fn last_call(messages: &[ChatMessage]) -> Option<&str> {
+    messages.last()?.tool_call_id.as_deref()
+}
+
 /// Converts one message to the form that the chat template takes, and adds its tool calls to `known`.
 fn convert(at: usize, message: ChatMessage, known: &mut CallHistory) -> Result<ConversationMessage, ApiError> {
     let unsupported = |field: &str, what: &str| Err(ApiError::unsupported(&format!("messages[{at}].{field}"), what));

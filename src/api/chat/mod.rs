@@ -32,8 +32,8 @@ use stream::ChatWriter;
 ///
 /// The policy thinks, searches and answers. Its reasoning is returned as `reasoning_content` and its answer as
 /// `content`. With `rag.trace` the searches are returned as `rag`, and with `rag.citations` the passages that support
-/// the answer follow at the end. The policy `plain` may call the client's `tools`; the answer then has `tool_calls` and
-/// the finish reason `tool_calls`. With `stream: true` the response is a stream of `data:` lines, one chunk each, that
+/// the answer follow at the end. A policy may call the client's `tools`; the answer then has `tool_calls` and the
+/// finish reason `tool_calls`, and goes on with the result in the next request. With `stream: true` the response is a stream of `data:` lines, one chunk each, that
 /// ends with `data: [DONE]`. An error in the middle is sent as `{"error": …}` and ends the stream without `[DONE]`.
 #[utoipa::path(post, path = "/v1/chat/completions", operation_id = "createChatCompletion", tag = "inference", request_body = ChatRequest, responses(
     (status = 200, description = "the answer", content(
@@ -47,14 +47,14 @@ pub(super) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let (plan, question) = ChatPlan::new(&state, request)?;
+    let (plan, question) = ChatPlan::new(&state, &caller, request)?;
     // The gate has counted one request, for the first choice.
     caller.accounts.count_requests(plan.n - 1)?;
-    let events = episodes::start(&state, &caller, &plan.policy, question, plan.n).await?;
+    let events = episodes::start(&plan.state, &caller, &plan.policy, question, plan.n).await?;
     if plan.stream {
         return Ok(chunks::respond(&state, ChatWriter::new(&plan), events));
     }
-    Ok(axum::Json(whole::collect(&plan, events).await?).into_response())
+    Ok(axum::Json(whole::collect(&plan, events, state.config.answer_bytes).await?).into_response())
 }
 
 /// Alias of `/v1/chat/completions`.

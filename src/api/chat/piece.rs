@@ -39,8 +39,10 @@ pub(super) struct Translator {
     turn: usize,
     /// If `true`, the last reasoning sent ended with a line break.
     line_ended: bool,
-    /// Parser of tool calls. `None` if the request has no tools.
+    /// Parser of tool calls in the answer. `None` if the answer holds none.
     calls: Option<CallParser>,
+    /// ID of the episode.
+    episode: String,
 }
 
 impl Translator {
@@ -53,6 +55,10 @@ impl Translator {
     /// it on its way, and it is not part of the answer.
     pub(super) fn translate(&mut self, event: Event) -> Vec<ChatPiece> {
         match event {
+            Event::Started { id, .. } => {
+                self.episode = id;
+                Vec::new()
+            }
             Event::Answer { text, tokens } if self.calls.is_some() => {
                 self.calls.as_mut().map(|calls| calls.read(&text, tokens)).unwrap_or_default()
             }
@@ -75,6 +81,9 @@ impl Translator {
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => None,
             Event::Answer { text, tokens } => Some(ChatPiece::Content(text, tokens.into_iter().map(logprob).collect())),
             Event::Refusal { text } => Some(ChatPiece::Refusal(text)),
+            Event::ToolCall { name, arguments, .. } => {
+                Some(ChatPiece::Call(0, ChatToolCall::of_episode(&self.episode, name, arguments)))
+            }
             event if event.is_step() => self.trace.then(|| self.step(event)),
             // A query is shown as a whole when its search starts, and a failure arrives as the episode's error.
             _ => None,

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use waymark_agent::{Conversation, EpisodeOptions, Policy};
+use waymark_agent::{EpisodeOptions, Policy};
 
 use super::check;
-use super::messages::conversation;
+use super::messages::{conversation, last_call};
 use super::request::{ChatRequest, ResponseFormat};
 use super::tool::{self, ClientTools};
+use crate::api::auth::Caller;
 use crate::api::chunks::CompletionHead;
 use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::ApiError;
@@ -18,6 +19,8 @@ use crate::api::state::AppState;
 /// Validated chat request.
 #[derive(Debug)]
 pub(super) struct ChatPlan {
+    /// State with the index that the policy searches.
+    pub(super) state: AppState,
     /// Fields shared by all chunks.
     pub(super) head: CompletionHead,
     /// Class of service to return.
@@ -32,13 +35,17 @@ pub(super) struct ChatPlan {
     pub(super) cites: bool,
     /// If `true`, reasoning is sent under both of its names.
     pub(super) mirror: bool,
-    /// Names of the tools that may be called.
+    /// Names of the tools whose calls stand in the answer.
     pub(super) tools: Vec<String>,
 }
 
 impl ChatPlan {
     /// Validates everything about a request that does not need the engine.
-    pub(super) fn new(state: &AppState, request: ChatRequest) -> Result<(ChatPlan, EpisodeQuestion), ApiError> {
+    pub(super) fn new(
+        state: &AppState,
+        caller: &Caller,
+        request: ChatRequest,
+    ) -> Result<(ChatPlan, EpisodeQuestion), ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
         let stream = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
         let n = sampling_params::choices(request.n)?;
@@ -56,17 +63,21 @@ impl ChatPlan {
         options.json = ResponseFormat::shape(request.response_format)?;
         let rag = request.rag.unwrap_or_default();
         rag::apply(&rag, &mut options)?;
-        state.check_index("rag.index", rag.rest.index.as_deref())?;
+        let state = &state.of_request("rag.index", rag.rest.index.as_deref(), &policy)?;
         // Either switch, `store` or `rag.store`, suffices to keep no trace.
         if check::store(request.store, state.config.strict)? == Some(false) {
             options.store = Some(false);
         }
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
         let tools = ClientTools::read(request.tools, request.tool_choice)?;
+        let call = last_call(&request.messages).map(str::to_owned);
+        let conversation = conversation(request.messages)?;
         let (tools, conversation) =
-            offer(tools, request.parallel_tool_calls, conversation(request.messages)?, &mut options)?;
-        tool::check(state, &policy, &conversation)?;
+            tool::offer(tools, request.parallel_tool_calls, &policy, conversation, &mut options)?;
+        let mut question = (conversation, options);
+        tool::resume(state, caller, &policy, call.as_deref(), &mut question);
         let plan = ChatPlan {
+            state: state.clone(),
             head: CompletionHead::new(state, &policy, id),
             service_tier: request.service_tier.as_deref().map(|_| "default"),
             policy,
@@ -79,30 +90,6 @@ impl ChatPlan {
             mirror: state.config.mirror_reasoning,
             tools,
         };
-        Ok((plan, (conversation, options)))
+        Ok((plan, question))
     }
-}
-
-/// Adds the tools to the conversation and returns their names.
-fn offer(
-    tools: ClientTools,
-    parallel: Option<bool>,
-    conversation: Conversation,
-    options: &mut EpisodeOptions,
-) -> Result<(Vec<String>, Conversation), ApiError> {
-    let ClientTools { shown, demanded } = tools;
-    if shown.is_empty() {
-        return Ok((Vec::new(), conversation));
-    }
-    // A grammar for the whole answer would leave no room for calls.
-    if options.json.is_some() {
-        return Err(ApiError::unsupported("response_format", "answers held to JSON beside `tools` are"));
-    }
-    let names: Vec<String> = shown.iter().map(|tool| tool.name.clone()).collect();
-    // A forced call is always a single call, so the limit matters only for free ones.
-    if parallel == Some(false) && demanded.is_empty() {
-        options.one_call.clone_from(&names);
-    }
-    options.calls = demanded;
-    Ok((names, conversation.with_tools(shown)))
 }

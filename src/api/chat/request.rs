@@ -75,9 +75,9 @@ pub struct ChatRequest {
     pub stop: Option<StopStrings>,
     /// Format of the answer: any text, a JSON object, or JSON that follows a schema.
     pub response_format: Option<ResponseFormat>,
-    /// Functions that the model may call. Only the policy `plain` supports them, since other policies have tools of
-    /// their own, and only if the model's chat template uses the Hermes or Qwen format. A call of an unknown function,
-    /// a call whose arguments are not a JSON object, and a truncated call are returned as part of `content`.
+    /// Functions that the model may call. A policy that searches calls at most one in an answer. Shown by the model's
+    /// chat template, or in the system message if the template knows no tools in the form of Hermes and Qwen. A call of
+    /// an unknown function, a call whose arguments are not a JSON object, and a truncated call are returned as text.
     #[schema(max_items = 128)]
     pub tools: Option<Vec<ToolDefinition>>,
     /// Tool choice; defaults to `auto`.

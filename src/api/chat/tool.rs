@@ -1,19 +1,27 @@
 //! Tools defined by the client: their definitions in a request, and the calls in responses.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 use waymark_agent::tool_call::ToolCallText;
-use waymark_agent::{Conversation, Policy};
+use waymark_agent::{Conversation, EpisodeOptions, Policy};
 use waymark_models::chat::Tool;
 
 use super::request::NamedSchema;
+use crate::api::auth::Caller;
+use crate::api::episodes::EpisodeQuestion;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
+use crate::api::traces;
 
 /// Maximum number of tools in one request, as in OpenAI's interface.
 const MAX_TOOLS: usize = 128;
+
+/// Beginning of the ID of every call.
+pub(crate) const CALL_PREFIX: &str = "call_";
 
 /// Tool that the model may call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -44,11 +52,10 @@ pub struct FunctionDefinition {
     /// Purpose of the function, shown to the model.
     pub description: Option<String>,
     /// JSON schema of the arguments, which form an object. Shown to the model. Enforced if `tool_choice` demands a
-    /// call, with the limits of `response_format`.
+    /// call or `strict` is set, with the limits of `response_format`.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Value>,
-    /// May be `true` only if `tool_choice` demands a call: calls that the model chooses to make are not held to their
-    /// schema.
+    /// If `true`, every call of this function follows the schema, and an answer holds at most one call.
     pub strict: Option<bool>,
 }
 
@@ -144,10 +151,16 @@ pub struct FunctionDelta<'a> {
 }
 
 impl ChatToolCall {
+    /// Creates the call that ended the episode `episode`. The ID of the call leads back to it.
+    pub(crate) fn of_episode(episode: &str, name: String, arguments: String) -> ChatToolCall {
+        let id = format!("{CALL_PREFIX}{episode}");
+        ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction { name, arguments } }
+    }
+
     /// Creates a call with a new ID.
-    pub(super) fn new(call: ToolCallText) -> ChatToolCall {
+    pub(crate) fn new(call: ToolCallText) -> ChatToolCall {
         let ToolCallText { name, arguments } = call;
-        let id = format!("call_{}", Uuid::now_v7().simple());
+        let id = format!("{CALL_PREFIX}{}", Uuid::now_v7().simple());
         ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction { name, arguments } }
     }
 
@@ -167,7 +180,7 @@ impl ChatToolCall {
 
     /// Converts a call of an earlier answer to the form that the chat template takes. `param` is its path in the
     /// request.
-    pub(super) fn shown(self, param: &str) -> Result<waymark_models::chat::ToolCall, ApiError> {
+    pub(crate) fn shown(self, param: &str) -> Result<waymark_models::chat::ToolCall, ApiError> {
         let CalledFunction { name, arguments } = self.function;
         check_name(&format!("{param}.function.name"), &name)?;
         let param = format!("{param}.function.arguments");
@@ -182,11 +195,13 @@ impl ChatToolCall {
 
 /// Validated tools of a request.
 #[derive(Debug, Default)]
-pub(super) struct ClientTools {
+pub(crate) struct ClientTools {
     /// Tools shown to the model.
     pub(super) shown: Vec<Tool>,
     /// Names of the tools of which exactly one call is demanded. Empty if none is.
     pub(super) demanded: Vec<String>,
+    /// Names of the tools with `strict`.
+    pub(super) strict: Vec<String>,
 }
 
 impl ClientTools {
@@ -194,7 +209,7 @@ impl ClientTools {
     ///
     /// # Errors
     /// Names the tool, the field in it, or the choice that is not supported.
-    pub(super) fn read(
+    pub(crate) fn read(
         tools: Option<Vec<ToolDefinition>>,
         choice: Option<ToolChoice>,
     ) -> Result<ClientTools, ApiError> {
@@ -210,10 +225,13 @@ impl ClientTools {
         if demands && tools.is_empty() {
             return Err(ApiError::invalid(CHOICE, format!("`{CHOICE}`: there are no `tools` to call")));
         }
-        let free = matches!(choice, None | Some(ToolChoice::Mode(ToolMode::Auto)));
+        let mut strict = Vec::new();
         let mut shown: Vec<Tool> = Vec::with_capacity(tools.len());
         for (at, tool) in tools.into_iter().enumerate() {
-            let tool = tool.function.tool(&format!("tools[{at}].function"), free)?;
+            if tool.function.strict == Some(true) {
+                strict.push(tool.function.name.clone());
+            }
+            let tool = tool.function.tool(&format!("tools[{at}].function"))?;
             if shown.iter().any(|other| other.name == tool.name) {
                 let param = format!("tools[{at}].function.name");
                 return Err(ApiError::invalid(&param, format!("`{param}`: there is another tool of this name")));
@@ -233,26 +251,20 @@ impl ClientTools {
                 vec![name]
             }
         };
-        Ok(ClientTools { shown, demanded })
+        Ok(ClientTools { shown, demanded, strict })
     }
 }
 
 impl FunctionDefinition {
-    /// Converts the function to the form that the chat template takes. `param` is its path in the request. If calls are
-    /// `free`, they are not held to their schema.
-    fn tool(self, param: &str, free: bool) -> Result<Tool, ApiError> {
-        let FunctionDefinition { name, description, parameters, strict } = self;
+    /// Converts the function to the form that the chat template takes. `param` is its path in the request.
+    fn tool(self, param: &str) -> Result<Tool, ApiError> {
+        let FunctionDefinition { name, description, parameters, .. } = self;
         check_name(&format!("{param}.name"), &name)?;
         // A schema without `type` may still describe an object.
         let object = |fields: &Map<String, Value>| fields.get("type").is_none_or(|kind| kind == "object");
         if parameters.as_ref().is_some_and(|schema| !schema.as_object().is_some_and(object)) {
             let param = format!("{param}.parameters");
             return Err(ApiError::invalid(&param, format!("`{param}` must be the JSON schema of an object")));
-        }
-        // Without a demanded call there is no grammar that could keep the promise of `strict`.
-        if strict == Some(true) && free {
-            let what = "calls that follow their schema without a `tool_choice` that demands one are";
-            return Err(ApiError::unsupported(&format!("{param}.strict"), what));
         }
         Ok(Tool { name, description, parameters })
     }
@@ -265,24 +277,48 @@ fn check_name(param: &str, name: &str) -> Result<(), ApiError> {
         .map_err(|refused| ApiError { message: refused.message.replacen("a schema", "a function", 1), ..refused })
 }
 
-/// Checks that `policy` and the model support the tools in a conversation, if there are any.
+/// Adds tools to a conversation, and what they demand to the options of its episodes. Returns the names of the tools
+/// whose calls `policy` writes in its answer.
 ///
 /// # Errors
-/// Names `tools`, or `messages` if only the messages mention tools.
-pub(crate) fn check(state: &AppState, policy: &Policy, conversation: &Conversation) -> Result<(), ApiError> {
-    if !conversation.has_tools() {
-        return Ok(());
+/// Names the option that cannot be combined with tools.
+pub(crate) fn offer(
+    tools: ClientTools,
+    parallel: Option<bool>,
+    policy: &Policy,
+    conversation: Conversation,
+    options: &mut EpisodeOptions,
+) -> Result<(Vec<String>, Conversation), ApiError> {
+    let ClientTools { shown, demanded, strict } = tools;
+    if shown.is_empty() {
+        return Ok((Vec::new(), conversation));
     }
-    let param = if conversation.tools().is_empty() { "messages" } else { "tools" };
-    let why = if !policy.protocol.calls() {
-        format!("the policy {} has tools of its own, so that a client's are", policy.name)
-    } else if !state.runtime.takes_tools() {
-        let model = &state.runtime.engine.spec().name;
-        format!(
-            "the chat template of the model {model} knows no tools in the form of Hermes and Qwen, so that they are"
-        )
-    } else {
-        return Ok(());
-    };
-    Err(ApiError::unsupported(param, &why))
+    let in_answer = policy.protocol.calls();
+    // A grammar for the whole answer would leave no room for calls in it, or in its place.
+    if options.json.is_some() && (in_answer || !demanded.is_empty()) {
+        return Err(ApiError::unsupported("response_format", "answers held to JSON beside these `tools` are"));
+    }
+    let names: Vec<String> = shown.iter().map(|tool| tool.name.clone()).collect();
+    // A forced call is always a single call, so the limit matters only for free ones.
+    if parallel == Some(false) && demanded.is_empty() {
+        options.one_call.clone_from(&names);
+    }
+    options.calls = demanded;
+    options.strict = strict;
+    let names = if in_answer { names } else { Vec::new() };
+    Ok((names, conversation.with_tools(shown)))
+}
+
+/// Lets an episode go on where an earlier one ended with a call, if the conversation continues with its result and the
+/// trace of the earlier one is still kept. `call` is the ID of the call.
+pub(crate) fn resume(
+    state: &AppState,
+    caller: &Caller,
+    policy: &Arc<Policy>,
+    call: Option<&str>,
+    (conversation, options): &mut EpisodeQuestion,
+) {
+    let Some(id) = call.and_then(|call| call.strip_prefix(CALL_PREFIX)) else { return };
+    let earlier = traces::recent(state, caller, id);
+    options.continues = earlier.and_then(|kept| kept.continued(policy, conversation)).map(Arc::new);
 }

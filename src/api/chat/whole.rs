@@ -9,15 +9,24 @@ use super::plan::ChatPlan;
 use super::tool::ChatToolCall;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
+use crate::api::logprob_room::LogprobRoom;
 use crate::api::rag::RagNotes;
 use crate::api::usage::ChatUsage;
 
-/// Waits for all choices. If one fails, the whole request fails.
-pub(super) async fn collect(plan: &ChatPlan, mut events: Events) -> Result<ChatCompletion, ApiError> {
+/// Waits for all choices. If one fails, the whole request fails. Log-probabilities that take more than `answer_bytes`
+/// bytes over all choices are left out.
+pub(super) async fn collect(
+    plan: &ChatPlan,
+    mut events: Events,
+    answer_bytes: usize,
+) -> Result<ChatCompletion, ApiError> {
+    let mut room = LogprobRoom::new(answer_bytes);
     let mut choices: Vec<ChoiceBuilder> = (0..plan.n).map(|_| ChoiceBuilder::new(plan)).collect();
     let mut usage = ChatUsage::default();
     while let Some((index, event)) = events.next().await {
-        choices[index].take(event?, &mut usage);
+        let mut event = event?;
+        room.cut(&mut event);
+        choices[index].take(event, &mut usage);
     }
     let choices =
         choices.into_iter().enumerate().map(|(index, draft)| draft.finish(index, plan)).collect::<Result<_, _>>()?;
@@ -31,6 +40,7 @@ pub(super) async fn collect(plan: &ChatPlan, mut events: Events) -> Result<ChatC
         usage,
         system_fingerprint: head.fingerprint,
         service_tier: plan.service_tier,
+        cut: room.report(),
     })
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
+use waymark_index::AnswerCut;
 
 use crate::api::chat::completion::FinishReason;
 use crate::api::error::ErrorBody;
@@ -26,6 +27,9 @@ pub struct TextCompletion {
     pub usage: ChatUsage,
     /// Hash of the server's version, the weights and the policy's files. Changes when any of them does.
     pub system_fingerprint: String,
+    /// Tokens whose log-probabilities are missing because the answer is too large. Not in OpenAI's interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<AnswerCut>,
 }
 
 /// One answer, or a piece of it.

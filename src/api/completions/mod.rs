@@ -50,5 +50,5 @@ pub(super) async fn create(
     if plan.streams {
         return Ok(chunks::respond(&state, CompletionWriter::new(&plan), events));
     }
-    Ok(axum::Json(whole::collect(plan, events).await?).into_response())
+    Ok(axum::Json(whole::collect(plan, events, state.config.answer_bytes).await?).into_response())
 }

@@ -8,9 +8,15 @@ use super::plan::{CompletionPlan, usage};
 use crate::api::chunks::CompletionHead;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
+use crate::api::logprob_room::LogprobRoom;
 
-/// Waits for all answers.
-pub(super) async fn collect(plan: CompletionPlan, mut events: Events) -> Result<TextCompletion, ApiError> {
+/// Waits for all answers. Log-probabilities that take more than `answer_bytes` bytes over all answers are left out.
+pub(super) async fn collect(
+    plan: CompletionPlan,
+    mut events: Events,
+    answer_bytes: usize,
+) -> Result<TextCompletion, ApiError> {
+    let mut room = LogprobRoom::new(answer_bytes);
     let mut drafts = plan.drafts();
     let mut choices: Vec<_> =
         // An empty piece creates the lists of log-probabilities, to which later pieces append.
@@ -20,7 +26,9 @@ pub(super) async fn collect(plan: CompletionPlan, mut events: Events) -> Result<
         draft.begin(index).into_iter().for_each(|piece| append(&mut choices[index], piece));
     }
     while let Some((index, event)) = events.next().await {
-        match event? {
+        let mut event = event?;
+        room.cut(&mut event);
+        match event {
             Event::Answer { text, tokens } => append(&mut choices[index], drafts[index].piece(index, text, &tokens)),
             Event::Finished { reason, usage, .. } => {
                 spent[index] = Some(usage);
@@ -41,6 +49,7 @@ pub(super) async fn collect(plan: CompletionPlan, mut events: Events) -> Result<
         choices,
         usage: usage(&spent, plan.n),
         system_fingerprint: fingerprint,
+        cut: room.report(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! `/v1/index/neighbors`: the heaviest edges of a node.
 
-use axum::extract::{RawQuery, State};
+use axum::extract::RawQuery;
 use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_index::graph::phrase::normalize;
@@ -11,7 +11,7 @@ use super::node::IndexNode;
 use super::{RESPONSE_BYTES, broken, params};
 use crate::api::blocking::run_blocking;
 use crate::api::error::{ApiError, Code, ErrorBody};
-use crate::api::state::AppState;
+use crate::api::indexes::IndexedState;
 
 /// Default number of edges.
 const DEFAULT_EDGES: usize = 24;
@@ -98,6 +98,7 @@ enum NamedNode {
     params(
         ("phrase" = Option<String>, Query, description = "text of a phrase; exactly one of `phrase` and `passage` is required"),
         ("passage" = Option<String>, Query, description = "ID of a passage"),
+        ("index" = Option<String>, Query, description = "name of the index; defaults to `default`"),
         ("kind" = Option<String>, Query, description = "kind of neighbors to return: `phrase` or `passage`; defaults to both"),
         ("limit" = Option<usize>, Query, description = "maximum number of edges, from 1 to 200; defaults to 24", minimum = 1, maximum = 200),
     ),
@@ -108,7 +109,7 @@ enum NamedNode {
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
 pub(crate) async fn list(
-    State(state): State<AppState>,
+    IndexedState(state): IndexedState,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<IndexNeighbors>, ApiError> {
     let index = state.library()?.live.current();

@@ -1,6 +1,6 @@
 //! `/v1/index/nodes`: phrases and passages found by text.
 
-use axum::extract::{RawQuery, State};
+use axum::extract::RawQuery;
 use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_index::{GraphNode, Hit, Index, Mode, NodeKind, PhraseLookup, PhraseMatchKind, Query, Ranking};
@@ -9,7 +9,7 @@ use super::node::IndexNode;
 use super::{RESPONSE_BYTES, broken, params};
 use crate::api::blocking::run_blocking;
 use crate::api::error::{ApiError, ErrorBody};
-use crate::api::state::AppState;
+use crate::api::indexes::IndexedState;
 
 /// Default number of nodes of each kind.
 const DEFAULT_NODES: usize = 10;
@@ -80,6 +80,7 @@ struct NodeQuery {
 #[utoipa::path(get, path = "/v1/index/nodes", operation_id = "findIndexNodes", tag = "index",
     params(
         ("q" = String, Query, description = "text to find: the beginning of a word of a phrase, the ID of a passage, or words of a passage", min_length = 1, max_length = 256),
+        ("index" = Option<String>, Query, description = "name of the index; defaults to `default`"),
         ("limit" = Option<usize>, Query, description = "maximum number of phrases and of passages, from 1 to 50; defaults to 10", minimum = 1, maximum = 50),
     ),
     responses(
@@ -90,7 +91,7 @@ struct NodeQuery {
         (status = 504, description = "the search took too long", body = ErrorBody),
     ))]
 pub(crate) async fn find(
-    State(state): State<AppState>,
+    IndexedState(state): IndexedState,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<IndexNodeMatches>, ApiError> {
     let library = state.library()?;

@@ -8,7 +8,7 @@ use form_urlencoded::parse;
 
 use crate::api::error::ApiError;
 
-/// Calls `visit` with the name and the value of each query parameter.
+/// Calls `visit` with the name and the value of each query parameter but `index`, which has chosen the index already.
 ///
 /// # Errors
 /// The first error of `visit`.
@@ -16,7 +16,8 @@ pub(super) fn each(
     query: Option<&str>,
     mut visit: impl FnMut(&str, &str) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
-    parse(query.unwrap_or_default().as_bytes()).try_for_each(|(name, value)| visit(&name, &value))
+    let parameters = parse(query.unwrap_or_default().as_bytes()).filter(|(name, _)| name != "index");
+    parameters.into_iter().try_for_each(|(name, value)| visit(&name, &value))
 }
 
 /// Parses a number in a range.

@@ -1,7 +1,7 @@
 //! `/v1/index/passages/{id}`: a passage with its triples, page by page.
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, RawQuery};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -12,8 +12,8 @@ use super::{RESPONSE_BYTES, broken, params};
 use crate::api::blocking::run_blocking;
 use crate::api::documents::{absent, known};
 use crate::api::error::{ApiError, ErrorBody};
+use crate::api::indexes::IndexedState;
 use crate::api::page::{PAGE, limit};
-use crate::api::state::AppState;
 
 /// Maximum number of triples to skip.
 const MAX_OFFSET: u32 = 1_000_000_000;
@@ -88,6 +88,7 @@ struct TripleQuery {
 #[utoipa::path(get, path = "/v1/index/passages/{*id}", operation_id = "retrieveIndexPassage", tag = "index",
     params(
         ("id" = String, Path, description = "ID of the passage"),
+        ("index" = Option<String>, Query, description = "name of the index; defaults to `default`"),
         ("limit" = Option<usize>, Query, description = "maximum number of triples, from 1 to 100; defaults to 20", minimum = 1, maximum = 100),
         ("offset" = Option<usize>, Query, description = "number of triples to skip; at most 1,000,000,000; defaults to 0", minimum = 0, maximum = 1_000_000_000),
     ),
@@ -98,7 +99,7 @@ struct TripleQuery {
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
 pub(crate) async fn get(
-    State(state): State<AppState>,
+    IndexedState(state): IndexedState,
     id: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<IndexPassage>, ApiError> {

@@ -1,6 +1,6 @@
 //! `/v1/index/questions`: questions that the index answers.
 
-use axum::extract::{RawQuery, State};
+use axum::extract::RawQuery;
 use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_index::{ExampleQuestion, PassageName, QuestionFact};
@@ -8,7 +8,7 @@ use waymark_index::{ExampleQuestion, PassageName, QuestionFact};
 use super::{broken, params};
 use crate::api::blocking::run_blocking;
 use crate::api::error::{ApiError, ErrorBody};
-use crate::api::state::AppState;
+use crate::api::indexes::IndexedState;
 
 /// Default number of questions.
 const DEFAULT_QUESTIONS: usize = 6;
@@ -68,14 +68,17 @@ pub struct IndexPassageName {
 /// The same snapshot always gives the same questions. Only facts with well-known English relations give any; titles fill
 /// up the list.
 #[utoipa::path(get, path = "/v1/index/questions", operation_id = "exampleQuestions", tag = "index",
-    params(("limit" = Option<usize>, Query, description = "maximum number of questions, from 1 to 20; defaults to 6", minimum = 1, maximum = 20)),
+    params(
+        ("index" = Option<String>, Query, description = "name of the index; defaults to `default`"),
+        ("limit" = Option<usize>, Query, description = "maximum number of questions, from 1 to 20; defaults to 6", minimum = 1, maximum = 20),
+    ),
     responses(
         (status = 200, description = "the questions", body = IndexQuestionList),
         (status = 400, description = "the server has no index, or a parameter is invalid", body = ErrorBody),
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
 pub(crate) async fn list(
-    State(state): State<AppState>,
+    IndexedState(state): IndexedState,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<IndexQuestionList>, ApiError> {
     let index = state.library()?.live.current();

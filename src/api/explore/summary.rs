@@ -2,13 +2,12 @@
 
 use std::time::UNIX_EPOCH;
 
-use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_index::{GraphInfo, IndexInfo, Mode};
 
 use crate::api::error::{ApiError, ErrorBody};
-use crate::api::state::{AppState, INDEX};
+use crate::api::indexes::{INDEX, IndexedState};
 
 /// Summary of the served index.
 #[derive(Debug, Serialize, ToSchema)]
@@ -76,21 +75,24 @@ impl From<GraphInfo> for IndexGraph {
 }
 
 /// Describes the served index.
-#[utoipa::path(get, path = "/v1/index", operation_id = "describeIndex", tag = "index", responses(
+#[utoipa::path(get, path = "/v1/index", operation_id = "describeIndex", tag = "index",
+    params(("index" = Option<String>, Query, description = "name of the index; defaults to `default`")),
+    responses(
     (status = 200, description = "name and size of the index", body = IndexSummary),
     (status = 400, description = "the server has no index", body = ErrorBody),
 ))]
-pub(crate) async fn get(State(state): State<AppState>) -> Result<axum::Json<IndexSummary>, ApiError> {
+pub(crate) async fn get(IndexedState(state): IndexedState) -> Result<axum::Json<IndexSummary>, ApiError> {
     let library = state.library()?;
     let index = library.live.current();
     let IndexInfo { snapshot, corpus, passages, embedder, dims, graph, modes, bytes, .. } = index.info();
     let since = index.published().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     // An index called `default` has only that name.
     let own = state.index.clone().filter(|name| name != INDEX);
+    let default = (!state.is_other).then(|| INDEX.to_owned());
     Ok(axum::Json(IndexSummary {
         object: "index",
         name: state.index.clone(),
-        names: std::iter::once(INDEX.to_owned()).chain(own).collect(),
+        names: default.into_iter().chain(own).collect(),
         snapshot,
         corpus,
         passages,

@@ -72,7 +72,7 @@ pub(super) async fn call(
     let response = agent::answer(state, caller, request).await?;
     let AgentResponse { id, model, answer, refusal, citations, finish_reason, searches, .. } = response;
     // Traces may be disabled, or this one may be too large, so it is only named if it is stored.
-    let trace = state.traces.get(&id).map(|_| id);
+    let trace = state.traces.holds(&id).then_some(id);
     let answered = AskOutput { answer, refusal, citations, finish_reason, searches, model, trace };
     Ok((text(&answered), answered))
 }
@@ -85,6 +85,7 @@ fn text(answered: &AskOutput) -> String {
         EpisodeEnd::Turns => "the turn limit was reached",
         EpisodeEnd::Time => "the time limit was reached",
         EpisodeEnd::Refused => "the model refused to answer",
+        EpisodeEnd::Called => "the model called a tool",
     };
     let mut text = match (&answered.answer, &answered.refusal) {
         (Some(answer), _) => answer.clone(),

@@ -44,7 +44,7 @@ fn write_histogram(text: &mut String, name: &str, help: &str, snapshot: &Histogr
 }
 
 /// Lists the engine's counters.
-fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 18] {
+fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 20] {
     [
         (
             "waymark_prefill_tokens_total",
@@ -62,6 +62,16 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 18] {
             counters.prefix_cache_hit_tokens_total.get(),
         ),
         ("waymark_decode_tokens_total", "Tokens sampled", counters.decode_tokens_total.get()),
+        (
+            "waymark_lookup_proposed_tokens_total",
+            "Tokens proposed by lookup and verified",
+            counters.lookup_proposed_tokens_total.get(),
+        ),
+        (
+            "waymark_lookup_accepted_tokens_total",
+            "Tokens that needed no step of their own, because lookup had proposed the token before them",
+            counters.lookup_accepted_tokens_total.get(),
+        ),
         ("waymark_steps_total", "Forward passes", counters.steps_total.get()),
         ("waymark_step_failures_total", "Forward passes that failed", counters.step_failures_total.get()),
         ("waymark_turns_total", "Turns begun", counters.turns_total.get()),

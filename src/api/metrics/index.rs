@@ -15,6 +15,8 @@ pub(super) const COMMIT_SECONDS: &str = "waymark_index_commit_seconds";
 #[derive(Debug, Clone)]
 pub(crate) struct IndexMetrics {
     recorder: MetricsRecorder,
+    /// Value of the label `index`. `None` for the default index, which has no label.
+    name: Option<String>,
     live: Arc<OnceLock<Arc<LiveIndex>>>,
     commits: Counter,
     commit_failures: Counter,
@@ -22,16 +24,18 @@ pub(crate) struct IndexMetrics {
 }
 
 impl IndexMetrics {
-    pub(super) fn new(recorder: &MetricsRecorder) -> Self {
+    pub(super) fn new(recorder: &MetricsRecorder, name: Option<&str>) -> Self {
         Self {
             recorder: recorder.clone(),
+            name: name.map(str::to_owned),
             live: Arc::default(),
-            commits: recorder.counter("waymark_index_commits_total", "Snapshots published by this server"),
-            commit_failures: recorder.counter(
+            commits: recorder.index_counter("waymark_index_commits_total", "Snapshots published by this server", name),
+            commit_failures: recorder.index_counter(
                 "waymark_index_commit_failures_total",
                 "Changes of documents that failed, not counting refused ones",
+                name,
             ),
-            commit_seconds: recorder.histogram(COMMIT_SECONDS, "Seconds per published snapshot"),
+            commit_seconds: recorder.index_histogram(COMMIT_SECONDS, "Seconds per published snapshot", name),
         }
     }
 
@@ -61,7 +65,7 @@ impl IndexMetrics {
             ("waymark_index_passages", "Passages in the snapshot in use", state.passages),
             ("waymark_index_stale", stale, u64::from(state.stale)),
         ] {
-            self.recorder.gauge(name, help).set(value as f64);
+            self.recorder.index_gauge(name, help, self.name.as_deref()).set(value as f64);
         }
     }
 }

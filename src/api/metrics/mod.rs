@@ -5,12 +5,13 @@
 //! |---|---|
 //! | `recorder` | the recorder of one server, an exporter of the crate `metrics` |
 //! | `format` | text formats, and the choice between them |
-//! | `engine`, `fleet`, `index`, `process`, `stores` | metrics by source |
+//! | `engine`, `fleet`, `index`, `machine`, `process`, `stores` | metrics by source |
 
 mod engine;
 mod fleet;
 mod format;
 mod index;
+mod machine;
 mod process;
 mod recorder;
 mod stores;
@@ -20,13 +21,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use waymark_index::LiveIndex;
 use waymark_runtime::fleet::TokenSource;
 
 pub(crate) use self::format::MetricsFormat;
 pub(crate) use self::index::IndexMetrics;
 use self::process::ProcessUsage;
 use self::recorder::MetricsRecorder;
-pub(crate) use self::stores::{MeasuredStores, StoreSize};
+pub(crate) use self::stores::MeasuredStores;
 
 /// Histogram bounds for requests in seconds: from a refusal to a long episode.
 const REQUEST_BOUNDS: &[f64] = &[0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
@@ -54,6 +56,7 @@ pub struct ServerMetrics {
     searches_cached: Counter,
     clients: SearchMetrics,
     pub(crate) index: IndexMetrics,
+    other_indexes: Arc<Vec<IndexMetrics>>,
 }
 
 /// Metrics of searches from one side.
@@ -109,11 +112,25 @@ impl ServerMetrics {
                 ),
                 seconds: recorder.histogram(CLIENT_SEARCH_SECONDS, "Seconds per search of a client"),
             },
-            index: IndexMetrics::new(&recorder),
+            index: IndexMetrics::new(&recorder, None),
+            other_indexes: Arc::default(),
             engine: engine.clone(),
             stores,
             recorder,
         }
+    }
+
+    /// Sets the stores whose sizes are metrics.
+    pub(crate) fn with_stores(self, stores: MeasuredStores) -> Self {
+        Self { stores, ..self }
+    }
+
+    /// Creates the metrics of another index, which have the label `index`.
+    pub(crate) fn other_index(&mut self, name: &str, live: &Arc<LiveIndex>) -> IndexMetrics {
+        let metrics = IndexMetrics::new(&self.recorder, Some(name));
+        metrics.show(live);
+        Arc::make_mut(&mut self.other_indexes).push(metrics.clone());
+        metrics
     }
 
     /// Counts a request that has arrived.
@@ -187,7 +204,9 @@ impl ServerMetrics {
         engine::record(&self.recorder, counters);
         fleet::record(&self.recorder, self.engine.remote_counters());
         self.index.record();
+        self.other_indexes.iter().for_each(IndexMetrics::record);
         self.stores.record(&self.recorder);
+        machine::record(&self.recorder);
         if let Some(process) = &process {
             process.record(&self.recorder);
         }

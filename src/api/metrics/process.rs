@@ -15,6 +15,10 @@ pub(super) struct ProcessUsage {
     cpu_seconds: f64,
     /// Resident memory, in bytes.
     resident: u64,
+    /// Virtual memory, in bytes.
+    reserved: u64,
+    /// Number of threads.
+    threads: u64,
     /// Open file descriptors.
     open_files: usize,
     /// Limit of open file descriptors. `None` if there is none.
@@ -32,11 +36,14 @@ impl ProcessUsage {
         // Numbered from 1 as in proc_pid_stat(5); the first field after the name is the third.
         let seconds = |number: usize| Some(fields.get(number - 3)?.parse::<f64>().ok()? / TICKS);
         let booted: f64 = entry("/proc/stat", "btime ")?.parse().ok()?;
-        let resident = entry("/proc/self/status", "VmRSS:")?;
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let kilobytes = |name: &str| line(&status, name)?.strip_suffix("kB")?.trim().parse::<u64>().ok();
         let limits = entry("/proc/self/limits", "Max open files")?;
         Some(Self {
             cpu_seconds: seconds(14)? + seconds(15)?,
-            resident: resident.strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024,
+            resident: kilobytes("VmRSS:")? * 1024,
+            reserved: kilobytes("VmSize:")? * 1024,
+            threads: line(&status, "Threads:")?.parse().ok()?,
             open_files: std::fs::read_dir("/proc/self/fd").ok()?.count(),
             max_files: limits.split_whitespace().next()?.parse().ok(),
             started: booted + seconds(22)?,
@@ -45,9 +52,11 @@ impl ProcessUsage {
 
     /// Records the gauges of the process.
     pub(super) fn record(&self, recorder: &MetricsRecorder) {
-        let Self { resident, open_files, max_files, started, .. } = *self;
+        let Self { resident, reserved, threads, open_files, max_files, started, .. } = *self;
         for (name, help, value) in [
             ("process_resident_memory_bytes", "Resident memory of the process in bytes", Some(resident as f64)),
+            ("process_virtual_memory_bytes", "Virtual memory of the process in bytes", Some(reserved as f64)),
+            ("process_threads", "Threads of the process", Some(threads as f64)),
             ("process_open_fds", "Open files and sockets of the process", Some(open_files as f64)),
             ("process_max_fds", "Limit of open files and sockets", max_files.map(|files| files as f64)),
             ("process_start_time_seconds", "Start of the process in seconds since 1970", Some(started)),
@@ -69,7 +78,12 @@ impl ProcessUsage {
 /// Returns the rest of the first line of a file that begins with `name`.
 fn entry(file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
-    text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
+    line(&text, name).map(str::to_owned)
+}
+
+/// Returns the rest of the first line of `text` that begins with `name`.
+fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -83,7 +97,8 @@ mod tests {
         let before = ProcessUsage::read().unwrap();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         assert!(before.started <= now + 2.0 && now - before.started < 86_400.0, "{before:?}");
-        assert!(before.resident > 1 << 20, "{before:?}");
+        assert!(before.resident > 1 << 20 && before.reserved >= before.resident, "{before:?}");
+        assert!(before.threads >= 1, "{before:?}");
         let files: Vec<_> = (0..20).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
         // 0.1 s of work, which the system counts in steps of 0.01 s.
         let begun = std::time::Instant::now();

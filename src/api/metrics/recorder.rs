@@ -57,6 +57,33 @@ impl MetricsRecorder {
         })
     }
 
+    /// Returns the counter `name` of the index `index`. `None` for the default index, which has no label.
+    pub(super) fn index_counter(&self, name: &'static str, help: &'static str, index: Option<&str>) -> Counter {
+        let Some(index) = index else { return self.counter(name, help) };
+        self.with(|| {
+            describe_counter!(name, help);
+            counter!(name, "index" => index.to_owned())
+        })
+    }
+
+    /// Returns the gauge `name` of the index `index`. `None` for the default index, which has no label.
+    pub(super) fn index_gauge(&self, name: &'static str, help: &'static str, index: Option<&str>) -> Gauge {
+        let Some(index) = index else { return self.gauge(name, help) };
+        self.with(|| {
+            describe_gauge!(name, help);
+            gauge!(name, "index" => index.to_owned())
+        })
+    }
+
+    /// Returns the histogram `name` of the index `index`. `None` for the default index, which has no label.
+    pub(super) fn index_histogram(&self, name: &'static str, help: &'static str, index: Option<&str>) -> Histogram {
+        let Some(index) = index else { return self.histogram(name, help) };
+        self.with(|| {
+            describe_histogram!(name, help);
+            histogram!(name, "index" => index.to_owned())
+        })
+    }
+
     /// Adds an observation to a histogram of this recorder.
     pub(super) fn observe(&self, histogram: &Histogram, value: f64) {
         histogram.record(value);

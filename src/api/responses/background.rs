@@ -18,14 +18,15 @@ use crate::api::state::AppState;
 /// Generates a response on its own task, inside the span of the request. A drain waits for the task as for a request.
 ///
 /// # Errors
-/// 429 if the caller has its maximum number of background responses running, 503 if the server has.
-pub(super) fn start(
+/// 429 if the caller has its maximum number of background responses running, 503 if the server has, or if the response
+/// cannot be stored.
+pub(super) async fn start(
     state: &AppState,
     caller: &Caller,
     entry: &Arc<ResponseEntry>,
     events: Events,
 ) -> Result<(), ApiError> {
-    state.responses.begin(entry, caller)?;
+    state.responses.begin(entry, caller).await?;
     let state = state.clone();
     let entry = entry.clone();
     let running = state.drain.enter();
@@ -41,7 +42,8 @@ pub(super) fn start(
         }
         // The response is stored before its last events are sent, so that a client that has read them can fetch it.
         if *entry.stop.borrow() != StopRequest::Forget {
-            state.responses.keep(&entry);
+            // A loss is logged and counted, and the stored response then shows as failed.
+            let _ = state.responses.keep(&entry).await;
         }
         state.responses.end(&entry.id);
         if let Some(log) = &entry.log {

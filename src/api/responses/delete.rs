@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::entry::StopRequest;
 use super::id::ResponseId;
+use super::store::FoundResponse;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, ErrorBody};
 use crate::api::state::AppState;
@@ -27,19 +28,21 @@ pub struct DeletedResponse {
     responses(
         (status = 200, description = "the response is deleted", body = DeletedResponse),
         (status = 404, description = "no such response", body = ErrorBody),
+        (status = 503, description = "the server's state cannot be read", body = ErrorBody),
     ))]
 pub(crate) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
     ResponseId(id): ResponseId,
 ) -> Result<axum::Json<DeletedResponse>, ApiError> {
-    let entry = state.responses.get(&id, &caller)?;
-    entry.stop.send_replace(StopRequest::Forget);
-    if let Some(log) = &entry.log {
-        log.ended().await;
+    if let FoundResponse::Running(entry) = state.responses.get(&id, &caller).await? {
+        entry.stop.send_replace(StopRequest::Forget);
+        if let Some(log) = &entry.log {
+            log.ended().await;
+        }
     }
     // The response may have ended by itself just before, and been stored.
-    state.responses.remove(&id);
-    state.traces.remove(&id);
+    state.responses.remove(&id, &caller).await?;
+    state.traces.remove(&id, &caller).await?;
     Ok(axum::Json(DeletedResponse { id, object: "response", deleted: true }))
 }

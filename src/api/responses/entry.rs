@@ -1,21 +1,23 @@
-//! Response together with the conversation it continues and the log of its stream.
+//! Response in progress, together with the conversation it continues and the log of its stream.
 
 use std::sync::{Arc, Mutex};
 
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use waymark_agent::{ConversationMessage, Role};
+use waymark_agent::ConversationMessage;
 
 use super::generation::{SharedBuilder, lock};
 use super::log::EventLog;
-use super::object::{ResponseObject, ResponseStatus};
+use super::object::ResponseObject;
 use super::plan::ResponsePlan;
 use super::response_builder::ResponseBuilder;
 use super::show::Show;
 use crate::api::auth::Caller;
 use crate::keys::KeyOwner;
+use crate::store::RecordKey;
 
-/// Response in progress, or stored.
+/// Response in progress.
 #[derive(Debug)]
 pub(super) struct ResponseEntry {
     pub(super) id: String,
@@ -25,7 +27,11 @@ pub(super) struct ResponseEntry {
     pub(super) until: Option<Instant>,
     pub(super) builder: SharedBuilder,
     /// Conversation up to the question.
-    history: Vec<ConversationMessage>,
+    pub(super) history: Vec<ConversationMessage>,
+    /// Input of the request, as items.
+    pub(super) input: Vec<Value>,
+    /// Conversation that the response continues, and adds its items to.
+    pub(super) conversation: Option<RecordKey>,
     /// Log of the stream. `None` unless the response is generated in the background.
     pub(super) log: Option<Arc<EventLog>>,
     /// Cancellation requested by a client.
@@ -52,6 +58,8 @@ impl ResponseEntry {
             until: caller.lifetime.end(),
             builder: Arc::new(Mutex::new(ResponseBuilder::new(plan.object.clone(), plan.show))),
             history: plan.history.clone(),
+            input: plan.input.clone(),
+            conversation: plan.conversation.clone(),
             log: plan.object.background.then(Arc::default),
             stop: watch::Sender::new(StopRequest::No),
         })
@@ -60,56 +68,5 @@ impl ResponseEntry {
     /// Returns the response in its current state, with the parts selected by `show`.
     pub(super) fn shown(&self, show: Show) -> ResponseObject {
         lock(&self.builder).object().shown(show)
-    }
-
-    /// Returns `true` if the response was created with log-probabilities. Search results are always recorded.
-    pub(super) fn has_logprobs(&self) -> bool {
-        lock(&self.builder).show().logprobs
-    }
-
-    /// Returns the conversation including the answer, for another response to continue.
-    ///
-    /// # Errors
-    /// Status of the response, if it is one that cannot be continued.
-    pub(super) fn conversation(&self) -> Result<Vec<ConversationMessage>, ResponseStatus> {
-        let builder = lock(&self.builder);
-        match builder.object().status {
-            ResponseStatus::Completed | ResponseStatus::Incomplete => {
-                let answer = ConversationMessage::new(Role::Assistant, builder.object().text());
-                Ok(self.history.iter().cloned().chain([answer]).collect())
-            }
-            status => Err(status),
-        }
-    }
-
-    /// Returns the approximate size in bytes. Empty messages take up memory as well.
-    pub(super) fn bytes(&self) -> usize {
-        let object = serde_json::to_vec(lock(&self.builder).object()).map_or(0, |json| json.len());
-        let history: usize = self.history.iter().map(|message| message.content.len() + 64).sum();
-        object + history + self.log.as_ref().map_or(0, |log| log.bytes())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::property::object;
-    use super::*;
-
-    fn entry(history: Vec<ConversationMessage>) -> ResponseEntry {
-        ResponseEntry {
-            id: "resp_1".into(),
-            owner: None,
-            until: None,
-            builder: Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default()))),
-            history,
-            log: None,
-            stop: watch::Sender::new(StopRequest::No),
-        }
-    }
-
-    #[test]
-    fn messages_that_say_nothing_take_room_too() {
-        let of = |messages: usize| entry(vec![ConversationMessage::new(Role::User, ""); messages]).bytes();
-        assert!(of(1000) >= of(0) + 1000 * size_of::<ConversationMessage>());
     }
 }

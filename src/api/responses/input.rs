@@ -1,8 +1,9 @@
 //! Converts the input of a request to messages.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
+use uuid::Uuid;
 use waymark_agent::{ConversationMessage, Role};
 
 use super::request::ResponsesInput;
@@ -120,8 +121,23 @@ pub(super) fn messages(input: ResponsesInput) -> Result<Vec<ConversationMessage>
     }
 }
 
+/// Converts messages to items, each with an ID of its own.
+pub(in crate::api) fn items(messages: &[ConversationMessage]) -> Vec<Value> {
+    let item = |message: &ConversationMessage| {
+        let kind = if message.role == Role::Assistant { "output_text" } else { "input_text" };
+        json!({
+            "type": "message",
+            "id": format!("msg_{}", Uuid::now_v7().simple()),
+            "status": "completed",
+            "role": message.role,
+            "content": [{"type": kind, "text": message.content}],
+        })
+    };
+    messages.iter().map(item).collect()
+}
+
 /// Converts an item to a message. `None` for reasoning and searches of earlier responses.
-fn message(item: Value, at: &str) -> Result<Option<ConversationMessage>, ApiError> {
+pub(in crate::api) fn message(item: Value, at: &str) -> Result<Option<ConversationMessage>, ApiError> {
     match item.get("type") {
         None | Some(Value::Null) => {}
         Some(Value::String(kind)) if kind == "message" => {}

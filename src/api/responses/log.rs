@@ -81,6 +81,12 @@ impl EventLog {
         }
     }
 
+    /// Returns the messages so far, as text.
+    pub(super) fn messages_so_far(&self) -> Vec<String> {
+        let text = |message: &Bytes| String::from_utf8_lossy(message).into_owned();
+        self.messages().list.iter().map(text).collect()
+    }
+
     /// Returns the total size of the messages.
     pub(super) fn bytes(&self) -> usize {
         self.messages().bytes

@@ -7,8 +7,9 @@
 //! | `object`, `item`, `attributes`, `event` | response types |
 //! | `response_builder`, `generation` | from the events of an episode to items and events |
 //! | `whole`, `stream`, `background` | the three kinds of responses |
-//! | `entry`, `log`, `store` | stored responses |
-//! | `retrieve`, `cancel`, `delete`, `id` | the routes of one response |
+//! | `entry`, `log` | responses in progress |
+//! | `store`, `stored` | stored responses |
+//! | `retrieve`, `input_items`, `cancel`, `delete`, `id` | the routes of one response |
 
 pub mod attributes;
 mod background;
@@ -20,6 +21,7 @@ pub mod format;
 mod generation;
 mod id;
 pub mod input;
+pub mod input_items;
 pub mod item;
 mod log;
 pub mod object;
@@ -31,15 +33,18 @@ mod response_builder;
 pub(super) mod retrieve;
 mod show;
 mod store;
+mod stored;
 mod stream;
 pub mod tool;
 mod whole;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use waymark_agent::ConversationMessage;
 
 use super::auth::Caller;
 use super::body::JsonBody;
+use super::conversations;
 use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
@@ -49,6 +54,7 @@ use object::ResponseObject;
 use plan::{ResponsePlan, of_input};
 use request::ResponsesRequest;
 
+pub(in crate::api) use plan::metadata as plan_metadata;
 pub use store::Responses;
 
 /// Answers a question, or continues a conversation.
@@ -70,18 +76,17 @@ pub(super) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
-    let continued = |id| state.responses.conversation(id, &caller);
-    let previous = request.previous_response_id.as_deref().map(continued).transpose()?;
-    let (plan, question) = ResponsePlan::new(&state, request, previous.unwrap_or_default())?;
+    let previous = continued(&state, &caller, &request).await?;
+    let (plan, question) = ResponsePlan::new(&state, &caller, request, previous)?;
     if plan.object.background {
         // Checked before the episode starts, so that a refusal costs no work.
         state.responses.check_room(&caller)?;
     }
-    let started = episodes::start(&state, &caller, &plan.policy, question, 1).await;
+    let started = episodes::start(&plan.state, &caller, &plan.policy, question, 1).await;
     let events = started.map_err(of_input)?;
     let entry = ResponseEntry::new(&plan, &caller);
     if plan.object.background {
-        background::start(&state, &caller, &entry, events)?;
+        background::start(&state, &caller, &entry, events).await?;
         return Ok(match entry.log.clone() {
             Some(log) if plan.stream => stream::send(&state, entry.builder.clone(), log.follow(0)),
             _ => axum::Json(entry.shown(plan.show)).into_response(),
@@ -90,5 +95,22 @@ pub(super) async fn create(
     if plan.stream {
         return Ok(stream::respond(&state, entry, events));
     }
-    Ok(axum::Json(whole::collect(&state, &entry, events).await?).into_response())
+    whole::collect(&state, &entry, events).await
+}
+
+/// Returns the messages that a request continues: those of a response, or of a conversation.
+async fn continued(
+    state: &AppState,
+    caller: &Caller,
+    request: &ResponsesRequest,
+) -> Result<Vec<ConversationMessage>, ApiError> {
+    match (&request.previous_response_id, &request.conversation) {
+        (Some(_), Some(_)) => {
+            let message = "`conversation` and `previous_response_id` exclude each other: give one of them";
+            Err(ApiError::invalid("conversation", message))
+        }
+        (Some(id), None) => state.responses.conversation(id, caller).await,
+        (None, Some(conversation)) => conversations::messages(state, caller, conversation.id()).await,
+        (None, None) => Ok(Vec::new()),
+    }
 }

@@ -10,6 +10,7 @@ use waymark_agent::{EpisodeEnd, Usage};
 
 use super::format::TextFormat;
 use super::item::{ItemStatus, MessagePart, OutputItem};
+use super::request::ConversationReference;
 use super::show::Show;
 use crate::api::error::ApiError;
 use crate::api::rag::RagTrace;
@@ -36,6 +37,9 @@ pub struct ResponseObject {
     pub incomplete_details: Option<IncompleteDetails>,
     /// If `true`, the response is generated in the background.
     pub background: bool,
+    /// Conversation that the response continues, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationReference>,
     /// Same as in the request.
     #[schema(required)]
     pub instructions: Option<String>,
@@ -199,7 +203,7 @@ pub enum ResponseBound {
 /// Returns the limit that ended the episode, if it was one.
 pub(super) fn bound(reason: EpisodeEnd) -> Option<ResponseBound> {
     match reason {
-        EpisodeEnd::Stop | EpisodeEnd::Refused => None,
+        EpisodeEnd::Stop | EpisodeEnd::Refused | EpisodeEnd::Called => None,
         EpisodeEnd::Length => Some(ResponseBound::MaxOutputTokens),
         EpisodeEnd::Turns => Some(ResponseBound::MaxToolCalls),
         EpisodeEnd::Time => Some(ResponseBound::MaxTime),

@@ -10,32 +10,41 @@ use waymark_agent::{Conversation, ConversationMessage, EpisodeOptions, Policy, R
 use super::format::TextFormat;
 use super::input;
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
-use super::request::ResponsesRequest;
+use super::request::{ConversationParam, ConversationReference, ResponsesRequest};
 use super::show::Show;
 use super::tool::{self, SearchTools};
+use crate::api::auth::Caller;
+use crate::api::conversations;
 use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::{ApiError, Code};
 use crate::api::rag::{self, RagTrace};
 use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::{AppState, now};
+use crate::store::RecordKey;
 
 /// Validated request.
 #[derive(Debug)]
 pub(super) struct ResponsePlan {
+    /// State with the index that the policy searches.
+    pub(super) state: AppState,
     pub(super) policy: Arc<Policy>,
     pub(super) stream: bool,
     pub(super) show: Show,
     /// Response object in its initial state.
     pub(super) object: ResponseObject,
-    /// Conversation as another response may continue it: without instructions.
+    /// Messages as another response may continue them: without instructions.
     pub(super) history: Vec<ConversationMessage>,
+    /// Input of the request, as items.
+    pub(super) input: Vec<Value>,
+    /// Conversation that the response continues.
+    pub(super) conversation: Option<RecordKey>,
 }
 
 impl ResponsePlan {
-    /// Validates everything about a request that does not need the engine. `previous` is the conversation of the
-    /// response that this one continues.
+    /// Validates everything about a request that does not need the engine. `previous` are the messages that it continues.
     pub(super) fn new(
         state: &AppState,
+        caller: &Caller,
         request: ResponsesRequest,
         previous: Vec<ConversationMessage>,
     ) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
@@ -45,6 +54,9 @@ impl ResponsePlan {
         if background && !store {
             return Err(ApiError::invalid("background", "`background` needs `store: true`"));
         }
+        if request.conversation.is_some() && !store {
+            return Err(ApiError::invalid("conversation", "`conversation` needs `store: true`"));
+        }
         if background && !state.responses.is_enabled() {
             let message =
                 "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
@@ -52,7 +64,9 @@ impl ResponsePlan {
         }
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;
-        let tools = SearchTools::read(state, request.tools.clone(), &policy)?;
+        let mut tools = SearchTools::read(state, request.tools.clone(), &policy)?;
+        let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
+        let state = &tools.searched(state, named, &policy)?;
         let searches = tool::may_search(request.tool_choice.as_ref())?;
         metadata(request.metadata.as_ref())?;
         let id = format!("resp_{}", Uuid::now_v7().simple());
@@ -68,18 +82,31 @@ impl ResponsePlan {
         options.json = format(&request).shape()?;
         let rag = request.rag.clone().unwrap_or_default();
         rag::apply(&rag, &mut options)?;
-        state.check_index("rag.index", rag.rest.index.as_deref())?;
         // A response that is not stored leaves no trace either, unless `rag.store` asks for one.
         options.store = options.store.or_else(|| (!store).then_some(false));
         restrict(&mut options, &request, &tools, searches)?;
         let object = object(id, &policy, &options, &request, tools.listed);
         let mut history = previous;
-        history.extend(input::messages(request.input)?);
+        let own = input::messages(request.input)?;
+        let input = input::items(&own);
+        history.extend(own);
+        let key = |conversation: &ConversationParam| conversations::key(caller, conversation.id());
+        let conversation_key = request.conversation.as_ref().map(key);
         let instructions = request.instructions.map(|text| ConversationMessage::new(Role::System, text));
         let messages = instructions.into_iter().chain(history.iter().cloned()).collect();
         let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
-        let plan = ResponsePlan { policy, stream: request.stream.unwrap_or(false), show, object, history };
+        let stream = request.stream.unwrap_or(false);
+        let plan = ResponsePlan {
+            state: state.clone(),
+            policy,
+            stream,
+            show,
+            object,
+            history,
+            input,
+            conversation: conversation_key,
+        };
         Ok((plan, (conversation, options)))
     }
 }
@@ -136,7 +163,7 @@ fn sampling(request: &ResponsesRequest) -> Result<Sampling, ApiError> {
 }
 
 /// Checks the limits of OpenAI's interface.
-fn metadata(metadata: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
+pub(in crate::api) fn metadata(metadata: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
     let metadata = metadata.into_iter().flatten();
     for (count, (name, value)) in metadata.enumerate() {
         if count >= 16 || name.chars().count() > 64 || value.chars().count() > 512 {
@@ -167,6 +194,7 @@ fn object(
         error: None,
         incomplete_details: None,
         background,
+        conversation: request.conversation.as_ref().map(|it| ConversationReference { id: it.id().to_owned() }),
         instructions: request.instructions.clone(),
         max_output_tokens: request.max_output_tokens,
         max_tool_calls: request.max_tool_calls,

@@ -25,6 +25,7 @@ pub(super) fn object(background: bool, trace: bool) -> ResponseObject {
         error: None,
         incomplete_details: None,
         background,
+        conversation: None,
         instructions: None,
         max_output_tokens: None,
         max_tool_calls: None,

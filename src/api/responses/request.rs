@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -26,6 +26,9 @@ pub struct ResponsesRequest {
     pub instructions: Option<String>,
     /// ID of a stored response whose conversation is continued.
     pub previous_response_id: Option<String>,
+    /// Conversation that is continued; the items of this response are added to it. Requires `store`, and excludes
+    /// `previous_response_id`.
+    pub conversation: Option<ConversationParam>,
     /// If `true` (the default), the response is stored and can be fetched and continued by its ID.
     pub store: Option<bool>,
     /// If `true`, the request returns at once and the response is generated in the background. Requires `store`.
@@ -81,6 +84,33 @@ pub struct ResponsesRequest {
     pub safety_identifier: Option<String>,
 }
 
+/// Conversation of a request.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected the ID of a conversation, or an object with its `id`")]
+pub enum ConversationParam {
+    /// ID of the conversation.
+    Id(String),
+    /// Object with the ID.
+    Object(ConversationReference),
+}
+
+/// Reference to a conversation.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConversationReference {
+    /// ID of the conversation.
+    pub id: String,
+}
+
+impl ConversationParam {
+    /// Returns the ID of the conversation.
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Id(id) | Self::Object(ConversationReference { id }) => id,
+        }
+    }
+}
+
 /// Hints for reasoning.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -104,7 +134,6 @@ impl WireRequest for ResponsesRequest {
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[
         ("access_programs", &[]),
         ("context_management", &["[]"]),
-        ("conversation", &[]),
         ("image", &[]),
         ("max_tokens", &[]),
         ("moderation", &[]),

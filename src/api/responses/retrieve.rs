@@ -8,6 +8,7 @@ use super::event::ResponseEvent;
 use super::id::ResponseId;
 use super::object::ResponseObject;
 use super::show::Show;
+use super::store::FoundResponse;
 use super::stream;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
@@ -39,6 +40,7 @@ struct RetrieveQuery {
         )),
         (status = 400, description = "the query is invalid", body = ErrorBody),
         (status = 404, description = "no such response", body = ErrorBody),
+        (status = 503, description = "the server's state cannot be read", body = ErrorBody),
     ))]
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
@@ -48,24 +50,40 @@ pub(crate) async fn retrieve(
 ) -> Result<Response, ApiError> {
     let asked = RetrieveQuery::read(query.as_deref().unwrap_or_default())?;
     let show = Show::read(&asked.include)?;
-    let entry = state.responses.get(&id, &caller)?;
-    if show.logprobs && !entry.has_logprobs() {
+    let found = state.responses.get(&id, &caller).await?;
+    if show.logprobs && !found.show().logprobs {
         let message =
             "`include`: this response was created without log-probabilities: request them when creating a response";
         return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("include"));
     }
     if !asked.stream {
-        return Ok(axum::Json(entry.shown(show)).into_response());
+        return Ok(match found {
+            FoundResponse::Running(entry) => axum::Json(entry.shown(show)).into_response(),
+            FoundResponse::Stored(stored) => axum::Json(stored.shown(show)).into_response(),
+        });
     }
-    let Some(log) = entry.log.clone() else {
-        let message = "`stream`: only background responses can be streamed again";
-        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("stream"));
-    };
-    // A follower may stay as long as the response takes, plus the time to send the last events.
-    let until = entry.until.map_or_else(Instant::now, |until| until.max(Instant::now()));
-    caller.lifetime.end_by(until + state.config.connection.send);
     let from = asked.starting_after.map_or(0, |number| usize::try_from(number).unwrap_or(usize::MAX).saturating_add(1));
-    Ok(stream::send(&state, entry.builder.clone(), log.follow(from)))
+    let no_stream = |message: &str| ApiError::new(Code::UnsupportedParameter, message).with_param("stream");
+    let unfit = || no_stream("`stream`: only background responses can be streamed again");
+    match found {
+        FoundResponse::Running(entry) => {
+            let log = entry.log.clone().ok_or_else(unfit)?;
+            // A follower may stay as long as the response takes, plus the time to send the last events.
+            let until = entry.until.map_or_else(Instant::now, |until| until.max(Instant::now()));
+            caller.lifetime.end_by(until + state.config.connection.send);
+            Ok(stream::send(&state, entry.builder.clone(), log.follow(from)))
+        }
+        FoundResponse::Stored(mut stored) => {
+            caller.lifetime.end_by(Instant::now() + state.config.connection.send);
+            match stored.take_events() {
+                Some(events) => Ok(stream::repeat(&state, &events, from)),
+                None if stored.is_background() => {
+                    Err(no_stream("`stream`: the events of this response are with the process that generates it"))
+                }
+                None => Err(unfit()),
+            }
+        }
+    }
 }
 
 impl RetrieveQuery {

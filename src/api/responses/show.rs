@@ -1,5 +1,7 @@
 //! The `include` option: optional parts of a response.
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::error::ApiError;
 
 /// Results of each search.
@@ -18,7 +20,7 @@ const UNIMPLEMENTED: &[&str] = &[
 ];
 
 /// Optional parts of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Show {
     /// If `true`, the results of each search are returned.
     pub(super) results: bool,

@@ -1,58 +1,98 @@
-//! Store of responses, and registry of background responses in progress.
+//! Stored responses, and registry of background responses in progress.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::time::Instant;
+use uuid::Uuid;
 use waymark_agent::ConversationMessage;
 
 use super::entry::ResponseEntry;
 use super::generation::lock;
 use super::log::EventLog;
-use crate::api::archive::Archive;
+use super::show::Show;
+use super::stored::{Reader, StoredResponse};
+use crate::api::absence;
 use crate::api::auth::Caller;
+use crate::api::conversations::record::item_id;
 use crate::api::error::{ApiError, Code};
-use crate::api::metrics::StoreSize;
+use crate::api::records::{Records, Unwritten};
 use crate::config::ResponseLimits;
+use crate::store::{RecordKey, RecordKind};
 
 /// Responses of a server; clones share them.
 #[derive(Debug, Clone)]
 pub struct Responses {
-    kept: Archive<ResponseEntry>,
+    records: Records,
     /// Background responses in progress, which are never evicted.
     running: Arc<Mutex<HashMap<String, Arc<ResponseEntry>>>>,
     limits: ResponseLimits,
+    /// ID of this process.
+    process: Arc<str>,
+}
+
+/// Response of a store.
+#[derive(Debug)]
+pub(super) enum FoundResponse {
+    /// Generated in the background by this process.
+    Running(Arc<ResponseEntry>),
+    /// Stored. Unfinished only if another process generates it.
+    Stored(Box<StoredResponse>),
+}
+
+impl FoundResponse {
+    /// Returns the parts of the response that its client asked for.
+    pub(super) fn show(&self) -> Show {
+        match self {
+            Self::Running(entry) => lock(&entry.builder).show(),
+            Self::Stored(stored) => stored.show,
+        }
+    }
 }
 
 impl Responses {
-    /// Creates an empty store.
-    pub fn new(limits: ResponseLimits) -> Self {
-        Self { kept: Archive::new(limits.kept, limits.bytes), running: Arc::default(), limits }
+    /// Creates an interface to the responses in `records`.
+    pub(crate) fn new(records: Records, limits: ResponseLimits) -> Self {
+        Self { records, running: Arc::default(), limits, process: Uuid::new_v4().to_string().into() }
     }
 
-    /// Returns `true` if the store can hold responses.
+    /// Returns `true` if responses are stored.
     pub(super) fn is_enabled(&self) -> bool {
-        self.kept.is_enabled()
+        self.limits.kept > 0 && self.limits.bytes > 0
     }
 
     /// Returns the response `id`, if it belongs to the caller.
-    pub(super) fn get(&self, id: &str, caller: &Caller) -> Result<Arc<ResponseEntry>, ApiError> {
+    pub(super) async fn get(&self, id: &str, caller: &Caller) -> Result<FoundResponse, ApiError> {
+        let absent = || {
+            let reason = absence::explain("response", id, "`--kept-responses`, `--response-bytes`");
+            ApiError::new(Code::ResponseNotFound, reason)
+        };
         // Running ones first: a response that ends meanwhile is stored before it leaves them.
         let running = self.in_progress().get(id).cloned();
-        let own = |entry: &Arc<ResponseEntry>| entry.owner == caller.owner;
-        running.or_else(|| self.kept.get(id)).filter(own).ok_or_else(|| {
-            ApiError::new(Code::ResponseNotFound, format!("there is no response `{id}`: it may have been evicted"))
-        })
+        if let Some(entry) = running {
+            return if entry.owner == caller.owner { Ok(FoundResponse::Running(entry)) } else { Err(absent()) };
+        }
+        let key = RecordKey::new(RecordKind::Response, caller.owner, id);
+        let stored: StoredResponse = self.records.get(&key).await?.ok_or_else(absent)?;
+        let reader = Reader { process: &self.process, shared: self.records.is_shared() };
+        Ok(FoundResponse::Stored(Box::new(stored.settled(reader))))
     }
 
     /// Returns the conversation of the response `id`, including its answer.
-    pub(super) fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<ConversationMessage>, ApiError> {
+    pub(super) async fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<ConversationMessage>, ApiError> {
         let param = "previous_response_id";
-        let entry = self.get(id, caller).map_err(|error| error.with_param(param))?;
-        entry.conversation().map_err(|status| {
+        let unfit = |status: &str| {
             let message =
                 format!("the response `{id}` is {status}: only completed or incomplete responses can be continued");
             ApiError::invalid(param, message)
-        })
+        };
+        match self.get(id, caller).await.map_err(|error| error.with_param(param))? {
+            FoundResponse::Running(entry) => {
+                let status = lock(&entry.builder).object().status;
+                Err(unfit(&status.to_string()))
+            }
+            FoundResponse::Stored(stored) => stored.conversation().map_err(|status| unfit(&status)),
+        }
     }
 
     /// Checks that `caller` may start another background response. To be called before any work is done for it.
@@ -66,11 +106,19 @@ impl Responses {
     /// Registers a background response of the caller.
     ///
     /// # Errors
-    /// 429 if the caller has its maximum number of background responses, 503 if the server has.
-    pub(super) fn begin(&self, entry: &Arc<ResponseEntry>, caller: &Caller) -> Result<(), ApiError> {
-        let mut running = self.in_progress();
-        self.check_capacity(&running, caller)?;
-        running.insert(entry.id.clone(), Arc::clone(entry));
+    /// 429 if the caller has its maximum number of background responses, 503 if the server has, or if the response cannot
+    /// be stored: its client could only fetch it.
+    pub(super) async fn begin(&self, entry: &Arc<ResponseEntry>, caller: &Caller) -> Result<(), ApiError> {
+        {
+            let mut running = self.in_progress();
+            self.check_capacity(&running, caller)?;
+            running.insert(entry.id.clone(), Arc::clone(entry));
+        }
+        if self.records.is_durable() {
+            let left = entry.until.map_or(0, |until| until.saturating_duration_since(Instant::now()).as_secs());
+            let stored = StoredResponse::of(entry, &self.process, left + 1);
+            self.records.put(key(entry), stored).await.inspect_err(|_| self.end(&entry.id))?;
+        }
         Ok(())
     }
 
@@ -97,17 +145,30 @@ impl Responses {
         Ok(())
     }
 
-    /// Stores a response that has ended.
-    pub(super) fn keep(&self, entry: &Arc<ResponseEntry>) {
-        let stored = lock(&entry.builder).object().store;
-        if stored {
-            self.kept.insert(entry.id.clone(), entry.owner, Arc::clone(entry), entry.bytes());
+    /// Stores a response that has ended, and adds its items to the conversation that it continues.
+    ///
+    /// # Errors
+    /// If either cannot be written. The loss is logged and counted.
+    pub(super) async fn keep(&self, entry: &Arc<ResponseEntry>) -> Result<(), Unwritten> {
+        let asked = lock(&entry.builder).object().store;
+        if !asked || !self.is_enabled() {
+            return Ok(());
         }
-    }
-
-    /// Returns the number of stored responses and their total size.
-    pub(crate) fn size(&self) -> StoreSize {
-        self.kept.size()
+        let stored = StoredResponse::of(entry, &self.process, 0);
+        let added = match &entry.conversation {
+            Some(conversation) if stored.can_be_continued() => Some((conversation, added_items(&stored))),
+            _ => None,
+        };
+        if entry.log.is_some() && self.records.is_durable() {
+            // Another server may have deleted the response, which must not come back.
+            self.records.update(&key(entry), stored).await?;
+        } else {
+            self.records.put(key(entry), stored).await?;
+        }
+        if let Some((conversation, items)) = added {
+            self.records.append(conversation, items).await?;
+        }
+        Ok(())
     }
 
     /// Unregisters a background response.
@@ -116,11 +177,25 @@ impl Responses {
     }
 
     /// Removes a response from the store.
-    pub(super) fn remove(&self, id: &str) {
-        self.kept.remove(id);
+    ///
+    /// # Errors
+    /// 503 if the store cannot be written.
+    pub(super) async fn remove(&self, id: &str, caller: &Caller) -> Result<(), ApiError> {
+        self.records.remove(&RecordKey::new(RecordKind::Response, caller.owner, id)).await?;
+        Ok(())
     }
 
     fn in_progress(&self) -> MutexGuard<'_, HashMap<String, Arc<ResponseEntry>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn key(entry: &ResponseEntry) -> RecordKey {
+    RecordKey::new(RecordKind::Response, entry.owner, entry.id.clone())
+}
+
+/// Returns the items that a response adds to its conversation, with their IDs: its input and its output.
+fn added_items(stored: &StoredResponse) -> Vec<(String, serde_json::Value)> {
+    let items = stored.input.iter().cloned().chain(stored.output());
+    items.map(|item| (item_id(&item), item)).collect()
 }

@@ -26,8 +26,10 @@ pub(super) fn respond(state: &AppState, entry: Arc<ResponseEntry>, events: Event
         while let Some(new_events) = batches.next().await {
             // The response is stored before its last event is sent, so that a client that has read that event can fetch
             // it.
-            if lock(&entry.builder).is_over() {
-                owned.responses.keep(&entry);
+            let over = lock(&entry.builder).is_over();
+            if over {
+                // The head has been sent, so only the log and the metrics tell of a loss.
+                let _ = owned.responses.keep(&entry).await;
             }
             for event in &new_events {
                 frame.event(event.event.name(), event);
@@ -46,6 +48,17 @@ pub(super) fn send(
     frames: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Response {
     sse::respond(frames, state.config.ping, Drain::default(), move |frame, error| broken(&builder, frame, error))
+}
+
+/// Sends the stored messages of a stream again, from number `from` on.
+pub(super) fn repeat(state: &AppState, events: &[Bytes], from: usize) -> Response {
+    let rest = events.get(from..).unwrap_or_default().concat();
+    let count = events.len() as u64;
+    let frames = futures::stream::once(std::future::ready(Bytes::from(rest)));
+    sse::respond(frames, state.config.ping, Drain::default(), move |frame, error| {
+        let event = ResponseEvent { event: ResponseEventKind::from(error), sequence_number: count };
+        frame.event(event.event.name(), &event);
+    })
 }
 
 /// Writes an error event in place of the remaining events, with the next sequence number.

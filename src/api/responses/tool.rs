@@ -10,7 +10,7 @@ use waymark_index::{Condition, SearchOptions};
 
 use crate::api::body;
 use crate::api::error::{ApiError, Code};
-use crate::api::state::{AppState, INDEX};
+use crate::api::state::AppState;
 
 /// Maximum number of results per search, as in OpenAI's interface.
 pub(crate) const MAX_RESULTS: usize = 50;
@@ -22,7 +22,7 @@ pub struct FileSearchTool {
     /// Always `file_search`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Names of the index to search: empty, `default`, or the name of the index's directory.
+    /// Names of the index to search: empty, `default`, or the name of an index. All of them must name the same index.
     pub vector_store_ids: Option<Vec<String>>,
     /// Number of passages per search, like `rag.k`.
     #[schema(minimum = 1, maximum = 50)]
@@ -53,6 +53,8 @@ pub(super) struct SearchTools {
     pub(super) listed: Vec<Value>,
     /// Options of the searches.
     pub(super) search: SearchOptions,
+    /// Name of the index that the tool names, if it names one.
+    index: Option<String>,
 }
 
 impl SearchTools {
@@ -62,7 +64,7 @@ impl SearchTools {
     /// Names the tool, or the field in it, that is not supported.
     pub(super) fn read(state: &AppState, tools: Option<Vec<Value>>, policy: &Policy) -> Result<SearchTools, ApiError> {
         let mut known = SearchTools::default();
-        for (at, mut tool) in tools.unwrap_or_default().into_iter().enumerate() {
+        for (at, tool) in tools.unwrap_or_default().into_iter().enumerate() {
             let param = format!("tools[{at}]");
             match tool.get("type").and_then(Value::as_str) {
                 Some("file_search") if at > 0 => return Err(ApiError::unsupported(&param, "more than one tool is")),
@@ -76,29 +78,57 @@ impl SearchTools {
                     &format!("the policy {} does not search: tools are", policy.name),
                 ));
             }
-            known.search = check(state, body::read(tool.clone(), &param)?, &param)?;
-            // The response names the searched index even if the request did not.
-            tool["vector_store_ids"] = json!([INDEX]);
+            (known.index, known.search) = check(state, body::read(tool.clone(), &param)?, &param)?;
             known.listed.push(tool);
         }
         Ok(known)
     }
+
+    /// Returns the state with the index that the request selects: by the tool, by `rag.index` as `named`, or by its policy.
+    ///
+    /// # Errors
+    /// 400 if there is no such index, or if two are selected.
+    pub(super) fn searched(
+        &mut self,
+        state: &AppState,
+        named: Option<&str>,
+        policy: &Policy,
+    ) -> Result<AppState, ApiError> {
+        let chosen = state.of_request("rag.index", named.or(self.index.as_deref()), policy)?;
+        let own = self.index.as_deref().and_then(|own| state.named(own));
+        if own.is_some_and(|own| own.index_id() != chosen.index_id()) {
+            let message = "`tools[0].vector_store_ids` and `rag.index` name different indexes: give one of them";
+            return Err(ApiError::invalid("rag.index", message));
+        }
+        // The response names the searched index even if the request did not.
+        for tool in &mut self.listed {
+            tool["vector_store_ids"] = json!([chosen.index_id()]);
+        }
+        Ok(chosen)
+    }
 }
 
-/// Validates the tool. Returns its search options.
-fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<SearchOptions, ApiError> {
-    for (index, store) in tool.vector_store_ids.unwrap_or_default().iter().enumerate() {
-        if !state.is_index(store) {
-            let param = format!("{at}.vector_store_ids[{index}]");
+/// Validates the tool. Returns the name of its index and its search options.
+fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<(Option<String>, SearchOptions), ApiError> {
+    let stores = tool.vector_store_ids.unwrap_or_default();
+    let mut first: Option<AppState> = None;
+    for (index, store) in stores.iter().enumerate() {
+        let param = format!("{at}.vector_store_ids[{index}]");
+        let named = state.named(store).ok_or_else(|| {
             let message = format!("`{param}`: unknown vector store `{store}`: expected {}", state.index_names());
-            return Err(ApiError::new(Code::UnsupportedParameter, message).with_param(param));
+            ApiError::new(Code::UnsupportedParameter, message).with_param(&param)
+        })?;
+        if first.as_ref().is_some_and(|first| first.index_id() != named.index_id()) {
+            return Err(ApiError::unsupported(&param, "searches in several indexes at once are"));
         }
+        first = Some(named);
     }
     if let Some(ranking) = tool.ranking_options {
         ranking.check(&format!("{at}.ranking_options"))?;
     }
     let k = body::within(&format!("{at}.max_num_results"), tool.max_num_results, 1, MAX_RESULTS)?;
-    Ok(SearchOptions { k, filters: tool.filters.map(Arc::new), ..SearchOptions::default() })
+    let search = SearchOptions { k, filters: tool.filters.map(Arc::new), ..SearchOptions::default() };
+    Ok((stores.into_iter().next(), search))
 }
 
 impl RankingOptions {

@@ -3,21 +3,23 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 
 use super::entry::ResponseEntry;
 use super::generation::{generate, lock};
-use super::object::ResponseObject;
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
+use crate::api::records::not_stored;
 use crate::api::state::AppState;
+use crate::store::RecordKind;
 
-/// Waits for the end of the response. If the response fails, the request fails, and nothing is stored.
+/// Waits for the end of the response, and stores it. If the response fails, the request fails, and nothing is stored.
 pub(super) async fn collect(
     state: &AppState,
     entry: &Arc<ResponseEntry>,
     events: Events,
-) -> Result<ResponseObject, ApiError> {
+) -> Result<Response, ApiError> {
     let mut batches = pin!(generate(entry.builder.clone(), events, state.drain.clone()));
     while batches.next().await.is_some() {}
     let (failure, show) = {
@@ -27,6 +29,8 @@ pub(super) async fn collect(
     if let Some(error) = failure {
         return Err(error);
     }
-    state.responses.keep(entry);
-    Ok(entry.shown(show))
+    // The ID is given out only after the commit, since the client may continue the response at once.
+    let stored = state.responses.keep(entry).await;
+    let response = axum::Json(entry.shown(show)).into_response();
+    Ok(if stored.is_ok() { response } else { not_stored(response, RecordKind::Response) })
 }

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::auth::Caller;
 use super::error::{ApiError, Code};
-use super::metrics::StoreSize;
 use crate::config::ResumeConfig;
+use crate::store::StoreSize;
 use stream::ResumableStream;
 
 pub(crate) use drive::drive;

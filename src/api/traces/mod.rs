@@ -1,11 +1,12 @@
 //! `/v1/traces`: traces of finished episodes, and replaying them.
 //!
-//! `recorder`, `kept`: recording and storing · `trace`, `tokens`: wire types · `replay`, `difference`: running an
+//! `recorder`, `store`, `stored_trace`: recording and storing · `trace`, `tokens`: wire types · `replay`, `difference`: running an
 //! episode again and comparing it with its trace
 
 mod difference;
 mod recorder;
 pub mod replay;
+mod store;
 mod stored_trace;
 pub mod tokens;
 pub mod trace;
@@ -16,15 +17,19 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::absence;
 use super::auth::Caller;
 use super::error::{ApiError, Code, ErrorBody};
 use super::page;
 use super::state::AppState;
+use store::FoundTrace;
 use trace::{Trace, TraceSummary};
 
 pub(super) use recorder::{Recorder, RequestAdmission, should_record};
+pub(crate) use store::Traces;
 pub(crate) use stored_trace::{StoredTrace, TraceRequest};
 
 /// List of traces, youngest first.
@@ -33,7 +38,8 @@ pub struct TraceList {
     /// Always `list`.
     pub object: &'static str,
     /// Traces without their content.
-    pub data: Vec<TraceSummary>,
+    #[schema(value_type = Vec<TraceSummary>)]
+    pub data: Vec<Value>,
     /// If `true`, there are older traces.
     pub has_more: bool,
 }
@@ -51,14 +57,15 @@ pub struct TraceDeleted {
 
 /// Lists the stored traces, youngest first.
 ///
-/// Traces are kept in memory, as many as `--trace-count` and `--trace-bytes` allow; the oldest are evicted. A request
-/// opts out with `store: false` or `rag.store: false`. With API keys, each key sees only the traces of its own
-/// requests.
+/// The youngest are in memory, as many as `--trace-count` and `--trace-bytes` allow, and can be replayed. A server with a
+/// state also lists those of earlier processes, and of other servers that share it. A request opts out with `store: false`
+/// or `rag.store: false`. With API keys, each key sees only the traces of its own requests.
 #[utoipa::path(get, path = "/v1/traces", operation_id = "listTraces", tag = "traces",
     params(("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of traces, from 1 to 100; defaults to 20")),
     responses(
         (status = 200, description = "the traces", body = TraceList),
         (status = 400, description = "a parameter is invalid", body = ErrorBody),
+        (status = 503, description = "the server's state cannot be read", body = ErrorBody),
     ))]
 pub(super) async fn list(
     State(state): State<AppState>,
@@ -67,9 +74,9 @@ pub(super) async fn list(
 ) -> Result<axum::Json<TraceList>, ApiError> {
     let limit = limit(query.as_deref().unwrap_or_default())?;
     // One more than the limit is fetched, to find out whether there are more.
-    let found = state.traces.youngest(caller.owner, limit + 1);
-    let has_more = found.len() > limit;
-    let data = found.iter().take(limit).map(|kept| kept.summary()).collect();
+    let mut data = state.traces.youngest(&caller, limit + 1).await?;
+    let has_more = data.len() > limit;
+    data.truncate(limit);
     Ok(axum::Json(TraceList { object: "list", data, has_more }))
 }
 
@@ -79,14 +86,17 @@ pub(super) async fn list(
     responses(
         (status = 200, description = "the trace", body = Trace),
         (status = 404, description = "no such trace is kept", body = ErrorBody),
+        (status = 503, description = "the server's state cannot be read or written", body = ErrorBody),
     ))]
 pub(super) async fn get(
     State(state): State<AppState>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    let kept = find(&state, &caller, id)?;
-    Ok(axum::Json(kept.trace()).into_response())
+    Ok(match find(&state, &caller, id).await? {
+        FoundTrace::Recent(kept) => axum::Json(kept.trace()).into_response(),
+        FoundTrace::Recorded(trace) => axum::Json(trace).into_response(),
+    })
 }
 
 /// Deletes a trace.
@@ -95,28 +105,56 @@ pub(super) async fn get(
     responses(
         (status = 200, description = "the trace is deleted", body = TraceDeleted),
         (status = 404, description = "no such trace is kept", body = ErrorBody),
+        (status = 503, description = "the server's state cannot be read or written", body = ErrorBody),
     ))]
 pub(super) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<TraceDeleted>, ApiError> {
-    let kept = find(&state, &caller, id)?;
-    state.traces.remove(kept.id());
-    Ok(axum::Json(TraceDeleted { id: kept.id().to_owned(), object: "trace.deleted", deleted: true }))
+    let id = match find(&state, &caller, id).await? {
+        FoundTrace::Recent(kept) => kept.id().to_owned(),
+        FoundTrace::Recorded(trace) => trace["id"].as_str().unwrap_or_default().to_owned(),
+    };
+    state.traces.remove(&id, &caller).await?;
+    Ok(axum::Json(TraceDeleted { id, object: "trace.deleted", deleted: true }))
 }
 
 /// Returns the trace with this ID, if it belongs to the caller.
-fn find(
+async fn find(
+    state: &AppState,
+    caller: &Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<FoundTrace, ApiError> {
+    let absent = |message: String| ApiError::new(Code::TraceNotFound, message).with_param("id");
+    let Path(id) = id.map_err(|error| absent(error.body_text()))?;
+    // A trace of another key is reported as unknown, so that its existence is not revealed.
+    let found = state.traces.find(&id, caller).await?;
+    found.ok_or_else(|| absent(absence::explain("trace", &id, "`--trace-count`, `--trace-bytes`")))
+}
+
+/// Returns the trace with this ID, if it is in memory and belongs to the caller. The existence of a trace of another
+/// key is not revealed.
+pub(super) fn recent(state: &AppState, caller: &Caller, id: &str) -> Option<Arc<StoredTrace>> {
+    state.traces.recent().get(id).filter(|kept| kept.belongs_to(caller))
+}
+
+/// Returns the trace with the ID of a path, if it belongs to the caller and is in memory.
+///
+/// # Errors
+/// 404 if there is no such trace, 409 if it was only recorded: the policy object that answered is gone.
+async fn find_recent(
     state: &AppState,
     caller: &Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Arc<StoredTrace>, ApiError> {
-    let absent = |message: String| ApiError::new(Code::TraceNotFound, message).with_param("id");
-    let Path(id) = id.map_err(|error| absent(error.body_text()))?;
-    // A trace of another key is reported as unknown, so that its existence is not revealed.
-    let kept = state.traces.get(&id).filter(|kept| kept.belongs_to(caller));
-    kept.ok_or_else(|| absent(format!("no trace `{id}` is kept")))
+    match find(state, caller, id).await? {
+        FoundTrace::Recent(kept) => Ok(kept),
+        FoundTrace::Recorded(_) => {
+            let message = "this trace is no longer in memory: it can be read, and not replayed";
+            Err(ApiError::new(Code::PolicyChanged, message).with_param("id"))
+        }
+    }
 }
 
 fn limit(query: &str) -> Result<usize, ApiError> {

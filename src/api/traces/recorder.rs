@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::oneshot;
 use waymark_agent::{PartialTrajectory, Trajectory};
 
+use super::store::Traces;
 use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
-use crate::api::archive::Archive;
 use crate::api::episodes::ServedEpisode;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
@@ -31,7 +31,7 @@ pub(crate) type RequestAdmission = Arc<AtomicBool>;
 /// Recorder of one episode. If it is dropped without a result, it stores the trace as canceled.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    archive: Archive<StoredTrace>,
+    traces: Traces,
     admission: RequestAdmission,
     asked: Option<TraceRequest>,
     remains: oneshot::Receiver<PartialTrajectory>,
@@ -45,10 +45,10 @@ impl Recorder {
         episode: &mut ServedEpisode,
         admission: &RequestAdmission,
     ) -> Recorder {
-        let archive = state.traces.clone();
+        let traces = state.traces.clone();
         let admission = Arc::clone(admission);
         // The receiver is taken now, because running consumes the episode.
-        Recorder { archive, admission, asked: Some(asked), remains: episode.partial() }
+        Recorder { traces, admission, asked: Some(asked), remains: episode.partial() }
     }
 
     /// Stores the trace of an ended episode, and returns the error that ended it.
@@ -56,7 +56,7 @@ impl Recorder {
         match outcome {
             Ok(trajectory) => {
                 if let Some(asked) = self.asked.take() {
-                    keep(&self.archive, StoredTrace::finished(asked, trajectory));
+                    self.traces.keep(StoredTrace::finished(asked, trajectory));
                 }
                 None
             }
@@ -73,7 +73,7 @@ impl Recorder {
         if let (Some(asked), Ok(record)) = (self.asked.take(), self.remains.try_recv()) {
             let kept = StoredTrace::new(asked, end, record);
             if !kept.is_empty() {
-                keep(&self.archive, kept);
+                self.traces.keep(kept);
             }
         }
     }
@@ -85,10 +85,4 @@ impl Drop for Recorder {
             self.break_off(TraceEnd::Cancelled);
         }
     }
-}
-
-/// Stores a trace under the ID of its episode.
-pub(super) fn keep(archive: &Archive<StoredTrace>, kept: StoredTrace) {
-    let bytes = kept.bytes();
-    archive.insert(kept.id().to_owned(), kept.asked.owner, Arc::new(kept), bytes);
 }

@@ -17,7 +17,6 @@ use waymark_index::{MAX_K, Mode, SearchOptions};
 use super::difference::{
     LogprobDifference, SearchDifference, SearchSide, TokenDivergence, divergence, logprobs, searches,
 };
-use super::recorder::keep;
 use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
 use crate::api::auth::Caller;
 use crate::api::blocking::run_blocking;
@@ -181,7 +180,8 @@ pub(in crate::api) async fn create(
     JsonBody(request): JsonBody<ReplayRequest>,
 ) -> Result<axum::Json<Replay>, ApiError> {
     request.check()?;
-    let kept = super::find(&state, &caller, id)?;
+    let kept = super::find_recent(&state, &caller, id).await?;
+    let state = state.of_index("id", kept.asked.index.as_deref())?;
     let policy = kept.asked.policy(&state)?;
     let options = request.options(&kept.asked.options);
     let asked = (request.store == Some(true)).then(|| {
@@ -206,7 +206,7 @@ async fn again(
     options: EpisodeOptions,
 ) -> Result<ServedEpisode, ApiError> {
     // Given IDs are not encoded, and need no memory for that.
-    let schema = options.json.is_some() || !options.calls.is_empty();
+    let schema = options.compiles(policy, &kept.asked.conversation);
     let bytes = if options.prompt.is_some() { 0 } else { kept.asked.conversation.bytes() };
     let share = state.admit_text(bytes).await?;
     let runtime = state.runtime.clone();
@@ -280,9 +280,9 @@ async fn free(
     };
     if let Some(asked) = asked {
         let id = now.id.clone();
-        keep(&state.traces, StoredTrace::finished(asked, now));
+        state.traces.keep(StoredTrace::finished(asked, now));
         // A trace larger than the whole store is not stored.
-        replay.trace = state.traces.get(&id).map(|_| id);
+        replay.trace = state.traces.holds(&id).then_some(id);
     }
     Ok(replay)
 }

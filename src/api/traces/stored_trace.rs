@@ -4,10 +4,10 @@ use std::sync::{Arc, Weak};
 
 use serde_json::{Map, Value};
 use waymark_agent::{
-    Action, ActionRecord, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy, PolicySearch,
-    SearchRecord, Trajectory,
+    Action, ActionRecord, ContinuedEpisode, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy,
+    PolicySearch, Role, SearchRecord, Trajectory,
 };
-use waymark_index::Condition;
+use waymark_index::{Condition, Passage};
 use waymark_models::chat::{Tool, ToolCall};
 use waymark_models::grammar::Json;
 
@@ -41,6 +41,8 @@ pub(crate) struct TraceRequest {
     pub(super) generation: Option<u64>,
     /// Hash of the build, the weights and the policy's files.
     pub(super) fingerprint: String,
+    /// Name of the index that was searched. `None` for the default one.
+    pub(super) index: Option<String>,
     pub(super) conversation: Conversation,
     pub(super) options: EpisodeOptions,
 }
@@ -74,6 +76,7 @@ impl TraceRequest {
             protocol: policy.protocol.name(),
             generation: policy.adapter().map(|adapter| adapter.generation),
             fingerprint: episodes::fingerprint(state, policy),
+            index: state.is_other.then(|| state.index_id().to_owned()),
             conversation,
             options,
         }
@@ -119,6 +122,40 @@ impl StoredTrace {
         &self.record.id
     }
 
+    /// Returns the sequence of an episode of `policy` that ended with a call of a tool, for an episode whose
+    /// conversation goes on with the result of that call. `None` if the conversation is another one.
+    pub(crate) fn continued(&self, policy: &Arc<Policy>, conversation: &Conversation) -> Option<ContinuedEpisode> {
+        let TraceEnd::Finished { reason: EpisodeEnd::Called, .. } = self.end else { return None };
+        let asked = &self.asked.conversation;
+        let (before, after) = conversation.messages().split_at_checked(asked.messages().len())?;
+        let [call, results @ ..] = after else { return None };
+        let Some(Action::Call { name, arguments }) = self.record.actions.last().map(|acted| &acted.action) else {
+            return None;
+        };
+        let made = call.calls.iter().any(|made| {
+            made.name == *name
+                && serde_json::from_str(arguments).is_ok_and(|own: Map<String, Value>| own == made.arguments)
+        });
+        // A client that has changed its messages or tools asks about another conversation.
+        let same = before == asked.messages()
+            && conversation.tools() == asked.tools()
+            && made
+            && call.calls.len() == 1
+            && results.iter().all(|message| message.role == Role::Tool);
+        // Identity counts, not the name, as in `TraceRequest::policy`.
+        if !same || results.is_empty() || !self.asked.policy.ptr_eq(&Arc::downgrade(policy)) {
+            return None;
+        }
+        let standing = self.record.evidence.iter().filter(|found| found.withdrawn.is_none());
+        let earlier = self.asked.options.continues.iter().flat_map(|earlier| earlier.passages.iter().cloned());
+        let found = standing.flat_map(|found| found.hits.iter().map(|hit| hit.passage.clone()));
+        Some(ContinuedEpisode {
+            tokens: self.record.tokens.iter().map(|token| token.id).collect(),
+            passages: earlier.chain(found).collect(),
+            messages: results.to_vec(),
+        })
+    }
+
     /// Returns `true` if `caller` may see the trace.
     pub(super) fn belongs_to(&self, caller: &Caller) -> bool {
         self.asked.owner == caller.owner
@@ -133,8 +170,8 @@ impl StoredTrace {
     pub(super) fn bytes(&self) -> usize {
         let record = &self.record;
         let conversation = &self.asked.conversation;
-        let history: usize = conversation.history().iter().map(|message| message.content.len() + 64).sum();
-        let calls = conversation.history().iter().flat_map(|message| &message.calls).map(call_bytes);
+        let messages: usize = conversation.messages().iter().map(|message| message.content.len() + 64).sum();
+        let calls = conversation.messages().iter().flat_map(|message| &message.calls).map(call_bytes);
         let tools = calls.sum::<usize>() + conversation.tools().iter().map(tool_bytes).sum::<usize>();
         let answer = match &self.end {
             TraceEnd::Finished { answer, .. } => answer.as_ref().map_or(0, String::len),
@@ -152,14 +189,23 @@ impl StoredTrace {
             + self.asked.options.json.as_ref().map_or(0, schema_bytes)
             + names_bytes(&self.asked.options.calls)
             + names_bytes(&self.asked.options.one_call)
-            + conversation.question().len()
+            + names_bytes(&self.asked.options.strict)
+            + self.asked.options.continues.as_deref().map_or(0, continued_bytes)
             + record.text.len()
-            + history
+            + messages
             + tools
             + answer
             + actions
             + record.evidence.iter().map(search_bytes).sum::<usize>()
     }
+}
+
+fn continued_bytes(earlier: &ContinuedEpisode) -> usize {
+    let passages = earlier.passages.iter();
+    let passage =
+        |passage: &Passage| size_of_val(passage) + passage.id.len() + passage.title.len() + passage.text.len();
+    let messages: usize = earlier.messages.iter().map(|message| message.content.len() + 64).sum();
+    size_of_val(earlier.tokens.as_slice()) + passages.map(passage).sum::<usize>() + messages
 }
 
 fn condition_bytes(condition: &Condition) -> usize {
@@ -213,7 +259,11 @@ fn action_bytes(acted: &ActionRecord) -> usize {
 
 fn action_text_bytes(action: &Action) -> usize {
     let search = |search: &PolicySearch| search.written.len() + search.query.len() + names_bytes(&search.entities);
-    action.search().map_or(0, search) + action.ending().map_or(0, str::len)
+    let call = match action {
+        Action::Call { name, arguments } => name.len() + arguments.len(),
+        _ => 0,
+    };
+    action.search().map_or(0, search) + action.ending().map_or(0, str::len) + call
 }
 
 fn names_bytes(names: &[String]) -> usize {

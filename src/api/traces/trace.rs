@@ -39,7 +39,7 @@ pub struct Trace<'a> {
     pub generation: Option<u64>,
     /// Short hash of the build, the weights and the policy's files.
     pub system_fingerprint: &'a str,
-    /// Conversation, with the question as its last message. For a verbatim completion, its text is the question.
+    /// Conversation, whose last message is the question, or the result of a call. For a verbatim completion, its text is the question.
     pub messages: Vec<TraceMessage<'a>>,
     /// Options of the request; null where the policy's own applied.
     pub options: TraceOptions<'a>,
@@ -140,6 +140,11 @@ pub struct TraceOptionFields<'a> {
     pub json: Option<Cow<'a, Value>>,
     /// Names of the tools of which the reply had to be one call.
     pub calls: &'a [String],
+    /// Names of the tools whose calls had to follow their parameters.
+    pub strict: &'a [String],
+    /// Number of tokens of the earlier episode that went on with the result of its call. Null if none did.
+    #[schema(required)]
+    pub continued_tokens: Option<usize>,
     /// Names of the tools of which the first call ended the reply. The reply could also consist of text.
     pub one_call: &'a [String],
 }
@@ -270,9 +275,7 @@ impl StoredTrace {
             }
             TraceEnd::Cancelled => (None, None, None),
         };
-        let history = asked.conversation.history();
-        let last = asked.conversation.last();
-        let messages = history.iter().chain([last]).map(TraceMessage::from).collect();
+        let messages = asked.conversation.messages().iter().map(TraceMessage::from).collect();
         Trace {
             id: self.id(),
             object: "trace",
@@ -327,6 +330,8 @@ fn trace_options(options: &EpisodeOptions) -> TraceOptions<'_> {
             Json::Schema(schema) => Cow::Borrowed(schema),
         }),
         calls: &options.calls,
+        strict: &options.strict,
+        continued_tokens: options.continues.as_ref().map(|earlier| earlier.tokens.len()),
         one_call: &options.one_call,
     };
     WithSearch { search: options.search.clone(), rest }

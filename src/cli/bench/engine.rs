@@ -55,9 +55,10 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
     threads: usize,
 
-    /// Arithmetic of matrix multiplications with the layers' weights: `f32`, `bf16` or `int16`.
-    #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC", default_value_t)]
-    arithmetic: Arithmetic,
+    /// Arithmetic of matrix multiplications with the layers' weights: `f32`, `bf16` or `int16`. The default is int16 for
+    /// K-quants and f32 for all other weights.
+    #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
+    arithmetic: Option<Arithmetic>,
 
     /// Path to a `llama-batched-bench` binary to compare with, on the same file (a GGUF) and threads.
     #[arg(long, value_name = "FILE")]
@@ -113,7 +114,8 @@ impl Args {
         );
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let (checkpoint, path) = assembly::checkpoint(&self.model, self.cache.clone())?;
-        let decoder = Decoder::load_with(&checkpoint.weights, Arc::new(Team::new(threads)), self.arithmetic)?;
+        let arithmetic = self.arithmetic.unwrap_or_else(|| Arithmetic::suited_to(&checkpoint.weights));
+        let decoder = Decoder::load_with(&checkpoint.weights, Arc::new(Team::new(threads)), arithmetic)?;
         let vocab = decoder.config().vocab;
         let most = self.sequences.iter().copied().max().context("--sequences is empty")?;
         let blocks = most * (self.prompt + self.tokens).div_ceil(waymark_models::BLOCK) + 1;
@@ -127,8 +129,8 @@ impl Args {
         if !self.json {
             writeln!(
                 out,
-                "{}, {}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
-                checkpoint.name, self.arithmetic, self.prompt, self.tokens, self.rounds
+                "{}, {arithmetic}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
+                checkpoint.name, self.prompt, self.tokens, self.rounds
             )?;
             writeln!(out, "{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head())?;
         }

@@ -13,7 +13,7 @@ use waymark_agent::Event;
 use waymark_agent::metric::quantile;
 use waymark_runtime::evaluate::Questions;
 
-use crate::cli::client::Client;
+use crate::cli::client::{self, Client};
 use crate::config::TypedKey;
 
 /// Sends concurrent questions to a server and prints throughput and latency.
@@ -23,7 +23,7 @@ use crate::config::TypedKey;
 )]
 pub(crate) struct Args {
     /// URL of the server.
-    #[arg(long, env = "WAYMARK_URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, env = "WAYMARK_URL", value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = client::server_url)]
     url: String,
 
     /// File of CA certificates (PEM) to trust instead of the public ones when the server uses HTTPS.

@@ -17,7 +17,7 @@ use waymark_runtime::embedding::Embedding;
 
 use super::index::BuildBars;
 use super::{assembly, serve, start, telemetry};
-use crate::config::{ServeArgs, ServeConfig};
+use crate::config::{ServeArgs, ServeConfig, StatePlace};
 use crate::server::{Hangups, Server, stop_signal};
 
 /// Corpus of the demo, embedded in the program.
@@ -80,6 +80,8 @@ fn wants_trained(config: &ServeConfig) -> bool {
 
 /// Starts a server of the demo's corpus. Returns it with the name of the policy to ask.
 async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
+    // A demo leaves nothing behind unless it is asked to.
+    config.state.place.get_or_insert(StatePlace::None);
     let mut loaded = None;
     if config.retrieval.index.is_none() {
         let embedder = assembly::configured_embedder(&config)?;

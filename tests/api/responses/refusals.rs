@@ -123,6 +123,8 @@ async fn bad_values_are_named() {
     assert_eq!(nobody, (404, "model_not_found".into(), "model".into()));
     let nothing = refused(&server, &json!({"previous_response_id": "resp_0"})).await;
     assert_eq!(nothing, (404, "response_not_found".into(), "previous_response_id".into()));
+    let nothing = refused(&server, &json!({"conversation": "conv_0"})).await;
+    assert_eq!(nothing, (404, "conversation_not_found".into(), "conversation".into()));
     server.quiet().await;
 }
 
@@ -130,7 +132,6 @@ async fn bad_values_are_named() {
 async fn known_options_without_an_implementation_are_refused_unless_they_ask_for_nothing() {
     let server = TestServer::new(says("hi")).await;
     for (field, asks, harmless) in [
-        ("conversation", json!("conv_1"), Value::Null),
         ("context_management", json!([{}]), json!([])),
         ("prompt", json!({"id": "x"}), Value::Null),
         ("stream_options", json!({"colour": 1}), json!({"include_obfuscation": false})),

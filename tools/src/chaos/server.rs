@@ -58,6 +58,7 @@ impl ServerCommand {
                 format!("--model={}", plan.model),
                 "--kv-bytes=192MiB".to_owned(),
                 "--kv-reserve".to_owned(),
+                "--state=none".to_owned(),
                 "--max-batch=16".to_owned(),
             ]);
             flags.extend(plan.cache.iter().map(|cache| format!("--cache={}", cache.display())));

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use serde::Serialize;
+use waymark_models::architecture::Architecture;
 use waymark_models::decoder::{DecoderConfig, RopeScaling};
 
 /// A named decoder configuration.
@@ -61,8 +62,7 @@ impl FromStr for ModelShape {
             rope_scaling: RopeScaling::None,
             rms_eps: 1e-6,
             tied_embeddings: tied,
-            qkv_bias: bias,
-            qk_norm: false,
+            architecture: Architecture { qkv_bias: bias, ..Architecture::default() },
         };
         Ok(Self { name: name.to_owned(), config })
     }

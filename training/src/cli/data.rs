@@ -34,7 +34,7 @@ use crate::store;
 
 /// Version of the lesson builder, stored in the facts. It is incremented whenever the same recipe and data yield other
 /// lessons, so that no build resumes the output of an older builder.
-const BUILDER: i64 = 3;
+const BUILDER: i64 = 4;
 
 /// Builds trajectories for the cold start.
 ///
@@ -175,6 +175,8 @@ impl Args {
     ) -> anyhow::Result<(LessonPlayer, Value)> {
         let config = RetrievalConfig {
             index: None,
+            index_name: None,
+            others: Vec::new(),
             writable: false,
             keep_snapshots: 0,
             scrub: DEFAULT_SCRUB,

@@ -15,7 +15,7 @@ use super::initial_policy;
 use super::observer::TerminalObserver;
 use super::progress_bar::StepProgress;
 use super::question_args::{self, QuestionArgs, RunFacts};
-use super::question_split::ValidationArgs;
+use super::question_split::{self, ValidationArgs};
 use super::recipe_args::RecipeArgs;
 use super::rollout_args::RolloutArgs;
 use super::run_facts;
@@ -24,6 +24,7 @@ use crate::ledger::RunLedger;
 use crate::recipe::dpo::DpoReference;
 use crate::recipe::{Dpo, Recipe};
 use crate::run::MetricsFile;
+use crate::traps::TrapTable;
 
 /// Trains a policy on preferences between its own trajectories, by DPO.
 ///
@@ -73,10 +74,14 @@ impl Args {
 
     async fn train(self) -> anyhow::Result<()> {
         let recipe = self.recipe_args.open()?;
-        let settings = recipe.dpo(&self.recipe_args.recipe)?;
+        let settings = recipe.dpo(&self.recipe_args.file.recipe)?;
+        // Before anything is loaded: a policy that learns to be paid for nothing takes hours.
+        TrapTable::of(&recipe).await?.check()?;
         check_ranker(settings, self.compute_args.gpu())?;
         let device = self.rollout_args.device(&recipe)?;
+        let refusals = settings.stages.iter().all(|stage| stage.reward.rewards_refusals());
         let files = self.validation_args.split(self.question_args.files()?, "dpo.validation", settings.validation)?;
+        let files = question_split::rewarded(files, refusals)?;
         let team = self.compute_args.host_args.team();
         let policy = recipe.policy()?;
         let base_checkpoint = self.compute_args.open(&recipe)?;

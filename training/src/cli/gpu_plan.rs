@@ -142,6 +142,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::Parser;
     use waymark_agent::LoopVariant;
+    use waymark_models::architecture::Architecture;
     use waymark_models::decoder::RopeScaling;
     use waymark_models::gradient::{Lora, Module};
     use waymark_runtime::config::{Device, DeviceConfig};
@@ -174,8 +175,7 @@ mod tests {
             rope_scaling: RopeScaling::None,
             rms_eps: 1e-6,
             tied_embeddings: true,
-            qkv_bias: true,
-            qk_norm: false,
+            architecture: Architecture { qkv_bias: true, ..Architecture::default() },
         }
     }
 

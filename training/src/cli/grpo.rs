@@ -16,13 +16,14 @@ use super::initial_policy;
 use super::observer::TerminalObserver;
 use super::progress_bar::StepProgress;
 use super::question_args::{self, QuestionArgs, RunFacts};
-use super::question_split::ValidationArgs;
+use super::question_split::{self, ValidationArgs};
 use super::recipe_args::RecipeArgs;
 use super::rollout_args::RolloutArgs;
 use super::run_facts;
 use crate::grpo::{GrpoGoal, GrpoTraining};
 use crate::ledger::RunLedger;
 use crate::recipe::{Grpo, GrpoReference, Recipe};
+use crate::traps::TrapTable;
 
 /// Trains a policy on rewards of its own trajectories, by GRPO.
 ///
@@ -82,12 +83,16 @@ impl Args {
 
     async fn train(self) -> anyhow::Result<()> {
         let recipe = self.recipe_args.open()?;
-        let settings = recipe.grpo(&self.recipe_args.recipe)?;
+        let settings = recipe.grpo(&self.recipe_args.file.recipe)?;
+        // Before anything is loaded: a policy that learns to be paid for nothing takes hours.
+        TrapTable::of(&recipe).await?.check()?;
         let (stages, earlier_steps) = self.stages(settings)?;
         self.check_reference(settings)?;
         check_teacher(settings, self.compute_args.gpu())?;
         let device = self.rollout_args.device(&recipe)?;
+        let refusals = settings.stages.iter().all(|stage| stage.reward.rewards_refusals());
         let files = self.validation_args.split(self.question_args.files()?, "grpo.validation", settings.validation)?;
+        let files = question_split::rewarded(files, refusals)?;
         let team = self.compute_args.host_args.team();
         let policy = recipe.policy()?;
         let base_checkpoint = self.compute_args.open(&recipe)?;

@@ -13,6 +13,7 @@ mod host_args;
 mod initial_policy;
 mod keep;
 mod observer;
+mod plan;
 mod progress_bar;
 mod question_args;
 mod question_split;
@@ -49,6 +50,8 @@ const EXAMPLES: &str = "\
 Steps to a policy:
   train data --help                               build trajectories to imitate from questions with known answers
   train sft  --recipe training/recipes/routerag-smollm2.toml --data samples.jsonl --out runs/sft
+  train plan --recipe training/recipes/routerag-smollm2.toml
+                                                  see what its rewards pay for
   train grpo --recipe training/recipes/routerag-smollm2.toml --init runs/sft --stage 1 \\
              --questions questions.jsonl --index corpus.index --out runs/stage1
   train dpo  --help                               or train on preferences instead: TeaRAG, EVO-RAG
@@ -65,6 +68,7 @@ Steps to a policy:
 enum TrainCommand {
     Data(data::Args),
     Sft(sft::Args),
+    Plan(plan::Args),
     Grpo(grpo::Args),
     Dpo(dpo::Args),
     Rollout(rollout::Args),
@@ -89,6 +93,7 @@ impl TrainCli {
         match self.command {
             TrainCommand::Data(args) => args.run(log),
             TrainCommand::Sft(args) => args.run(log),
+            TrainCommand::Plan(args) => args.run(log),
             TrainCommand::Grpo(args) => args.run(log),
             TrainCommand::Dpo(args) => args.run(log),
             TrainCommand::Rollout(args) => args.run(log),

@@ -128,6 +128,8 @@ impl QuestionArgs {
             .with_context(|| format!("--index {}", dir.display()))?;
         let retrieval = RetrievalConfig {
             index: Some(dir.to_owned()),
+            index_name: None,
+            others: Vec::new(),
             writable: false,
             keep_snapshots: 0,
             scrub: DEFAULT_SCRUB,

@@ -75,6 +75,15 @@ impl ValidationArgs {
     }
 }
 
+/// Leaves out questions whose passages are withheld, unless `refusals` earn a reward: other rewards would teach to
+/// guess.
+pub(super) fn rewarded(files: Vec<QuestionFile>, refusals: bool) -> anyhow::Result<Vec<QuestionFile>> {
+    if refusals {
+        return Ok(files);
+    }
+    files.into_iter().map(QuestionFile::answerable).collect()
+}
+
 /// Questions of a file.
 #[derive(Debug)]
 pub(super) struct QuestionFile {
@@ -90,6 +99,22 @@ impl QuestionFile {
         let questions = Question::read(path)?;
         ensure!(!questions.is_empty(), "{}: the file has no questions", path.display());
         Ok(QuestionFile { name, path: path.to_owned(), questions, validation: Vec::new() })
+    }
+
+    /// Leaves out questions whose passages are withheld, of training and of validation.
+    fn answerable(mut self) -> anyhow::Result<QuestionFile> {
+        let measured = self.validation.len();
+        let all = self.questions.len() + measured;
+        self.questions.retain(|question| question.without.is_empty());
+        self.validation.retain(|question| question.without.is_empty());
+        let left_out = all - self.questions.len() - self.validation.len();
+        if left_out > 0 {
+            let name = &self.name;
+            tracing::info!(questions = name, left_out, "questions with withheld passages: the reward has no refusals");
+        }
+        let some = !self.questions.is_empty() && (measured == 0 || !self.validation.is_empty());
+        ensure!(some, "{}: the passages of all questions are withheld", self.path.display());
+        Ok(self)
     }
 
     /// Looks up the texts of the supporting passages in the index.
@@ -212,5 +237,28 @@ mod tests {
         let mut unpaired = asking(&[&one]);
         unpaired.index.clear();
         assert!(unpaired.files().unwrap_err().to_string().contains("0 --index"));
+    }
+
+    #[test]
+    fn withheld_questions_are_left_out_unless_refusals_pay() {
+        let question = |name: &str, without: &[&str]| Question {
+            question: name.to_owned(),
+            without: without.iter().map(|id| (*id).to_owned()).collect(),
+            ..Question::default()
+        };
+        let file = |questions: Vec<Question>| QuestionFile {
+            name: "set".to_owned(),
+            path: PathBuf::from("set.jsonl"),
+            questions,
+            validation: vec![question("c", &[]), question("d", &["p"])],
+        };
+        let mixed = || vec![file(vec![question("a", &["p"]), question("b", &[])])];
+        let counts = |refusals| {
+            let files = rewarded(mixed(), refusals).unwrap();
+            (files[0].questions.len(), files[0].validation.len())
+        };
+        assert_eq!((counts(true), counts(false)), ((2, 2), (1, 1)));
+        let error = rewarded(vec![file(vec![question("a", &["p"])])], false).unwrap_err().to_string();
+        assert!(error.starts_with("set.jsonl: the passages of all questions are withheld"), "{error}");
     }
 }

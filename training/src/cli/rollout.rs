@@ -82,7 +82,7 @@ impl Args {
 
     async fn roll(self) -> anyhow::Result<()> {
         let recipe = self.recipe_args.open()?;
-        let settings = recipe.grpo(&self.recipe_args.recipe)?.clone();
+        let settings = recipe.grpo(&self.recipe_args.file.recipe)?.clone();
         let files = self.question_args.files()?;
         let AnsweringPolicy { recipe, adapter, mut facts, vocabulary } = self.answering_policy(recipe)?;
         let team = self.host_args.team();

@@ -95,19 +95,20 @@ impl RolloutArgs {
     /// Model configuration of the engine.
     fn model(&self, recipe: &Recipe, concurrent: usize, device: DeviceConfig, host_args: &HostArgs) -> ModelConfig {
         // The engine uses the learner's arithmetic, so that both compute the same probabilities. A GPU always computes
-        // in bf16.
+        // in bf16, and asking for f32 by name would select the CPU.
         let rounded = Some(recipe.arithmetic).filter(|arithmetic| *arithmetic != Arithmetic::F32);
         ModelConfig {
             mock_step: Duration::ZERO,
             weights: Some(recipe.base.clone()),
             cache: host_args.cache.clone(),
-            device: device.with(rounded),
+            device: DeviceConfig { exact: true, ..device.with(rounded) },
             threads: host_args.threads,
             kv_bytes: self.kv_bytes(),
             kv_reserve: false,
             max_batch: concurrent,
             // Each sequence of a full batch decodes one token per step.
             step_tokens: 512.max(concurrent),
+            lookup: 0,
             // No more episodes than this run at a time, so the queue never rejects one.
             max_waiting: concurrent,
             context: None,

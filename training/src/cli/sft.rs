@@ -60,7 +60,7 @@ impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "info", LogFormat::Text)?;
         let recipe = self.recipe_args.open()?;
-        let settings = recipe.sft(&self.recipe_args.recipe)?;
+        let settings = recipe.sft(&self.recipe_args.file.recipe)?;
         let base_checkpoint = self.compute_args.open(&recipe)?;
         let Sft { pack_tokens, longest, .. } = *settings;
         let memory_request = MemoryRequest { section: "sft", pack_tokens, longest, rollout_engine: None };

@@ -172,6 +172,7 @@ fn verdict(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
         EpisodeEnd::Turns => "out of turns",
         EpisodeEnd::Time => "out of time",
         EpisodeEnd::Refused => "refused",
+        EpisodeEnd::Called => "tool call",
     };
     let policy = sample.count(Origin::Policy);
     let environment = sample.count(Origin::Environment);

@@ -9,7 +9,7 @@ use waymark_index::Mode;
 use crate::sample::Sample;
 
 /// Modes whose searches are counted.
-const MODES: [Mode; 4] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Hypergraph];
+const MODES: [Mode; 6] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Hypergraph, Mode::Triples, Mode::Kag];
 
 /// Statistics of one data set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -18,8 +18,9 @@ pub struct DatasetStats {
     pub samples: usize,
     /// Number of turns, including answers.
     pub turns: usize,
-    /// Number of searches by passage, by graph, by both, and by the facts of the hypergraph.
-    pub modes: [usize; 4],
+    /// Number of searches by passage, by graph, by both, by the facts of the hypergraph, by graph with triples, and by
+    /// passages and triples in one ranking.
+    pub modes: [usize; 6],
     /// Number of trajectories with more than one search.
     pub several: usize,
     /// Number of trajectories that end in a guess.
@@ -77,6 +78,8 @@ impl fmt::Display for BuildStats {
             "graph",
             "hybrid",
             "facts",
+            "triples",
+            "kag",
             "several",
             "guessed",
             "declined",

@@ -62,6 +62,20 @@ pub fn found(rng: &mut impl Rng, hop: &Hop, finding: &HopFinding, last: bool) ->
     format!("{says} {means}")
 }
 
+/// Summary of a finding: the fact, and the answer that it implies (TeaRAG, Table 11).
+pub fn implied(rng: &mut impl Rng, hop: &Hop, finding: &HopFinding) -> String {
+    const IMPLIES: &[&str] = &[
+        "The fact \"{1}\" implies the answer: {2}.",
+        "{0} states \"{1}\", which implies the answer: {2}.",
+        "From \"{1}\" follows the answer: {2}.",
+    ];
+    let values = [finding.source.as_str(), &finding.quote, &finding.answer];
+    match hop.finding_form {
+        FindingForm::Words => pick(rng, &["{0} states \"{1}\".", "The fact is \"{1}\"."], &values),
+        FindingForm::Value | FindingForm::Link => pick(rng, IMPLIES, &values),
+    }
+}
+
 /// Announcement of the next hop.
 pub fn next(rng: &mut impl Rng, hop: &Hop) -> String {
     pick(
@@ -73,10 +87,13 @@ pub fn next(rng: &mut impl Rng, hop: &Hop) -> String {
 
 /// Statement that this evidence does not hold the needed fact.
 pub fn missed(rng: &mut impl Rng, hop: &Hop, shown: &[ShownEvidence<'_>]) -> String {
-    if matches!(shown, [ShownEvidence::Fact(_), ..]) {
+    if !shown.iter().all(ShownEvidence::is_document) {
         const FACTS: &[&str] =
             &["None of these facts tells {0}.", "The facts do not tell {0}.", "I cannot find {0} in these facts."];
-        return pick(rng, FACTS, &[&hop.need]);
+        const MIXED: &[&str] =
+            &["None of this tells {0}.", "The evidence does not tell {0}.", "I cannot find {0} in this evidence."];
+        let plain = shown.iter().all(ShownEvidence::is_plain_fact);
+        return pick(rng, if plain { FACTS } else { MIXED }, &[&hop.need]);
     }
     let titles: Vec<&str> = shown.iter().map(ShownEvidence::title).collect();
     match titles.first().filter(|title| rng.random_ratio(1, 2) && !title.is_empty()) {
@@ -106,6 +123,13 @@ pub fn again(rng: &mut impl Rng, mode: Mode, same_mode: bool) -> String {
         (false, _) => &["I try a plain passage search.", "I should look at the passages instead."],
     };
     pick(rng, forms, &[])
+}
+
+/// Reason for withdrawing a search.
+pub fn withdrawal(rng: &mut impl Rng) -> String {
+    const FORMS: &[&str] =
+        &["I withdraw this search.", "That search led nowhere, so I withdraw it.", "I go back before that search."];
+    pick(rng, FORMS, &[])
 }
 
 /// End of the last thought.

@@ -6,8 +6,8 @@ use tokio::sync::mpsc;
 use waymark_agent::{
     AgentError, Conversation, Episode, EpisodeEnd, EpisodeOptions, MAX_WITHOUT, Policy, Runtime, Search, Timings,
 };
-use waymark_models::chat::ChatTemplate;
-use waymark_models::tokenizer::Tokenizer;
+use waymark_models::chat::{ChatTemplate, Message};
+use waymark_models::tokenizer::{Specials, Tokenizer};
 
 use super::scripted::ScriptedGenerator;
 use super::teacher::{DropReason, LessonTeacher, TeacherEnding, TeacherSettings};
@@ -62,7 +62,8 @@ impl LessonPlayer {
             return Ok(Err("too many passages to withhold"));
         }
         let teacher = Arc::new(Mutex::new(teacher));
-        let generator = ScriptedGenerator::new(Arc::clone(&self.tokenizer), teacher.clone(), self.context);
+        let generator = ScriptedGenerator::new(Arc::clone(&self.tokenizer), teacher.clone(), self.context)
+            .with_turn_end(self.turn_end());
         let tokenizer = self.tokenizer.clone();
         let template = self.template.clone();
         let eos = self.eos.clone();
@@ -80,7 +81,9 @@ impl LessonPlayer {
         }
         let right = |answer: &String| lesson.golds.iter().any(|gold| normalized(gold) == normalized(answer));
         // A lesson that the loop cut or refused would teach what the loop refuses.
-        if trajectory.finish != EpisodeEnd::Stop || trajectory.valid_actions() != trajectory.turns() {
+        let refused = trajectory.finish == EpisodeEnd::Refused && ending == TeacherEnding::Declined;
+        let ended = trajectory.finish == EpisodeEnd::Stop || refused;
+        if !ended || trajectory.valid_actions() != trajectory.turns() {
             return Ok(Err("the agent loop rejected a turn"));
         }
         // A lesson whose withheld passages were not missed would teach that they are not needed.
@@ -98,6 +101,15 @@ impl LessonPlayer {
         let sample = Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed));
         let guessed = ending == TeacherEnding::Guessed;
         Ok(Ok(Sample { tokenizer: Some(self.vocabulary.clone()), guessed, without, ..sample }))
+    }
+
+    /// End token that the chat template writes after a reply; without a template, the first one. `None` if there are no
+    /// end tokens.
+    fn turn_end(&self) -> Option<u32> {
+        let reply = [Message::new("user", "a"), Message::new("assistant", "b")];
+        let text = self.template.as_ref().and_then(|template| template.render(&reply, false).ok());
+        let ids = text.and_then(|text| self.tokenizer.encode(&text, Specials::Parse).ok()).unwrap_or_default();
+        ids.into_iter().rev().find(|id| self.eos.contains(id)).or_else(|| self.eos.first().copied())
     }
 
     fn task(&self, lesson: &Lesson, dataset: &str, seed: u64) -> SampleTask {

@@ -10,6 +10,9 @@ use waymark_index::{Mode, SearchOptions};
 /// Tenths of characters per token of English text, rounded down.
 const CHARS_PER_TEN_TOKENS: usize = 38;
 
+/// Text, entities and mode of a search.
+type PreviewedSearch = (String, Vec<String>, Mode);
+
 /// Previews the observation of a search. Results are cached.
 pub struct SearchPreview {
     index: Box<dyn BlockingSearch>,
@@ -18,7 +21,7 @@ pub struct SearchPreview {
     format: Format,
     /// Approximate number of characters in the longest observation.
     chars: usize,
-    seen: Mutex<HashMap<(String, Mode), Arc<str>>>,
+    seen: Mutex<HashMap<PreviewedSearch, Arc<str>>>,
 }
 
 impl fmt::Debug for SearchPreview {
@@ -45,20 +48,21 @@ impl SearchPreview {
         self.options.mode()
     }
 
-    /// Approximate observation of a search. Empty if the search fails.
-    pub fn probe(&self, query: &str, mode: Mode) -> Arc<str> {
-        let key = (query.to_owned(), mode);
+    /// Approximate observation of a search that names `entities`. Empty if the search fails.
+    pub fn probe(&self, query: &str, entities: Vec<String>, mode: Mode) -> Arc<str> {
+        let key = (query.to_owned(), entities, mode);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = seen.get(&key) {
             return Arc::clone(known);
         }
-        let text: Arc<str> = self.observation(query, mode).chars().take(self.chars).collect::<String>().into();
+        let text: Arc<str> = self.observation(query, &key.1, mode).chars().take(self.chars).collect::<String>().into();
         seen.insert(key, Arc::clone(&text));
         text
     }
 
-    fn observation(&self, query: &str, mode: Mode) -> String {
-        let options = SearchOptions { mode: Some(mode), ..SearchOptions::default() }.or(&self.options);
+    fn observation(&self, query: &str, entities: &[String], mode: Mode) -> String {
+        let entities = (!entities.is_empty()).then(|| entities.to_vec());
+        let options = SearchOptions { mode: Some(mode), entities, ..SearchOptions::default() }.or(&self.options);
         let Ok(evidence) = self.index.find(&options.query(query)) else { return String::new() };
         let passages: Vec<_> = evidence.hits.into_iter().map(|hit| hit.passage).collect();
         let found = FoundEvidence { mode, passages: &passages, triples: &evidence.triples };

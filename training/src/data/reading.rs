@@ -20,8 +20,12 @@ pub enum ShownEvidence<'o> {
 pub struct ShownPassage<'o> {
     /// Number of the passage.
     pub number: usize,
+    /// Word that stands before the number, for example `Doc`. `None` if passages are shown without numbers.
+    label: Option<&'static str>,
     /// Title and text, including the protocol's separator.
     text: &'o str,
+    /// Separator between title and text.
+    separator: &'static str,
 }
 
 /// Fact in an observation.
@@ -29,9 +33,17 @@ pub struct ShownPassage<'o> {
 pub struct ShownFact<'o> {
     /// Number of the fact.
     pub number: usize,
+    /// Word by which a thought refers to facts, for example `Fact`.
+    label: &'static str,
     /// Sentence of the fact.
     text: &'o str,
 }
+
+/// Label of passages that are shown as documents.
+const DOCUMENT: &str = "Doc";
+
+/// Label of facts that are shown without passages.
+const FACT: &str = "Fact";
 
 /// Answer of a hop and its place in an observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +68,7 @@ pub fn parse_passages<'o>(observation: &'o str, close: &str) -> Vec<ShownEvidenc
         // The last passage ends with the block, whose closing tag is the last one in the observation.
         let end = after.find(&format!("\nDoc {}(Title: ", number + 1)).or(after.rfind(close));
         let text = after[..end.unwrap_or(after.len())].trim_end();
-        all.push(ShownEvidence::Passage(ShownPassage { number, text }));
+        all.push(ShownEvidence::Passage(ShownPassage { number, label: Some(DOCUMENT), text, separator: ") " }));
         rest = after;
     }
     all
@@ -69,8 +81,55 @@ pub fn parse_facts<'o>(observation: &'o str, close: &str) -> Vec<ShownEvidence<'
     for line in block.lines() {
         let number = all.len() + 1;
         if let Some(text) = line.strip_prefix(&format!("Fact {number}: ")) {
-            all.push(ShownEvidence::Fact(ShownFact { number, text: text.trim_end() }));
+            all.push(ShownEvidence::Fact(ShownFact { number, label: FACT, text: text.trim_end() }));
         }
+    }
+    all
+}
+
+/// Parses a common ranking of passages and facts: `Evidence 1: Title: "…" Text: …` and `Evidence 2: Triplet: …`, one
+/// per line, until the last `close`. The first line may follow `open`.
+pub fn parse_items<'o>(observation: &'o str, open: &str, close: &str) -> Vec<ShownEvidence<'o>> {
+    const ITEM: &str = "Evidence";
+    let block = &observation[..observation.rfind(close).unwrap_or(observation.len())];
+    let mut all = Vec::new();
+    for line in block.lines() {
+        let number = all.len() + 1;
+        let line = line.strip_prefix(open).unwrap_or(line);
+        let Some(item) = line.strip_prefix(&format!("{ITEM} {number}: ")) else { continue };
+        let item = item.trim_end();
+        if let Some(text) = item.strip_prefix("Triplet: ") {
+            all.push(ShownEvidence::Fact(ShownFact { number, label: ITEM, text }));
+        } else if let Some(text) = item.strip_prefix("Title: \"") {
+            let separator = "\" Text: ";
+            all.push(ShownEvidence::Passage(ShownPassage { number, label: Some(ITEM), text, separator }));
+        }
+    }
+    all
+}
+
+/// Parses triples, `(1) { … }` one per line, and the passages behind them, each a line with its title and a line with
+/// its text, between `open` and the last `close`.
+pub fn parse_triples<'o>(observation: &'o str, open: &str, close: &str) -> Vec<ShownEvidence<'o>> {
+    let Some((_, block)) = observation.split_once(open) else { return Vec::new() };
+    let mut rest = &block[..block.rfind(close).unwrap_or(block.len())];
+    let mut all = Vec::new();
+    loop {
+        let number = all.len() + 1;
+        let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
+        let Some(fact) = line.strip_prefix(&format!("({number}) {{ ")) else { break };
+        let text = fact.trim_end_matches('}').trim_end();
+        all.push(ShownEvidence::Fact(ShownFact { number, label: "Triple", text }));
+        rest = after;
+    }
+    // Without triples, an empty line stands in their place.
+    rest = rest.trim_start_matches('\n');
+    while let Some((title, after)) = rest.split_once('\n') {
+        let end = title.len() + 1 + after.find('\n').unwrap_or(after.len());
+        let number = all.len() + 1;
+        let text = rest[..end].trim_end();
+        all.push(ShownEvidence::Passage(ShownPassage { number, label: None, text, separator: "\n" }));
+        rest = rest[end..].trim_start_matches('\n');
     }
     all
 }
@@ -89,12 +148,22 @@ impl<'o> ShownEvidence<'o> {
         find_words(self.text(), words).is_some()
     }
 
-    /// Title of a passage, up to the first `) `. Empty for a fact.
+    /// Title of a passage, up to the first separator. Empty for a fact.
     pub fn title(&self) -> &'o str {
         match self {
-            ShownEvidence::Passage(passage) => passage.text.split(") ").next().unwrap_or(passage.text),
+            ShownEvidence::Passage(passage) => passage.text.split(passage.separator).next().unwrap_or(passage.text),
             ShownEvidence::Fact(_) => "",
         }
+    }
+
+    /// Returns `true` if it is shown as a numbered document.
+    pub fn is_document(&self) -> bool {
+        matches!(self, ShownEvidence::Passage(passage) if passage.label == Some(DOCUMENT))
+    }
+
+    /// Returns `true` if it is shown as a fact among facts.
+    pub fn is_plain_fact(&self) -> bool {
+        matches!(self, ShownEvidence::Fact(fact) if fact.label == FACT)
     }
 
     fn text(&self) -> &'o str {
@@ -108,7 +177,7 @@ impl<'o> ShownEvidence<'o> {
 impl<'o> ShownPassage<'o> {
     /// Visible part of the text of `source`, if this is that passage.
     fn body_of(&self, source: &CorpusPassage) -> Option<&'o str> {
-        let body = self.text.strip_prefix(source.title.as_str())?.strip_prefix(')')?.trim_start();
+        let body = self.text.strip_prefix(source.title.as_str())?.strip_prefix(self.separator)?.trim_start();
         let begins = |text: &str| text.chars().take(40).collect::<String>();
         (!body.is_empty() && begins(&source.text).starts_with(&begins(body))).then_some(body)
     }
@@ -153,7 +222,10 @@ fn read_passage(hop: &Hop, passage: &ShownPassage<'_>, consider: &mut impl FnMut
             // A hundred exceeds any overlap of words, so that the title decides first.
             let score = 100 * usize::from(titled) + overlap(sentence, wanted);
             let answer = sentence[span.clone()].to_owned();
-            let source = format!("Doc {}", passage.number);
+            let source = match passage.label {
+                Some(label) => format!("{label} {}", passage.number),
+                None => format!("Passage \"{}\"", source.title),
+            };
             consider(score, HopFinding { number: passage.number, source, quote: quote(sentence, span), answer });
         }
     }
@@ -175,8 +247,10 @@ fn read_fact(hop: &Hop, fact: &ShownFact<'_>, consider: &mut impl FnMut(usize, H
     // A question names its subject anywhere, so a fact must share words with it besides the answer.
     let related = !hop.is_question() || score > overlap(&hop.answer, wanted);
     if related && hop.sources.iter().any(stated) {
-        let answer = fact.text[span.clone()].to_owned();
-        let source = format!("Fact {}", fact.number);
+        // Graphs keep names in lower case; an answer is written as the lesson spells it.
+        let spelled = fact.text.chars().any(char::is_uppercase);
+        let answer = if spelled { fact.text[span.clone()].to_owned() } else { hop.answer.clone() };
+        let source = format!("{} {}", fact.label, fact.number);
         consider(score, HopFinding { number: fact.number, source, quote: quote(fact.text, span), answer });
     }
 }
@@ -242,5 +316,36 @@ mod tests {
         {
             assert_eq!(read(&format!("Fact 1: {other}")), None, "{other}");
         }
+    }
+
+    #[test]
+    fn items_of_a_common_ranking_are_passages_and_facts() {
+        let text = "<Reference> Evidence 1: Title: \"Leeds\" Text: Evidence 2: Leeds is a city.\nEvidence 2: Title: \
+                    \"Ann Lee (actress)\" Text: Ann Lee acts in Leeds. She was born in Leeds, England.\nEvidence 3: \
+                    Triplet: ann lee was born in leeds </Reference>";
+        let shown = parse_items(text, "<Reference> ", " </Reference>");
+        assert_eq!(shown.iter().map(ShownEvidence::number).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!((shown[1].title(), shown[2].title()), ("Ann Lee (actress)", ""));
+        let found = find_answer(&hop(), &shown).unwrap();
+        assert_eq!((found.source.as_str(), found.answer.as_str()), ("Evidence 2", "Leeds"));
+        let found = find_answer(&Hop { answer: "Leeds".into(), ..hop() }, &shown[2..]).unwrap();
+        assert_eq!((found.source.as_str(), found.answer.as_str()), ("Evidence 3", "Leeds"), "the lesson's spelling");
+    }
+
+    #[test]
+    fn triples_precede_passages_of_two_lines() {
+        let passages = "Leeds\nLeeds is a city.\nAnn Lee (actress)\nAnn Lee acts in Leeds. She was born in Leeds, Engl";
+        for (triples, facts) in [("(1) { ann lee acts in leeds }\n(2) { leeds is city }\n", 2), ("\n", 0), ("", 0)] {
+            let text = format!("<docs>\n{triples}{passages}</docs>\n\n");
+            let shown = parse_triples(&text, "<docs>\n", "</docs>");
+            assert_eq!(shown.len(), facts + 2, "{shown:?}");
+            assert_eq!(shown[facts + 1].title(), "Ann Lee (actress)");
+            let found = find_answer(&hop(), &shown).unwrap();
+            assert_eq!(found.source, "Passage \"Ann Lee (actress)\"");
+            assert_eq!((found.number, found.answer.as_str()), (facts + 2, "Leeds"));
+        }
+        // The cut fell within a title.
+        assert_eq!(parse_triples("<docs>\n(1) { a b c }\nAnn Le</docs>", "<docs>\n", "</docs>").len(), 1);
+        assert_eq!(parse_triples("", "<docs>\n", "</docs>"), []);
     }
 }

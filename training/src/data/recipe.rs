@@ -128,7 +128,7 @@ impl DataRecipe {
 
     /// Describes an invalid rate or source name, if there is one. Source names identify samples and become file names.
     fn flaw(&self) -> Option<String> {
-        let Habits { mislead, explore, wide, concede, deep, withhold } = self.habits;
+        let Habits { mislead, explore, wide, concede, deep, withhold, backtrack } = self.habits;
         let most = self.routing.map_or(1.0, |routing| routing.most);
         let shares = [
             ("habits.mislead", mislead),
@@ -137,6 +137,7 @@ impl DataRecipe {
             ("habits.concede", concede),
             ("habits.deep", deep),
             ("habits.withhold", withhold),
+            ("habits.backtrack", backtrack),
             ("routing.most", most),
         ];
         for (name, share) in shares {
@@ -202,7 +203,7 @@ mod tests {
         let ranking = dense.policy(&path).unwrap().retrieval.search.ranking;
         assert_eq!(ranking, Some(waymark_index::Ranking::Dense));
         for (set, reason) in [
-            ("policy.protocol=tearag", "lessons can be written for routerag, path-router"),
+            ("policy.protocol=plain", "lessons can be written for routerag, search-r1, path-router"),
             ("policy.protocol=routrag", "unknown protocol"),
             ("routing.most=1.5", "routing.most = 1.5"),
             ("habits.explore=0.2", "must be 0 with [routing]"),

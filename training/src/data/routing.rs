@@ -43,13 +43,19 @@ impl LessonSearches {
 
     /// Rank of the evidence in which a search shows the answer of a hop. `None` if it does not.
     pub fn answer_rank(&self, hop: &Hop, query: &str, mode: Mode) -> Option<usize> {
-        let text = self.preview.probe(query, mode);
+        let text = self.probe(hop, query, mode);
         reading::find_answer(hop, &self.voice.read(&text)).map(|finding| finding.number)
+    }
+
+    /// Observation of a search for a hop, as the voice writes it.
+    fn probe(&self, hop: &Hop, query: &str, mode: Mode) -> Arc<str> {
+        self.preview.probe(&self.voice.query(query), self.voice.entities(&hop.subject), mode)
     }
 
     /// Number of hops, from the first on, whose answers one search for `query` shows.
     pub fn hops_found(&self, hops: &[Hop], query: &str, mode: Mode) -> usize {
-        let text = self.preview.probe(query, mode);
+        let Some(first) = hops.first() else { return 0 };
+        let text = self.probe(first, query, mode);
         let shown = self.voice.read(&text);
         hops.iter().take_while(|hop| reading::find_answer(hop, &shown).is_some()).count()
     }

@@ -22,12 +22,21 @@ pub struct ScriptedGenerator {
     tokenizer: Arc<Tokenizer>,
     author: Arc<Mutex<dyn Author>>,
     limit: usize,
+    turn_end: Option<u32>,
 }
 
 impl ScriptedGenerator {
     /// Creates a generator that follows `author`. Its sequences have at most `limit` tokens.
     pub fn new(tokenizer: Arc<Tokenizer>, author: Arc<Mutex<dyn Author>>, limit: usize) -> ScriptedGenerator {
-        ScriptedGenerator { tokenizer, author, limit }
+        ScriptedGenerator { tokenizer, author, limit, turn_end: None }
+    }
+
+    /// Ends turns that no stop string ends with this token, as a model would: TeaRAG's final answers have no closing
+    /// tag. `None`, the default, writes no token.
+    #[must_use]
+    pub fn with_turn_end(mut self, id: Option<u32>) -> ScriptedGenerator {
+        self.turn_end = id;
+        self
     }
 }
 
@@ -110,7 +119,12 @@ impl Steps for ScriptedTurn<'_> {
         if self.finish.is_some() {
             return None;
         }
-        let id = self.ids.pop_front()?;
+        let Some(id) = self.ids.pop_front() else {
+            let id = self.session.script.turn_end?;
+            self.session.append(&[id], Origin::Policy, false);
+            self.finish = Some(TurnFinish::Eos);
+            return Some(Ok(TokenStep { id, logprob: 0.0, top: Vec::new() }));
+        };
         self.session.append(&[id], Origin::Policy, false);
         self.made += 1;
         let bytes = self.session.script.tokenizer.bytes_of(id);

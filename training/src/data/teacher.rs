@@ -47,6 +47,14 @@ pub struct Habits {
     /// teacher states that it found nothing.
     #[serde(default)]
     pub withhold: f64,
+    /// Share of searches without a finding that are withdrawn before the next one, in protocols with such an action.
+    /// Serialized only if it is not 0, so that builds of older recipes can resume.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub backtrack: f64,
+}
+
+fn is_zero(share: &f64) -> bool {
+    *share == 0.0
 }
 
 /// Reason why a lesson was dropped during play.
@@ -90,6 +98,8 @@ pub struct LessonTeacher {
     /// If `true`, evidence shown since the last finding contains the words of the answer, in another sense or in a
     /// sentence that was not understood. Then the teacher must not claim that the evidence lacks the answer.
     answer_words_shown: bool,
+    /// If `true`, the last turn withdrew a search.
+    withdrew: bool,
     ending: TeacherEnding,
 }
 
@@ -131,6 +141,7 @@ impl LessonTeacher {
             patience,
             withheld,
             answer_words_shown: false,
+            withdrew: false,
             ending: TeacherEnding::default(),
         }
     }
@@ -162,7 +173,7 @@ impl LessonTeacher {
         while let Some(hop) = self.lesson.hops.get(self.hop_index) {
             let Some(finding) = reading::find_answer(hop, shown) else { break };
             let is_last = self.hop_index + 1 == self.lesson.hops.len() && self.lesson.conclusion == Conclusion::Last;
-            thought.push(phrases::found(&mut self.rng, hop, &finding, is_last));
+            thought.push(self.settings.voice.finding(&mut self.rng, hop, &finding, is_last));
             answer = Some(finding.answer);
             self.hop_index += 1;
             self.tries_for_hop = 0;
@@ -220,6 +231,8 @@ impl LessonTeacher {
         // The bare subject does not express the need, so it is tried last.
         let shuffled = queries.len() - usize::from(hop.queries.len() > 1 && hop.queries.last() == Some(&hop.subject));
         queries[..shuffled].shuffle(rng);
+        // Stable, so that queries of one kind keep their order.
+        queries.sort_by_key(|query| !self.settings.voice.prefers(query));
         let modes = self.mode_order(rng);
         let all = |modes: &[Mode]| {
             let pairs = modes.iter().flat_map(|mode| queries.iter().map(|query| ((*query).clone(), *mode)));
@@ -314,6 +327,18 @@ impl LessonTeacher {
         voice.answer(&TurnDraft { number, found: "", plan: "I cannot find it." }, "unknown")
     }
 
+    /// Turn that withdraws a search without a finding. `None` if there was none, if the protocol has no such action, or
+    /// if no other search follows.
+    fn backtrack(&mut self, found: &str) -> Option<String> {
+        let follows = self.searches_made < MAX_SEARCHES && !self.resigns();
+        let due = self.settings.habits.backtrack > 0.0 && follows && self.tries_for_hop > 0 && !self.withdrew;
+        if !due || !self.rng.random_bool(self.settings.habits.backtrack) {
+            return None;
+        }
+        let plan = phrases::withdrawal(&mut self.rng);
+        self.settings.voice.backtrack(&TurnDraft { number: self.turns, found, plan: &plan })
+    }
+
     /// Returns `true` if the teacher has made enough searches for a hop that is withheld.
     fn resigns(&self) -> bool {
         let spent = self.patience.is_some_and(|most| self.tries_for_hop >= most);
@@ -330,9 +355,14 @@ impl Author for LessonTeacher {
         if self.hop_index == self.lesson.hops.len() {
             return self.answer(&found, answer);
         }
-        if found.is_empty() && !opening {
+        if found.is_empty() && !opening && !self.withdrew {
             found = phrases::missed(&mut self.rng, &self.lesson.hops[self.hop_index], &shown);
+            if let Some(turn) = self.backtrack(&found) {
+                self.withdrew = true;
+                return turn;
+            }
         }
+        self.withdrew = false;
         if self.searches_made == MAX_SEARCHES || self.resigns() {
             return self.give_up(&found, "not found within four searches");
         }

@@ -29,8 +29,14 @@ pub enum Metric {
     Uar,
     /// Share of episodes that kept the protocol's format.
     Valid,
+    /// Number of the policy's turns.
+    Steps,
     /// Number of searches.
     Searches,
+    /// Number of searches that repeat an earlier one. Less is better.
+    Duplicates,
+    /// R1-Searcher's F1 per search, where none counts as one.
+    SearcherF1PerSearch,
     /// Cost of the searches.
     Cost,
     /// Number of tokens that the model wrote.
@@ -69,7 +75,10 @@ impl Metric {
             Metric::SupportF1 => return row.support_f1,
             Metric::Uar => return row.unsupported,
             Metric::Valid => share(row.valid),
+            Metric::Steps => row.turns as f64,
             Metric::Searches => row.evidence.len() as f64,
+            Metric::Duplicates => row.duplicates as f64,
+            Metric::SearcherF1PerSearch => row.searcher_f1 / row.evidence.len().max(1) as f64,
             Metric::Cost => row.cost,
             Metric::ThinkingTokens => (row.tokens.sampled + row.tokens.forced) as f64,
             Metric::ContentTokens => row.tokens.environment as f64,
@@ -80,14 +89,22 @@ impl Metric {
 
     /// Returns `true` if values are shares, which are shown in percent.
     pub fn is_share(self) -> bool {
-        !matches!(self, Metric::Searches | Metric::Cost | Metric::ThinkingTokens | Metric::ContentTokens)
+        !matches!(
+            self,
+            Metric::Steps
+                | Metric::Searches
+                | Metric::Duplicates
+                | Metric::Cost
+                | Metric::ThinkingTokens
+                | Metric::ContentTokens
+        )
     }
 
     /// Formats a value, shares in percent.
     pub fn show(self, value: f64) -> String {
         match self {
             Metric::ThinkingTokens | Metric::ContentTokens => format!("{value:.0}"),
-            Metric::Searches | Metric::Cost => format!("{value:.2}"),
+            Metric::Steps | Metric::Searches | Metric::Duplicates | Metric::Cost => format!("{value:.2}"),
             _ => format!("{:.1}", value * 100.0),
         }
     }
@@ -111,7 +128,10 @@ impl fmt::Display for Metric {
             Metric::SupportF1 => "SF-F1",
             Metric::Uar => "UAR",
             Metric::Valid => "valid",
+            Metric::Steps => "steps",
             Metric::Searches => "searches",
+            Metric::Duplicates => "duplicates",
+            Metric::SearcherF1PerSearch => "RS-F1 per search",
             Metric::Cost => "cost",
             Metric::ThinkingTokens => "thinking tokens",
             Metric::ContentTokens => "content tokens",

@@ -14,7 +14,7 @@ use waymark_runtime::evaluate::Question;
 use super::child::Trainer;
 use super::error::ExperimentError;
 use super::estimate;
-use super::file::Experiment;
+use super::file::{Experiment, StageKind};
 use super::inputs::Inputs;
 use super::jobs::{Job, JobKind, Layout, jobs};
 use super::report::ExperimentReport;
@@ -22,6 +22,7 @@ use super::results::ArmResults;
 use crate::recipe::Recipe;
 use crate::run::{RunError, RunFolder, durable, lock};
 use crate::store::SampleReader;
+use crate::traps::TrapTable;
 
 /// Maximum wait for the trainer of a killed experiment, which ends shortly after it.
 const LEFT_BEHIND: Duration = Duration::from_secs(30);
@@ -73,6 +74,13 @@ impl ExperimentRun {
                 field: format!("stage[{at}].recipe"),
                 reason: error.to_string(),
             })?;
+            if stage.kind != StageKind::Sft {
+                check_traps(&recipe).map_err(|reason| ExperimentError::Field {
+                    path: path.to_owned(),
+                    field: format!("stage[{at}].recipe"),
+                    reason,
+                })?;
+            }
             if recipe.adapter.is_some() {
                 layout.add_base(stage, &recipe.base);
             }
@@ -165,6 +173,14 @@ impl ExperimentRun {
         let results = experiment.arm.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         ExperimentReport::of(experiment, self.inputs.hash(), &results)
     }
+}
+
+/// Refuses a recipe with a reward trap that it does not allow. Returns the reason.
+fn check_traps(recipe: &Recipe) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(|error| format!("cannot play the behaviors of the table of traps: {error}"))?;
+    let table = runtime.block_on(TrapTable::of(recipe)).map_err(|error| error.to_string())?;
+    table.check().map_err(|error| error.to_string())
 }
 
 /// Refuses an experiment that trains on a question that it evaluates, by its text.

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::Experiment;
 use super::jobs::{JobKind, Layout, jobs};
+use super::{Experiment, StageKind};
+use crate::recipe::Recipe;
+use crate::traps::TrapTable;
 
 const TEXT: &str = r#"
 name = "two"
@@ -176,6 +178,33 @@ fn committed_experiments_are_valid() {
         read += 1;
     }
     assert!(read > 0);
+}
+
+/// Opens the recipes of all stages with their overrides, which a run would do before its first job.
+#[tokio::test]
+async fn stages_of_committed_experiments_have_valid_recipes_without_traps() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let mut stages = 0;
+    for entry in std::fs::read_dir(root.join("experiments")).unwrap() {
+        let path = entry.unwrap().path();
+        for stage in &Experiment::open(&path).unwrap().stage {
+            let told = format!("{}, {}", path.display(), stage.name);
+            let recipe = Recipe::open(&root.join(&stage.recipe), &stage.set);
+            let recipe = recipe.unwrap_or_else(|error| panic!("{told}: {error}"));
+            let section = match stage.kind {
+                StageKind::Sft => recipe.sft.is_some(),
+                StageKind::Grpo => recipe.grpo.is_some(),
+                StageKind::Dpo => recipe.dpo.is_some(),
+            };
+            assert!(section, "{told}");
+            if stage.kind != StageKind::Sft {
+                let table = TrapTable::of(&recipe).await.unwrap();
+                table.check().unwrap_or_else(|error| panic!("{told}: {error}\n{table}"));
+            }
+            stages += 1;
+        }
+    }
+    assert!(stages > 20, "{stages}");
 }
 
 proptest! {

@@ -9,6 +9,7 @@ use super::read::{COUNT, Check, RATE, SHARE, rate, share};
 use crate::dpo::PairRule;
 use crate::reward::RewardChoice;
 use crate::schedule::ScheduleShape;
+use crate::traps::Trap;
 
 /// Training on preferences with DPO (Rafailov et al. 2023), in rounds. In each round the policy answers questions
 /// several times, pairs of trajectories are chosen by their rewards, and a few epochs over the pairs follow.
@@ -79,6 +80,9 @@ pub struct DpoStage {
     pub reward: RewardChoice,
     /// Rule that selects the pairs.
     pub pairs: PairRule,
+    /// Bad behaviors that earn more than a right answer on purpose; see [`crate::traps`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_traps: Vec<Trap>,
 }
 
 /// Reference policy of the margins of pairs.

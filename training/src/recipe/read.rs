@@ -508,7 +508,15 @@ mod tests {
     #[test]
     fn bundled_recipes_round_trip() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes"));
-        for name in ["routerag", "routerag-smollm2", "search_r1", "path_router", "path_router-smollm2", "graphrag_r1"] {
+        for name in [
+            "routerag",
+            "routerag-smollm2",
+            "search_r1",
+            "path_router",
+            "path_router-smollm2",
+            "graphrag_r1",
+            "graphrag_r1-smollm2",
+        ] {
             let path = folder.join(format!("{name}.toml"));
             let recipe = Recipe::open(&path, &[]).unwrap();
             assert!(recipe.sft(&path).is_ok() && recipe.grpo(&path).is_ok(), "{name}");
@@ -516,7 +524,7 @@ mod tests {
             let text = toml::to_string(&recipe).unwrap();
             assert_eq!(Recipe::parse(&text, &path, &[]).unwrap(), recipe, "{name}");
         }
-        for name in ["tearag", "evo_rag"] {
+        for name in ["tearag", "tearag-smollm2", "evo_rag", "evo_rag-smollm2"] {
             let path = folder.join(format!("{name}.toml"));
             let recipe = Recipe::open(&path, &[]).unwrap();
             assert!(recipe.sft(&path).is_ok() && recipe.dpo(&path).is_ok(), "{name}");

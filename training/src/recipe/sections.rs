@@ -12,6 +12,7 @@ use crate::reward::evidence_measure::EvidenceMeasure;
 use crate::reward::path_router::{RouteWeights, teacher_weight};
 use crate::sample::Sample;
 use crate::schedule::ScheduleShape;
+use crate::traps::Trap;
 
 /// AdamW (Loshchilov & Hutter 2019, algorithm 2) with gradient clipping. The defaults are `torch.optim.AdamW`'s in the
 /// reference: betas 0.9 and 0.999, weight decay 0.01, norm at most 1.
@@ -207,6 +208,9 @@ pub struct GrpoStage {
     pub steps: usize,
     /// Reward function.
     pub reward: RewardChoice,
+    /// Bad behaviors that earn more than a right answer on purpose; see [`crate::traps`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_traps: Vec<Trap>,
 }
 
 /// Reference policy of the KL divergence.

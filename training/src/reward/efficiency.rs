@@ -74,7 +74,8 @@ impl Efficiency {
         samples.iter().zip(efficiencies).zip(costs).map(score).collect()
     }
 
-    fn cost_of(&self, sample: &Sample) -> f64 {
+    /// Returns the cost of the searches of a trajectory.
+    pub(crate) fn cost_of(&self, sample: &Sample) -> f64 {
         let searches = sample.evidence.iter().map(|found| PricedSearch {
             mode: found.mode,
             passages: found.passages.len(),

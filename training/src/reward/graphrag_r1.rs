@@ -88,6 +88,32 @@ impl Reward for CostAware {
     }
 }
 
+/// Both rewards in one run: attenuated retrieval and cost-aware F1, in addition to the format reward. It is the paper's
+/// ablation without stages ("all stages mixed"), and its stage 3 for Llama-3.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AttenuatedCostAware {
+    /// Reward of searches.
+    pub attenuated: Attenuated,
+    /// Reward of the answer.
+    pub cost_aware: CostAware,
+}
+
+impl Reward for AttenuatedCostAware {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
+        let score = |sample: &Sample| {
+            let form = form(sample);
+            let f1 = overlap(sample);
+            let searches = searches(sample);
+            let retrieval = self.attenuated.of(searches);
+            let answer = self.cost_aware.of(f1, searches);
+            let parts = [("form", form), ("retrieval", retrieval), ("answer", answer), ("f1", f1)];
+            reward_value(form + retrieval + answer, parts)
+        };
+        samples.iter().map(score).collect()
+    }
+}
+
 /// Returns the format reward. See the module documentation.
 fn form(sample: &Sample) -> f64 {
     let text = &sample.text;
@@ -175,6 +201,14 @@ mod tests {
         assert_eq!(totals(&sample), [FORM + attenuated.of(1), FORM + cost_aware.of(1.0, 1)]);
         sample.evidence.remove(0);
         assert_eq!(totals(&sample), [0.0, cost_aware.of(1.0, 0)]);
+    }
+
+    #[test]
+    fn both_rewards_of_one_run_add_up() {
+        let both = AttenuatedCostAware::default();
+        let sample = ending("d</think>\n<answer>Paris</answer>");
+        let parts = [both.attenuated.of(1), both.cost_aware.of(1.0, 1)];
+        assert!((both.score(&[sample])[0].total - (FORM + parts[0] + parts[1])).abs() < 1e-12);
     }
 
     #[test]

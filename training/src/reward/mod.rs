@@ -8,7 +8,7 @@
 //! | `balance` | verl | batch balancing, by which RouteRAG's program mixes up retrieval costs |
 //! | `graph_r1` | Graph-R1, PathRouter's base | format, then F1 |
 //! | `searcher` | R1-Searcher | format, cover-EM or F1 |
-//! | `graphrag_r1` | GraphRAG-R1 | attenuated retrieval reward, cost-aware F1 |
+//! | `graphrag_r1` | GraphRAG-R1 | attenuated retrieval reward, cost-aware F1, both |
 //! | `path_router` | PathRouter | F1, support and shape; weights of advantages |
 //! | `evidence_measure`, `route_shares` | PathRouter | measures of the evidence, and the routes of a batch |
 //! | `tearag` | TeaRAG | F1, format, and coverage of the gold passages |
@@ -108,6 +108,8 @@ pub enum RewardChoice {
     Attenuated(graphrag_r1::Attenuated),
     /// [`graphrag_r1::CostAware`].
     CostAware(graphrag_r1::CostAware),
+    /// [`graphrag_r1::AttenuatedCostAware`].
+    AttenuatedCostAware(graphrag_r1::AttenuatedCostAware),
     /// [`tearag::TeaRagReward`].
     #[serde(rename = "tearag")]
     TeaRag(tearag::TeaRagReward),
@@ -126,9 +128,26 @@ impl RewardChoice {
             RewardChoice::PathRouter(reward) => Box::new(reward),
             RewardChoice::Attenuated(reward) => Box::new(reward),
             RewardChoice::CostAware(reward) => Box::new(reward),
+            RewardChoice::AttenuatedCostAware(reward) => Box::new(reward),
             RewardChoice::TeaRag(reward) => Box::new(reward),
             RewardChoice::EvoRag(reward) => Box::new(reward),
         }
+    }
+
+    /// Returns `true` if the value of a trajectory depends on the others of its batch.
+    pub fn is_relative(&self) -> bool {
+        matches!(self, RewardChoice::Efficiency(_))
+    }
+
+    /// Returns `true` if the reward compares texts by their embeddings.
+    pub fn needs_embedder(&self) -> bool {
+        matches!(self, RewardChoice::TeaRag(_) | RewardChoice::EvoRag(_))
+    }
+
+    /// Returns `true` if a right refusal earns more than a wrong answer. Under other rewards, questions whose passages
+    /// are withheld teach to guess.
+    pub fn rewards_refusals(&self) -> bool {
+        matches!(self, RewardChoice::EvoRag(_))
     }
 
     /// Returns the cost model of the reward. `None` if the reward ignores costs.

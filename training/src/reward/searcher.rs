@@ -1,6 +1,7 @@
 //! R1-Searcher's rewards, which GraphRAG-R1's training builds on. They score a solution: the text after the `<think>`
-//! that ends the prompt. Recipes cannot name them, because GraphRAG-R1, the system with these tags, has rewards of
-//! its own.
+//! that ends the prompt. A search counts as answered only if its documents begin with `(1)`, because R1-Searcher's
+//! environment numbers them: a policy that writes documents of its own earns nothing by that. Recipes cannot name these
+//! rewards, because GraphRAG-R1, the system with these tags, has rewards of its own.
 
 use waymark_agent::metric::{r1_searcher, strip};
 
@@ -17,17 +18,17 @@ const TAGS: [&str; 5] = [
 const LONGEST: usize = 10;
 
 /// Reward of stage 1 for an instruction-tuned model: ±1 for an answer that contains all words of the accepted one, ½
-/// for searches with complete tags, and ½ for exactly one end of thought and one answer.
+/// for searches that were all answered, and ½ for exactly one end of thought and one answer.
 pub fn first_stage(solution: &str, gold: &str) -> f64 {
     let right = answer(solution).is_some_and(|answer| r1_searcher::covers_words(answer, gold));
-    let searched = solution.contains(TAGS[0]) && answered(solution, 4);
+    let searched = solution.contains(TAGS[0]) && answered(solution, TAGS.len());
     let half = |holds: bool| if holds { 0.5 } else { 0.0 };
     (if right { 1.0 } else { -1.0 }) + half(searched) + half(closed(solution))
 }
 
 /// Reward of stage 2 for an instruction-tuned model: F1, minus 1 if the format is wrong.
 pub fn second_stage(solution: &str, gold: &str) -> f64 {
-    let formed = answered(solution, 4) && closed(solution) && !chinese(solution);
+    let formed = answered(solution, TAGS.len()) && closed(solution) && !chinese(solution);
     overlap(solution, gold) - if formed { 0.0 } else { 1.0 }
 }
 
@@ -36,7 +37,7 @@ pub fn second_stage(solution: &str, gold: &str) -> f64 {
 pub fn zero(solution: &str, gold: &str) -> f64 {
     let answer = answer(solution).unwrap_or_default();
     let plain = !answer.contains("begin_of_query") && !answer.contains("begin_of_documents");
-    let formed = answered(solution, 5)
+    let formed = answered(solution, TAGS.len())
         && closed(solution)
         && plain
         && answer.split_whitespace().count() <= LONGEST
@@ -85,4 +86,30 @@ pub(super) fn outside(solution: &str) -> Vec<&str> {
     }
     parts.push(rest);
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn solution(documents: &str) -> String {
+        format!(
+            "a <|begin_of_query|>b<|end_of_query|>\n\n<|begin_of_documents|>\n{documents}<|end_of_documents|>\n\n\
+             c</think>\n<answer>Paris</answer>"
+        )
+    }
+
+    #[test]
+    fn a_search_is_answered_by_numbered_documents_only() {
+        let rewards = |text: &str| [first_stage, second_stage, zero].map(|reward| reward(text, "Paris"));
+        assert_eq!(rewards(&solution("(1)Paris is a city.\n")), [2.0, 1.0, 1.0]);
+        for unnumbered in ["Paris is a city.\n", " (1)Paris\n", "(2)Paris\n", ""] {
+            assert_eq!(rewards(&solution(unnumbered)), [1.5, 0.0, -1.0], "{unnumbered:?}");
+        }
+        // One of two searches is not answered.
+        let twice = format!("{}{}", solution("(1)x\n").split("c</think>").next().unwrap_or_default(), solution("x\n"));
+        assert_eq!(rewards(&twice), [1.5, 0.0, -1.0]);
+        // Without a search there is nothing to answer, which only stage 1 minds.
+        assert_eq!(rewards("c</think>\n<answer>Paris</answer>"), [1.5, 1.0, 1.0]);
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::phrase::normalize;
 use super::super::{AdjacentNode, Graph};
-use super::{AddedFact, AddedPhrase, DeltaRow, DerivedGraph};
+use super::{AddedFact, AddedPhrase, DerivedGraph};
 use crate::delta::DocumentDelta;
 use crate::error::IndexError;
 
@@ -286,8 +286,8 @@ impl GraphChange<'_> {
                 DerivedGraph { phrases: stored.phrases.clone(), facts: stored.facts.clone(), synonyms: Vec::new() }
             }
             Deriving::Fresh { embed, .. } => {
-                let added = &self.new.delta.phrases[first_phrase..];
-                let phrases: Vec<String> = added.iter().map(|phrase| phrase.text.to_string()).collect();
+                let added = self.new.delta.phrases.iter_from(first_phrase);
+                let phrases: Vec<String> = added.map(|phrase| phrase.text.to_string()).collect();
                 let facts = self.old.facts() as u32..self.new.facts() as u32;
                 let facts: Vec<String> = facts.map(|fact| self.new.fact_text(fact)).collect();
                 let of = |what, texts: &[String]| -> Result<Vec<Arc<[f32]>>, IndexError> {
@@ -306,13 +306,13 @@ impl GraphChange<'_> {
             let message = "a record of changes does not fit the snapshot that it follows".to_owned();
             return Err(IndexError::Dense { action: "extend", message });
         }
-        delta.phrases[first_phrase..].iter_mut().zip(&derived.phrases).for_each(|(phrase, vector)| {
-            phrase.vector = Arc::clone(vector);
-        });
-        delta.facts[first_fact..].iter_mut().zip(&derived.facts).for_each(|(fact, vector)| {
-            fact.vector = Arc::clone(vector);
+        for (place, vector) in (first_phrase..).zip(&derived.phrases) {
+            delta.phrases.get_mut(place).into_iter().for_each(|phrase| phrase.vector = Arc::clone(vector));
+        }
+        for (place, vector) in (first_fact..).zip(&derived.facts) {
+            delta.facts.get_mut(place).into_iter().for_each(|fact| fact.vector = Arc::clone(vector));
             delta.fact_codes.push(vector);
-        });
+        }
         Ok(derived)
     }
 }
@@ -331,14 +331,4 @@ fn relisted(before: &[u32], changes: &BTreeMap<u32, bool>) -> Vec<u32> {
     }
     list.extend_from_slice(rest);
     list
-}
-
-impl DeltaRow {
-    /// Builds a row from sorted pairs.
-    pub(super) fn of(pairs: &[(u32, f32)]) -> DeltaRow {
-        DeltaRow {
-            numbers: pairs.iter().map(|(number, _)| *number).collect(),
-            values: pairs.iter().map(|(_, value)| *value).collect(),
-        }
-    }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::DeltaRow;
-use crate::delta::LayeredNumbers;
+use crate::delta::PagedMap;
 
 /// Changed rows by node.
 #[derive(Debug, Clone, Default)]
 pub(in crate::graph) struct ChangedRows {
-    rows: LayeredNumbers<u32, Arc<DeltaRow>>,
+    rows: PagedMap<DeltaRow>,
     /// One bit per node, set if its row is here. A walk asks for every node that it visits, and most have not changed.
     nodes: Arc<Vec<u64>>,
 }
@@ -20,7 +20,7 @@ impl ChangedRows {
         if (word >> (node % 64)) & 1 == 0 {
             return None;
         }
-        self.rows.get(&node).map(Arc::as_ref)
+        self.rows.get(node)
     }
 
     pub(super) fn insert(&mut self, node: u32, row: DeltaRow) {
@@ -30,11 +30,6 @@ impl ChangedRows {
             nodes.resize(place + 1, 0);
         }
         nodes[place] |= 1 << (node % 64);
-        self.rows.insert(node, Arc::new(row));
-    }
-
-    /// Merges the layers once the newer one is large.
-    pub(super) fn settle(&mut self) {
-        self.rows.settle();
+        self.rows.insert(node, row);
     }
 }

@@ -13,8 +13,9 @@ mod similar;
 use std::sync::Arc;
 
 use super::base::BaseGraph;
+use super::synonyms::Sketches;
 use super::{AdjacentNode, TripleOrigin};
-use crate::delta::{Layered, LayeredNumbers};
+use crate::delta::{Layered, LayeredNumbers, PagedMap, SharedList};
 use crate::dense::GrowingCodes;
 
 pub(crate) use change::{Deriving, StatementChanges};
@@ -22,10 +23,25 @@ pub(super) use changed_rows::ChangedRows;
 pub(crate) use flat::FlatGraph;
 
 /// Numbers in logical order with a value each: synonyms with cosines, or neighbors with weights.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct DeltaRow {
-    pub(crate) numbers: Vec<u32>,
-    pub(crate) values: Vec<f32>,
+///
+/// A walk asks for the number of entries of most nodes that it sees, so that number is beside the pointer.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DeltaRow {
+    /// Numbers, then the bits of the values.
+    words: Arc<[u32]>,
+}
+
+impl DeltaRow {
+    /// Builds a row of as many values as numbers.
+    fn of(numbers: impl Iterator<Item = u32>, values: impl Iterator<Item = f32>) -> DeltaRow {
+        DeltaRow { words: numbers.chain(values.map(f32::to_bits)).collect() }
+    }
+
+    /// Returns the numbers and their values.
+    pub(super) fn parts(&self) -> (&[u32], &[f32]) {
+        let (numbers, values) = self.words.split_at(self.words.len() / 2);
+        (numbers, bytemuck::cast_slice(values))
+    }
 }
 
 /// Phrase that a commit added.
@@ -79,23 +95,25 @@ impl GraphCounts {
 /// Everything that differs from the base snapshot.
 #[derive(Debug, Clone)]
 pub(super) struct GraphDelta {
-    pub(super) phrases: Vec<AddedPhrase>,
+    pub(super) phrases: SharedList<AddedPhrase>,
     pub(super) phrase_ids: Layered<Arc<str>, u32>,
-    pub(super) relations: Vec<Arc<str>>,
+    pub(super) relations: SharedList<Arc<str>>,
     pub(super) relation_ids: Layered<Arc<str>, u32>,
-    pub(super) facts: Vec<AddedFact>,
+    pub(super) facts: SharedList<AddedFact>,
     /// Codes of the vectors of these facts.
     pub(super) fact_codes: GrowingCodes,
     pub(super) fact_ids: LayeredNumbers<[u32; 3], u32>,
-    pub(super) passages_of: LayeredNumbers<u32, Arc<[u32]>>,
-    pub(super) passages_of_fact: LayeredNumbers<u32, Arc<[u32]>>,
-    pub(super) facts_of: LayeredNumbers<u32, Arc<[u32]>>,
-    pub(super) synonyms: LayeredNumbers<u32, Arc<DeltaRow>>,
+    pub(super) passages_of: PagedMap<Arc<[u32]>>,
+    pub(super) passages_of_fact: PagedMap<Arc<[u32]>>,
+    pub(super) facts_of: PagedMap<Arc<[u32]>>,
+    pub(super) synonyms: PagedMap<DeltaRow>,
     pub(super) rows: ChangedRows,
+    /// Sketches of the vectors of phrases. `None` until a commit compares any.
+    pub(super) sketches: Option<Sketches>,
     /// Nodes after those of the base snapshot.
-    pub(super) nodes: Vec<AdjacentNode>,
+    pub(super) nodes: SharedList<AdjacentNode>,
     /// Nodes of the passages after those of the base snapshot.
-    pub(super) passage_nodes: Vec<u32>,
+    pub(super) passage_nodes: SharedList<u32>,
     pub(super) counts: GraphCounts,
 }
 
@@ -103,20 +121,21 @@ impl GraphDelta {
     /// No change.
     pub(super) fn new(base: &BaseGraph) -> GraphDelta {
         GraphDelta {
-            phrases: Vec::new(),
+            phrases: SharedList::default(),
             phrase_ids: Layered::default(),
-            relations: Vec::new(),
+            relations: SharedList::default(),
             relation_ids: Layered::default(),
-            facts: Vec::new(),
+            facts: SharedList::default(),
             fact_codes: GrowingCodes::default(),
             fact_ids: Layered::default(),
-            passages_of: Layered::default(),
-            passages_of_fact: Layered::default(),
-            facts_of: Layered::default(),
-            synonyms: Layered::default(),
+            passages_of: PagedMap::default(),
+            passages_of_fact: PagedMap::default(),
+            facts_of: PagedMap::default(),
+            synonyms: PagedMap::default(),
             rows: ChangedRows::default(),
-            nodes: Vec::new(),
-            passage_nodes: Vec::new(),
+            sketches: None,
+            nodes: SharedList::default(),
+            passage_nodes: SharedList::default(),
             counts: GraphCounts {
                 triples: base.stated,
                 phrases: base.phrases.len() as u64,
@@ -132,10 +151,5 @@ impl GraphDelta {
         self.phrase_ids.settle();
         self.relation_ids.settle();
         self.fact_ids.settle();
-        self.passages_of.settle();
-        self.passages_of_fact.settle();
-        self.facts_of.settle();
-        self.synonyms.settle();
-        self.rows.settle();
     }
 }

@@ -1,7 +1,6 @@
 //! Rows of edges after a change.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use super::super::Graph;
 use super::DeltaRow;
@@ -16,7 +15,7 @@ impl GraphChange<'_> {
     pub(super) fn connect(&mut self, synonyms: &[(u32, Vec<(u32, f32)>)]) -> Result<(), IndexError> {
         let mut pairs: BTreeSet<(u32, u32)> = self.pairs.keys().copied().collect();
         for (phrase, list) in synonyms {
-            let row = DeltaRow::of(list);
+            let row = DeltaRow::of(list.iter().map(|pair| pair.0), list.iter().map(|pair| pair.1));
             let (numbers, values) = self.old.synonyms(*phrase);
             let before: HashMap<u32, f32> = numbers.iter().copied().zip(values.iter().copied()).collect();
             let now: HashMap<u32, f32> = list.iter().copied().collect();
@@ -24,7 +23,7 @@ impl GraphChange<'_> {
             for &other in before.keys().chain(now.keys()).filter(|other| differs(other)) {
                 pairs.insert((other.min(*phrase), other.max(*phrase)));
             }
-            self.new.delta.synonyms.insert(*phrase, Arc::new(row));
+            self.new.delta.synonyms.insert(*phrase, row);
         }
         let mut updates = Updates::new();
         for (a, b) in pairs {
@@ -52,24 +51,25 @@ impl GraphChange<'_> {
     fn update(&mut self, node: u32, mut updates: Vec<(u32, Option<f32>)>) {
         let (targets, weights) = self.old.adjacency().row(node);
         updates.sort_unstable_by(|a, b| self.new.node_order(a.0, b.0));
-        let mut row = DeltaRow::default();
+        let mut numbers = Vec::with_capacity(targets.len() + updates.len());
+        let mut values = Vec::with_capacity(targets.len() + updates.len());
         let mut from = 0;
         for (target, weight) in updates {
             let before = |&other: &u32| self.new.node_order(other, target).is_lt();
             let place = from + targets[from..].partition_point(before);
-            row.numbers.extend_from_slice(&targets[from..place]);
-            row.values.extend_from_slice(&weights[from..place]);
+            numbers.extend_from_slice(&targets[from..place]);
+            values.extend_from_slice(&weights[from..place]);
             from = place + usize::from(targets.get(place) == Some(&target));
             if let Some(weight) = weight {
-                row.numbers.push(target);
-                row.values.push(weight);
+                numbers.push(target);
+                values.push(weight);
             }
         }
-        row.numbers.extend_from_slice(&targets[from..]);
-        row.values.extend_from_slice(&weights[from..]);
+        numbers.extend_from_slice(&targets[from..]);
+        values.extend_from_slice(&weights[from..]);
         let counts = &mut self.new.delta.counts;
-        counts.entries = counts.entries + row.numbers.len() as u64 - targets.len() as u64;
-        self.new.delta.rows.insert(node, row);
+        counts.entries = counts.entries + numbers.len() as u64 - targets.len() as u64;
+        self.new.delta.rows.insert(node, DeltaRow::of(numbers.into_iter(), values.into_iter()));
     }
 
     /// Returns the weight of the edge between two phrases, as `edges.rs` defines it: the sum of both directions, each

@@ -1,13 +1,13 @@
 //! Synonyms after a change.
 //!
-//! New phrases are compared with all others, so each list gains exactly the new phrases that a search over all would
+//! New phrases are compared with all others by their sketches, so each list gains exactly the new phrases that a search over all would
 //! find. A list that loses a phrase is complete without it, unless it was full and may have left others out: then it is
 //! computed again. See also `synonyms/update.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::super::phrase::has_synonyms;
-use super::super::synonyms::{MOST, all_similar};
+use super::super::synonyms::{MOST, Sketches, all_similar};
 use super::super::{AdjacentNode, Graph};
 use super::change::GraphChange;
 use crate::error::IndexError;
@@ -17,16 +17,18 @@ type List = Vec<(u32, f32)>;
 
 impl GraphChange<'_> {
     /// Computes the lists that differ from the old graph.
-    pub(super) fn synonyms(&self, threads: usize) -> Result<Vec<(u32, List)>, IndexError> {
+    pub(super) fn synonyms(&mut self, threads: usize) -> Result<Vec<(u32, List)>, IndexError> {
         let (mut lists, again) = self.without_gone();
         let fresh: HashSet<u32> = self.fresh.iter().copied().collect();
         let queries: BTreeSet<u32> = self.fresh.iter().chain(&again).copied().collect();
         let queries: Vec<u32> = queries.into_iter().filter(|&phrase| !self.new.phrase(phrase).is_empty()).collect();
         if !queries.is_empty() {
-            let columns = (0..self.new.phrases() as u32)
-                .filter(|&phrase| self.new.has_phrase(phrase) && !self.new.phrase(phrase).is_empty());
-            let columns: Vec<u32> = columns.collect();
-            for (phrase, found) in all_similar(&self.new, &queries, &columns, threads)? {
+            let sketches = self.new.sketched();
+            let graph = &self.new;
+            let usable = |phrase: u32| graph.has_phrase(phrase) && !graph.phrase(phrase).is_empty();
+            let found = all_similar(graph, &sketches, &queries, &usable, threads)?;
+            self.new.delta.sketches = Some(sketches);
+            for (phrase, found) in found {
                 if fresh.contains(&phrase) {
                     for &(other, score) in &found {
                         let known = fresh.contains(&other) || again.contains(&other);
@@ -71,6 +73,17 @@ impl GraphChange<'_> {
         }
         list.sort_unstable_by(|a, b| self.new.phrase_order(a.0, b.0));
         list
+    }
+}
+
+impl Graph {
+    /// Returns the sketches of all phrases. Only those of new phrases are computed, once a commit has compared any.
+    fn sketched(&mut self) -> Sketches {
+        let earlier = self.delta.sketches.take();
+        let graph: &Graph = self;
+        let mut sketches = earlier.unwrap_or_else(|| Sketches::suited(graph, graph.phrases()));
+        (sketches.len()..graph.phrases()).for_each(|phrase| sketches.push(graph.phrase_vector(phrase as u32)));
+        sketches
     }
 }
 

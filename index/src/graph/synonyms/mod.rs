@@ -6,9 +6,11 @@
 
 mod approximate;
 mod best_neighbors;
-mod panels;
 mod parallel;
 mod scan;
+mod sketch_basis;
+mod sketches;
+mod tiles;
 mod update;
 
 use std::path::Path;
@@ -20,6 +22,7 @@ use crate::dense::{VectorFile, VectorRows};
 use crate::error::IndexError;
 
 use best_neighbors::BestNeighbors;
+pub(super) use sketches::Sketches;
 #[cfg(test)]
 use update::EarlierSynonyms;
 
@@ -28,6 +31,9 @@ pub(crate) const THRESHOLD: f32 = 0.8;
 
 /// Maximum number of synonyms of a phrase: HippoRAG 2 stops counting when there are more than 100.
 pub(crate) const MOST: usize = 101;
+
+/// Upper bound on the rounding error of a sum of a few thousand products of unit vectors.
+const SLACK: f32 = 1e-4;
 
 /// Largest number of phrases compared pairwise: some seconds of work, about as much as the approximate search takes.
 /// More phrases are searched approximately, which avoids quadratic growth.
@@ -98,14 +104,18 @@ impl Neighbors {
 /// A phrase with its synonyms and their similarities.
 pub(crate) type PhraseSynonyms = (u32, Vec<(u32, f32)>);
 
-/// Finds for each of some phrases all others among `columns` that are similar enough to be synonyms, exactly.
-pub(crate) fn all_similar(
+/// Finds for each of some phrases all others that are similar enough to be synonyms and that `usable` accepts, exactly.
+/// `sketches` has one sketch per phrase.
+pub(super) fn all_similar(
     vectors: &dyn VectorRows,
+    sketches: &Sketches,
     queries: &[u32],
-    columns: &[u32],
+    usable: &(dyn Fn(u32) -> bool + Sync),
     threads: usize,
 ) -> Result<Vec<PhraseSynonyms>, IndexError> {
-    let found = scan::all(vectors, queries, columns, threads)?;
+    let found = queries.iter().map(|&query| (query, BestNeighbors::all())).collect();
+    let column = |place: usize| u32::try_from(place).ok().filter(|&phrase| usable(phrase));
+    let found = scan::Scan { vectors, sketches, column: &column }.compare(found, threads, &|_| ())?;
     Ok(found.into_iter().map(|(phrase, best)| (phrase, best.list())).collect())
 }
 

@@ -1,29 +1,27 @@
-//! Exact nearest neighbors: compares every query with every column, block by block.
+//! Exact nearest neighbors: compares every query with every column.
 //!
-//! Most pairs are far apart, and the prefixes of two vectors show it: with `a = (a₁, a₂)` and `b = (b₁, b₂)`, the
-//! product `a·b` is at most `a₁·b₁ + ‖a₂‖·‖b₂‖` (Cauchy and Schwarz). The rest is read only if this bound reaches the
-//! threshold.
+//! Most pairs are far apart, and their [`Sketches`] show it: the product of two sketches is at least that of their
+//! vectors. The vectors are read only if this bound reaches the threshold.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::panels::{HEIGHT, Panels, PrefixSplit, WIDTH};
 use super::parallel::share;
-use super::{BestNeighbors, THRESHOLD};
+use super::sketch_basis::SketchBasis;
+use super::sketches::Sketches;
+use super::tiles::{HEIGHT, Tile, WIDTH, tile};
+use super::{BestNeighbors, SLACK, THRESHOLD};
 use crate::dense::{VectorFile, VectorRows, dot};
 use crate::error::IndexError;
 
-/// Number of queries that a thread takes at once.
+/// Maximum number of query groups that a thread takes at once. All of them pass a block of columns while it is in the
+/// cache.
 const BLOCK: usize = 64;
 
-/// Bytes of prefixes in panels at once. They stay in the L2 cache while all queries pass: read from memory for every
-/// [`HEIGHT`] queries, they would take several times as long as the products.
-const PANEL_BYTES: usize = 1 << 18;
+/// Number of pairs up to which full products cost less than sketches.
+const FEW_PAIRS: usize = 1 << 18;
 
-/// Upper bound on the rounding error of a sum of a few thousand products of unit vectors.
-const SLACK: f32 = 1e-4;
-
-/// Finds for each query its nearest neighbors among `columns`, excluding itself. Calls `done` with the equivalent
-/// number of queries finished.
+/// Finds for each query its nearest neighbors among `columns`, excluding itself. Calls `done` with the number of
+/// queries finished.
 pub(super) fn nearest(
     vectors: &VectorFile,
     queries: &[u32],
@@ -32,88 +30,86 @@ pub(super) fn nearest(
     done: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
     let found = queries.iter().map(|&query| (query, BestNeighbors::default())).collect();
-    compare(vectors, found, columns, threads, done)
-}
-
-/// Finds for each query every neighbor among `columns`, excluding itself.
-pub(super) fn all(
-    vectors: &dyn VectorRows,
-    queries: &[u32],
-    columns: &[u32],
-    threads: usize,
-) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
-    let found = queries.iter().map(|&query| (query, BestNeighbors::all())).collect();
-    compare(vectors, found, columns, threads, &|_| ())
-}
-
-fn compare(
-    vectors: &dyn VectorRows,
-    mut found: Vec<(u32, BestNeighbors)>,
-    columns: &[u32],
-    threads: usize,
-    done: &(dyn Fn(u64) + Sync),
-) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
-    // A merge has nothing to compare, and the panels of all columns take a while.
-    if found.is_empty() {
+    // A merge has nothing to compare, and sketches take a while.
+    if queries.is_empty() || columns.is_empty() {
         return Ok(found);
     }
-    let cut = PrefixSplit::of(vectors.dims());
-    let all = columns.len() as u64;
-    let pairs = AtomicU64::new(0);
-    let chunk = (PANEL_BYTES / (size_of::<f32>() * cut.first())).max(1).next_multiple_of(WIDTH);
-    for columns in columns.chunks(chunk) {
-        let scan = Scan { vectors, columns, panels: Panels::of(vectors, columns, cut), cut };
-        share(&mut found, BLOCK, threads, |block| {
-            block.chunks_mut(HEIGHT).for_each(|few| scan.hold(few));
-            let part = (block.len() * columns.len()) as u64;
-            done((pairs.fetch_add(part, Ordering::Relaxed) + part) / all);
-            Ok(())
-        })?;
-    }
-    Ok(found)
+    let number = |place: usize| columns.get(place).copied();
+    let basis = if queries.len().saturating_mul(columns.len()) <= FEW_PAIRS {
+        SketchBasis::none(vectors.dims())
+    } else {
+        SketchBasis::of(vectors, columns.len(), &|place| columns[place])
+    };
+    let mut sketches = Sketches::new(basis);
+    columns.iter().for_each(|&column| sketches.push(vectors.row(column).unwrap_or_default()));
+    Scan { vectors, sketches: &sketches, column: &number }.compare(found, threads, done)
 }
 
-/// Chunk of columns being compared with the queries.
-struct Scan<'a> {
-    vectors: &'a dyn VectorRows,
-    columns: &'a [u32],
-    panels: Panels,
-    cut: PrefixSplit,
+/// Comparison of queries with the columns of some sketches.
+pub(super) struct Scan<'a> {
+    pub(super) vectors: &'a dyn VectorRows,
+    pub(super) sketches: &'a Sketches,
+    /// Returns the number of a column by its place. `None` excludes the column.
+    pub(super) column: &'a (dyn Fn(usize) -> Option<u32> + Sync),
+}
+
+/// Queries that are multiplied at once.
+struct QueryGroup {
+    found: Vec<(u32, BestNeighbors)>,
+    /// Their sketches, interleaved.
+    sketches: Vec<f32>,
 }
 
 impl Scan<'_> {
-    /// Compares at most [`HEIGHT`] queries with all columns.
-    fn hold(&self, few: &mut [(u32, BestNeighbors)]) {
-        let mut firsts = vec![0.0; self.cut.first() * HEIGHT];
-        let mut rests = [0.0; HEIGHT];
-        for (place, &mut (query, _)) in few.iter_mut().enumerate() {
-            let row = self.vectors.row(query).unwrap_or_default();
-            rests[place] = self.cut.rest(row);
-            // Interleaved: the same component of all queries is adjacent, as `tiles` reads them.
-            firsts[place..].iter_mut().step_by(HEIGHT).zip(row).for_each(|(place, &x)| *place = x);
+    /// Offers every column to every query, except itself.
+    pub(super) fn compare(
+        &self,
+        found: Vec<(u32, BestNeighbors)>,
+        threads: usize,
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<Vec<(u32, BestNeighbors)>, IndexError> {
+        let mut found = found.into_iter().peekable();
+        let mut groups = Vec::with_capacity(found.len().div_ceil(HEIGHT));
+        while found.peek().is_some() {
+            let few: Vec<(u32, BestNeighbors)> = found.by_ref().take(HEIGHT).collect();
+            let vectors = few.iter().map(|(query, _)| self.vectors.row(*query).unwrap_or_default());
+            groups.push(QueryGroup { sketches: self.sketches.queries(vectors), found: few });
         }
-        self.panels.tiles(&firsts, |panel, tile| {
-            for ((query, best), (row, rest)) in few.iter_mut().zip(tile.iter().zip(rests)) {
-                let mut most = [0.0; WIDTH];
-                for lane in 0..WIDTH {
-                    // Cauchy and Schwarz, see the module documentation.
-                    most[lane] = row[lane] + rest * self.panels.rests[panel][lane];
-                }
-                if most.iter().any(|&most| most >= THRESHOLD - SLACK) {
-                    self.look(*query, panel, &most, best);
+        let finished = AtomicU64::new(0);
+        let block = groups.len().div_ceil(4 * threads.max(1)).clamp(1, BLOCK);
+        share(&mut groups, block, threads, |groups| {
+            for (first, panels) in self.sketches.blocks() {
+                for (first, panel) in (first..).step_by(WIDTH).zip(panels) {
+                    groups.iter_mut().for_each(|group| self.hold(group, first, panel));
                 }
             }
-        });
+            let part = groups.iter().map(|group| group.found.len() as u64).sum::<u64>();
+            done(finished.fetch_add(part, Ordering::Relaxed) + part);
+            Ok(())
+        })?;
+        Ok(groups.into_iter().flat_map(|group| group.found).collect())
     }
 
-    /// Computes full products of a query with those columns of a panel that may be near.
-    fn look(&self, query: u32, panel: usize, most: &[f32; WIDTH], best: &mut BestNeighbors) {
-        let Some(a) = self.vectors.row(query) else { return };
-        let columns = &self.columns[panel * WIDTH..];
-        for (&column, _) in columns.iter().zip(most).filter(|(_, most)| **most >= THRESHOLD - SLACK) {
-            if let Some(b) = self.vectors.row(column).filter(|_| column != query) {
-                best.offer(column, dot(a, b));
+    /// Compares a group of queries with the columns of a panel, of which `first` is the first.
+    fn hold(&self, group: &mut QueryGroup, first: usize, panel: &[f32]) {
+        let bounds = tile(&group.sketches, panel);
+        if !reaches(&bounds) {
+            return;
+        }
+        for ((query, best), bounds) in group.found.iter_mut().zip(&bounds) {
+            let near = (first..).zip(bounds).filter(|(_, bound)| **bound >= THRESHOLD - SLACK);
+            for column in near.filter_map(|(place, _)| (self.column)(place)).filter(|column| column != query) {
+                if let (Some(a), Some(b)) = (self.vectors.row(*query), self.vectors.row(column)) {
+                    best.offer(column, dot(a, b));
+                }
             }
         }
     }
+}
+
+/// Returns `true` if any bound reaches the threshold.
+fn reaches(bounds: &Tile) -> bool {
+    // Counted instead of searched, which the compiler vectorizes.
+    let near = bounds.as_flattened().iter().map(|&bound| u32::from(bound >= THRESHOLD - SLACK));
+    near.sum::<u32>() > 0
 }

@@ -28,6 +28,44 @@ fn vector(text: &str, dims: usize, spread: f32) -> Vec<f32> {
     row.into_iter().map(|x| x / length).collect()
 }
 
+/// Vectors in memory.
+#[derive(Debug)]
+pub(super) struct Rows(pub(super) Vec<Vec<f32>>);
+
+impl VectorRows for Rows {
+    fn dims(&self) -> usize {
+        self.0[0].len()
+    }
+
+    fn row(&self, number: u32) -> Option<&[f32]> {
+        self.0.get(number as usize).map(Vec::as_slice)
+    }
+}
+
+fn unit(row: Vec<f32>) -> Vec<f32> {
+    let length = dot(&row, &row).sqrt();
+    row.into_iter().map(|x| x / length).collect()
+}
+
+/// Unit vectors in all directions.
+pub(super) fn scattered(count: usize, dims: usize, seed: u64) -> Rows {
+    let mut next = numbers(seed);
+    Rows((0..count).map(|_| unit((0..dims).map(|_| next()).collect())).collect())
+}
+
+/// Unit vectors around a few others, and around a mean of all, as those of language models are.
+pub(super) fn clustered(count: usize, dims: usize, seed: u64) -> Rows {
+    let centers = scattered(12, dims, seed).0;
+    let own = scattered(count, dims, seed + 1).0;
+    let near = |(place, own): (usize, Vec<f32>)| {
+        let spread = 0.2 + 0.1 * (place % 9) as f32;
+        unit(
+            own.iter().zip(&centers[place % 12]).zip(&centers[0]).map(|((x, y), z)| spread * x + y + 0.3 * z).collect(),
+        )
+    };
+    Rows(own.into_iter().enumerate().map(near).collect())
+}
+
 struct Phrases {
     _dir: tempfile::TempDir,
     table: StringTable,
@@ -101,6 +139,50 @@ proptest! {
         let now = phrases(&now.into_iter().collect::<Vec<_>>(), 24, spread);
         let found = Neighbors::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
         prop_assert!(renewed(&found, &before, &now) == naive(&now));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn sketches_lose_no_pair(
+        count in 1_usize..400, dims in 1_usize..150, seed in 0_u64..1000, close in any::<bool>(),
+        later in 0_usize..100, threads in 1_usize..4,
+    ) {
+        let rows = if close { clustered(count + later, dims, seed) } else { scattered(count + later, dims, seed) };
+        // Directions are chosen for the first vectors; the others come later, as those of commits do.
+        let mut sketches = Sketches::suited(&rows, count);
+        rows.0.iter().for_each(|row| sketches.push(row));
+        let queries: Vec<u32> = (0..rows.0.len() as u32).step_by(3).collect();
+        let usable = |phrase: u32| phrase % 5 != 1;
+        let found = all_similar(&rows, &sketches, &queries, &usable, threads).unwrap();
+        prop_assert_eq!(found.len(), queries.len());
+        for ((query, list), expected) in found.into_iter().zip(&queries) {
+            prop_assert_eq!(query, *expected);
+            let list: BTreeMap<u32, u32> = list.into_iter().map(|(other, score)| (other, score.to_bits())).collect();
+            let others = (0..rows.0.len() as u32).filter(|&other| other != query && usable(other));
+            let scored = others.map(|other| (other, dot(&rows.0[query as usize], &rows.0[other as usize])));
+            let expected: BTreeMap<u32, u32> =
+                scored.filter(|(_, score)| *score >= THRESHOLD).map(|(other, score)| (other, score.to_bits())).collect();
+            prop_assert_eq!(list, expected);
+        }
+    }
+}
+
+#[test]
+fn clones_of_sketches_keep_theirs() {
+    let rows = clustered(2600, 16, 3);
+    let mut sketches = Sketches::suited(&rows, 2600);
+    rows.0[..1500].iter().for_each(|row| sketches.push(row));
+    let earlier = sketches.clone();
+    rows.0[1500..].iter().for_each(|row| sketches.push(row));
+    for (sketches, count) in [(earlier, 1500), (sketches, 2600)] {
+        assert_eq!(sketches.len(), count);
+        let found = all_similar(&rows, &sketches, &[7], &|_| true, 1).unwrap().remove(0).1;
+        let near = |other: &usize| *other != 7 && dot(&rows.0[7], &rows.0[*other]) >= THRESHOLD;
+        let mut found: Vec<usize> = found.into_iter().map(|(other, _)| other as usize).collect();
+        found.sort_unstable();
+        assert_eq!(found, (0..count).filter(near).collect::<Vec<_>>());
     }
 }
 

@@ -4,6 +4,7 @@ use half::bf16;
 
 use super::MAX_PASS_TOKENS;
 use super::pass_rows::PassRows;
+use crate::architecture::QkNorm;
 use crate::batch::BLOCK;
 use crate::cuda::kernel::{SCORES, layout, prefill_tiles};
 use crate::cuda::plan::{Placement, PlacementAllocator};
@@ -153,7 +154,7 @@ impl PassLayout {
             stream: allocator.place(tokens * hidden),
             normed: allocator.place(tokens.max(targets) * hidden),
             qkv: allocator.place(tokens * qkv),
-            raw: allocator.place(if config.qk_norm { tokens * qkv } else { 0 }),
+            raw: allocator.place(if config.architecture.qk_norm != QkNorm::None { tokens * qkv } else { 0 }),
             cache: allocator.place(size.blocks / 2 * layout::block_len(config.kv_heads, config.head_dim)),
             attended: allocator.place(tokens * q),
             lse: allocator.place(tokens * config.heads),

@@ -144,6 +144,9 @@ fn usable(memory: MemoryBudget) -> usize {
 pub fn check(config: &DecoderConfig, limits: &StepLimits) -> Result<(), ModelError> {
     config.check()?;
     let refuse = |reason: String| Err(ModelError::Input(format!("not supported on a GPU: {reason}")));
+    if let Some(feature) = config.architecture.extension() {
+        return refuse(format!("{feature}, of {}: use the CPU (--device cpu)", config.architecture.family));
+    }
     if !layout::HEAD_DIMS.contains(&config.head_dim) {
         return refuse(format!("heads of width {}: expected one of {:?}", config.head_dim, layout::HEAD_DIMS));
     }

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::architecture::Architecture;
 use crate::decoder::RopeScaling;
 
 /// Configuration of Qwen2.5-7B.
@@ -18,8 +19,7 @@ pub(in crate::cuda) fn seven() -> DecoderConfig {
         rope_scaling: RopeScaling::None,
         rms_eps: 1e-6,
         tied_embeddings: false,
-        qkv_bias: true,
-        qk_norm: false,
+        architecture: Architecture { qkv_bias: true, ..Architecture::default() },
     }
 }
 
@@ -103,6 +103,10 @@ fn shapes_without_a_kernel_are_refused_by_name() {
     assert!(refused(|config| config.head_dim = 112).contains("heads of width 112"));
     assert!(refused(|config| (config.heads, config.kv_heads) = (34, 2)).contains("17 query heads"));
     assert!(refused(|config| config.ffn = 1000).contains("feed-forward size 1000"));
+    let capped = refused(|config| {
+        config.architecture = Architecture { family: "gemma2", score_cap: Some(50.0), ..Architecture::default() };
+    });
+    assert!(capped.contains("soft limits") && capped.contains("gemma2") && capped.contains("--device cpu"), "{capped}");
     assert!(check(&seven(), &StepLimits { tokens: 100, ..LIMITS }).is_err(), "fewer tokens than rows");
     let long = check(&seven(), &StepLimits { tokens: 65_536, ..LIMITS }).unwrap_err().to_string();
     assert!(long.contains("at most 65535"), "{long}");

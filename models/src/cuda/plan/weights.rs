@@ -3,6 +3,7 @@
 use half::bf16;
 
 use super::{Placement, PlacementAllocator};
+use crate::architecture::QkNorm;
 use crate::decoder::DecoderConfig;
 
 /// Weights of one layer. Matrices are `bf16` of shape (out, in), with projections of the same input stacked; all other
@@ -56,8 +57,9 @@ impl WeightLayout {
         let layer = |_| LayerLayout {
             attention_norm: allocator.place(hidden),
             qkv: allocator.place(qkv * hidden),
-            bias: config.qkv_bias.then(|| allocator.place(qkv)),
-            head_norms: config.qk_norm.then(|| [allocator.place(dim), allocator.place(dim)]),
+            bias: config.architecture.qkv_bias.then(|| allocator.place(qkv)),
+            head_norms: (config.architecture.qk_norm == QkNorm::Head)
+                .then(|| [allocator.place(dim), allocator.place(dim)]),
             o: allocator.place(hidden * config.q_width()),
             ffn_norm: allocator.place(hidden),
             gate_up: allocator.place(2 * ffn * hidden),

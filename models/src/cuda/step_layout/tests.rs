@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::architecture::Architecture;
 use crate::batch::{AdapterSlot, ForwardBatch, LogitPositions};
 use crate::cuda::bucket::Buckets;
 use crate::cuda::kernel::NONE;
@@ -26,8 +27,7 @@ fn config() -> DecoderConfig {
         rope_scaling: RopeScaling::None,
         rms_eps: 1e-6,
         tied_embeddings: true,
-        qkv_bias: false,
-        qk_norm: false,
+        architecture: Architecture::default(),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::{LANES, Lanes};
 use crate::kernel::team::{Base, Team};
-use crate::kernel::{add, dot, scale};
+use crate::kernel::{add, dot, scale, soft_cap};
 
 /// Target number of work units: enough for the threads of a typical machine, few enough to keep the partial sums
 /// small.
@@ -167,7 +167,7 @@ impl<'a> KeyTile<'a> {
     /// token `first`.
     fn learn(&mut self, part: &SegmentPart, head: usize, first: usize, sums: &mut [f32]) {
         let HeadLayout { kv, dim, .. } = self.plan.heads;
-        let factor = 1.0 / (dim as f32).sqrt();
+        let factor = self.pass.rule.scale;
         self.keys_across.fill(0.0);
         self.values_across.fill(0.0);
         for (row, token) in part.tokens.clone().enumerate() {
@@ -220,14 +220,29 @@ impl<'a> KeyTile<'a> {
             let offset = self.offsets[at];
             // Causal mask: a query attends to no later key of its own segment.
             let seen = (token + 1 - part.tokens.start).min(keys);
+            let hidden = self.pass.rule.window.map_or(0, |window| {
+                let first = self.plan.positions[part.tokens.start];
+                (self.plan.positions[token] + 1).saturating_sub(window + first).min(keys)
+            });
+            let mut limited = [0.0; TILE];
+            if let Some(cap) = self.pass.rule.cap {
+                soft_cap(weights, cap);
+                limited[..columns].copy_from_slice(weights);
+            }
             // SAFETY: `isa` names instructions that the CPU has; both rows are whole vectors of equal number.
             unsafe {
                 on_lanes!(isa, differentiate(
                     weights: &mut [f32] = weights, slopes: &mut [f32] = slopes, lse: f32 = lse, offset: f32 = offset
                 ));
             }
-            self.weights[row * TILE..][seen..columns].fill(0.0);
-            self.slopes[row * TILE..][seen..columns].fill(0.0);
+            if let Some(cap) = self.pass.rule.cap {
+                let slopes = self.slopes[row * TILE..][..columns].iter_mut();
+                slopes.zip(limited).for_each(|(slope, score)| *slope *= 1.0 - (score / cap) * (score / cap));
+            }
+            for values in [&mut self.weights, &mut self.slopes] {
+                values[row * TILE..][seen..columns].fill(0.0);
+                values[row * TILE..][..hidden].fill(0.0);
+            }
         }
         let extent = Extent { rows: keys, inner: rows, columns: dim };
         for (from, right, to) in [(&self.weights, outs, &mut self.dv), (&self.slopes, own, &mut self.dk)] {

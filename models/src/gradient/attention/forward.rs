@@ -8,13 +8,25 @@ use std::ops::Range;
 
 use super::forest::tiles;
 use super::{AttentionPlan, SegmentPart, TILE, on_lanes};
-use crate::kernel::attention::HeadLayout;
+use crate::kernel::attention::{HeadLayout, ScoreRule};
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::{LANES, Lanes};
+use crate::kernel::soft_cap;
 use crate::kernel::team::{Base, Team};
 
-pub(super) fn run(plan: &AttentionPlan, team: &Team, qkv: (&[f32], &[f32], &[f32]), out: &mut [f32], lse: &mut [f32]) {
+/// Score of keys behind a query's window. Finite, unlike that of later keys: a tile may have no other keys, and the sums
+/// over it vanish beside the first score of a visible key.
+const HIDDEN: f32 = -1e30;
+
+pub(super) fn run(
+    plan: &AttentionPlan,
+    team: &Team,
+    rule: ScoreRule,
+    qkv: (&[f32], &[f32], &[f32]),
+    out: &mut [f32],
+    lse: &mut [f32],
+) {
     let heads = plan.heads;
     let width = plan.heads.query * plan.heads.dim;
     let out = Base(out.as_mut_ptr());
@@ -24,7 +36,7 @@ pub(super) fn run(plan: &AttentionPlan, team: &Team, qkv: (&[f32], &[f32], &[f32
         for item in claims {
             let part = &plan.queries[item / heads.kv];
             let head = item % heads.kv;
-            tile.attend(part, head, qkv);
+            tile.attend(part, head, rule, qkv);
             for (query, token) in part.tokens.clone().enumerate() {
                 for (member, state) in tile.members.iter().enumerate() {
                     let index = head * heads.group() + member;
@@ -72,11 +84,11 @@ impl<'a> QueryTile<'a> {
         Self { plan, members, scores: vec![0.0; TILE * TILE], values: vectors() }
     }
 
-    fn attend(&mut self, part: &SegmentPart, head: usize, (q, k, v): (&[f32], &[f32], &[f32])) {
+    fn attend(&mut self, part: &SegmentPart, head: usize, rule: ScoreRule, (q, k, v): (&[f32], &[f32], &[f32])) {
         let HeadLayout { query, kv, dim } = self.plan.heads;
         for (member, state) in self.members.iter_mut().enumerate() {
             let at = part.tokens.start * query * dim + (head * query / kv + member) * dim;
-            state.begin(part.tokens.len(), dim, &q[at..], query * dim);
+            state.begin(part.tokens.len(), dim, rule.scale, &q[at..], query * dim);
         }
         for keys in tiles(&self.plan.forest.keys(part)) {
             let at = keys.start * kv * dim + head * dim;
@@ -84,16 +96,33 @@ impl<'a> QueryTile<'a> {
                 values.copy_from_slice(&v[at + row * kv * dim..][..dim]);
             }
             let left = Left { from: &k[at..], row: kv * dim, step: 1 };
+            // Number of queries that see each key, from the first one on, if there is a window.
+            let ends = rule.window.map(|window| {
+                let first = self.plan.positions[part.tokens.start];
+                keys.clone().map(|key| (self.plan.positions[key] + window).saturating_sub(first)).collect::<Vec<_>>()
+            });
+            let tile = VisibleKeys { left, tokens: &keys, ends: ends.as_deref(), cap: rule.cap, values: &self.values };
             for state in &mut self.members {
-                state.visit_keys(self.plan.isa, left, &part.tokens, &keys, &mut self.scores, &self.values);
+                state.visit_keys(self.plan.isa, &tile, &part.tokens, &mut self.scores);
             }
         }
     }
 }
 
+/// Keys and values of one head, up to `TILE` of them.
+struct VisibleKeys<'a> {
+    left: Left<'a>,
+    tokens: &'a Range<usize>,
+    /// Number of queries of the tile that see each key, counted from the first query. `None` without a window.
+    ends: Option<&'a [usize]>,
+    /// Soft limit of the scores.
+    cap: Option<f32>,
+    /// Values, shape (keys, dim).
+    values: &'a [f32],
+}
+
 impl Member {
-    fn begin(&mut self, count: usize, dim: usize, q: &[f32], stride: usize) {
-        let scale = 1.0 / (dim as f32).sqrt();
+    fn begin(&mut self, count: usize, dim: usize, scale: f32, q: &[f32], stride: usize) {
         if count < TILE {
             self.queries.fill(0.0);
         }
@@ -107,22 +136,21 @@ impl Member {
     }
 
     /// Processes one tile of keys and values.
-    fn visit_keys(
-        &mut self,
-        isa: Isa,
-        keys: Left<'_>,
-        queries: &Range<usize>,
-        seen: &Range<usize>,
-        scores: &mut [f32],
-        values: &[f32],
-    ) {
+    fn visit_keys(&mut self, isa: Isa, keys: &VisibleKeys<'_>, queries: &Range<usize>, scores: &mut [f32]) {
+        let seen = keys.tokens;
         let dim = self.sums.len() / TILE;
         let columns = queries.len().next_multiple_of(LANES);
         let extent = Extent { rows: seen.len(), inner: dim, columns };
-        multiply(isa, extent, keys, Right { from: &self.queries, stride: TILE }, (scores, TILE), Sum::Set);
+        multiply(isa, extent, keys.left, Right { from: &self.queries, stride: TILE }, (scores, TILE), Sum::Set);
+        if let Some(cap) = keys.cap {
+            soft_cap(&mut scores[..seen.len() * TILE], cap);
+        }
         for (row, token) in seen.clone().enumerate() {
             // Causal mask: queries before a key do not see it.
             scores[row * TILE..][..token.saturating_sub(queries.start)].fill(f32::NEG_INFINITY);
+        }
+        for (row, &end) in keys.ends.unwrap_or_default().iter().enumerate() {
+            scores[row * TILE..(row + 1) * TILE][end.min(TILE)..].fill(HIDDEN);
         }
         // SAFETY: `isa` names instructions that the CPU has; the scores have a row per key.
         unsafe {
@@ -131,7 +159,7 @@ impl Member {
         }
         let extent = Extent { rows: queries.len(), inner: seen.len(), columns: dim };
         let left = Left { from: scores, row: 1, step: TILE };
-        multiply(isa, extent, left, Right { from: values, stride: dim }, (&mut self.sums, dim), Sum::Add);
+        multiply(isa, extent, left, Right { from: keys.values, stride: dim }, (&mut self.sums, dim), Sum::Add);
     }
 }
 

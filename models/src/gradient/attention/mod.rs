@@ -1,8 +1,9 @@
 //! Causal attention over the forest of a [`Pack`], forward and backward.
 //!
-//! Forward: `s = q · k / √dim` over the keys visible to a token, `p = softmax(s)` and `out = p · v`. Backward, with
-//! `D = dout · out`: `dv = pᵀ · dout`, `ds = p ∘ (dout · vᵀ - D)`, `dq = ds · k / √dim`, `dk = dsᵀ · q / √dim` (Dao
-//! et al. 2022, "FlashAttention", algorithms 2 and 4). Scores exist only as tiles of `TILE` × `TILE`.
+//! Forward: `s = scale · q · k` over the keys visible to a token, `p = softmax(s)` and `out = p · v`. Backward, with
+//! `D = dout · out`: `dv = pᵀ · dout`, `ds = p ∘ (dout · vᵀ - D)`, `dq = scale · ds · k`, `dk = scale · dsᵀ · q` (Dao
+//! et al. 2022, "FlashAttention", algorithms 2 and 4). A limit of the scores `c · tanh(s / c)` multiplies `ds` by
+//! `1 - tanh²(s / c)`. Scores exist only as tiles of `TILE` × `TILE`.
 
 mod backward;
 mod forest;
@@ -14,7 +15,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::Pack;
-use crate::kernel::attention::HeadLayout;
+use crate::kernel::attention::{HeadLayout, ScoreRule};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
 use crate::kernel::team::Team;
@@ -32,6 +33,8 @@ pub struct AttentionPlan {
     heads: HeadLayout,
     isa: Isa,
     tokens: usize,
+    /// Position of each token in its sequence.
+    positions: Vec<usize>,
     forest: Forest,
     /// Tiles of queries, those with the most work first.
     queries: Vec<SegmentPart>,
@@ -51,6 +54,7 @@ struct SegmentPart {
 /// Inputs and results of a forward pass that the backward pass reads.
 #[derive(Debug, Clone, Copy)]
 struct AttentionPass<'a> {
+    rule: ScoreRule,
     /// Queries, shape (tokens, heads · dim).
     q: &'a [f32],
     /// Keys, shape (tokens, kv heads · dim).
@@ -79,18 +83,29 @@ impl AttentionPlan {
         queries.sort_by_key(|part| (std::cmp::Reverse(forest.seen(part)), part.tokens.start));
         let runs = backward::runs(&forest, parts, heads);
         let tokens = pack.tokens().len();
-        Self { heads, isa: Isa::best(), tokens, forest, queries, runs, partial: Mutex::default() }
+        let positions = pack.segments().iter().flat_map(|segment| segment.start..segment.end()).collect();
+        Self { heads, isa: Isa::best(), tokens, positions, forest, queries, runs, partial: Mutex::default() }
     }
 
-    /// Computes attention for every token. q and `out` have shape (tokens, heads · dim), k and v (tokens, kv heads
+    /// Computes attention by `rule` for every token. q and `out` have shape (tokens, heads · dim), k and v (tokens, kv heads
     /// · dim), already rotated where the model requires it. `lse`, shape (tokens, heads), receives the logarithm of
     /// each softmax's denominator.
     ///
     /// # Panics
     /// If a slice does not have its shape.
-    pub fn forward(&self, team: &Team, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32], lse: &mut [f32]) {
-        self.check(AttentionPass { q, k, v, out, lse });
-        forward::run(self, team, (q, k, v), out, lse);
+    #[allow(clippy::too_many_arguments, reason = "each is a matrix of its own")]
+    pub fn forward(
+        &self,
+        team: &Team,
+        rule: ScoreRule,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &mut [f32],
+        lse: &mut [f32],
+    ) {
+        self.check(AttentionPass { rule, q, k, v, out, lse });
+        forward::run(self, team, rule, (q, k, v), out, lse);
     }
 
     /// Computes the gradients of q, k and v from that of `out`, with the shapes, `out` and `lse` of
@@ -102,6 +117,7 @@ impl AttentionPlan {
     pub fn backward(
         &self,
         team: &Team,
+        rule: ScoreRule,
         q: &[f32],
         k: &[f32],
         v: &[f32],
@@ -112,9 +128,9 @@ impl AttentionPlan {
         dk: &mut [f32],
         dv: &mut [f32],
     ) {
-        let pass = AttentionPass { q, k, v, out, lse };
+        let pass = AttentionPass { rule, q, k, v, out, lse };
         self.check(pass);
-        self.check(AttentionPass { q: dq, k: dk, v: dv, out: dout, lse });
+        self.check(AttentionPass { rule, q: dq, k: dk, v: dv, out: dout, lse });
         backward::run(self, team, pass, dout, [dq, dk, dv]);
     }
 

@@ -31,19 +31,36 @@ fn seen(pack: &Pack) -> Vec<Vec<usize>> {
     all
 }
 
+/// Position of each token in its sequence.
+fn positions(pack: &Pack) -> Vec<usize> {
+    pack.segments().iter().flat_map(|segment| segment.start..segment.start + segment.tokens.len()).collect()
+}
+
 /// Attention and its gradients in `f64`, by the definition: out, lse, dq, dk, dv.
-fn definition(pack: &Pack, heads: HeadLayout, q: &[f64], k: &[f64], v: &[f64], dout: &[f64]) -> [Vec<f64>; 5] {
+fn definition(
+    (pack, rule): (&Pack, ScoreRule),
+    heads: HeadLayout,
+    q: &[f64],
+    k: &[f64],
+    v: &[f64],
+    dout: &[f64],
+) -> [Vec<f64>; 5] {
+    let position = positions(pack);
     let HeadLayout { query, kv, dim } = heads;
     let (mut out, mut lse) = (vec![0.0; q.len()], vec![0.0; q.len() / dim]);
     let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]);
-    let scale = 1.0 / (dim as f64).sqrt();
+    let scale = f64::from(rule.scale);
+    let cap = rule.cap.map_or(f64::INFINITY, f64::from);
+    let limited = |score: f64| if rule.cap.is_some() { cap * (score / cap).tanh() } else { score };
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    for (token, seen) in seen(pack).iter().enumerate() {
+    for (token, mut seen) in seen(pack).into_iter().enumerate() {
+        seen.retain(|&key| rule.window.is_none_or(|window| position[token] - position[key] < window));
         for head in 0..query {
             let at = token * query + head;
             let row = at * dim..(at + 1) * dim;
             let key = |other: usize| (other * kv + head / heads.group()) * dim;
-            let scores: Vec<f64> = seen.iter().map(|&t| scale * dot(&q[row.clone()], &k[key(t)..][..dim])).collect();
+            let score = |&t: &usize| limited(scale * dot(&q[row.clone()], &k[key(t)..][..dim]));
+            let scores: Vec<f64> = seen.iter().map(score).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             lse[at] = largest + scores.iter().map(|s| (s - largest).exp()).sum::<f64>().ln();
             let weights: Vec<f64> = scores.iter().map(|s| (s - lse[at]).exp()).collect();
@@ -52,8 +69,8 @@ fn definition(pack: &Pack, heads: HeadLayout, q: &[f64], k: &[f64], v: &[f64], d
             }
             let slopes: Vec<f64> = seen.iter().map(|&t| dot(&dout[row.clone()], &v[key(t)..][..dim])).collect();
             let mean = dot(&weights, &slopes);
-            for ((&other, p), slope) in seen.iter().zip(&weights).zip(&slopes) {
-                let ds = scale * p * (slope - mean);
+            for (((&other, p), slope), score) in seen.iter().zip(&weights).zip(&slopes).zip(&scores) {
+                let ds = scale * p * (slope - mean) * (1.0 - (score / cap).powi(2));
                 for d in 0..dim {
                     dq[at * dim + d] += ds * k[key(other) + d];
                     dk[key(other) + d] += ds * q[at * dim + d];
@@ -88,15 +105,15 @@ impl Case {
     }
 
     /// Results of the kernels: out, lse, dq, dk, dv.
-    fn run(&self, isa: Isa, threads: usize) -> [Vec<f32>; 5] {
+    fn run(&self, isa: Isa, threads: usize, rule: ScoreRule) -> [Vec<f32>; 5] {
         let team = Team::new(threads);
         let plan = AttentionPlan { isa, ..AttentionPlan::new(&self.pack, self.heads) };
         let [q, k, v, dout] = &self.inputs;
         let nan = |like: &[f32]| vec![f32::NAN; like.len()];
         let (mut out, mut lse) = (nan(q), vec![f32::NAN; q.len() / self.heads.dim]);
-        plan.forward(&team, q, k, v, &mut out, &mut lse);
+        plan.forward(&team, rule, q, k, v, &mut out, &mut lse);
         let (mut dq, mut dk, mut dv) = (nan(q), nan(k), nan(v));
-        plan.backward(&team, q, k, v, &out, &lse, dout, &mut dq, &mut dk, &mut dv);
+        plan.backward(&team, rule, q, k, v, &out, &lse, dout, &mut dq, &mut dk, &mut dv);
         [out, lse, dq, dk, dv]
     }
 }
@@ -124,18 +141,23 @@ fn agrees_with_the_definition() {
         for (seed, segments) in FORESTS.into_iter().enumerate() {
             let case = Case::new(segments, HeadLayout { query, kv, dim }, seed as u64);
             let [q, k, v, dout] = case.wide();
-            let expected = definition(&case.pack, case.heads, &q, &k, &v, &dout);
-            for isa in Isa::available() {
-                let first = case.run(isa, 1);
-                for ((name, found), expected) in ["out", "lse", "dq", "dk", "dv"].iter().zip(&first).zip(&expected) {
+            let plain = ScoreRule::plain(dim);
+            let narrow = ScoreRule { scale: 0.7 * plain.scale, window: Some(9 + 61 * (seed % 2)), cap: Some(2.0) };
+            let expected =
+                [plain, narrow].map(|rule| (rule, definition((&case.pack, rule), case.heads, &q, &k, &v, &dout)));
+            let cases = Isa::available().into_iter().flat_map(|isa| expected.iter().map(move |case| (isa, case)));
+            for (isa, (rule, expected)) in cases {
+                let rule = *rule;
+                let first = case.run(isa, 1, rule);
+                for ((name, found), expected) in ["out", "lse", "dq", "dk", "dv"].iter().zip(&first).zip(expected) {
                     // For a single token, dq and dk are 0 up to rounding, whose size is that of values around 1.
                     let size = expected.iter().fold(0.0f64, |most, value| most.max(value.abs()));
                     let (size, bound) = if size > 1e-9 { (size, 2e-5) } else { (1.0, 1e-5) };
                     let difference = difference(found, expected) / size;
-                    assert!(difference < bound, "{isa:?} {name}: {difference}, {segments:?} {:?}", case.heads);
+                    assert!(difference < bound, "{isa:?} {name}: {difference}, {segments:?} {rule:?} {:?}", case.heads);
                 }
                 for threads in [2, 3] {
-                    assert!(case.run(isa, threads) == first, "{threads} threads, {segments:?}, {:?}", case.heads);
+                    assert!(case.run(isa, threads, rule) == first, "{threads} threads, {segments:?}, {:?}", case.heads);
                 }
             }
         }
@@ -145,13 +167,14 @@ fn agrees_with_the_definition() {
 #[test]
 fn the_definition_agrees_with_finite_differences() {
     let case = Case::new(&[(4, None), (3, Some(0)), (2, Some(0))], HeadLayout { query: 2, kv: 1, dim: 16 }, 7);
+    let rule = ScoreRule { scale: 0.2, window: Some(3), cap: Some(1.5) };
     let [q, k, v, dout] = case.wide();
     let inputs = [q, k, v];
     let loss = |inputs: &[Vec<f64>; 3]| -> f64 {
-        let [out, ..] = definition(&case.pack, case.heads, &inputs[0], &inputs[1], &inputs[2], &dout);
+        let [out, ..] = definition((&case.pack, rule), case.heads, &inputs[0], &inputs[1], &inputs[2], &dout);
         out.iter().zip(&dout).map(|(out, dout)| out * dout).sum()
     };
-    let [_, _, gradients @ ..] = definition(&case.pack, case.heads, &inputs[0], &inputs[1], &inputs[2], &dout);
+    let [_, _, gradients @ ..] = definition((&case.pack, rule), case.heads, &inputs[0], &inputs[1], &inputs[2], &dout);
     for (which, gradient) in gradients.iter().enumerate() {
         for at in (0..gradient.len()).step_by(7) {
             let at_step = |step: f64| {

@@ -2,7 +2,7 @@
 //! some targets.
 
 use super::distribution::{Slopes, differentiate};
-use super::{ROWS, TargetRow};
+use super::{ROWS, TargetRow, VocabularyHead};
 use crate::kernel::Packed;
 use crate::kernel::add;
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
@@ -30,12 +30,13 @@ pub(super) fn workspace_len(vocabulary: usize, width: usize, rows: usize) -> usi
 pub(super) fn run(
     isa: Isa,
     team: &Team,
-    transposed: &Packed,
+    head: VocabularyHead<'_>,
     (rows, logits): (&[TargetRow], &[f32]),
     hidden: &[f32],
     dhidden: &mut [f32],
     grad: Option<&mut [f32]>,
 ) {
+    let transposed = head.transposed;
     let vocabulary = transposed.inn();
     let width = transposed.out();
     assert!(grad.as_ref().is_none_or(|grad| grad.len() == vocabulary * width), "gradient of the head");
@@ -46,7 +47,7 @@ pub(super) fn run(
     let mut partial = vec![0.0; shares * rows.len() * padded];
     let sums = Base(partial.as_mut_ptr());
     let grad = grad.map(|grad| Base(grad.as_mut_ptr()));
-    let task = BackwardTask { isa, transposed, rows, logits, hidden: aligned(hidden, width) };
+    let task = BackwardTask { isa, transposed, cap: head.cap, rows, logits, hidden: aligned(hidden, width) };
     debug_assert_eq!(partial.len() + task.hidden.len(), workspace_len(vocabulary, width, rows.len()), "room");
     let len = rows.len() * padded;
     team.sweep(shares, &|claims| {
@@ -93,6 +94,8 @@ struct BackwardTask<'a> {
     isa: Isa,
     /// Transposed projection, shape (hidden, vocabulary).
     transposed: &'a Packed,
+    /// Soft limit of the logits.
+    cap: Option<f32>,
     rows: &'a [TargetRow],
     logits: &'a [f32],
     /// Hidden states, shape (rows, hidden rounded up to 16).
@@ -119,6 +122,10 @@ impl BackwardTask<'_> {
             let drawn = &row.distillation_slopes[row.distillation_slopes.partition_point(|&(id, _)| id < first)..];
             for &(id, slope) in drawn.iter().take_while(|&&(id, _)| id < first + count) {
                 to[id - first] += slope;
+            }
+            if let Some(cap) = self.cap {
+                let factor = |logit: &f32| 1.0 - (logit / cap) * (logit / cap);
+                to[..count].iter_mut().zip(logits).for_each(|(slope, logit)| *slope *= factor(logit));
             }
         }
     }

@@ -3,7 +3,8 @@
 //! With p the distribution and H its entropy,
 //! `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p + H)`. A distillation term adds `weight · (q - towards)` to the logits of its tokens, with q the softmax of
 //! these logits alone. Logits exist for `ROWS` targets at a time, and their gradients only for one tile of them,
-//! from which both matrix multiplications read immediately.
+//! from which both matrix multiplications read immediately. A limit of the logits multiplies their gradient by
+//! `1 - tanh²`.
 
 mod backward;
 mod distribution;
@@ -13,7 +14,7 @@ mod test;
 use super::{Likeliest, Objective, Score, Slope};
 use crate::kernel::isa::Isa;
 use crate::kernel::team::Team;
-use crate::kernel::{Packed, matmul};
+use crate::kernel::{Packed, matmul, soft_cap};
 
 /// Number of targets whose logits exist at once: as many as share one pass over the weights in the matrix
 /// multiplication.
@@ -26,18 +27,28 @@ pub struct VocabularyHead<'a> {
     pub weights: &'a Packed,
     /// Transposed weights; see [`Packed::transposed`].
     pub transposed: &'a Packed,
+    /// Soft limit `c` of the logits, which become `c · tanh(logit / c)`. `None` leaves them unlimited.
+    pub cap: Option<f32>,
+}
+
+/// Computes the logits of `rows` rows.
+fn project(team: &Team, weights: &Packed, cap: Option<f32>, hidden: &[f32], rows: usize, logits: &mut [f32]) {
+    matmul(team, hidden, rows, weights, logits);
+    if let Some(cap) = cap {
+        team.rows(logits, weights.out(), 1, &|_, share| soft_cap(share, cap));
+    }
 }
 
 /// Scores of all targets with IDs `ids`; `hidden` holds their rows after the final norm, shape (targets, hidden).
 ///
 /// # Panics
 /// If `hidden` does not have its shape, or an ID is not below the vocabulary size.
-pub fn score(team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32]) -> Vec<Score> {
+pub fn score(team: &Team, weights: &Packed, cap: Option<f32>, hidden: &[f32], ids: &[u32]) -> Vec<Score> {
     check(weights, hidden, ids);
     let mut scores = Vec::with_capacity(ids.len());
     let mut logits = vec![0.0; ROWS.min(ids.len()) * weights.out()];
     for (ids, hidden) in ids.chunks(ROWS).zip(hidden.chunks(ROWS * weights.inn())) {
-        let rows = rows(Isa::best(), team, weights, hidden, ids, &mut logits[..ids.len() * weights.out()]);
+        let rows = rows(Isa::best(), team, (weights, cap), hidden, ids, &mut logits[..ids.len() * weights.out()]);
         scores.extend(rows.iter().map(|row| row.score));
     }
     scores
@@ -47,7 +58,7 @@ pub fn score(team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32]) -> Vec<
 ///
 /// # Panics
 /// If `hidden` is not a whole number of rows.
-pub fn likeliest(team: &Team, weights: &Packed, hidden: &[f32], count: usize) -> Vec<Likeliest> {
+pub fn likeliest(team: &Team, weights: &Packed, cap: Option<f32>, hidden: &[f32], count: usize) -> Vec<Likeliest> {
     let vocabulary = weights.out();
     let width = weights.inn();
     assert!(hidden.len().is_multiple_of(width), "{} hidden values in rows of {width}", hidden.len());
@@ -55,7 +66,7 @@ pub fn likeliest(team: &Team, weights: &Packed, hidden: &[f32], count: usize) ->
     let mut logits = vec![0.0; ROWS.min(all.len()) * vocabulary];
     for (found, hidden) in all.chunks_mut(ROWS).zip(hidden.chunks(ROWS * width)) {
         let logits = &mut logits[..found.len() * vocabulary];
-        matmul(team, hidden, found.len(), weights, logits);
+        project(team, weights, cap, hidden, found.len(), logits);
         let logits = &*logits;
         team.rows(found, 1, 1, &|first, found| {
             for (found, logits) in found.iter_mut().zip(logits[first * vocabulary..].chunks_exact(vocabulary)) {
@@ -106,14 +117,14 @@ fn learn_with(
     let chunks = ids.chunks(ROWS).zip(hidden.chunks(ROWS * width)).zip(dhidden.chunks_mut(ROWS * width));
     for (index, ((ids, hidden), dhidden)) in chunks.enumerate() {
         let logits = &mut logits[..ids.len() * vocabulary];
-        let mut rows = rows(isa, team, head.weights, hidden, ids, logits);
+        let mut rows = rows(isa, team, (head.weights, head.cap), hidden, ids, logits);
         for (offset, row) in rows.iter_mut().enumerate() {
             let target = index * ROWS + offset;
             row.slope = objective.slope(target, row.score);
             row.distillation_slopes =
                 distillation_slopes(objective, target, &logits[offset * vocabulary..][..vocabulary]);
         }
-        backward::run(isa, team, head.transposed, (&rows, logits), hidden, dhidden, grad.as_deref_mut());
+        backward::run(isa, team, head, (&rows, logits), hidden, dhidden, grad.as_deref_mut());
     }
 }
 
@@ -157,8 +168,15 @@ struct TargetRow {
 }
 
 /// Computes the logits of some targets and their statistics.
-fn rows(isa: Isa, team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32], logits: &mut [f32]) -> Vec<TargetRow> {
-    matmul(team, hidden, ids.len(), weights, logits);
+fn rows(
+    isa: Isa,
+    team: &Team,
+    (weights, cap): (&Packed, Option<f32>),
+    hidden: &[f32],
+    ids: &[u32],
+    logits: &mut [f32],
+) -> Vec<TargetRow> {
+    project(team, weights, cap, hidden, ids.len(), logits);
     let mut rows: Vec<_> = ids.iter().map(|&id| TargetRow { id: id as usize, ..TargetRow::default() }).collect();
     team.rows(&mut rows, 1, 1, &|first, rows| {
         for (row, logits) in rows.iter_mut().zip(logits[first * weights.out()..].chunks_exact(weights.out())) {

@@ -115,7 +115,7 @@ impl Case {
         let team = Team::new(threads);
         let packed = Packed::from_f32(&self.weights, self.vocabulary, self.width);
         let transposed = packed.transposed();
-        let head = VocabularyHead { weights: &packed, transposed: &transposed };
+        let head = VocabularyHead { weights: &packed, transposed: &transposed, cap: None };
         let (mut dhidden, mut grad) = (vec![f32::NAN; self.hidden.len()], vec![0.0; self.weights.len()]);
         learn_with(isa, &team, head, &self.hidden, &self.ids, objective, &mut dhidden, Some(&mut grad));
         (dhidden, grad)
@@ -183,7 +183,7 @@ fn gradients_agree_with_finite_differences() {
 fn scoring_alone_says_the_same() {
     let case = Case::new(300, 32, 130);
     let packed = Packed::from_f32(&case.weights, case.vocabulary, case.width);
-    assert_eq!(score(&Team::new(2), &packed, &case.hidden, &case.ids), case.run(Isa::best(), 1).0);
+    assert_eq!(score(&Team::new(2), &packed, None, &case.hidden, &case.ids), case.run(Isa::best(), 1).0);
 }
 
 /// Covers several tiles of the vocabulary, and more targets than have logits at once.
@@ -257,7 +257,7 @@ fn what_targets_are_drawn_to_agrees_with_finite_differences() {
 fn the_likeliest_are_those_of_all_logits_in_order() {
     let case = Case::new(300, 32, 130);
     let packed = Packed::from_f32(&case.weights, case.vocabulary, case.width);
-    let ask = |threads, count| likeliest(&Team::new(threads), &packed, &case.hidden, count);
+    let ask = |threads, count| likeliest(&Team::new(threads), &packed, None, &case.hidden, count);
     let (all, few) = (ask(2, 1000), ask(2, 7));
     assert_eq!((all.len(), few.len()), (130, 130));
     assert_eq!(few, ask(3, 7));

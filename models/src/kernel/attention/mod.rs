@@ -71,6 +71,24 @@ pub struct Attention {
     scratch: Vec<Vec<f32>>,
 }
 
+/// Scale, window and limit of the scores in one layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScoreRule {
+    /// Factor on the product of query and key.
+    pub scale: f32,
+    /// Number of positions that a token sees, counting itself. `None` means all earlier ones.
+    pub window: Option<usize>,
+    /// Soft limit `c`: scores become `c · tanh(score / c)`. `None` leaves them unlimited.
+    pub cap: Option<f32>,
+}
+
+impl ScoreRule {
+    /// Rule of plain causal attention with heads of width `dim`.
+    pub fn plain(dim: usize) -> Self {
+        Self { scale: 1.0 / (dim as f32).sqrt(), window: None, cap: None }
+    }
+}
+
 /// Queries of a step: the heads of token `t` begin at `data[t * stride]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Queries<'a> {
@@ -109,7 +127,8 @@ impl Attention {
         self.items.sort_unstable_by_key(|item| (work(item), item.token, item.head));
     }
 
-    /// Computes `softmax(q · kᵀ / √dim) · v` for every token and head of the planned batch.
+    /// Computes `softmax(scale · q · kᵀ) · v` for every token and head of the planned batch, with the window and the
+    /// limit of `rule`.
     ///
     /// `layer` is the layer's part of the cache, which already holds the batch's own keys and values; `out` has
     /// shape (tokens, query heads · dim).
@@ -122,6 +141,7 @@ impl Attention {
         batch: &ForwardBatch,
         layer: &[S],
         queries: Queries<'_>,
+        rule: ScoreRule,
         out: &mut [f32],
     ) {
         let width = self.heads.query * self.heads.dim;
@@ -139,8 +159,9 @@ impl Attention {
             let mut claims = claims.map(|index| items[index]).peekable();
             while let Some(item) = claims.next() {
                 let after = claims.peek().copied().unwrap_or(item);
-                let mut tile = item.tile(heads, scratch, queries);
-                tile.attend(isa, item.blocks(heads, batch, layer), after.blocks(heads, batch, layer));
+                let mut tile = item.tile(heads, scratch, queries, rule);
+                let blocks = |item: Item| item.blocks(heads, batch, layer, rule.window);
+                tile.attend(isa, blocks(item), blocks(after));
                 for (index, sums) in tile.sums.chunks_exact(heads.dim).enumerate() {
                     let to = item.place(heads, index, width);
                     // SAFETY: inside `out` by the assertion above; items have disjoint tokens and heads.
@@ -153,13 +174,22 @@ impl Attention {
 
 impl Item {
     /// Keys and values visible to the tile's queries.
-    fn blocks<'a, S>(self, heads: HeadLayout, batch: &'a ForwardBatch, data: &'a [S]) -> Blocks<'a, S> {
+    fn blocks<'a, S>(
+        self,
+        heads: HeadLayout,
+        batch: &'a ForwardBatch,
+        data: &'a [S],
+        window: Option<usize>,
+    ) -> Blocks<'a, S> {
+        let first = window.map_or(0, |window| (self.position + 1).saturating_sub(window));
         Blocks {
             data,
             table: batch.table(&batch.rows()[self.row]),
             stride: heads.block_len(),
             offset: self.head * heads.head_len(),
             len: heads.head_len(),
+            // Runs begin at the same positions for every window and split into chunks, so that sums do not depend on it.
+            start: first / RUN_TOKENS * RUN_TOKENS,
             end: self.position + self.queries,
         }
     }
@@ -173,21 +203,28 @@ impl Item {
     }
 
     /// Resizes the scratch and copies the scaled queries into it.
-    fn tile<'a>(self, heads: HeadLayout, scratch: &'a mut [f32], queries: Queries<'_>) -> AttentionTile<'a> {
+    fn tile<'a>(
+        self,
+        heads: HeadLayout,
+        scratch: &'a mut [f32],
+        queries: Queries<'_>,
+        rule: ScoreRule,
+    ) -> AttentionTile<'a> {
         let rows = self.queries * heads.group();
         let (own, scratch) = scratch.split_at_mut(rows * heads.dim);
         let (sums, scratch) = scratch.split_at_mut(rows * heads.dim);
         let (scores, scratch) = scratch.split_at_mut(rows * RUN_TOKENS);
         let (largest, scratch) = scratch.split_at_mut(rows);
-        let scale = 1.0 / (heads.dim as f32).sqrt();
         for (index, row) in own.chunks_exact_mut(heads.dim).enumerate() {
             let from = &queries.data[self.place(heads, index, queries.stride)];
-            row.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
+            row.iter_mut().zip(from).for_each(|(to, from)| *to = from * rule.scale);
         }
         AttentionTile {
             queries: own,
             group: heads.group(),
             position: self.position,
+            window: rule.window,
+            cap: rule.cap,
             head_dim: heads.dim,
             scores,
             sums,

@@ -45,26 +45,28 @@ impl Cache {
     }
 
     /// Attention by the definition, in `f64`.
-    fn naive(&self, table: &[u32], position: usize, head: usize, query: &[f32]) -> Vec<f64> {
+    fn naive(&self, table: &[u32], position: usize, head: usize, query: &[f32], rule: ScoreRule) -> Vec<f64> {
         let kv = head / self.heads.group();
         let score = |t: usize| -> f64 {
             let dot =
                 (0..self.heads.dim).map(|d| f64::from(query[d]) * f64::from(self.pool[self.key(table, t, kv, d)]));
-            dot.sum::<f64>() / (self.heads.dim as f64).sqrt()
+            let score = dot.sum::<f64>() * f64::from(rule.scale);
+            rule.cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
         };
-        let scores: Vec<f64> = (0..=position).map(score).collect();
+        let first = rule.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let scores: Vec<f64> = (first..=position).map(score).collect();
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
         let total: f64 = weights.iter().sum();
         let value = |d, t| f64::from(self.pool[self.value(table, t, kv, d)]);
         (0..self.heads.dim)
-            .map(|d| weights.iter().enumerate().map(|(t, w)| w * value(d, t)).sum::<f64>() / total)
+            .map(|d| weights.iter().zip(first..).map(|(w, t)| w * value(d, t)).sum::<f64>() / total)
             .collect()
     }
 }
 
 /// Largest difference from the definition for rows of (tokens in the cache, new tokens).
-fn difference(isa: Isa, heads: HeadLayout, rows: &[(usize, usize)]) -> f64 {
+fn difference(isa: Isa, heads: HeadLayout, rows: &[(usize, usize)], rule: ScoreRule) -> f64 {
     let mut noise = noise(heads.dim + rows.len());
     let mut batch = ForwardBatch::new();
     let blocks: usize = rows.iter().map(|(start, new)| (start + new).div_ceil(BLOCK)).sum();
@@ -83,13 +85,13 @@ fn difference(isa: Isa, heads: HeadLayout, rows: &[(usize, usize)]) -> f64 {
     let mut attention = Attention::new(heads, team.threads());
     attention.isa = isa;
     attention.plan(&batch);
-    attention.run(&team, &batch, &cache.pool, Queries { data: &queries, stride }, &mut out);
+    attention.run(&team, &batch, &cache.pool, Queries { data: &queries, stride }, rule, &mut out);
     let mut most = 0.0;
     for row in batch.rows() {
         for (offset, token) in row.tokens.clone().enumerate() {
             for head in 0..heads.query {
                 let query = &queries[token * stride + head * heads.dim..][..heads.dim];
-                let expected = cache.naive(batch.table(row), row.start + offset, head, query);
+                let expected = cache.naive(batch.table(row), row.start + offset, head, query, rule);
                 let found = &out[token * width + head * heads.dim..][..heads.dim];
                 let differences = expected.iter().zip(found).map(|(a, b)| (a - f64::from(*b)).abs());
                 most = differences.fold(most, |most, d| if d.is_nan() { f64::INFINITY } else { d.max(most) });
@@ -110,8 +112,15 @@ fn agrees_with_the_definition_on_every_instruction_set() {
                 &[(15, 1), (16, 1), (17, 1), (300, 1)],
                 &[(0, 40), (127, 3), (128, 1), (5, 60), (250, 17)],
             ] {
-                let difference = difference(isa, heads, rows);
-                assert!(difference < 2e-5, "{isa:?} {heads:?} {rows:?}: {difference}");
+                let plain = ScoreRule::plain(dim);
+                let difference = |rule| difference(isa, heads, rows, rule);
+                assert!(difference(plain) < 2e-5, "{isa:?} {heads:?} {rows:?}: {}", difference(plain));
+                for window in [1, 20, 130, 200] {
+                    let rule = ScoreRule { window: Some(window), ..plain };
+                    assert!(difference(rule) < 2e-5, "{isa:?} {heads:?} {rows:?} {rule:?}: {}", difference(rule));
+                }
+                let rule = ScoreRule { scale: 0.3 * plain.scale, window: Some(33), cap: Some(1.5) };
+                assert!(difference(rule) < 2e-5, "{isa:?} {heads:?} {rows:?} {rule:?}: {}", difference(rule));
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::batch::BLOCK;
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::{LANES, Lanes, Stored};
 use crate::kernel::prefetch::prefetch_line;
+use crate::kernel::soft_cap;
 
 /// Number of blocks whose scores are computed before their values are used.
 pub(super) const RUN: usize = 8;
@@ -21,6 +22,10 @@ pub(super) struct AttentionTile<'a> {
     pub(super) group: usize,
     /// Position of the first row.
     pub(super) position: usize,
+    /// Number of positions that a row sees, counting its own. `None` means all earlier ones.
+    pub(super) window: Option<usize>,
+    /// Soft limit of the scores.
+    pub(super) cap: Option<f32>,
     /// Width of a head, a multiple of [`LANES`].
     pub(super) head_dim: usize,
     /// Scratch for scores, shape (rows, [`RUN_TOKENS`]).
@@ -46,7 +51,9 @@ pub(super) struct Blocks<'a, S> {
     pub(super) offset: usize,
     /// Number of this head's values in a block.
     pub(super) len: usize,
-    /// Number of visible positions, counted from 0.
+    /// First position to read, a multiple of [`RUN_TOKENS`].
+    pub(super) start: usize,
+    /// End of the visible positions.
     pub(super) end: usize,
 }
 
@@ -125,11 +132,11 @@ impl AttentionTile<'_> {
         self.sums.fill(0.0);
         self.totals.fill(0.0);
         self.largest.fill(f32::NEG_INFINITY);
-        let mut first = 0;
-        let mut run = blocks.run(0);
+        let mut first = blocks.start;
+        let mut run = blocks.run(first);
         while first < blocks.end {
             let next = first + run.tokens;
-            let ahead = if next < blocks.end { blocks.run(next) } else { after.run(0) };
+            let ahead = if next < blocks.end { blocks.run(next) } else { after.run(after.start) };
             // SAFETY: guaranteed by the caller.
             unsafe {
                 self.score::<L, S>(&run);
@@ -189,8 +196,19 @@ impl AttentionTile<'_> {
         let padded = tokens.next_multiple_of(LANES);
         for row in 0..self.rows() {
             let scores = &mut self.scores[row * RUN_TOKENS..row * RUN_TOKENS + padded];
+            let end = self.position + row / self.group + 1;
+            let visible = end.saturating_sub(first).min(padded);
+            let hidden = self.window.map_or(0, |window| end.saturating_sub(window).saturating_sub(first));
+            if hidden >= visible {
+                // Without this, the first runs of a row that begins behind them would subtract infinities.
+                scores.fill(0.0);
+                continue;
+            }
+            if let Some(cap) = self.cap {
+                soft_cap(&mut scores[..visible], cap);
+            }
+            scores[..hidden].fill(f32::NEG_INFINITY);
             // Causal mask. Slots beyond the row's own position may also hold leftovers of another sequence.
-            let visible = (self.position + row / self.group + 1).saturating_sub(first).min(padded);
             scores[visible..].fill(f32::NEG_INFINITY);
             // SAFETY: whole vectors inside `scores` and `sums`; the caller guarantees the instruction set.
             unsafe {

@@ -27,7 +27,8 @@ impl Q6K {
         for block in 0..8 {
             // Blocks 0 to 3 share the first half of either array: blocks 0 and 2 a byte of low bits, all four a byte
             // of high bits.
-            let (part, within) = (block / 4, block % 4);
+            let part = block / 4;
+            let within = block % 4;
             let codes: Codes = std::array::from_fn(|k| {
                 let low = lows[part * 64 + within % 2 * 32 + k] >> (within / 2 * 4) & 15;
                 low | (highs[part * 32 + k] >> (within * 2) & 3) << 4

@@ -2,6 +2,7 @@
 
 use super::Gguf;
 use crate::ModelError;
+use crate::architecture::{Architecture, Family, QkNorm, WindowPattern};
 use crate::decoder::{DecoderConfig, RopeScaling};
 
 /// Accessor of the keys below the architecture's name.
@@ -12,9 +13,7 @@ struct MetadataKeys<'a> {
 
 pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     let architecture = gguf.architecture()?;
-    if !matches!(architecture, "llama" | "qwen2" | "qwen3") {
-        return Err(gguf.unsupported(format!("architecture {architecture}: expected llama, qwen2 or qwen3")));
-    }
+    let family = Family::of_gguf(architecture).map_err(|reason| gguf.unsupported(reason))?;
     let keys = MetadataKeys { gguf, architecture };
     let hidden = keys.size("embedding_length")?;
     let heads = keys.size("attention.head_count")?;
@@ -26,9 +25,6 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     if keys.number("attention.value_length").is_some_and(|size| size != head_dim as u64) {
         return Err(gguf.unsupported("value heads of another size than key heads"));
     }
-    if keys.number("rope.dimension_count").is_some_and(|size| size != head_dim as u64) {
-        return Err(gguf.unsupported("rotation of a part of each head"));
-    }
     if keys.number("expert_count").is_some_and(|count| count > 0) {
         return Err(gguf.unsupported("mixture of experts"));
     }
@@ -37,10 +33,13 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     }
     let embedding = gguf.stored("model.embed_tokens.weight");
     let vocab = embedding.map(|tensor| tensor.shape[0]).ok_or_else(|| gguf.corrupt("token_embd.weight is missing"))?;
+    let layers = keys.size("block_count")?;
+    let context = keys.size("context_length")?;
+    let (rope_scaling, context) = keys.rope_scaling(family, context)?;
     let config = DecoderConfig {
         vocab,
         hidden,
-        layers: keys.size("block_count")?,
+        layers,
         heads,
         kv_heads: if keys.number("attention.head_count_kv").is_some() {
             keys.size("attention.head_count_kv")?
@@ -49,13 +48,12 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
         },
         head_dim,
         ffn: keys.size("feed_forward_length")?,
-        context: keys.size("context_length")?,
-        rope_base: keys.float("rope.freq_base").unwrap_or(10_000.0),
-        rope_scaling: keys.rope_scaling()?,
+        context,
+        rope_base: keys.float("rope.freq_base").unwrap_or(family.rope_base),
+        rope_scaling,
         rms_eps: keys.needed_float("attention.layer_norm_rms_epsilon")?,
         tied_embeddings: !gguf.has("lm_head.weight"),
-        qkv_bias: gguf.has("model.layers.0.self_attn.q_proj.bias"),
-        qk_norm: gguf.has("model.layers.0.self_attn.q_norm.weight"),
+        architecture: keys.decoder_architecture(family, [hidden, heads, head_dim, layers, context])?,
     };
     config.check().map_err(|error| gguf.corrupt(error.to_string()))?;
     Ok(config)
@@ -90,7 +88,69 @@ impl MetadataKeys<'_> {
         Ok(usize::try_from(value).unwrap_or(usize::MAX))
     }
 
-    fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {
+    /// Features of the decoder, for sizes [hidden, heads, head_dim, layers, context].
+    fn decoder_architecture(&self, family: &Family, sizes: [usize; 5]) -> Result<Architecture, ModelError> {
+        let [hidden, heads, head_dim, layers, context] = sizes;
+        let gguf = self.gguf;
+        let rotated = self.number("rope.dimension_count").filter(|&size| size != head_dim as u64);
+        if rotated.is_some() && !family.partial_rotary {
+            return Err(gguf.unsupported("rotation of a part of each head"));
+        }
+        let gemma2 = family.model_type == "gemma2";
+        let window = self
+            .number("attention.sliding_window")
+            .or(gemma2.then_some(4096))
+            .filter(|&size| size > 0 && size < context as u64);
+        if let (Some(window), WindowPattern::None) = (window, family.windows) {
+            return Err(gguf.unsupported(format!("a sliding window of {window} tokens")));
+        }
+        let layers =
+            if layers < 1 << 16 { family.layers(layers, window.map(|size| size as usize)) } else { Vec::new() };
+        let given = |key: &str| if family.multipliers { self.float(key).filter(|&value| value > 0.0) } else { None };
+        let head_norm = if gguf.has("model.layers.0.self_attn.q_norm.weight") { QkNorm::Head } else { QkNorm::None };
+        // llama.cpp tells the largest Gemma 2 and 3 by their number of layers: there, the scale is not that of a head.
+        let largest =
+            matches!((family.model_type, self.number("block_count")), ("gemma2", Some(46)) | ("gemma3_text", Some(62)));
+        let attention_scale = match family.gemma && largest && heads > 0 {
+            true => Some(1.0 / (hidden as f32 / heads as f32).sqrt()),
+            false => given("attention.scale"),
+        };
+        Ok(Architecture {
+            family: family.model_type,
+            norms: family.norms,
+            qkv_bias: gguf.has("model.layers.0.self_attn.q_proj.bias"),
+            qk_norm: family.qk_norm.unwrap_or(head_norm),
+            activation: family.activation,
+            rotary_dim: rotated.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
+            local_rope_base: family.local_rope.then(|| self.float("rope.freq_base_swa").unwrap_or(10_000.0)),
+            layers,
+            attention_scale,
+            // Early files of Gemma 2 leave its limits and its window out.
+            score_cap: self.float("attn_logit_softcapping").filter(|_| family.gemma).or(gemma2.then_some(50.0)),
+            logit_cap: self.float("final_logit_softcapping").filter(|_| family.gemma).or(gemma2.then_some(30.0)),
+            embedding_scale: match family.gemma {
+                true => (hidden as f32).sqrt(),
+                false => given("embedding_scale").unwrap_or(1.0),
+            },
+            residual_scale: given("residual_scale").unwrap_or(1.0),
+            logit_scale: given("logit_scale").map_or(1.0, |scale| 1.0 / scale),
+        })
+    }
+
+    /// Scaling of the rotary frequencies, and the context for which it is meant.
+    fn rope_scaling(&self, family: &Family, context: usize) -> Result<(RopeScaling, usize), ModelError> {
+        let short = "rope_factors_short.weight";
+        if !(family.partial_rotary && self.gguf.has(short)) {
+            return Ok((self.plain_rope_scaling()?, context));
+        }
+        let factors = self.gguf.tensor(short)?.to_f32()?;
+        // Factors for long contexts would change the keys of earlier tokens in the cache.
+        let context = context.min(self.size("rope.scaling.original_context_length")?);
+        let attention_factor = self.float("rope.scaling.attn_factor").unwrap_or(1.0);
+        Ok((RopeScaling::Long { factors, attention_factor }, context))
+    }
+
+    fn plain_rope_scaling(&self) -> Result<RopeScaling, ModelError> {
         // Llama 3 files store the result of the scaling rule as a tensor.
         if self.gguf.has("rope_freqs.weight") {
             return Ok(RopeScaling::Factors(self.gguf.tensor("rope_freqs.weight")?.to_f32()?));

@@ -99,7 +99,8 @@ impl TensorEntry {
     /// Checks that the tensor lies inside the file.
     fn locate(self, data: usize, file: usize) -> Result<(String, Tensor), Reason> {
         let Self { name, dimensions, offset, .. } = self;
-        let kind = kind(self.kind).ok_or_else(|| format!("tensor {name} has the unsupported type {}", self.kind))?;
+        let kind = kind(self.kind)
+            .ok_or_else(|| format!("tensor {name} has the unsupported type {}", kind_name(self.kind)))?;
         let sizes = || dimensions.iter().map(|&size| usize::try_from(size).ok().filter(|&size| size > 0));
         let shape: Option<Vec<usize>> = sizes().rev().collect();
         let len = sizes().try_fold(1usize, |product, size| product.checked_mul(size?));
@@ -122,6 +123,31 @@ impl TensorEntry {
     }
 }
 
+/// Name of a type that is not supported, by ggml's type number (`ggml_type` in `ggml.h`).
+fn kind_name(number: u32) -> String {
+    let name = match number {
+        9 => "Q8_1",
+        15 => "Q8_K",
+        16 => "IQ2_XXS",
+        17 => "IQ2_XS",
+        18 => "IQ3_XXS",
+        19 => "IQ1_S",
+        21 => "IQ3_S",
+        22 => "IQ2_S",
+        24 => "I8",
+        25 => "I16",
+        26 => "I32",
+        27 => "I64",
+        28 => "F64",
+        29 => "IQ1_M",
+        34 => "TQ1_0",
+        35 => "TQ2_0",
+        39 => "MXFP4",
+        _ => return format!("{number} of ggml"),
+    };
+    format!("{name}: expected F32, F16, BF16, Q2_K to Q8_0, IQ4_NL or IQ4_XS")
+}
+
 /// Tensor kind by ggml's type number. `None` for unsupported kinds.
 fn kind(number: u32) -> Option<GgmlKind> {
     Some(match number {
@@ -142,4 +168,16 @@ fn kind(number: u32) -> Option<GgmlKind> {
         30 => GgmlKind::BF16,
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_that_are_not_supported_have_names() {
+        for (number, name) in [(16, "IQ2_XXS"), (29, "IQ1_M"), (34, "TQ1_0"), (39, "MXFP4"), (250, "250 of ggml")] {
+            assert!(kind(number).is_none() && kind_name(number).starts_with(name), "{number}");
+        }
+    }
 }

@@ -15,6 +15,7 @@ use sha2::Sha256;
 use super::mapped_file::Map;
 use super::tensor_view::TensorView;
 use crate::ModelError;
+use crate::architecture::{Family, NormPlacement};
 use crate::decoder::DecoderConfig;
 use header::Header;
 use value::MetadataValue;
@@ -86,6 +87,22 @@ impl Gguf {
         }
     }
 
+    /// Truth value of the metadata.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        match self.header.metadata.get(key)? {
+            MetadataValue::Bool(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// Array of real numbers of the metadata. `None` if an element is not a number.
+    pub fn floats(&self, key: &str) -> Option<Vec<f32>> {
+        match self.header.metadata.get(key)? {
+            MetadataValue::Array(array) => array.floats(self.map.bytes()),
+            _ => None,
+        }
+    }
+
     /// Decoder configuration described by the metadata.
     ///
     /// # Errors
@@ -118,7 +135,13 @@ impl Gguf {
     }
 
     fn stored(&self, name: &str) -> Option<&header::Tensor> {
-        self.header.tensors.get(&name::gguf(name)?)
+        self.header.tensors.get(&name::gguf(name, self.norms())?)
+    }
+
+    /// Position of the norms, on which names depend.
+    fn norms(&self) -> NormPlacement {
+        let family = self.architecture().ok().and_then(|name| Family::of_gguf(name).ok());
+        family.map_or(NormPlacement::Before, |family| family.norms)
     }
 
     pub(super) fn release(&self) {

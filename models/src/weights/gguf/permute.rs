@@ -1,16 +1,18 @@
 //! Inverse of the row permutation that llama.cpp applies to query and key projections.
 //!
-//! For the architecture `llama`, `convert_hf_to_gguf.py` (`LlamaModel.permute`) interleaves the two halves of each
+//! For the architecture `llama` and those derived from it, `convert_hf_to_gguf.py` (`LlamaModel.permute`) interleaves the two halves of each
 //! head, because ggml rotates adjacent values and Hugging Face rotates value i with value i + d/2. Rows consist of
 //! whole blocks, so they can be reordered without unpacking.
 
 use super::Gguf;
 use crate::ModelError;
+use crate::architecture::Family;
 
 /// Number of heads whose rows are interleaved in a tensor. `None` if the rows are in order.
 pub(super) fn heads(gguf: &Gguf, name: &str) -> Result<Option<usize>, ModelError> {
     let query = name.contains(".self_attn.q_proj.");
-    if gguf.architecture()? != "llama" || !(query || name.contains(".self_attn.k_proj.")) {
+    let interleaved = Family::of_gguf(gguf.architecture()?).is_ok_and(|family| family.interleaved);
+    if !interleaved || !(query || name.contains(".self_attn.k_proj.")) {
         return Ok(None);
     }
     let config = gguf.config()?;

@@ -122,6 +122,13 @@ impl Array {
         Some(texts)
     }
 
+    /// Elements of an array of numbers, converted by [`MetadataValue::float`]. `None` for other arrays.
+    pub(super) fn floats(&self, file: &[u8]) -> Option<Vec<f32>> {
+        let width = width(self.kind)? as usize;
+        let elements = file[self.bytes.clone()].chunks_exact(width);
+        elements.map(|bytes| Some(MetadataValue::number(self.kind, bytes).float()? as f32)).collect()
+    }
+
     /// Elements of an array of numbers, converted by [`MetadataValue::unsigned`]. `None` for other arrays.
     pub(super) fn numbers(&self, file: &[u8]) -> Option<impl ExactSizeIterator<Item = Option<u64>>> {
         let kind = self.kind;

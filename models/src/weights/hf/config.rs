@@ -6,32 +6,67 @@ use serde::Deserialize;
 
 use super::Safetensors;
 use crate::ModelError;
+use crate::architecture::{Activation, Architecture, Family};
 use crate::decoder::{DecoderConfig, RopeScaling};
 
-/// Relevant fields of `LlamaConfig`, `Qwen2Config` and `Qwen3Config` in `transformers`.
+/// Relevant fields of the configurations of all families in `transformers`.
 #[derive(Debug, Deserialize)]
-struct ConfigFile {
-    model_type: String,
+pub(super) struct ConfigFile {
     vocab_size: usize,
-    hidden_size: usize,
+    pub(super) hidden_size: usize,
     intermediate_size: usize,
-    num_hidden_layers: usize,
+    pub(super) num_hidden_layers: usize,
     num_attention_heads: usize,
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
     #[serde(default = "default_context")]
-    max_position_embeddings: usize,
+    pub(super) max_position_embeddings: usize,
+    /// Context of the original training, which Phi-3 states outside of its rope scaling.
+    original_max_position_embeddings: Option<usize>,
     #[serde(default = "default_eps")]
     rms_norm_eps: f32,
     rope_theta: Option<f32>,
     rope_scaling: Option<RopeFields>,
     /// Replaces both fields above in `transformers` 5.
-    rope_parameters: Option<RopeFields>,
+    rope_parameters: Option<RopeSettings>,
     tie_word_embeddings: Option<bool>,
     hidden_act: Option<String>,
+    hidden_activation: Option<String>,
     use_sliding_window: Option<bool>,
+    use_bidirectional_attention: Option<bool>,
     mlp_bias: Option<bool>,
     partial_rotary_factor: Option<f32>,
+    #[serde(flatten)]
+    pub(super) features: FeatureFields,
+}
+
+/// Fields that only some families have.
+#[derive(Debug, Deserialize)]
+pub(super) struct FeatureFields {
+    pub(super) sliding_window: Option<usize>,
+    /// Kind of each layer: `full_attention` or `sliding_attention`.
+    pub(super) layer_types: Option<Vec<String>>,
+    /// Former statement of the same for Gemma 3: every n-th layer is global.
+    pub(super) sliding_window_pattern: Option<usize>,
+    /// Layers of SmolLM3 with a rotation (1) and without (0).
+    pub(super) no_rope_layers: Option<Vec<u8>>,
+    pub(super) no_rope_layer_interval: Option<usize>,
+    pub(super) rope_local_base_freq: Option<f32>,
+    pub(super) query_pre_attn_scalar: Option<f32>,
+    pub(super) attn_logit_softcapping: Option<f32>,
+    pub(super) final_logit_softcapping: Option<f32>,
+    pub(super) embedding_multiplier: Option<f32>,
+    pub(super) residual_multiplier: Option<f32>,
+    pub(super) attention_multiplier: Option<f32>,
+    pub(super) logits_scaling: Option<f32>,
+}
+
+/// Rope parameters, for all layers or by the kind of layer (Gemma 3).
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum RopeSettings {
+    ByLayer { full_attention: RopeFields, sliding_attention: RopeFields },
+    Same(RopeFields),
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,6 +87,17 @@ struct RopeFields {
     truncate: Option<bool>,
     /// Location of this field in `transformers` 5.
     partial_rotary_factor: Option<f32>,
+    short_factor: Option<Vec<f32>>,
+}
+
+impl RopeSettings {
+    /// Parameters of layers that see all tokens.
+    fn global(&self) -> &RopeFields {
+        match self {
+            Self::ByLayer { full_attention, .. } => full_attention,
+            Self::Same(rope) => rope,
+        }
+    }
 }
 
 fn default_context() -> usize {
@@ -70,25 +116,33 @@ pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors)
     let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
     let kind = value.get("model_type").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     let unsupported = |what: String| ModelError::Unsupported { path: path.into(), what };
-    if !matches!(kind.as_str(), "llama" | "qwen2" | "qwen3") {
-        return Err(unsupported(format!("model_type {kind:?}: expected llama, qwen2 or qwen3")));
-    }
+    let family = Family::of_model_type(&kind).map_err(unsupported)?;
     let config: ConfigFile = serde_json::from_value(value).map_err(|error| corrupt(error.to_string()))?;
-    config.refuse(tensors).map_err(unsupported)?;
+    config.refuse(family, tensors).map_err(unsupported)?;
     let rope_scaling = config.rope_scaling().map_err(unsupported)?;
-    let decoder = config.decoder(rope_scaling, tensors);
+    let architecture = config.architecture(family, tensors).map_err(unsupported)?;
+    let decoder = config.decoder(family, rope_scaling, architecture, tensors);
     decoder.check().map_err(|error| corrupt(error.to_string()))?;
     Ok(decoder)
 }
 
 impl ConfigFile {
     /// Returns an error for a setting that no supported decoder implements.
-    fn refuse(&self, tensors: &Safetensors) -> Result<(), String> {
-        if let Some(act) = self.hidden_act.as_deref().filter(|act| *act != "silu") {
-            return Err(format!("hidden_act {act}"));
+    fn refuse(&self, family: &Family, tensors: &Safetensors) -> Result<(), String> {
+        let expected = match family.activation {
+            Activation::Silu => "silu",
+            Activation::GeluTanh => "gelu_pytorch_tanh",
+        };
+        // Gemma's former field, `hidden_act`, was not what its models computed with.
+        let act = self.hidden_activation.as_deref().or(self.hidden_act.as_deref().filter(|_| !family.gemma));
+        if let Some(act) = act.filter(|act| *act != expected) {
+            return Err(format!("hidden_act {act}: expected {expected} in {}", family.model_type));
         }
         if self.use_sliding_window == Some(true) {
             return Err("use_sliding_window".to_owned());
+        }
+        if self.use_bidirectional_attention == Some(true) {
+            return Err("use_bidirectional_attention".to_owned());
         }
         if self.mlp_bias == Some(true) || tensors.has("model.layers.0.self_attn.o_proj.bias") {
             return Err("a bias in the output or feed-forward projections".to_owned());
@@ -97,19 +151,50 @@ impl ConfigFile {
             // Reward models, classifiers and embedders are saved without a head.
             return Err("model without a head: tie_word_embeddings is false, and there is no lm_head.weight".to_owned());
         }
-        let ropes = [&self.rope_scaling, &self.rope_parameters].into_iter().flatten();
-        let parts = ropes.map(|rope| rope.partial_rotary_factor).chain([self.partial_rotary_factor]);
-        if let Some(part) = parts.flatten().find(|part| *part != 1.0) {
+        if let (Some(part), false) = (self.rotated_share(), family.partial_rotary) {
             return Err(format!("partial_rotary_factor {part}"));
         }
         Ok(())
     }
 
-    fn decoder(&self, rope_scaling: RopeScaling, tensors: &Safetensors) -> DecoderConfig {
+    /// Share of each head that is rotated. `None` rotates all of it.
+    pub(super) fn rotated_share(&self) -> Option<f32> {
+        let ropes = [self.rope_scaling.as_ref(), self.rope_parameters.as_ref().map(RopeSettings::global)];
+        let shares = ropes.into_iter().flatten().map(|rope| rope.partial_rotary_factor);
+        shares.chain([self.partial_rotary_factor]).flatten().find(|share| *share != 1.0)
+    }
+
+    /// Rotary base of layers with a sliding window, in families where it is their own.
+    pub(super) fn local_rope_base(&self) -> Result<f32, String> {
+        let Some(RopeSettings::ByLayer { sliding_attention: rope, .. }) = &self.rope_parameters else {
+            return Ok(self.features.rope_local_base_freq.unwrap_or(10_000.0));
+        };
+        match rope.rope_type.as_deref() {
+            None | Some("default") => Ok(rope.rope_theta.unwrap_or(10_000.0)),
+            Some(kind) => Err(format!("rope scaling {kind} in layers with a sliding window")),
+        }
+    }
+
+    /// Width of a head.
+    pub(super) fn head_dim(&self, family: &Family) -> usize {
         let per_head = self.hidden_size.checked_div(self.num_attention_heads).unwrap_or(0);
-        // The head width of Qwen3 is 128 for every hidden size, unless stated otherwise.
-        let default_head = if self.model_type == "qwen3" { 128 } else { per_head };
-        let theta = self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta);
+        self.head_dim.or(family.head_dim).unwrap_or(per_head)
+    }
+
+    fn decoder(
+        &self,
+        family: &Family,
+        rope_scaling: RopeScaling,
+        architecture: Architecture,
+        tensors: &Safetensors,
+    ) -> DecoderConfig {
+        let rope = self.rope_parameters.as_ref().map(RopeSettings::global);
+        let theta = rope.and_then(|rope| rope.rope_theta).or(self.rope_theta);
+        let context = match (&rope_scaling, self.original_context()) {
+            // Factors for long contexts would change the keys of earlier tokens in the cache.
+            (RopeScaling::Long { .. }, Some(original)) => self.max_position_embeddings.min(original),
+            _ => self.max_position_embeddings,
+        };
         let stretched = match rope_scaling {
             RopeScaling::Yarn { factor, original_context, .. } => (factor * original_context as f32) as usize,
             _ => 0,
@@ -120,25 +205,31 @@ impl ConfigFile {
             layers: self.num_hidden_layers,
             heads: self.num_attention_heads,
             kv_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
-            head_dim: self.head_dim.unwrap_or(default_head),
+            head_dim: self.head_dim(family),
             ffn: self.intermediate_size,
-            context: self.max_position_embeddings.max(stretched),
-            rope_base: theta.unwrap_or(10_000.0),
+            context: context.max(stretched),
+            rope_base: theta.unwrap_or(family.rope_base),
             rope_scaling,
             rms_eps: self.rms_norm_eps,
             tied_embeddings: self.tie_word_embeddings == Some(true) || !tensors.has("lm_head.weight"),
-            qkv_bias: tensors.has("model.layers.0.self_attn.q_proj.bias"),
-            qk_norm: tensors.has("model.layers.0.self_attn.q_norm.weight"),
+            architecture,
         }
     }
 
+    /// Context of the original training. `None` if the file does not state it.
+    fn original_context(&self) -> Option<usize> {
+        let rope = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref().map(RopeSettings::global));
+        self.original_max_position_embeddings.or(rope.and_then(|rope| rope.original_max_position_embeddings))
+    }
+
     fn rope_scaling(&self) -> Result<RopeScaling, String> {
-        let Some(rope) = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref()) else {
+        let global = self.rope_parameters.as_ref().map(RopeSettings::global);
+        let Some(rope) = self.rope_scaling.as_ref().or(global) else {
             return Ok(RopeScaling::None);
         };
         let kind = rope.rope_type.as_deref().or(rope.former_type.as_deref()).unwrap_or("default");
         let factor = || rope.factor.ok_or_else(|| format!("rope scaling {kind} without a factor"));
-        let original_context = rope.original_max_position_embeddings.unwrap_or(self.max_position_embeddings);
+        let original_context = self.original_context().unwrap_or(self.max_position_embeddings);
         match kind {
             "default" => Ok(RopeScaling::None),
             "linear" => Ok(RopeScaling::Linear { factor: factor()? }),
@@ -157,6 +248,14 @@ impl ConfigFile {
                 beta_slow: rope.beta_slow.unwrap_or(1.0),
                 attention_factor: rope.attention_factor,
             }),
+            "longrope" | "su" => {
+                let factors = rope.short_factor.clone();
+                let factors = factors.ok_or_else(|| format!("rope scaling {kind} without short_factor"))?;
+                let stretch = rope.factor.unwrap_or(self.max_position_embeddings as f32 / original_context as f32);
+                // Ding et al. 2024, §3.3.
+                let usual = (1.0 + stretch.max(1.0).ln() / (original_context as f32).ln()).sqrt();
+                Ok(RopeScaling::Long { factors, attention_factor: rope.attention_factor.unwrap_or(usual) })
+            }
             other => Err(format!("rope scaling {other}")),
         }
     }

@@ -1,12 +1,13 @@
 //! Hugging Face checkpoints: safetensors, single or sharded, with a `config.json`.
 
 mod config;
+mod features;
 mod shard;
+mod shard_index;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use sha2::Sha256;
 
 use super::tensor_view::TensorView;
@@ -14,6 +15,7 @@ use crate::ModelError;
 use shard::Shard;
 
 pub(super) use config::read as read_config;
+pub(crate) use shard_index::ShardIndex;
 
 /// Open safetensors files, presented as one set of tensors.
 #[derive(Debug)]
@@ -22,11 +24,6 @@ pub struct Safetensors {
     shards: Vec<Shard>,
     /// Index of the shard that holds each tensor.
     places: HashMap<String, usize>,
-}
-
-#[derive(Deserialize)]
-struct ShardIndex {
-    weight_map: HashMap<String, String>,
 }
 
 impl Safetensors {
@@ -38,8 +35,10 @@ impl Safetensors {
         if !path.is_dir() {
             return Self::single(path);
         }
-        let index = path.join("model.safetensors.index.json");
-        if index.is_file() { Self::sharded(path, &index) } else { Self::single(&path.join("model.safetensors")) }
+        match ShardIndex::read(path)? {
+            Some(index) => Self::sharded(path, &index),
+            None => Self::single(&path.join("model.safetensors")),
+        }
     }
 
     fn single(path: &Path) -> Result<Self, ModelError> {
@@ -48,22 +47,15 @@ impl Safetensors {
         Ok(Self { path: path.into(), shards: vec![shard], places })
     }
 
-    fn sharded(folder: &Path, index: &Path) -> Result<Self, ModelError> {
-        let corrupt = |reason: String| ModelError::Corrupt { path: index.into(), reason };
-        let bytes = std::fs::read(index).map_err(ModelError::io("read", index))?;
-        let ShardIndex { weight_map } = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
-        let mut files: Vec<&String> = weight_map.values().collect();
-        files.sort_unstable();
-        files.dedup();
-        if let Some(file) = files.iter().find(|file| file.contains(['/', '\\']) || file.starts_with('.')) {
-            return Err(corrupt(format!("{file:?} is not a file name in the same directory")));
-        }
+    fn sharded(folder: &Path, index: &ShardIndex) -> Result<Self, ModelError> {
+        let files = index.files();
         let shards = files.iter().map(|file| Shard::open(&folder.join(file))).collect::<Result<Vec<_>, _>>()?;
         let mut places = HashMap::new();
-        for (name, file) in &weight_map {
-            let place = files.binary_search(&file).unwrap_or_default();
+        for (name, file) in &index.weight_map {
+            let place = files.binary_search(&file.as_str()).unwrap_or_default();
             if !shards[place].has(name) {
-                return Err(corrupt(format!("tensor {name} is not in {file}")));
+                let reason = format!("tensor {name} is not in {file}");
+                return Err(ModelError::Corrupt { path: folder.join(ShardIndex::FILE), reason });
             }
             places.insert(name.clone(), place);
         }

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use waymark_agent::{
-    AgentError, Budget, ConversationMessage, EpisodeEnd, EpisodeOptions, Policy, ProtocolPrompt, Role, Runtime,
-    Sampling, SearchQuery, SearchRecord, SessionSource, Verbatim,
+    AgentError, Budget, ConversationMessage, EpisodeEnd, EpisodeOptions, ExcludedPassages, Policy, ProtocolPrompt,
+    Role, Runtime, Sampling, SearchQuery, SearchRecord, SessionSource, Verbatim,
 };
 use waymark_index::{Hit, SearchOptions};
 
@@ -110,18 +110,20 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         Ok(Generated { text, complete })
     }
 
-    /// Searches for `query`, with `defaults` for what the evaluation does not force. A failed search finds nothing and
-    /// is recorded as such.
+    /// Searches for `query`, with `defaults` for what the evaluation does not force and without the passages that
+    /// the question withholds. A failed search finds nothing and is recorded as such.
     ///
     /// # Errors
-    /// [`AgentError::NoIndex`] without an index.
+    /// [`AgentError::NoIndex`] without an index, and the error of [`ExcludedPassages::new`].
     pub(super) async fn search(&mut self, query: &str, defaults: &SearchOptions) -> Result<Vec<Hit>, AgentError> {
         let Some(searcher) = &self.runtime.searcher else {
             return Err(AgentError::NoIndex { policy: "baseline".to_owned() });
         };
         let options = self.search.clone().or(defaults);
+        let excluded = ExcludedPassages::new(&self.question.without)?;
         let began = Instant::now();
-        let found = searcher.search(SearchQuery::from(options.query(query))).await;
+        let wanted = excluded.widen(options.query(query));
+        let found = searcher.search(SearchQuery::from(wanted)).await.map(|found| excluded.narrow(found, &options));
         let asked = SearchRecord::asked(self.turns + 1, query.to_owned(), Vec::new(), options.mode());
         let record = asked.with_result(found, began.elapsed());
         self.search_seconds += record.seconds;

@@ -15,10 +15,10 @@ pub(super) fn draw(report: &EvaluationReport) -> Vec<(&'static str, String)> {
 }
 
 /// Names of the modes, in the order of [`by_mode`].
-const MODES: &[&str] = &["passage", "graph", "hybrid", "triples", "kag"];
+const MODES: &[&str] = &["passage", "graph", "hybrid", "triples", "kag", "hypergraph"];
 
 fn by_mode(mean: &PerEpisode) -> Vec<f64> {
-    vec![mean.passage, mean.graph, mean.hybrid, mean.triples, mean.kag]
+    vec![mean.passage, mean.graph, mean.hybrid, mean.triples, mean.kag, mean.hypergraph]
 }
 
 /// Draws the share of each mode in the searches of each arm.

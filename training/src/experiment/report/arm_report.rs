@@ -29,8 +29,8 @@ pub struct SetScores {
     pub failed: usize,
     /// Scores by metric.
     pub scores: BTreeMap<Metric, Score>,
-    /// Searches per question by mode: passage, graph, hybrid, triples, kag.
-    pub modes: [f64; 5],
+    /// Searches per question by mode: passage, graph, hybrid, triples, kag, hypergraph.
+    pub modes: [f64; 6],
     /// Scores by kind of question, over all seeds.
     pub kinds: Vec<KindSummary>,
 }
@@ -88,6 +88,7 @@ impl SetScores {
                 per(|row| row.searches.hybrid),
                 per(|row| row.searches.triples),
                 per(|row| row.searches.kag),
+                per(|row| row.searches.hypergraph),
             ],
             kinds: KindSummary::all(rows.iter().copied()),
         }

@@ -137,8 +137,8 @@ fn arms(report: &ExperimentReport, set: &str) -> Grid {
             let sure = matches!(metric, Metric::Em | Metric::F1);
             row.push(if sure { format!("{mean} ± {}", metric.show(score.error)) } else { mean });
         }
-        let [passage, graph, hybrid, triples, kag] = scores.modes;
-        let others = triples + kag;
+        let [passage, graph, hybrid, triples, kag, hypergraph] = scores.modes;
+        let others = triples + kag + hypergraph;
         let modes = format!("{passage:.2}/{graph:.2}/{hybrid:.2}");
         row.push(if others > 0.0 { format!("{modes}/{others:.2}") } else { modes });
         let em = scores.scores.get(&Metric::Em).map(|score| score.by_seed.as_slice()).unwrap_or_default();

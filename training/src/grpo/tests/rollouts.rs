@@ -29,7 +29,8 @@ impl Search for Nothing {
 
 /// Manifest of an index whose graph has this many nodes.
 fn index(nodes: u64) -> Manifest {
-    let embedder = waymark_index::EmbedderInfo { id: "none".into(), dims: 1 };
+    let embedder =
+        waymark_index::EmbedderInfo { id: "none".into(), dims: 1, prompts: waymark_index::Prompts::default() };
     let graph = GraphInfo { source: "corpus".into(), triples: 1, phrases: nodes - 10, facts: 1, edges: 1 };
     let build =
         waymark_index::BuildInfo { version: "0".into(), analyzer: "none".into(), connectivity: 1, expansion: 1 };
@@ -135,7 +136,14 @@ async fn a_search_has_one_price_everywhere() {
     assert_eq!(large.price(Cost::WallTime), Cost::WallTime);
     let policy = Policy::parse("name = \"a\"\nprotocol = \"plain\"\n[budget]\nsampled_tokens = 4\n", Path::new("p"));
     let question = Question { question: "who?".into(), ..Question::default() };
-    let stage = |reward| GrpoGoal::of(&GrpoStage { steps: 1, reward }, 2, &settings(), Arc::new(Embedding::Mock));
+    let stage = |reward| {
+        GrpoGoal::of(
+            &GrpoStage { steps: 1, reward, allow_traps: Vec::new() },
+            2,
+            &settings(),
+            Arc::new(Embedding::Mock),
+        )
+    };
     let goal = stage(RewardChoice::Efficiency(Efficiency::default()));
     let settings = settings();
     let plan = RolloutPlan { group: 2, step: 1, cost: goal.cost, ..RolloutPlan::new(&settings.sampling, 2, 2) };

@@ -9,9 +9,9 @@ use waymark_agent::Action;
 use waymark_agent::metric::{exact_match, f1};
 
 use super::{Reward, RewardContext, TextSimilarity};
-use crate::sample::{RewardValue, Sample, TurnAction};
+use crate::sample::{RetrievalRecord, RewardValue, Sample, TurnAction};
 
-pub use weights::{EvoRagStage, StepRewards, WeightSchedule};
+pub use weights::{EvoRagStage, StepRewardName, StepRewards, WeightSchedule};
 
 /// Names of the reward's components.
 pub mod part {
@@ -36,7 +36,7 @@ const LATE: f64 = 0.3;
 ///
 /// A failed search is not the policy's fault: it costs its step and nothing else, and repeating its query is not a
 /// repetition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvoRagReward {
     /// Stage, which determines the weights.
@@ -45,13 +45,38 @@ pub struct EvoRagReward {
     /// field existed can resume.
     #[serde(skip_serializing_if = "WeightSchedule::is_dynamic")]
     pub schedule: WeightSchedule,
-    /// T_max: number of steps of the longest episode.
+    /// T_max: time at which the weights reach the end of the stage. The paper has 20, the number of steps of its longest
+    /// episode. Steps are counted from 0, so that the last step of the longest episode has the final weights if this is
+    /// its number, `policy.budget.turns`.
     pub steps: usize,
+    /// Searches that earn the retrieval bonus. Always serialized, so that a run that began with another bonus is not
+    /// resumed with this one.
+    pub bonus: RetrievalBonus,
+    /// Rewards that count, for ablations (Table 6). Empty counts all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<StepRewardName>,
+}
+
+/// Searches that earn EVO-RAG's retrieval bonus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RetrievalBonus {
+    /// Searches that find a supporting passage that no earlier search of the episode has found, withdrawn or not.
+    #[default]
+    New,
+    /// Searches that find any supporting passage, as printed (§3.2). Repeating a hit then earns more than a right answer.
+    Any,
 }
 
 impl Default for EvoRagReward {
     fn default() -> Self {
-        EvoRagReward { stage: EvoRagStage::First, schedule: WeightSchedule::Dynamic, steps: 20 }
+        EvoRagReward {
+            stage: EvoRagStage::First,
+            schedule: WeightSchedule::Dynamic,
+            steps: 20,
+            bonus: RetrievalBonus::New,
+            only: Vec::new(),
+        }
     }
 }
 
@@ -65,7 +90,8 @@ impl EvoRagReward {
             match &act.action {
                 Action::Search(_) if has_failed(sample, act.turn) => {}
                 Action::Search(request) => {
-                    own.retrieval_bonus = finds(sample, act.turn).map_or(0.0, |finds| if finds { 1.0 } else { -1.0 });
+                    let finds = self.bonus.finds(sample, act.turn);
+                    own.retrieval_bonus = finds.map_or(0.0, |finds| if finds { 1.0 } else { -1.0 });
                     // r_dup: the similarity to the most similar earlier query, negated.
                     let most = queries.iter().map(|query| similarity.cosine(query, &request.query)).reduce(f32::max);
                     own.overlap = most.map_or(0.0, |most| -f64::from(most));
@@ -95,7 +121,9 @@ impl EvoRagReward {
     /// Returns the weighted sum of step rewards. Components are the sum of each reward, unweighted and, with prefix
     /// [`part::WEIGHED`], weighted.
     fn value(&self, rewards: &[StepRewards]) -> RewardValue {
-        let weights = |time: usize| StepRewards::weights(self.stage, self.schedule.time(time), self.steps);
+        let weights = |time: usize| {
+            StepRewards::weights(self.stage, self.schedule.time(time), self.steps).restricted_to(&self.only)
+        };
         // The empty sum of `f64` is −0 in Rust; adding 0 keeps it from being shown as "-0".
         let total = rewards.iter().enumerate().map(|(time, own)| weights(time).weighed(own)).sum::<f64>() + 0.0;
         let mut parts = BTreeMap::new();
@@ -147,11 +175,16 @@ fn has_failed(sample: &Sample, turn: usize) -> bool {
     sample.evidence.iter().any(|found| found.turn == turn && found.error.is_some())
 }
 
-/// Returns `true` if the search of a turn found a supporting passage. `None` if that cannot be decided.
-fn finds(sample: &Sample, turn: usize) -> Option<bool> {
-    let mut found = sample.evidence.iter().filter(|found| found.turn == turn).flat_map(|found| &found.passages);
-    let finds = found.any(|(id, _)| sample.supporting.contains(id));
-    (finds || is_known(sample)).then_some(finds)
+impl RetrievalBonus {
+    /// Returns `true` if the search of a turn earns the bonus. `None` if that cannot be decided.
+    fn finds(self, sample: &Sample, turn: usize) -> Option<bool> {
+        let ids = |found: &'_ RetrievalRecord| found.passages.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>();
+        let earlier = sample.evidence.iter().filter(|found| found.turn < turn && self == RetrievalBonus::New);
+        let known: HashSet<String> = earlier.flat_map(ids).collect();
+        let mut found = sample.evidence.iter().filter(|found| found.turn == turn).flat_map(ids);
+        let finds = found.any(|id| sample.supporting.contains(&id) && !known.contains(&id));
+        (finds || is_known(sample)).then_some(finds)
+    }
 }
 
 /// Returns `true` if searches before a turn found all supporting passages and were not withdrawn by then. `None` if

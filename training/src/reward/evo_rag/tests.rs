@@ -154,12 +154,62 @@ fn fixed_schedules_keep_the_initial_weights() {
 
 #[test]
 fn only_fixed_schedules_are_serialized() {
-    let old = r#"{"stage":"second","steps":20}"#;
-    let usual: EvoRagReward = serde_json::from_str(old).unwrap();
+    let short = r#"{"stage":"second","steps":20}"#;
+    let usual: EvoRagReward = serde_json::from_str(short).unwrap();
     assert_eq!(usual, EvoRagReward { stage: EvoRagStage::Second, ..EvoRagReward::default() });
-    assert_eq!(serde_json::to_string(&usual).unwrap(), old);
+    assert_eq!(serde_json::to_string(&usual).unwrap(), r#"{"stage":"second","steps":20,"bonus":"new"}"#);
     let fixed = EvoRagReward { schedule: WeightSchedule::Fixed, ..usual };
     let text = serde_json::to_string(&fixed).unwrap();
     assert!(text.contains(r#""schedule":"fixed""#), "{text}");
     assert_eq!(serde_json::from_str::<EvoRagReward>(&text).unwrap(), fixed);
+}
+
+#[test]
+fn only_newly_found_passages_earn_the_bonus() {
+    let turns: &[Turn<'_>] = &[
+        (search("one"), &["a", "x"]),
+        (search("two"), &["a", "y"]),
+        (Action::Backtrack, &[]),
+        (search("three"), &["a", "b"]),
+        (search("four"), &["b"]),
+    ];
+    let mut sample = sample(turns, None);
+    // The second search is withdrawn, and the passage that it repeated stays known.
+    sample.evidence[1].withdrawn = Some(3);
+    let bonuses = |bonus| {
+        let reward = EvoRagReward { bonus, ..EvoRagReward::default() };
+        let similarity = TextSimilarity::of(&Embedding::Mock, reward.texts(&sample, &RewardContext::default()));
+        let rewards = reward.rewards(&sample, &similarity.unwrap());
+        rewards.into_iter().map(|step| step.retrieval_bonus).collect::<Vec<f64>>()
+    };
+    assert_eq!(bonuses(RetrievalBonus::New), [1.0, -1.0, 0.0, 1.0, -1.0]);
+    assert_eq!(bonuses(RetrievalBonus::Any), [1.0, 1.0, 0.0, 1.0, 1.0]);
+}
+
+#[test]
+fn a_schedule_whose_end_is_the_last_step_reaches_both_ends() {
+    let table = [(EvoRagStage::First, [2.0, 1.0]), (EvoRagStage::Second, [1.0, 0.5])];
+    for (stage, ends) in table {
+        let weights = [0, 7].map(|time| StepRewards::weights(stage, time, 7).retrieval_bonus);
+        assert_eq!(weights, ends, "{stage:?}");
+    }
+}
+
+#[test]
+fn ablations_keep_the_named_rewards() {
+    let answer = Action::Answer { text: "red house".to_owned() };
+    let turns: &[Turn<'_>] = &[(search("one two"), &["a"]), (answer, &[])];
+    let sample = [sample(turns, Some("red house"))];
+    let total = |only: &[StepRewardName]| {
+        let reward = EvoRagReward { only: only.to_vec(), ..EvoRagReward::default() };
+        reward.score(&sample)[0].total
+    };
+    assert!((total(&[StepRewardName::RetrievalBonus]) - 2.0).abs() < 1e-12);
+    assert!((total(&[StepRewardName::Answer]) - 0.0525).abs() < 1e-12);
+    assert!((total(&[StepRewardName::Answer, StepRewardName::Step]) - (0.0525 - 0.02 - 0.0215)).abs() < 1e-12);
+    let all: Vec<StepRewardName> = StepRewards::NAMES
+        .iter()
+        .map(|name| serde_json::from_value(serde_json::Value::String((*name).to_owned())).unwrap())
+        .collect();
+    assert_eq!((all.len(), total(&all)), (7, total(&[])), "every name of a component is accepted");
 }

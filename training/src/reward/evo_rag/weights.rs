@@ -64,6 +64,26 @@ impl WeightSchedule {
     }
 }
 
+/// Name of a step reward, in the order of [`StepRewards::NAMES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepRewardName {
+    /// β.
+    RetrievalBonus,
+    /// λ.
+    RetrievalAction,
+    /// γ.
+    Overlap,
+    /// δ.
+    Backtrack,
+    /// ρ.
+    Refusal,
+    /// η.
+    Step,
+    /// κ.
+    Answer,
+}
+
 impl StepRewards {
     /// Names of the rewards, in the order of [`values`](Self::values).
     pub const NAMES: [&'static str; 7] =
@@ -93,6 +113,21 @@ impl StepRewards {
             refusal: mix(4),
             step: mix(5),
             answer: mix(6),
+        }
+    }
+
+    /// Returns the weights with 0 for all rewards that are not in `kept`. An empty list keeps all.
+    pub fn restricted_to(self, kept: &[StepRewardName]) -> StepRewards {
+        let weight =
+            |name: StepRewardName, value: f64| if kept.is_empty() || kept.contains(&name) { value } else { 0.0 };
+        StepRewards {
+            retrieval_bonus: weight(StepRewardName::RetrievalBonus, self.retrieval_bonus),
+            retrieval_action: weight(StepRewardName::RetrievalAction, self.retrieval_action),
+            overlap: weight(StepRewardName::Overlap, self.overlap),
+            backtrack: weight(StepRewardName::Backtrack, self.backtrack),
+            refusal: weight(StepRewardName::Refusal, self.refusal),
+            step: weight(StepRewardName::Step, self.step),
+            answer: weight(StepRewardName::Answer, self.answer),
         }
     }
 

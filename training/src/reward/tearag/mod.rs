@@ -24,11 +24,25 @@ const EVIDENCE: &str = "Reference";
 /// and it has no `R_p` (§4.3.2). The authors' program compares texts by the sigmoid of a reranker; this one uses the
 /// relevance of their cosine similarity. The paper does not describe episodes beyond the last step; here a forced
 /// answer earns nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TeaRagReward {
     /// Mapping of cosine similarities to the range from 0 to 1.
     pub relevance: Relevance,
+    /// If `false`, the reward is `R_o + R_f` for all questions, and `R_o` is not divided by the number of steps: the
+    /// paper's ablation "outcome + format".
+    #[serde(skip_serializing_if = "is_true")]
+    pub process: bool,
+}
+
+impl Default for TeaRagReward {
+    fn default() -> Self {
+        TeaRagReward { relevance: Relevance::default(), process: true }
+    }
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// Names of the reward's components, by which [`crate::dpo`] selects its pairs.
@@ -76,7 +90,7 @@ impl TeaRagReward {
 
 impl Reward for TeaRagReward {
     fn texts(&self, sample: &Sample, context: &RewardContext<'_>) -> Vec<String> {
-        if !is_multi_hop(context.support) {
+        if !is_multi_hop(context.support) || !self.process {
             return Vec::new();
         }
         let steps = steps(sample);
@@ -90,7 +104,7 @@ impl Reward for TeaRagReward {
     }
 
     fn counts_hops(&self) -> bool {
-        true
+        self.process
     }
 
     fn score_in_context(
@@ -103,8 +117,9 @@ impl Reward for TeaRagReward {
             let steps = steps(sample);
             let answer = sample.own_answer().map_or(0.0, |answer| f1(answer, &sample.golds));
             let form = f64::from(u8::from(is_formed(sample)));
-            if !is_multi_hop(context.support) {
-                let outcome = answer / steps.len().max(1) as f64;
+            if !is_multi_hop(context.support) || !self.process {
+                let divisor = if self.process { steps.len().max(1) } else { 1 };
+                let outcome = answer / divisor as f64;
                 let parts = [(part::OUTCOME, outcome), (part::FORMAT, form), ("f1", answer)];
                 return reward_value(outcome + form, parts);
             }

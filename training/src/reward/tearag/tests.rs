@@ -62,7 +62,7 @@ fn path() -> Sample {
 
 fn scored(sample: &Sample, support: &[&str]) -> RewardValue {
     let support: Vec<String> = support.iter().map(|text| (*text).to_owned()).collect();
-    let reward = TeaRagReward { relevance: Relevance::Cosine {} };
+    let reward = TeaRagReward { relevance: Relevance::Cosine {}, process: true };
     let context = RewardContext { cost: 0.0, support: &support };
     let similarity = TextSimilarity::of(&Circle, reward.texts(sample, &context)).unwrap();
     reward.score_in_context(&[sample], &[context], &similarity).remove(0)
@@ -92,6 +92,21 @@ fn single_hop_outcomes_are_divided_by_steps() {
         assert_eq!((found.parts[part::OUTCOME], found.parts["f1"], found.total), (0.5, 1.0, 1.5));
         assert!(!found.parts.contains_key(part::PROCESS));
     }
+}
+
+#[test]
+fn without_process_rewards_steps_do_not_matter() {
+    let reward = TeaRagReward { process: false, ..TeaRagReward::default() };
+    for support in [&[][..], &["g @0", "h @90"]] {
+        let support: Vec<String> = support.iter().map(|text| (*text).to_owned()).collect();
+        let context = RewardContext { cost: 0.0, support: &support };
+        assert_eq!(reward.texts(&path(), &context), [""; 0], "nothing is compared");
+        let found = reward.score_in_context(&[&path()], &[context], &TextSimilarity::default()).remove(0);
+        assert_eq!((found.parts[part::OUTCOME], found.parts[part::FORMAT], found.total), (1.0, 1.0, 2.0));
+        assert!(!found.parts.contains_key(part::PROCESS));
+    }
+    let text = serde_json::to_string(&TeaRagReward::default()).unwrap();
+    assert!(!text.contains("process"), "older runs can resume: {text}");
 }
 
 #[test]
@@ -187,7 +202,7 @@ struct Process {
 
 #[test]
 fn memory_is_divided_by_steps() {
-    let reward = TeaRagReward { relevance: Relevance::Cosine {} };
+    let reward = TeaRagReward { relevance: Relevance::Cosine {}, process: true };
     for Process { memory_vector, steps, reward: expected } in cases("derived_formulas", "tearag_process") {
         // One text, and one angle per gold passage whose cosine is the expected coverage.
         let support: Vec<String> =

@@ -5,11 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::metrics::StoreSize;
-use crate::keys::KeyOwner;
-
-/// Owner of a value. `None` if the server requires no keys.
-type Owner = Option<KeyOwner>;
+use super::StoreSize;
+use super::record::Owner;
 
 /// Bounded store of values by ID; clones share it. Reading a value does not make it younger.
 pub(crate) struct Archive<T> {

@@ -1,0 +1,124 @@
+//! Constraints on the turns of an episode: the format of its answer and of its tool calls.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use waymark_engine::Constraint;
+use waymark_models::chat::Tool;
+
+use super::AgentError;
+use super::answer_format::{AnswerFormat, check_between};
+use super::answer_opening::AnswerOpening;
+use super::conversation::Conversation;
+use super::generator::SessionSource;
+use super::options::EpisodeOptions;
+use super::policy::Policy;
+use super::runtime::Runtime;
+use super::tool_constraint::{CallForm, ToolConstraint};
+use super::turn_openings::TurnOpenings;
+
+/// Formats in an episode. A policy that does not search writes its calls in the answer. Of a policy that searches, a
+/// call outside the answer ends the episode, and a call that is demanded takes the place of the answer.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EpisodeForms {
+    /// Format of the answer. `None` allows any.
+    pub(super) answer: Option<AnswerFormat>,
+    /// Constraint of a turn that is not guided. `None` allows any text.
+    pub(super) turn: Option<Arc<dyn Constraint>>,
+    /// Constraint of a call in a guided turn, after its opening tag. `None` lets no guided turn call.
+    pub(super) call: Option<Arc<dyn Constraint>>,
+    /// Names of the tools whose call, outside the answer, ends the episode.
+    pub(super) tools: Vec<String>,
+    /// If `true`, the answer is the JSON of a call.
+    pub(super) answer_calls: bool,
+}
+
+impl EpisodeForms {
+    /// Creates the formats that the options demand.
+    ///
+    /// # Errors
+    /// [`AgentError::AnswerFormat`] and [`AgentError::Tool`] for unsupported schemas, [`AgentError::Option`] for tools
+    /// in the training loop.
+    pub(super) fn new<S: SessionSource>(
+        runtime: &Runtime<S>,
+        policy: &Policy,
+        conversation: &Conversation,
+        options: &EpisodeOptions,
+        guided: bool,
+    ) -> Result<EpisodeForms, AgentError> {
+        let tools = conversation.tools();
+        let in_answer = policy.protocol.calls();
+        if !tools.is_empty() && !in_answer && policy.variant.is_training() {
+            return Err(AgentError::Option { field: "tools", reason: "the training loop takes no tools" });
+        }
+        let demanded = !options.calls.is_empty();
+        let answer = match &options.json {
+            Some(json) => Some(shape(runtime, policy, json)?),
+            None if !demanded => None,
+            None if in_answer => Some(AnswerFormat::whole(Arc::new(call(runtime, tools, options)?))),
+            None => Some(answer_call(runtime, policy, tools, options)?),
+        };
+        let free = !tools.is_empty() && !demanded;
+        let strict = free && !options.strict.is_empty();
+        let behind_tag = if strict || (free && guided) { Some(call(runtime, tools, options)?.opened()) } else { None };
+        let behind_tag: Option<Arc<dyn Constraint>> = behind_tag.map(|rule| Arc::new(rule) as Arc<dyn Constraint>);
+        let turn = match behind_tag.clone().filter(|_| strict) {
+            None => answer.as_ref().map(|format| Arc::clone(&format.turn)),
+            Some(rule) => {
+                let calls = AnswerOpening::new(runtime.call_marks(), rule);
+                let answers = answer.as_ref().and_then(|format| format.opening.clone());
+                let openings = TurnOpenings::new(answers.into_iter().chain([calls]).collect());
+                Some(Arc::new(openings) as Arc<dyn Constraint>)
+            }
+        };
+        let ending = free && !in_answer;
+        let names = tools.iter().filter(|_| ending).map(|tool| tool.name.clone()).collect();
+        let call = behind_tag.filter(|_| ending);
+        Ok(EpisodeForms { answer, turn, call, tools: names, answer_calls: demanded && !in_answer })
+    }
+}
+
+/// Returns the constraints of answers that must be JSON.
+fn shape<S: SessionSource>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    json: &waymark_models::grammar::Json,
+) -> Result<AnswerFormat, AgentError> {
+    let around = runtime.around(&*policy.protocol);
+    Ok(AnswerFormat::new(json, around, runtime.vocabulary()?, &runtime.eos)?)
+}
+
+/// Returns the tools of which a call may be made.
+fn callable<'a>(tools: &'a [Tool], options: &'a EpisodeOptions) -> impl Iterator<Item = &'a Tool> {
+    tools.iter().filter(|tool| options.calls.is_empty() || options.calls.contains(&tool.name))
+}
+
+/// Returns the constraint of a call between its tags.
+fn call<S: SessionSource>(
+    runtime: &Runtime<S>,
+    tools: &[Tool],
+    options: &EpisodeOptions,
+) -> Result<ToolConstraint, AgentError> {
+    let strict = options.calls.is_empty().then_some(options.strict.as_slice());
+    let form = CallForm { strict, tagged: true };
+    ToolConstraint::new(callable(tools, options), form, runtime.vocabulary()?, runtime.tokenizer.table(), &runtime.eos)
+}
+
+/// Returns the constraints of answers that must be the JSON of a call.
+fn answer_call<S: SessionSource>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    tools: &[Tool],
+    options: &EpisodeOptions,
+) -> Result<AnswerFormat, AgentError> {
+    let around = runtime.around(&*policy.protocol);
+    for tool in callable(tools, options) {
+        let schema = tool.parameters.as_ref().unwrap_or(&Value::Null);
+        check_between(schema, around.as_ref())
+            .map_err(|reason| AgentError::Tool { name: tool.name.clone(), reason })?;
+    }
+    let form = CallForm { strict: None, tagged: false };
+    let tokens = runtime.tokenizer.table();
+    let rule = ToolConstraint::new(callable(tools, options), form, runtime.vocabulary()?, tokens, &runtime.eos)?;
+    Ok(AnswerFormat::between(Arc::new(rule), around, &runtime.eos))
+}

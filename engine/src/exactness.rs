@@ -1,0 +1,274 @@
+//! Equality of outputs with and without proposed tokens, over a real decoder and over mocks.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use waymark_models::decoder::{Decoder, KvKind};
+use waymark_models::kernel::Team;
+use waymark_models::sampler::{SamplingParams, TokenMask};
+use waymark_models::tokenizer::Tokenizer;
+use waymark_models::weights::Weights;
+
+use super::backend::Backend;
+use super::command::{EngineCommand, Submission};
+use super::config::EngineConfig;
+use super::constraint::{Constraint, ConstraintState};
+use super::core::Core;
+use super::counters::Counters;
+use super::cpu::{CpuBackend, KvBudget};
+use super::error::EngineError;
+use super::health::StopFlag;
+use super::mailbox::{Inbox, Mail, mailbox};
+use super::mock::{MockBackend, Random};
+use super::request::{Generate, SessionOptions};
+use super::stage::TurnStage;
+use super::stop::StopSet;
+use super::token::{TokenStep, TurnFinish};
+
+/// Checkpoint of a small decoder with a vocabulary of 256 tokens.
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/fixtures/decoder/qwen3");
+
+/// Output of a session: its steps, and the end of each turn.
+type Output = (Vec<TokenStep>, Vec<Result<TurnFinish, EngineError>>);
+
+/// A session and its reader.
+struct TestSession {
+    id: u64,
+    tokens: Vec<u32>,
+    known: usize,
+    inbox: Option<Inbox>,
+    output: Output,
+}
+
+impl TestSession {
+    fn new(id: u64, prompt: Vec<u32>) -> Self {
+        Self { id, tokens: prompt, known: 0, inbox: None, output: (Vec::new(), Vec::new()) }
+    }
+
+    fn begin(&mut self, core: &mut Core, generate: Generate) {
+        let (outbox, inbox) = mailbox(8);
+        core.apply(EngineCommand::Generate(Box::new(Submission {
+            session: self.id,
+            options: SessionOptions::default(),
+            keep: self.known,
+            append: self.tokens[self.known..].to_vec(),
+            generate,
+            outbox,
+            submitted: Instant::now(),
+            stage: TurnStage::queue(),
+            permit: None,
+        })));
+        self.known = self.tokens.len();
+        self.inbox = Some(inbox);
+    }
+
+    /// Reads the available steps.
+    fn read(&mut self, core: &mut Core) {
+        let mut buffer = VecDeque::new();
+        while let Some(inbox) = &self.inbox {
+            match inbox.poll(&mut buffer, &mut Context::from_waker(Waker::noop())) {
+                Poll::Pending => return,
+                Poll::Ready(Mail::Steps { resume }) if resume => core.apply(EngineCommand::Resume(self.id)),
+                Poll::Ready(Mail::Steps { .. }) => {}
+                Poll::Ready(Mail::End(end)) => {
+                    self.output.1.push(end);
+                    self.inbox = None;
+                }
+            }
+            self.tokens.extend(buffer.iter().map(|step| step.id));
+            self.output.0.extend(buffer.drain(..));
+            self.known = self.tokens.len();
+        }
+    }
+}
+
+fn core(backend: Box<dyn Backend>, lookup_tokens: usize, counters: &Arc<Counters>) -> Core {
+    let config = EngineConfig { step_tokens: 96, max_batch_rows: 64, lookup_tokens, ..EngineConfig::default() };
+    Core::new(backend, &config, Tokenizer::bytes().table(), counters.clone(), Arc::new(StopFlag::default()))
+}
+
+/// Runs every turn to its end. The costs of steps stay unknown, so that all tokens that are found are proposed.
+fn settle(core: &mut Core, sessions: &mut [TestSession]) {
+    for _ in 0..10_000 {
+        core.steps().scheduler.forget_costs();
+        if core.steps().begin() {
+            core.steps().prepare();
+            core.steps().conclude();
+        }
+        core.scheduler().check().unwrap();
+        sessions.iter_mut().for_each(|session| session.read(core));
+        if sessions.iter().all(|session| session.inbox.is_none()) {
+            return;
+        }
+    }
+    unreachable!("a turn never ends");
+}
+
+/// Text that repeats itself, with differences.
+fn prompt(seed: u32) -> Vec<u32> {
+    (0..60).map(|position| (seed * 13 + position % 7 * 29 + position / 23 * 5) % 256).collect()
+}
+
+/// Runs one session per request, with two turns each and an observation between them, all at the same time.
+fn outputs(backend: Box<dyn Backend>, lookup_tokens: usize, requests: &[Generate]) -> (Vec<Output>, Arc<Counters>) {
+    let counters = Arc::new(Counters::default());
+    let mut core = core(backend, lookup_tokens, &counters);
+    let mut sessions: Vec<_> = (0..requests.len()).map(|id| TestSession::new(id as u64, prompt(id as u32))).collect();
+    for turn in 0..2 {
+        for (session, generate) in sessions.iter_mut().zip(requests) {
+            session.tokens.extend_from_slice(&prompt(3)[..10 * turn]);
+            session.begin(&mut core, generate.clone());
+        }
+        settle(&mut core, &mut sessions);
+    }
+    assert_eq!(counters.invariant_violations_total.get(), 0);
+    (sessions.into_iter().map(|session| session.output).collect(), counters)
+}
+
+/// Allows the even tokens.
+#[derive(Debug)]
+struct Even;
+
+impl Constraint for Even {
+    fn begin(&self) -> Box<dyn ConstraintState> {
+        Box::new(Even)
+    }
+}
+
+impl ConstraintState for Even {
+    fn allowed(&mut self) -> Result<Option<TokenMask>, String> {
+        Ok(Some(TokenMask::from_words(vec![0x5555_5555; 8], 256)))
+    }
+
+    fn accept(&mut self, _: u32) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Requests with all that can end or change a turn.
+fn requests() -> Vec<Generate> {
+    let greedy = || Generate { sampling: SamplingParams::greedy(), max_tokens: 40, ..Generate::default() };
+    let sampled = |sampling| Generate { sampling, max_tokens: 40, ..Generate::default() };
+    let warm = || SamplingParams { temperature: 0.2, seed: 9, ..SamplingParams::default() };
+    let repeated: Vec<u32> = (0..30).map(|position| 100 + position % 6).collect();
+    vec![
+        greedy(),
+        Generate { sampling: SamplingParams { top_logprobs: 3, ..SamplingParams::greedy() }, ..greedy() },
+        sampled(warm()),
+        sampled(SamplingParams { top_p: 0.9, top_k: 20, ..warm() }),
+        sampled(SamplingParams { repetition_penalty: 1.2, frequency_penalty: 0.3, ..warm() }),
+        sampled(SamplingParams { logit_bias: vec![(7, 4.0), (9, 4.0)], ..warm() }),
+        sampled(SamplingParams { top_logprobs: 2, ..SamplingParams::default() }),
+        Generate { force: repeated.clone(), ..greedy() },
+        Generate { force: repeated.clone(), max_tokens: 17, ..sampled(warm()) },
+        Generate { force: repeated.clone(), eos: vec![104], ..greedy() },
+        Generate { force: repeated.clone(), eos: vec![104], ignore_eos: true, ..sampled(warm()) },
+        Generate { force: repeated, stops: Arc::new(StopSet::new(["hid"])), ..greedy() },
+        Generate { allow: Some(vec![3, 4, 5]), ..sampled(warm()) },
+        Generate { constraint: Some(Arc::new(Even)), ..sampled(warm()) },
+    ]
+}
+
+fn cpu(blocks: usize) -> Box<dyn Backend> {
+    cpu_with(blocks, KvKind::F32)
+}
+
+fn cpu_with(blocks: usize, kind: KvKind) -> Box<dyn Backend> {
+    let weights = Weights::open(Path::new(FIXTURE)).unwrap();
+    let decoder = Decoder::load(&weights, Arc::new(Team::new(2))).unwrap();
+    Box::new(CpuBackend::with_kv(decoder, "test", 1, KvBudget::Blocks(blocks), kind).unwrap())
+}
+
+#[test]
+fn a_decoder_writes_the_same_with_proposed_tokens_to_the_last_bit() {
+    let (expected, without) = outputs(cpu(256), 0, &requests());
+    assert!(expected.iter().all(|output| output.1.iter().all(Result::is_ok)), "{expected:?}");
+    assert_eq!(without.lookup_proposed_tokens_total.get(), 0);
+    for lookup_tokens in [1, 4, 9] {
+        let (found, with) = outputs(cpu(256), lookup_tokens, &requests());
+        for (request, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "request {request} with up to {lookup_tokens} proposed tokens");
+        }
+        let proposed = with.lookup_proposed_tokens_total.get();
+        let accepted = with.lookup_accepted_tokens_total.get();
+        assert!(accepted > 0 && accepted < proposed, "{accepted} of {proposed} accepted");
+        assert_eq!(with.decode_tokens_total.get(), without.decode_tokens_total.get());
+    }
+}
+
+#[test]
+fn a_decoder_short_of_blocks_writes_the_same_with_proposed_tokens() {
+    let requests = &requests()[..9];
+    let (expected, _) = outputs(cpu(16), 0, requests);
+    let (found, counters) = outputs(cpu(16), 4, requests);
+    assert_eq!(found, expected);
+    assert!(counters.preemptions_total.get() + counters.evictions_total.get() > 0, "16 blocks were enough");
+}
+
+#[test]
+fn a_cache_in_half_precision_writes_the_same_with_proposed_tokens() {
+    let (expected, _) = outputs(cpu_with(256, KvKind::F16), 0, &requests());
+    let (found, counters) = outputs(cpu_with(256, KvKind::F16), 4, &requests());
+    assert_eq!(found, expected);
+    assert!(counters.lookup_accepted_tokens_total.get() > 0);
+}
+
+#[test]
+fn a_cache_in_half_precision_stays_close_and_holds_twice_the_tokens() {
+    // Forced tokens, so that both caches hold the same sequence.
+    let scored = Generate { force: prompt(5)[..40].to_vec(), max_tokens: 40, ..Generate::default() };
+    let logprobs = |kind| {
+        let (outputs, _) = outputs(cpu_with(64, kind), 0, std::slice::from_ref(&scored));
+        outputs[0].0.iter().map(|step| step.logprob).collect::<Vec<_>>()
+    };
+    let [single, half] = [KvKind::F32, KvKind::F16].map(logprobs);
+    let most = single.iter().zip(&half).map(|(single, half)| (single - half).abs()).fold(0.0, f32::max);
+    assert!(most > 0.0 && most < 0.02, "{most}: the bound catches faults and is no promise");
+    let blocks = |kind| {
+        let weights = Weights::open(Path::new(FIXTURE)).unwrap();
+        let decoder = Decoder::load(&weights, Arc::new(Team::new(1))).unwrap();
+        CpuBackend::with_kv(decoder, "test", 1, KvBudget::Bytes(1 << 20), kind).unwrap().spec().blocks
+    };
+    assert_eq!(blocks(KvKind::F16) / 2, blocks(KvKind::F32));
+}
+
+#[test]
+fn a_device_that_draws_writes_the_same_with_proposed_tokens() {
+    // A text of two tokens, in which they are often predicted.
+    let mock = || Box::new(MockBackend::random(5, 2).with_blocks(256).with_overlap());
+    let greedy = Generate { sampling: SamplingParams::greedy(), max_tokens: 40, ..Generate::default() };
+    let listed =
+        Generate { sampling: SamplingParams { top_logprobs: 2, ..SamplingParams::greedy() }, ..greedy.clone() };
+    let forced = Generate { force: vec![0, 1, 0, 1, 0, 1, 0, 1], ..greedy.clone() };
+    let requests = [greedy, listed, forced];
+    let (expected, _) = outputs(mock(), 0, &requests);
+    let (found, counters) = outputs(mock(), 4, &requests);
+    assert_eq!(found, expected);
+    assert!(counters.lookup_accepted_tokens_total.get() > 0);
+}
+
+#[test]
+fn a_proposed_token_that_breaks_a_pass_fails_no_session() {
+    let backend = MockBackend::random(0, 1).with_blocks(64);
+    let faults = backend.faults();
+    let counters = Arc::new(Counters::default());
+    let mut core = core(Box::new(backend), 4, &counters);
+    let mut sessions = [TestSession::new(1, vec![50, 0, 0, 51])];
+    let generate = Generate { sampling: SamplingParams::greedy(), max_tokens: 20, ..Generate::default() };
+    sessions[0].begin(&mut core, generate);
+    core.steps().begin();
+    core.steps().conclude();
+    // From here on, token 51 is only proposed: after two zeros, as in the prompt.
+    faults.panic_on(51);
+    settle(&mut core, &mut sessions);
+    let expected = Random { seed: 0, vocab: 1 }.next(None, &[]);
+    assert_eq!(sessions[0].output.1, [Ok(TurnFinish::Length)]);
+    assert!(sessions[0].output.0.len() == 20 && sessions[0].output.0.iter().all(|step| step.id == expected));
+    assert_eq!(counters.step_failures_total.get(), 1);
+    assert!(counters.lookup_accepted_tokens_total.get() > 0);
+}

@@ -1,0 +1,123 @@
+//! Proposed tokens of a step: rows that sample are extended where that is expected to save time.
+
+use super::step_costs::StepSize;
+use super::{PlannedRow, Scheduler};
+
+/// Maximum number of sampling rows in a step with proposed tokens. Steps of more rows are bound by arithmetic, and each
+/// row costs a search in its ids on the engine thread.
+const MOST_ROWS: usize = 16;
+
+/// Expected result of the sampling rows of a step.
+#[derive(Debug, Clone, Copy)]
+struct StepYield {
+    /// Number of sampled tokens.
+    tokens: f64,
+    seconds: f64,
+}
+
+impl StepYield {
+    /// Adds tokens after a row, up to `most`, while each is sampled at a higher rate than the step's tokens: the first
+    /// with probability `chance`, the second with its square and so on, for `cost` seconds each. Returns their number.
+    fn extend(&mut self, chance: f64, cost: f64, most: usize) -> usize {
+        let mut probability = chance;
+        let mut count = 0;
+        while count < most && probability * self.seconds > cost * self.tokens {
+            self.tokens += probability;
+            self.seconds += cost;
+            probability *= chance;
+            count += 1;
+        }
+        count
+    }
+}
+
+impl Scheduler {
+    /// Extends rows that sample after a single token by tokens looked up in their own sequences.
+    pub(super) fn plan_proposals(&mut self, rows: &mut [PlannedRow]) {
+        let sampling = rows.iter().filter(|row| row.samples).count();
+        if self.lookup_tokens == 0 || sampling == 0 || sampling > MOST_ROWS {
+            return;
+        }
+        let mut step_yield = self.yield_of(rows);
+        let computed: usize = rows.iter().map(|row| row.tokens).sum();
+        let mut room = self.step_tokens.saturating_sub(computed).min(self.logit_rows.saturating_sub(sampling));
+        let Self { sessions, pool, costs, planned, .. } = self;
+        for row in rows.iter_mut().filter(|row| decodes(row)) {
+            let Some(session) = sessions.get_mut(&row.session) else { continue };
+            let len = session.sequence.len();
+            let ahead = session.turn.as_ref().map_or(0, |turn| turn.lookahead(len));
+            // The token that is sampled after the last proposed one must fit as well.
+            let most = self.lookup_tokens.min(room).min(ahead).min(self.limit.saturating_sub(len + 1));
+            let cost = costs.per_token(session.sequence.computed());
+            let wanted = match costs.known() {
+                true => step_yield.extend(session.lookup.chance(), cost, most),
+                false => most,
+            };
+            if wanted == 0 || !session.lookup.propose(session.sequence.ids(), wanted) {
+                session.lookup.skip();
+                continue;
+            }
+            row.proposed = session.sequence.reserve(wanted, pool);
+            room -= row.proposed;
+            *planned += StepSize::of_row(row.proposed, len);
+        }
+    }
+
+    /// Returns the expected result of the rows that sample after a single token, without prefill and proposals.
+    fn yield_of(&self, rows: &[PlannedRow]) -> StepYield {
+        let mut size = StepSize::default();
+        let mut tokens = 0.0;
+        for row in rows.iter().filter(|row| decodes(row)) {
+            size += StepSize::of_row(row.tokens, self.computed(row.session));
+            tokens += 1.0;
+        }
+        StepYield { tokens, seconds: self.costs.seconds(size) }
+    }
+
+    /// Records that a proposed token was sampled: its KV, written in the same pass, counts as computed.
+    pub(crate) fn confirm(&mut self, id: u64) {
+        self.record_computed(id, 1);
+    }
+
+    /// Ends the verification of a row, of whose `proposed` tokens the first `accepted` were sampled.
+    pub(crate) fn settle(&mut self, id: u64, proposed: usize, accepted: usize) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.sequence.trim(&mut self.pool);
+        if proposed > 0 {
+            session.lookup.record(accepted, proposed);
+            self.counters.lookup_proposed_tokens_total.add(proposed);
+            self.counters.lookup_accepted_tokens_total.add(accepted);
+        }
+    }
+}
+
+/// Returns `true` if the row samples after a single token, as each step of a turn does after the first one.
+fn decodes(row: &PlannedRow) -> bool {
+    row.samples && row.tokens == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_added_while_they_pay() {
+        let step = || StepYield { tokens: 1.0, seconds: 10.0 };
+        // 0.5 · 10 > 1 · 1 and 0.25 · 11 > 1 · 1.5, but 0.125 · 12 < 1 · 1.75.
+        assert_eq!(step().extend(0.5, 1.0, 8), 2);
+        assert_eq!(step().extend(0.5, 1.0, 1), 1);
+        assert_eq!(step().extend(0.5, 0.0, 8), 8, "they cost nothing");
+        assert_eq!(step().extend(0.05, 1.0, 8), 0, "they are hardly ever accepted");
+        let mut crowded = StepYield { tokens: 16.0, seconds: 16.1 };
+        assert_eq!(crowded.extend(0.9, 1.0, 8), 0, "a token takes as long as one of another row");
+    }
+
+    #[test]
+    fn rows_share_what_a_step_can_take() {
+        let mut step = StepYield { tokens: 2.0, seconds: 10.0 };
+        assert_eq!(step.extend(0.9, 4.0, 8), 1, "0.9 · 10 > 4 · 2, but 0.81 · 14 < 4 · 2.9");
+        assert!((step.tokens - 2.9).abs() < 1e-9 && (step.seconds - 14.0).abs() < 1e-9, "{step:?}");
+        assert_eq!(step.extend(0.8, 4.0, 8), 0, "0.8 · 14 < 4 · 2.9");
+        assert_eq!(step.extend(0.9, 4.0, 8), 1, "0.9 · 14 > 4 · 2.9, but 0.81 · 18 < 4 · 3.8");
+    }
+}

@@ -1,0 +1,231 @@
+//! Reads the text of DOCX: its sections under their headings, tables row by row.
+
+use std::collections::HashMap;
+use std::io::{Cursor, Read};
+
+use quick_xml::Reader;
+use quick_xml::events::{BytesStart, Event};
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use super::LONGEST_RECORD;
+use super::outline::Outline;
+use super::prose::{ProseFault, Sections};
+
+/// Returns the first heading of level 1 as the title, and the sections.
+pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(|error| damaged(&error))?;
+    let styles = part(&mut archive, "word/styles.xml")?.map(|xml| heading_styles(&xml)).transpose()?;
+    let document = part(&mut archive, "word/document.xml")?
+        .ok_or_else(|| ProseFault::Damaged("not a DOCX file: word/document.xml is missing".to_owned()))?;
+    text(&document, &styles.unwrap_or_default())
+}
+
+fn damaged(error: &dyn std::fmt::Display) -> ProseFault {
+    ProseFault::Damaged(format!("not a readable DOCX file: {error}"))
+}
+
+/// Reads a file of the archive. `None` if there is none of this name.
+fn part(archive: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Option<String>, ProseFault> {
+    let file = match archive.by_name(name) {
+        Err(ZipError::FileNotFound) => return Ok(None),
+        other => other.map_err(|error| damaged(&error))?,
+    };
+    let mut text = String::new();
+    // The size in the archive's directory may be forged.
+    let read = file.take(LONGEST_RECORD as u64 + 1).read_to_string(&mut text).map_err(|error| damaged(&error))?;
+    if read > LONGEST_RECORD {
+        return Err(ProseFault::Unsupported(format!(
+            "{name} in it is longer than {LONGEST_RECORD} bytes: split the file"
+        )));
+    }
+    Ok(Some(text))
+}
+
+/// Returns the levels of the styles of headings, by the ID of the style. IDs are in the language of the program that
+/// wrote the file; names are not.
+fn heading_styles(xml: &str) -> Result<HashMap<String, u8>, ProseFault> {
+    let mut reader = Reader::from_str(xml);
+    let mut styles = HashMap::new();
+    let mut id = String::new();
+    loop {
+        match reader.read_event().map_err(|error| damaged(&error))? {
+            Event::Start(tag) if tag.local_name().as_ref() == "style" => {
+                id = attribute(&tag, "w:styleId").unwrap_or_default();
+            }
+            Event::Start(tag) | Event::Empty(tag) if tag.local_name().as_ref() == "name" => {
+                if let Some(level) = attribute(&tag, "w:val").and_then(|name| named_level(&name)) {
+                    styles.insert(id.clone(), level);
+                }
+            }
+            Event::Eof => return Ok(styles),
+            _ => {}
+        }
+    }
+}
+
+fn named_level(style: &str) -> Option<u8> {
+    let style = style.to_lowercase();
+    match style.strip_prefix("heading ") {
+        Some(level) => level.parse().ok().filter(|level| (1..=9).contains(level)),
+        None => (style == "title").then_some(1),
+    }
+}
+
+fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
+    tag.try_get_attribute(name).ok()?.map(|attribute| attribute.value.into_owned())
+}
+
+/// Reads the paragraphs of `word/document.xml`.
+fn text(xml: &str, styles: &HashMap<String, u8>) -> Result<Sections, ProseFault> {
+    let mut reader = Reader::from_str(xml);
+    let mut body =
+        Body { styles, outline: Outline::default(), text: String::new(), paragraph: Paragraph::default(), cells: 0 };
+    let mut in_text = false;
+    // A fallback repeats what stands beside it in a newer form.
+    let mut fallbacks = 0_u32;
+    loop {
+        match reader.read_event().map_err(|error| damaged(&error))? {
+            Event::Start(tag) => match tag.local_name().as_ref() {
+                "Fallback" => fallbacks += 1,
+                "t" => in_text = fallbacks == 0,
+                "tc" => body.cells += 1,
+                _ => body.property(&tag),
+            },
+            Event::Empty(tag) => body.property(&tag),
+            Event::End(tag) => match tag.local_name().as_ref() {
+                "Fallback" => fallbacks = fallbacks.saturating_sub(1),
+                "t" => in_text = false,
+                "p" => body.end_paragraph(),
+                "tc" => body.end_cell(),
+                "tr" => body.text.push('\n'),
+                "tbl" => body.text.push('\n'),
+                _ => {}
+            },
+            Event::Text(words) if in_text => body.paragraph.text.push_str(&words.xml10_content()),
+            Event::CData(words) if in_text => body.paragraph.text.push_str(&words.xml10_content()),
+            Event::GeneralRef(name) if in_text => {
+                let character = name.resolve_char_ref().ok().flatten().map(String::from);
+                let named = || quick_xml::escape::resolve_xml_entity(&name).map(str::to_owned);
+                body.paragraph.text.push_str(&character.or_else(named).unwrap_or_default());
+            }
+            Event::Eof => break,
+            _ => {}
+        }
+    }
+    body.outline.add(&body.text, 1, false);
+    Ok(body.outline.finish())
+}
+
+#[derive(Default)]
+struct Paragraph {
+    text: String,
+    /// Level of the heading. `None` if it is none.
+    level: Option<u8>,
+}
+
+/// Text of a document as it is read.
+struct Body<'a> {
+    styles: &'a HashMap<String, u8>,
+    outline: Outline,
+    /// Text of the current section.
+    text: String,
+    paragraph: Paragraph,
+    /// Number of cells that are open.
+    cells: u32,
+}
+
+impl Body<'_> {
+    fn property(&mut self, tag: &BytesStart<'_>) {
+        match tag.local_name().as_ref() {
+            // With a value, it defines a stop.
+            "tab" if attribute(tag, "w:val").is_none() => self.paragraph.text.push('\t'),
+            "br" | "cr" => self.paragraph.text.push('\n'),
+            "pStyle" => {
+                let style = attribute(tag, "w:val");
+                self.paragraph.level = style.and_then(|style| self.styles.get(&style).copied());
+            }
+            "outlineLvl" => {
+                let level = attribute(tag, "w:val").and_then(|level| level.parse::<u8>().ok());
+                self.paragraph.level = level.filter(|level| *level < 9).map(|level| level + 1).or(self.paragraph.level);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_paragraph(&mut self) {
+        let Paragraph { text, level } = std::mem::take(&mut self.paragraph);
+        match level {
+            Some(level) if self.cells == 0 && !text.trim().is_empty() => {
+                self.outline.add(&std::mem::take(&mut self.text), 1, false);
+                self.outline.enter(level, &text);
+            }
+            _ => {
+                self.text.push_str(text.trim_end());
+                self.text.push_str(if self.cells == 0 { "\n\n" } else { " " });
+            }
+        }
+    }
+
+    fn end_cell(&mut self) {
+        self.cells = self.cells.saturating_sub(1);
+        self.text.push_str("| ");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+
+    use zip::ZipWriter;
+    use zip::write::SimpleFileOptions;
+
+    use super::*;
+
+    fn archive(parts: &[(&str, &str)]) -> Vec<u8> {
+        let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+        for (name, content) in parts {
+            writer.start_file(*name, SimpleFileOptions::default()).unwrap();
+            writer.write_all(content.as_bytes()).unwrap();
+        }
+        writer.finish().unwrap().into_inner()
+    }
+
+    fn paragraph(style: &str, text: &str) -> String {
+        format!(
+            "<w:p><w:pPr><w:pStyle w:val=\"{style}\"/></w:pPr><w:r><w:t xml:space=\"preserve\">{text}</w:t></w:r></w:p>"
+        )
+    }
+
+    #[test]
+    fn a_document_is_read_in_sections() {
+        let styles = "<w:styles><w:style w:styleId=\"berschrift1\"><w:name w:val=\"heading 1\"/></w:style>\
+                      <w:style w:styleId=\"H2\"><w:name w:val=\"Heading 2\"/></w:style></w:styles>";
+        let table = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>1</w:t></w:r></w:p></w:tc><w:tc><w:p><w:r><w:t>2</w:t></w:r></w:p></w:tc></w:tr></w:tbl>";
+        let document = [
+            "<w:document><w:body>",
+            &paragraph("berschrift1", "Head"),
+            &paragraph("Normal", "a &amp; b &#x41;"),
+            "<w:p><w:r><w:t>one</w:t><w:br/><w:t>two</w:t><w:delText>gone</w:delText></w:r></w:p>",
+            &paragraph("H2", "Sub"),
+            table,
+            "</w:body></w:document>",
+        ];
+        let (title, found) =
+            sections(&archive(&[("word/styles.xml", styles), ("word/document.xml", &document.concat())])).ok().unwrap();
+        assert_eq!((title.as_str(), found.len()), ("Head", 2));
+        assert_eq!((found[0].headings.join("/"), found[0].text.trim()), ("Head".to_owned(), "a & b A\n\none\ntwo"));
+        assert_eq!((found[1].headings.join("/"), found[1].text.trim()), ("Head/Sub".to_owned(), "1 | 2 |"));
+    }
+
+    #[test]
+    fn what_is_no_document_is_refused() {
+        for bytes in [b"PK\x03\x04".to_vec(), archive(&[("a.txt", "")]), archive(&[("word/document.xml", "<a></b>")])] {
+            assert!(matches!(sections(&bytes), Err(ProseFault::Damaged(_))));
+        }
+        let bomb = archive(&[("word/document.xml", &" ".repeat(LONGEST_RECORD + 1))]);
+        assert!(bomb.len() < 1 << 20);
+        assert!(matches!(sections(&bomb), Err(ProseFault::Unsupported(_))));
+    }
+}

@@ -1,0 +1,110 @@
+//! Names of the fields of a record that hold its ID, title, text and metadata.
+
+use serde_json::{Map, Value};
+
+/// Names of the fields of a record. Without a name of its own, a part of a document is taken from the first of its usual
+/// fields: `id` or `_id` (BEIR), `title`, `text` or `contents` (Search-R1), `metadata`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FieldMap {
+    id: Option<String>,
+    title: Option<String>,
+    text: Option<String>,
+    metadata: Option<String>,
+}
+
+impl FieldMap {
+    /// Parses assignments such as `text=body`. An empty name means that records have no such field: `id=` derives the
+    /// IDs from the content.
+    ///
+    /// # Errors
+    /// The assignment that is not understood or repeated, and what is expected.
+    pub fn parse<'a>(assignments: impl IntoIterator<Item = &'a str>) -> Result<FieldMap, String> {
+        let mut map = FieldMap::default();
+        for assignment in assignments {
+            let Some((part, name)) = assignment.split_once('=') else {
+                return Err(format!("unknown field assignment {assignment:?}: expected, for example, text=body"));
+            };
+            let slot = match part {
+                "id" => &mut map.id,
+                "title" => &mut map.title,
+                "text" => &mut map.text,
+                "metadata" => &mut map.metadata,
+                _ => {
+                    return Err(format!(
+                        "unknown part of a document {part:?} in {assignment:?}: expected id, title, text or metadata"
+                    ));
+                }
+            };
+            if slot.replace(name.to_owned()).is_some() {
+                return Err(format!("{part} is assigned twice"));
+            }
+        }
+        if map.text.as_deref() == Some("") {
+            return Err("a document needs a text: name its field, for example text=body".to_owned());
+        }
+        Ok(map)
+    }
+
+    /// Returns `true` if records have no ID, so that it is derived from their content.
+    pub(super) fn has_no_id(&self) -> bool {
+        self.id.as_deref() == Some("")
+    }
+
+    /// Names of the fields that may hold the text, in order of preference.
+    pub(super) fn text_names(&self) -> Vec<&str> {
+        names(self.text.as_ref(), &["text", CONTENTS])
+    }
+
+    /// Removes the ID from the fields.
+    pub(super) fn take_id(&self, fields: &mut Map<String, Value>) -> Option<Value> {
+        take(fields, &names(self.id.as_ref(), &["id", "_id"])).map(|(_, value)| value)
+    }
+
+    /// Removes the title from the fields.
+    pub(super) fn take_title(&self, fields: &mut Map<String, Value>) -> Option<Value> {
+        take(fields, &names(self.title.as_ref(), &["title"])).map(|(_, value)| value)
+    }
+
+    /// Removes the text from the fields. Returns the name of its field as well.
+    pub(super) fn take_text(&self, fields: &mut Map<String, Value>) -> Option<(String, Value)> {
+        take(fields, &self.text_names())
+    }
+
+    /// Removes the object of metadata from the fields.
+    pub(super) fn take_metadata(&self, fields: &mut Map<String, Value>) -> Option<Value> {
+        take(fields, &names(self.metadata.as_ref(), &["metadata"])).map(|(_, value)| value)
+    }
+}
+
+/// Field of Search-R1's corpora: the title in quotes, a line break, and the text.
+pub(super) const CONTENTS: &str = "contents";
+
+fn names<'a>(own: Option<&'a String>, usual: &[&'a str]) -> Vec<&'a str> {
+    own.map_or_else(|| usual.to_vec(), |own| vec![own.as_str()])
+}
+
+/// Removes the first of the fields that has a value. Fields before it that are null are removed as well.
+fn take(fields: &mut Map<String, Value>, names: &[&str]) -> Option<(String, Value)> {
+    // `shift_remove_entry` keeps the order of the other fields, which become metadata.
+    let mut found = names.iter().filter_map(|&name| fields.shift_remove_entry(name));
+    found.find(|(_, value)| !value.is_null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn assignments_are_understood_or_refused() {
+        let map = FieldMap::parse(["text=body", "id="]);
+        assert!(map.is_ok_and(|map| map.has_no_id() && map.text_names() == ["body"]));
+        for (assignment, expected) in [
+            ("body", "expected, for example"),
+            ("body=text", "expected id, title, text or metadata"),
+            ("text=", "a document needs a text"),
+        ] {
+            assert!(FieldMap::parse([assignment]).is_err_and(|message| message.contains(expected)), "{assignment}");
+        }
+        assert!(FieldMap::parse(["id=a", "id=b"]).is_err_and(|message| message.contains("assigned twice")));
+    }
+}

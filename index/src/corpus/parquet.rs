@@ -1,0 +1,156 @@
+//! Reads Parquet: one record per row, with the fields that the columns name.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use parquet::basic::Compression;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Row;
+use parquet::record::reader::RowIter;
+use serde_json::Value;
+
+use super::record::RecordParser;
+use super::{CorpusRecord, LONGEST_RECORD};
+use crate::error::IndexError;
+use crate::location::Location;
+
+/// Maximum bytes of a column within a row group, decompressed.
+const LARGEST_COLUMN: i64 = 2 << 30;
+
+/// Reads row by row. The line of a location is the number of the row.
+///
+/// # Errors
+/// If the file is not Parquet, or no column holds the text.
+pub(super) fn read(
+    path: &Path,
+    parser: RecordParser,
+) -> Result<impl Iterator<Item = Result<CorpusRecord, IndexError>> + Send + use<>, IndexError> {
+    let file = File::open(path).map_err(IndexError::io("open", path))?;
+    let unsupported = |message| IndexError::UnsupportedFile { path: path.to_owned(), message };
+    let opened = guarded(|| SerializedFileReader::new(file)).map_err(|message| {
+        let location = Location { file: path.into(), line: 1 };
+        IndexError::BadCorpus { location, message }
+    })?;
+    check(&opened, &parser).map_err(unsupported)?;
+    let mut rows = RowIter::from_file_into(Box::new(opened));
+    let file: Arc<Path> = path.into();
+    let mut line = 0;
+    let mut ended = false;
+    Ok(std::iter::from_fn(move || {
+        if ended {
+            return None;
+        }
+        line += 1;
+        let location = Location { file: file.clone(), line };
+        let next = guarded(|| rows.next().transpose());
+        let row = match next {
+            Ok(None) => return None,
+            Ok(Some(row)) => row,
+            Err(message) => {
+                ended = true;
+                return Some(Err(IndexError::BadCorpus { location, message: format!("row {line}: {message}") }));
+            }
+        };
+        Some(record(&row, &parser, location))
+    }))
+}
+
+/// Calls the library. A panic in it means that the file is damaged.
+fn guarded<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, String> {
+    let outcome = catch_unwind(AssertUnwindSafe(read));
+    let outcome = outcome.map_err(|_| "the Parquet file cannot be read: it is damaged".to_owned())?;
+    outcome.map_err(|error| format!("the Parquet file cannot be read: {error}"))
+}
+
+fn record(row: &Row, parser: &RecordParser, location: Location) -> Result<CorpusRecord, IndexError> {
+    let Value::Object(fields) = row.to_json_value() else {
+        return Err(IndexError::BadRecord { location, message: "the row is not an object".to_owned() });
+    };
+    let text = fields.values().filter_map(Value::as_str).map(str::len).sum::<usize>();
+    if text > LONGEST_RECORD {
+        return Err(IndexError::BadRecord {
+            location,
+            message: format!("the row is longer than {LONGEST_RECORD} bytes"),
+        });
+    }
+    parser.record(fields, location)
+}
+
+/// Refuses files without a column of the text, and those whose columns are too large or compressed in a way that is not
+/// read.
+fn check(file: &SerializedFileReader<File>, parser: &RecordParser) -> Result<(), String> {
+    let metadata = file.metadata();
+    let fields = metadata.file_metadata().schema().get_fields();
+    let columns: Vec<&str> = fields.iter().map(|field| field.name()).collect();
+    let names = parser.names.text_names();
+    if !names.iter().any(|name| columns.contains(name)) {
+        let shown: String = columns.join(", ").chars().take(200).collect();
+        return Err(format!(
+            "no column `{}` among {shown}: name the column of the text with --field text=NAME",
+            names[0]
+        ));
+    }
+    for column in metadata.row_groups().iter().flat_map(|group| group.columns()) {
+        if column.uncompressed_size() > LARGEST_COLUMN {
+            return Err(format!("column {} is too large: write smaller row groups", column.column_path()));
+        }
+        if !matches!(column.compression(), Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::GZIP(_)) {
+            return Err(format!(
+                "column {} is compressed as {}, which is not read: write the file with Snappy or GZIP",
+                column.column_path(),
+                column.compression()
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+    use parquet::file::properties::WriterProperties;
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+
+    use super::super::{Corpus, CorpusOptions, FieldMap};
+    use super::*;
+
+    fn write(path: &Path) {
+        let message = "message schema { required binary body (UTF8); required int64 year; }";
+        let schema = Arc::new(parse_message_type(message).unwrap());
+        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+        let file = File::create(path).unwrap();
+        let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let texts = [ByteArray::from("The Seine."), ByteArray::from("The Thames.")];
+        column.typed::<ByteArrayType>().write_batch(&texts, None, None).unwrap();
+        column.close().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int64Type>().write_batch(&[1, 2], None, None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        writer.close().unwrap();
+    }
+
+    #[test]
+    fn rows_are_records() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("train.parquet");
+        write(&path);
+        let message = Corpus::open(&path, &CorpusOptions::default()).unwrap_err().to_string();
+        assert!(message.contains("no column `text` among body, year"), "{message}");
+        let fields = FieldMap::parse(["text=body"]).unwrap();
+        let corpus = Corpus::open(&path, &CorpusOptions { fields, ..CorpusOptions::default() }).unwrap();
+        let documents: Vec<_> = corpus.map(Result::unwrap).collect();
+        assert_eq!(documents.len(), 2);
+        assert_eq!(documents[1].text, "The Thames.");
+        assert!(documents[1].id.starts_with("chunk-"));
+        assert_eq!(documents[1].metadata.as_ref().unwrap()["year"], 2);
+        std::fs::write(&path, "PAR1 nothing PAR1").unwrap();
+        assert!(matches!(Corpus::open(&path, &CorpusOptions::default()), Err(IndexError::BadCorpus { .. })));
+    }
+}

@@ -1,0 +1,138 @@
+//! Reads the text of PDF, page by page.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use lopdf::{Document, LoadOptions, Object};
+
+use super::prose::{ProseFault, Section, Sections};
+use super::{LONGEST_RECORD, pdf_text};
+
+/// Returns the title that the file names, if any, and one section per page.
+pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
+    // The parser of another crate reads bytes from anywhere: a panic in it is a damaged file, not the end of a build.
+    catch_unwind(AssertUnwindSafe(|| pages(bytes)))
+        .unwrap_or_else(|_| Err(ProseFault::Damaged("the PDF file cannot be read: it is damaged".to_owned())))
+}
+
+fn pages(bytes: &[u8]) -> Result<Sections, ProseFault> {
+    let damaged = |error| ProseFault::Damaged(format!("the PDF file cannot be read: {error}"));
+    let options = LoadOptions { max_decompressed_size: Some(LONGEST_RECORD), ..LoadOptions::default() };
+    let document = Document::load_mem_with_options(bytes, options).map_err(damaged)?;
+    if document.is_encrypted() {
+        return Err(ProseFault::Unsupported("the PDF file is encrypted: remove its password first".to_owned()));
+    }
+    let mut left = LONGEST_RECORD;
+    let mut sections = Vec::new();
+    for (number, page) in document.get_pages() {
+        let text = pdf_text::read(&document, page, LONGEST_RECORD)
+            .map_err(|error| ProseFault::Damaged(format!("page {number} of the PDF file cannot be read: {error}")))?;
+        left = left.checked_sub(text.len()).ok_or_else(|| {
+            ProseFault::Unsupported(format!("the PDF file holds more than {LONGEST_RECORD} bytes of text: split it"))
+        })?;
+        if text.chars().any(char::is_alphanumeric) {
+            let text = joined(&text);
+            sections.push(Section { page: Some(number), line: 1, text, ..Section::default() });
+        }
+    }
+    if sections.is_empty() {
+        let message = "the PDF file holds no text: if its pages are images, recognize their text (OCR) first";
+        return Err(ProseFault::Unsupported(message.to_owned()));
+    }
+    Ok((title(&document).unwrap_or_default(), sections))
+}
+
+fn title(document: &Document) -> Option<String> {
+    let info = document.trailer.get(b"Info").ok()?;
+    let (_, info) = document.dereference(info).ok()?;
+    let Object::Dictionary(info) = info else { return None };
+    let (_, title) = document.dereference(info.get(b"Title").ok()?).ok()?;
+    lopdf::decode_text_string(title).ok()
+}
+
+/// Joins words that are hyphenated at the end of a line.
+fn joined(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines().map(str::trim_end) {
+        let hyphenated = out.strip_suffix("-\n").is_some_and(|before| before.ends_with(char::is_lowercase));
+        if hyphenated && line.starts_with(char::is_lowercase) {
+            out.truncate(out.len() - "-\n".len());
+        }
+        out.push_str(line);
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// File of one page per text. Without a cross-reference table: readers find the objects by themselves.
+    fn file(texts: &[&str]) -> Vec<u8> {
+        let kids: Vec<String> = (0..texts.len()).map(|page| format!("{} 0 R", 10 + 2 * page)).collect();
+        let mut out = format!(
+            "%PDF-1.4\n1 0 obj\n<</Type/Catalog/Pages 2 0 R>>\nendobj\n2 0 obj\n<</Type/Pages/Kids[{}]/Count {}>>\nendobj\n\
+             3 0 obj\n<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>\nendobj\n\
+             4 0 obj\n<</Title(The Title)>>\nendobj\n",
+            kids.join(" "),
+            texts.len()
+        );
+        for (page, text) in texts.iter().enumerate() {
+            let content = format!("BT /F1 12 Tf 72 720 Td ({text}) Tj ET");
+            let number = 10 + 2 * page;
+            out += &format!(
+                "{number} 0 obj\n<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Resources<</Font<</F1 3 0 R>>>>\
+                 /Contents {} 0 R>>\nendobj\n{} 0 obj\n<</Length {}>>\nstream\n{content}\nendstream\nendobj\n",
+                number + 1,
+                number + 1,
+                content.len()
+            );
+        }
+        with_table(out)
+    }
+
+    /// Adds the cross-reference table and the trailer.
+    fn with_table(mut out: String) -> Vec<u8> {
+        let mut offsets: Vec<(usize, usize)> = Vec::new();
+        for (at, _) in out.match_indices(" 0 obj\n") {
+            let start = out[..at].rfind('\n').map_or(0, |line| line + 1);
+            offsets.push((out[start..at].parse().unwrap(), start));
+        }
+        let start = out.len();
+        let size = 1 + offsets.iter().map(|(number, _)| *number).max().unwrap();
+        out += "xref\n0 1\n0000000000 65535 f \n";
+        for (number, offset) in offsets {
+            out += &format!("{number} 1\n{offset:010} 00000 n \n");
+        }
+        out += &format!("trailer\n<</Size {size}/Root 1 0 R/Info 4 0 R>>\nstartxref\n{start}\n%%EOF\n");
+        out.into_bytes()
+    }
+
+    #[test]
+    fn every_page_is_a_section() {
+        let (title, found) = sections(&file(&["The Seine flows through Paris.", "", "Page three."])).ok().unwrap();
+        assert_eq!(title, "The Title");
+        let found: Vec<_> = found.iter().map(|section| (section.page, section.text.trim())).collect();
+        assert_eq!(found, [(Some(1), "The Seine flows through Paris."), (Some(3), "Page three.")]);
+    }
+
+    #[test]
+    fn lines_and_words_are_told_apart_by_their_positions() {
+        let show = "one) Tj 0 -14 Td (two) Tj 20 0 Td (three) Tj [(fo) 20 (ur) -300.5 (five)] TJ T* (six";
+        let (_, found) = sections(&file(&[show])).ok().unwrap();
+        assert_eq!(found[0].text.trim(), "one\ntwo threefour five\nsix");
+    }
+
+    #[test]
+    fn what_has_no_text_is_told_apart_from_what_is_damaged() {
+        assert!(matches!(sections(&file(&[""])), Err(ProseFault::Unsupported(message)) if message.contains("OCR")));
+        assert!(matches!(sections(b"%PDF-1.4\nnothing"), Err(ProseFault::Damaged(_))));
+        assert!(matches!(sections(b""), Err(ProseFault::Damaged(_))));
+    }
+
+    #[test]
+    fn hyphens_at_the_ends_of_lines_are_joined() {
+        assert_eq!(joined("a long-\nish word\nA-\nB"), "a longish word\nA-\nB\n");
+    }
+}

@@ -1,0 +1,95 @@
+//! Texts of files, in sections, before they are split into chunks.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::format::{Compression, FileFormat};
+use super::{LONGEST_RECORD, docx, html, markdown, pdf, source_file};
+use crate::error::IndexError;
+use crate::location::Location;
+
+/// Maximum bytes of a file that holds images beside its text.
+const LARGEST_CONTAINER: usize = 256 << 20;
+
+/// Text of a file.
+pub(super) struct Prose {
+    pub(super) file: Arc<Path>,
+    /// Name of the file, from which the IDs of its chunks are made.
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) sections: Vec<Section>,
+}
+
+/// Part of a text under one heading, or a page.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Section {
+    /// Headings above the section, from the outermost to its own.
+    pub(super) headings: Vec<String>,
+    /// Number of the page in the file, from 1. `None` for files without pages.
+    pub(super) page: Option<u32>,
+    /// First line of the section in the file; 1 for files without lines.
+    pub(super) line: u64,
+    pub(super) text: String,
+    /// If `true`, the text is Markdown.
+    pub(super) markdown: bool,
+}
+
+/// Title and sections of a file. An empty title stands for the name of the file.
+pub(super) type Sections = (String, Vec<Section>);
+
+/// Reason why a file gives no text.
+#[derive(Debug)]
+pub(super) enum ProseFault {
+    /// The file is not of the format that its name tells.
+    Damaged(String),
+    /// The file is whole, but not one that is read; with what to do about it.
+    Unsupported(String),
+}
+
+/// Reads the text of a file. `name` becomes the name of its chunks.
+///
+/// # Errors
+/// If the file cannot be opened, is too large, or is not of the format that its name tells.
+pub(super) fn read(path: &Path, name: String) -> Result<Prose, IndexError> {
+    let (format, compression) = FileFormat::of(path);
+    let limit = if matches!(format, FileFormat::Docx | FileFormat::Pdf) { LARGEST_CONTAINER } else { LONGEST_RECORD };
+    let bytes = source_file::read_whole(path, compression, limit)?;
+    let file: Arc<Path> = path.into();
+    let bad = |fault| match fault {
+        ProseFault::Damaged(message) => {
+            IndexError::BadRecord { location: Location { file: file.clone(), line: 1 }, message }
+        }
+        ProseFault::Unsupported(message) => IndexError::UnsupportedFile { path: path.to_owned(), message },
+    };
+    let (title, sections) = match format {
+        FileFormat::Html => html::sections(&bytes),
+        FileFormat::Docx => docx::sections(&bytes).map_err(bad)?,
+        FileFormat::Pdf => pdf::sections(&bytes).map_err(bad)?,
+        FileFormat::Markdown => markdown::sections(utf8(&bytes, &file)?),
+        _ => {
+            let text = utf8(&bytes, &file)?.to_owned();
+            (String::new(), vec![Section { line: 1, text, ..Section::default() }])
+        }
+    };
+    let title = if title.trim().is_empty() { stem(path, compression) } else { title.trim().to_owned() };
+    Ok(Prose { file, name, title, sections })
+}
+
+fn utf8<'a>(bytes: &'a [u8], file: &Arc<Path>) -> Result<&'a str, IndexError> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + line_breaks(&bytes[..error.valid_up_to()]);
+        let location = Location { file: file.clone(), line };
+        IndexError::BadRecord { location, message: "invalid UTF-8".to_owned() }
+    })
+}
+
+/// Number of line breaks.
+pub(super) fn line_breaks(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+fn stem(path: &Path, compression: Compression) -> String {
+    let inner = path.with_extension("");
+    let named = if compression == Compression::None { path } else { inner.as_path() };
+    named.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}

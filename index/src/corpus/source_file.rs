@@ -1,0 +1,120 @@
+//! Opens corpus files, decompressed and bounded.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use ruzstd::decoding::StreamingDecoder;
+
+use super::format::Compression;
+use crate::error::IndexError;
+
+/// Bytes of a buffer over a file. The first ones decide between the forms of JSON.
+const BUFFER: usize = 1 << 16;
+
+/// Open file, decompressed.
+pub(super) type FileReader = BufReader<Box<dyn Read + Send>>;
+
+/// Opens a file and consumes its byte order mark.
+pub(super) fn open(path: &Path, compression: Compression) -> Result<FileReader, IndexError> {
+    let file = File::open(path).map_err(IndexError::io("open", path))?;
+    let content: Box<dyn Read + Send> = match compression {
+        Compression::None => Box::new(file),
+        Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, file))),
+        Compression::Zstandard => Box::new(Frames::Compressed(BufReader::with_capacity(BUFFER, file))),
+    };
+    let mut reader = BufReader::with_capacity(BUFFER, content);
+    skip_mark(&mut reader).map_err(IndexError::io("read", path))?;
+    Ok(reader)
+}
+
+/// Reads a file that is parsed as a whole. Refuses files of more than `limit` bytes, decompressed.
+pub(super) fn read_whole(path: &Path, compression: Compression, limit: usize) -> Result<Vec<u8>, IndexError> {
+    let mut bytes = Vec::new();
+    let reader = open(path, compression)?;
+    reader.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(IndexError::io("read", path))?;
+    if bytes.len() > limit {
+        let message = format!("the file is longer than {limit} bytes: split it");
+        return Err(IndexError::UnsupportedFile { path: path.to_owned(), message });
+    }
+    Ok(bytes)
+}
+
+/// Returns the first bytes of a file without white space before them. They stay unread.
+pub(super) fn peek(reader: &mut FileReader) -> io::Result<&[u8]> {
+    Ok(reader.fill_buf()?.trim_ascii_start())
+}
+
+fn skip_mark(reader: &mut FileReader) -> io::Result<()> {
+    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    if reader.fill_buf()?.starts_with(BYTE_ORDER_MARK) {
+        reader.consume(BYTE_ORDER_MARK.len());
+    }
+    Ok(())
+}
+
+/// Zstandard frames one after the other, which the decoder does not join by itself.
+enum Frames {
+    /// Position before a frame or at the end.
+    Compressed(BufReader<File>),
+    Frame(Box<StreamingDecoder<BufReader<File>, ruzstd::decoding::FrameDecoder>>),
+    /// End, or an error before.
+    Ended,
+}
+
+impl Read for Frames {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match std::mem::replace(self, Frames::Ended) {
+                Frames::Ended => return Ok(0),
+                Frames::Compressed(mut file) => {
+                    if file.fill_buf()?.is_empty() {
+                        return Ok(0);
+                    }
+                    let decoder = StreamingDecoder::new(file).map_err(io::Error::other)?;
+                    *self = Frames::Frame(Box::new(decoder));
+                }
+                Frames::Frame(mut decoder) => {
+                    let read = decoder.read(buffer)?;
+                    if read > 0 || buffer.is_empty() {
+                        *self = Frames::Frame(decoder);
+                        return Ok(read);
+                    }
+                    *self = Frames::Compressed(decoder.into_inner());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn what_is_compressed_is_read_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.gz");
+        let mut gzip = Vec::new();
+        for part in ["\u{feff}one\n", "two\n"] {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            encoder.write_all(part.as_bytes()).unwrap();
+            gzip.extend(encoder.finish().unwrap());
+        }
+        std::fs::write(&path, &gzip).unwrap();
+        assert_eq!(read_whole(&path, Compression::Gzip, 8).unwrap(), b"one\ntwo\n", "both members, without the mark");
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let frames = ["one\n", "two\n"].map(|part| ruzstd::encoding::compress_to_vec(part.as_bytes(), level));
+        std::fs::write(&path, frames.concat()).unwrap();
+        assert_eq!(read_whole(&path, Compression::Zstandard, 8).unwrap(), b"one\ntwo\n", "both frames");
+        assert!(matches!(read_whole(&path, Compression::Zstandard, 7), Err(IndexError::UnsupportedFile { .. })));
+        std::fs::write(&path, &gzip[..gzip.len() - 9]).unwrap();
+        assert!(read_whole(&path, Compression::Gzip, 8).is_err(), "a file that is cut off");
+        std::fs::write(&path, "plain").unwrap();
+        assert!(read_whole(&path, Compression::Zstandard, 8).is_err());
+    }
+}

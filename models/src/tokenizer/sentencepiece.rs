@@ -1,0 +1,139 @@
+//! BPE tokenizers of SentencePiece, from a GGUF or from the pieces of a `tokenizer.model`.
+//!
+//! SentencePiece stores pieces with scores and no merges: the pair that forms the piece with the highest score is merged
+//! first. The order of merges follows from the scores, as in `generate_merges` of `transformers`.
+
+use std::collections::HashMap;
+
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace, Sequence};
+use tokenizers::{AddedToken, Tokenizer as Pipeline};
+
+use super::merge;
+
+/// Piece of a vocabulary. Its index is its ID.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ScoredPiece {
+    pub(super) text: String,
+    pub(super) score: f32,
+    pub(super) kind: PieceKind,
+}
+
+/// Kind of a piece, with the numbers that SentencePiece and GGUF share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PieceKind {
+    Normal,
+    Unknown,
+    Control,
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+/// Mark of a space.
+const SPACE: &str = "▁";
+
+impl PieceKind {
+    /// Kind by its number. `None` for unknown numbers.
+    pub(super) fn of(number: u64) -> Option<PieceKind> {
+        Some(match number {
+            1 => Self::Normal,
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => return None,
+        })
+    }
+}
+
+/// Builds a tokenizer. With `prefix`, every text begins with a space. `further` are tokens beside the vocabulary's own
+/// control tokens.
+///
+/// # Errors
+/// A message that describes the defect of the vocabulary.
+pub(super) fn pipeline(pieces: &[ScoredPiece], prefix: bool, further: Vec<AddedToken>) -> Result<Pipeline, String> {
+    let mut ids: HashMap<&str, u32> = HashMap::with_capacity(pieces.len());
+    for (id, piece) in (0..).zip(pieces) {
+        ids.entry(&piece.text).or_insert(id);
+    }
+    let merges = merges(pieces, &ids);
+    let parts = merges.iter().map(|(left, right)| (left.as_str(), right.as_str()));
+    merge::check(parts, "", |token| ids.contains_key(token))?;
+    let mut vocab = Vocab::with_capacity(ids.len());
+    vocab.extend(ids.iter().map(|(text, id)| ((*text).to_owned(), *id)));
+    let mut bpe = BPE::builder().vocab_and_merges(vocab, merges).fuse_unk(true).byte_fallback(true);
+    if let Some(unknown) = pieces.iter().find(|piece| piece.kind == PieceKind::Unknown) {
+        bpe = bpe.unk_token(unknown.text.clone());
+    }
+    let refused = |error: tokenizers::Error| format!("tokenizer: {error}");
+    let mut pipeline = Pipeline::new(bpe.build().map_err(refused)?);
+    let mut steps: Vec<NormalizerWrapper> = Vec::new();
+    if prefix {
+        steps.push(Prepend::new(SPACE.to_owned()).into());
+    }
+    steps.push(Replace::new(" ", SPACE).map_err(refused)?.into());
+    pipeline.with_normalizer(Some(Sequence::new(steps))).map_err(refused)?;
+    // User-defined pieces with spaces are merged from their parts: added tokens are matched before spaces are marked.
+    let added = pieces.iter().filter_map(|piece| match piece.kind {
+        PieceKind::Control | PieceKind::Unknown => Some(AddedToken::from(piece.text.clone(), true)),
+        PieceKind::UserDefined if !piece.text.contains(SPACE) => Some(AddedToken::from(piece.text.clone(), false)),
+        _ => None,
+    });
+    let added: Vec<AddedToken> = added.map(|token| token.normalized(false)).chain(further).collect();
+    pipeline.add_tokens(added).map_err(refused)?;
+    Ok(pipeline)
+}
+
+/// Pairs of pieces whose text together is a piece, in the order in which they are merged.
+fn merges(pieces: &[ScoredPiece], ids: &HashMap<&str, u32>) -> Vec<(String, String)> {
+    let mut found: Vec<(f32, &str, &str)> = Vec::new();
+    for piece in pieces.iter().filter(|piece| matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined)) {
+        let mut own: Vec<(&str, &str)> = (1..piece.text.len())
+            .filter(|&at| piece.text.is_char_boundary(at))
+            .map(|at| piece.text.split_at(at))
+            .filter(|(left, right)| ids.contains_key(left) && ids.contains_key(right))
+            .collect();
+        own.sort_by_key(|(left, right)| (ids[left], ids[right]));
+        found.extend(own.into_iter().map(|(left, right)| (piece.score, left, right)));
+    }
+    let length = |text: &str| text.chars().count();
+    let key = |(_, left, right): &(f32, &str, &str)| (length(left), length(right));
+    found.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| key(b).cmp(&key(a))));
+    found.into_iter().map(|(_, left, right)| (left.to_owned(), right.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::{Specials, Tokenizer};
+    use super::*;
+
+    fn pieces() -> Vec<ScoredPiece> {
+        let kinds = [PieceKind::Unknown, PieceKind::Control, PieceKind::Byte];
+        let special = ["<unk>", "<s>", "<0x21>"].into_iter().zip(kinds).map(|(text, kind)| (text, 0.0, kind));
+        let normal = [("▁a", -1.0), ("b", -4.0), ("▁", -5.0), ("a", -6.0), ("ab", -2.0), ("<", -7.0), ("s>", -8.0)];
+        let normal = normal.into_iter().map(|(text, score)| (text, score, PieceKind::Normal));
+        special.chain(normal).map(|(text, score, kind)| ScoredPiece { text: text.to_owned(), score, kind }).collect()
+    }
+
+    #[test]
+    fn the_highest_score_is_merged_first_and_unknown_bytes_have_pieces() {
+        let with = Tokenizer::from_fast(pipeline(&pieces(), true, Vec::new()).unwrap()).unwrap();
+        assert_eq!(with.encode("ab!", Specials::Literal).unwrap(), [3, 4, 2]);
+        assert_eq!(with.encode("<s>ab!", Specials::Parse).unwrap(), [1, 3, 4, 2]);
+        assert_eq!(with.decode(&[1, 3, 4, 2]), " ab!");
+        let without = Tokenizer::from_fast(pipeline(&pieces(), false, Vec::new()).unwrap()).unwrap();
+        assert_eq!(without.encode("ab!", Specials::Literal).unwrap(), [7, 2]);
+        assert_eq!(without.encode("ab ab", Specials::Literal).unwrap(), [7, 3, 4]);
+    }
+
+    #[test]
+    fn no_merge_forms_a_control_token() {
+        let pieces = pieces();
+        let ids = (0..).zip(&pieces).map(|(id, piece)| (piece.text.as_str(), id)).collect();
+        let merges = merges(&pieces, &ids);
+        assert_eq!(merges, [("▁", "a"), ("a", "b")].map(|(left, right)| (left.to_owned(), right.to_owned())));
+    }
+}

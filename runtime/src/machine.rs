@@ -1,0 +1,54 @@
+//! Memory of the machine, as far as this process may take it.
+
+use std::fs;
+
+/// Memory that this process may take, in bytes: of the machine, or of its control group if that has less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MachineMemory {
+    /// Memory in all.
+    pub limit: u64,
+    /// Memory that is not in use.
+    pub available: u64,
+}
+
+impl MachineMemory {
+    /// Reads `/proc` and the control group. `None` on systems other than Linux.
+    pub fn read() -> Option<Self> {
+        let machine = Self::of_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
+        let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+        // The file holds `max` if the group has no limit.
+        let group = number("/sys/fs/cgroup/memory.max");
+        Some(machine.within(group, number("/sys/fs/cgroup/memory.current").unwrap_or(0)))
+    }
+
+    fn of_meminfo(text: &str) -> Option<Self> {
+        let bytes = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+        };
+        Some(Self { limit: bytes("MemTotal:")?, available: bytes("MemAvailable:")? })
+    }
+
+    /// Returns the memory in a control group of which `used` bytes are in use.
+    fn within(self, limit: Option<u64>, used: u64) -> Self {
+        let Some(limit) = limit else { return self };
+        Self { limit: self.limit.min(limit), available: self.available.min(limit.saturating_sub(used)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_tighter_limit_counts() {
+        let text = "MemTotal:       16 kB\nMemFree:        1 kB\nMemAvailable:    8 kB\n";
+        let machine = MachineMemory::of_meminfo(text).unwrap();
+        assert_eq!(machine, MachineMemory { limit: 16 * 1024, available: 8 * 1024 });
+        assert_eq!(machine.within(None, 4096), machine);
+        assert_eq!(machine.within(Some(4096), 1024), MachineMemory { limit: 4096, available: 3072 });
+        assert_eq!(machine.within(Some(4096), 9000).available, 0);
+        assert_eq!(MachineMemory::of_meminfo("MemTotal: 16 kB\n"), None);
+    }
+}

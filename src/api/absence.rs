@@ -1,0 +1,53 @@
+//! Messages about IDs under which nothing is kept: what was kept once is told from what never was.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use uuid::Uuid;
+
+/// Explains why no `what` is kept under `id`. `limits` are the flags that bound their number. The form of an ID alone
+/// decides, so that nothing is revealed about other keys.
+pub(super) fn explain(what: &str, id: &str, limits: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    if was_given(id, now) {
+        format!("the {what} `{id}` is not kept any more: it was deleted, or newer ones took its place ({limits})")
+    } else {
+        format!("no {what} ever had the ID `{id}`: copy the ID from a response of this server")
+    }
+}
+
+/// Returns `true` if a server gave an ID of this form, such as `ep-0193…` or `resp_0193…`, until `now`, in seconds since
+/// 1970. Such IDs have the time of their creation in them.
+fn was_given(id: &str, now: u64) -> bool {
+    let parts = id.split(['-', '_']).filter(|part| part.len() == 32);
+    let ids = parts.filter_map(|part| Uuid::try_parse(part).ok());
+    let times = ids.filter(|id| id.get_version_num() == 7).filter_map(|id| id.get_timestamp());
+    times.map(|time| time.to_unix().0).any(|given| given <= now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::episodes;
+
+    #[test]
+    fn what_was_kept_is_told_from_what_never_was() {
+        for id in
+            [episodes::id("ep"), format!("{}-1", episodes::id("chatcmpl")), episodes::id("resp").replace('-', "_")]
+        {
+            let reason = explain("trace", &id, "`--trace-count`");
+            assert!(reason.contains("not kept any more") && reason.contains("--trace-count"), "{reason}");
+        }
+        for id in ["ep-1", "", "nonsense", "ep-00000000000000000000000000000000", "ep-ffffffffffffffffffffffffffffffff"]
+        {
+            assert!(explain("trace", id, "").starts_with("no trace ever had the ID"), "{id}");
+        }
+    }
+
+    #[test]
+    fn an_id_of_the_future_was_never_given() {
+        // 2024-12-01, as in the first twelve digits: milliseconds since 1970.
+        let id = "ep-019380f1400071238123456789abcdef";
+        let given = 0x0193_80f1_4000 / 1000;
+        assert!(was_given(id, given) && !was_given(id, given - 1));
+    }
+}

@@ -1,0 +1,138 @@
+//! Keys in the server's state, and the servers that share them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use crate::api::error::{ApiError, Code};
+use crate::api::records::Records;
+use crate::keys::{ApiKeys, KeyEntry, KeyRecord};
+use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
+
+/// Interval at which a server looks for keys that other servers have created or revoked.
+const REFRESH: Duration = Duration::from_secs(5);
+
+/// Maximum number of keys in the state.
+const MAX_KEYS: usize = 1000;
+
+/// Keys in the server's state; clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredKeys {
+    keys: ApiKeys,
+    records: Records,
+    /// Held while keys are read and published, so that no older list replaces a newer one.
+    turn: Arc<Mutex<()>>,
+}
+
+impl StoredKeys {
+    pub(crate) fn new(keys: ApiKeys, records: Records) -> Self {
+        Self { keys, records, turn: Arc::default() }
+    }
+
+    /// Checks that keys can be created and revoked.
+    ///
+    /// # Errors
+    /// 400 if the server requires no keys, or has no state.
+    pub(super) fn check(&self) -> Result<(), ApiError> {
+        if !self.keys.required() {
+            // Otherwise the first key would lock out everybody else.
+            let message = "this server requires no keys: start it with `--api-keys` or `--api-key`";
+            return Err(ApiError::new(Code::NotConfigured, message));
+        }
+        if !self.records.is_durable() {
+            let message = "this server has no state to keep keys in: start it with `--state`";
+            return Err(ApiError::new(Code::NotConfigured, message));
+        }
+        Ok(())
+    }
+
+    /// Reads the keys from the state. A shared state is then read again and again.
+    ///
+    /// # Errors
+    /// If the state cannot be read: a revoked key must not be accepted.
+    pub(crate) async fn load(&self) -> Result<(), ApiError> {
+        if !self.keys.required() || !self.records.is_durable() {
+            return Ok(());
+        }
+        self.refresh().await?;
+        if self.records.is_shared() {
+            let stored = self.clone();
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(REFRESH).await;
+                    // A failure is logged where it happens, and the known keys stay.
+                    let _ = stored.refresh().await;
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Stores a new key.
+    ///
+    /// # Errors
+    /// 400 if the name is taken or there are too many keys, 503 if the state cannot be written.
+    pub(super) async fn create(&self, entry: KeyEntry) -> Result<(), ApiError> {
+        let _turn = self.turn.lock().await;
+        let mut stored = self.read().await?;
+        let name = entry.id.to_string();
+        if self.keys.list().iter().any(|(_, other)| other.id == entry.id) || stored.iter().any(|key| key.id == entry.id)
+        {
+            return Err(ApiError::invalid("name", format!("there is a key with the name `{name}` already")));
+        }
+        if stored.len() >= MAX_KEYS {
+            let message = format!("the state holds its maximum of {MAX_KEYS} keys: revoke one of them");
+            return Err(ApiError::invalid("name", message));
+        }
+        self.records.put(key(&name), KeyRecord::from(&entry)).await?;
+        stored.push(entry);
+        self.publish(stored)
+    }
+
+    /// Removes a key. Returns `false` if there is no such key in the state.
+    ///
+    /// # Errors
+    /// 503 if the state cannot be written. The key then stays valid.
+    pub(super) async fn revoke(&self, name: &str) -> Result<bool, ApiError> {
+        let _turn = self.turn.lock().await;
+        let mut stored = self.read().await?;
+        if !self.records.remove(&key(name)).await? {
+            return Ok(false);
+        }
+        stored.retain(|entry| entry.id.as_str() != name);
+        self.publish(stored)?;
+        Ok(true)
+    }
+
+    async fn refresh(&self) -> Result<(), ApiError> {
+        let _turn = self.turn.lock().await;
+        let stored = self.read().await?;
+        self.publish(stored)
+    }
+
+    async fn read(&self) -> Result<Vec<KeyEntry>, ApiError> {
+        let youngest = RecordRange::youngest(RecordKind::Key, None, MAX_KEYS);
+        let records =
+            self.records.list::<KeyRecord>(&RecordRange { order: RecordOrder::Ascending, ..youngest }).await?;
+        let mut entries = Vec::with_capacity(records.len());
+        for record in records {
+            match record.value.entry(&record.id) {
+                Ok(entry) => entries.push(entry),
+                Err(error) => tracing::error!(key = record.id, %error, "a stored key is left out"),
+            }
+        }
+        Ok(entries)
+    }
+
+    fn publish(&self, stored: Vec<KeyEntry>) -> Result<(), ApiError> {
+        self.keys.set_stored(stored).map_err(|error| {
+            tracing::error!(%error, "the stored keys contradict each other");
+            ApiError::new(Code::Internal, "the stored keys contradict each other")
+        })
+    }
+}
+
+fn key(name: &str) -> RecordKey {
+    RecordKey::new(RecordKind::Key, None, name)
+}

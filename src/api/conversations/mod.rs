@@ -1,0 +1,190 @@
+//! `/v1/conversations`: conversations that responses continue and add their items to.
+//!
+//! | file | content |
+//! |---|---|
+//! | `record` | conversations and items as they are stored |
+//! | `items` | the routes of the items of a conversation |
+
+pub mod items;
+pub mod record;
+
+use std::collections::BTreeMap;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+use uuid::Uuid;
+use waymark_agent::ConversationMessage;
+
+use self::record::{ConversationObject, ConversationRecord, checked_items};
+use super::auth::Caller;
+use super::body::{JsonBody, WireRequest};
+use super::error::{ApiError, Code, ErrorBody, Refusals};
+use super::responses::input;
+use super::responses::plan_metadata;
+use super::state::{AppState, now};
+use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
+
+/// Maximum number of items that a response reads from its conversation.
+const MAX_ITEMS: usize = 1000;
+
+/// New conversation. `null` is the same as leaving a field out.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateConversation)]
+pub struct ConversationRequest {
+    /// Up to 20 items to begin with.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub items: Option<Vec<Value>>,
+    /// Up to 16 pairs that are returned with the conversation: names of at most 64 characters, values of at most 512.
+    pub metadata: Option<BTreeMap<String, String>>,
+}
+
+impl WireRequest for ConversationRequest {}
+
+/// Change of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateConversation)]
+pub struct ConversationUpdate {
+    /// Pairs that replace the old ones.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl WireRequest for ConversationUpdate {}
+
+/// Deleted conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ConversationDeleted {
+    /// ID of the conversation.
+    pub id: String,
+    /// Always `conversation.deleted`.
+    pub object: &'static str,
+    /// Always `true`.
+    pub deleted: bool,
+}
+
+/// Creates a conversation.
+///
+/// A response continues it with `conversation`, and adds its own input and output.
+#[utoipa::path(post, path = "/v1/conversations", operation_id = "createConversation", tag = "inference",
+    request_body = ConversationRequest,
+    responses((status = 200, description = "the conversation", body = ConversationObject), Refusals))]
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    caller: Caller,
+    JsonBody(request): JsonBody<ConversationRequest>,
+) -> Result<axum::Json<ConversationObject>, ApiError> {
+    plan_metadata(request.metadata.as_ref())?;
+    let items = checked_items(request.items.unwrap_or_default())?;
+    let id = format!("conv_{}", Uuid::now_v7().simple());
+    let record = ConversationRecord { created_at: now(), metadata: request.metadata.unwrap_or_default() };
+    state.records.put_with(key(&caller, &id), record.clone(), items).await?;
+    Ok(axum::Json(ConversationObject::new(id, record)))
+}
+
+/// Returns a conversation without its items.
+#[utoipa::path(get, path = "/v1/conversations/{id}", operation_id = "getConversation", tag = "inference",
+    params(("id" = String, Path, description = "ID of the conversation")),
+    responses(
+        (status = 200, description = "the conversation", body = ConversationObject),
+        (status = 404, description = "no such conversation", body = ErrorBody),
+        (status = 503, description = "the server's state cannot be read", body = ErrorBody),
+    ))]
+pub(crate) async fn retrieve(
+    State(state): State<AppState>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<axum::Json<ConversationObject>, ApiError> {
+    let (id, record) = find(&state, &caller, known(id)?).await?;
+    Ok(axum::Json(ConversationObject::new(id, record)))
+}
+
+/// Replaces the metadata of a conversation.
+#[utoipa::path(post, path = "/v1/conversations/{id}", operation_id = "updateConversation", tag = "inference",
+    params(("id" = String, Path, description = "ID of the conversation")),
+    request_body = ConversationUpdate,
+    responses((status = 200, description = "the conversation", body = ConversationObject), Refusals))]
+pub(crate) async fn update(
+    State(state): State<AppState>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    JsonBody(request): JsonBody<ConversationUpdate>,
+) -> Result<axum::Json<ConversationObject>, ApiError> {
+    plan_metadata(Some(&request.metadata))?;
+    let (id, mut record) = find(&state, &caller, known(id)?).await?;
+    record.metadata = request.metadata;
+    if !state.records.update(&key(&caller, &id), record.clone()).await? {
+        return Err(absent(&id));
+    }
+    Ok(axum::Json(ConversationObject::new(id, record)))
+}
+
+/// Deletes a conversation and its items. Responses that continued it stay.
+#[utoipa::path(delete, path = "/v1/conversations/{id}", operation_id = "deleteConversation", tag = "inference",
+    params(("id" = String, Path, description = "ID of the conversation")),
+    responses(
+        (status = 200, description = "the conversation is deleted", body = ConversationDeleted),
+        (status = 404, description = "no such conversation", body = ErrorBody),
+        (status = 503, description = "the server's state cannot be written", body = ErrorBody),
+    ))]
+pub(crate) async fn delete(
+    State(state): State<AppState>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<axum::Json<ConversationDeleted>, ApiError> {
+    let id = known(id)?;
+    if !state.records.remove(&key(&caller, &id)).await? {
+        return Err(absent(&id));
+    }
+    Ok(axum::Json(ConversationDeleted { id, object: "conversation.deleted", deleted: true }))
+}
+
+/// Returns the messages of the caller's conversation `id`, for a response to continue.
+pub(super) async fn messages(
+    state: &AppState,
+    caller: &Caller,
+    id: &str,
+) -> Result<Vec<ConversationMessage>, ApiError> {
+    let param = "conversation";
+    find(state, caller, id.to_owned()).await.map_err(|error| error.with_param(param))?;
+    let range = RecordRange {
+        kind: RecordKind::ConversationItem,
+        owner: caller.owner,
+        parent: id.to_owned(),
+        order: RecordOrder::Ascending,
+        after: None,
+        limit: MAX_ITEMS + 1,
+    };
+    let items = state.records.list::<Value>(&range).await?;
+    if items.len() > MAX_ITEMS {
+        let message = format!("the conversation `{id}` has more than {MAX_ITEMS} items: begin another one");
+        return Err(ApiError::invalid(param, message));
+    }
+    let each = items.into_iter().map(|item| input::message(item.value, &format!("conversation.{}", item.id)));
+    each.filter_map(Result::transpose).collect()
+}
+
+/// Returns the key of the caller's conversation `id`.
+pub(super) fn key(caller: &Caller, id: &str) -> RecordKey {
+    RecordKey::new(RecordKind::Conversation, caller.owner, id)
+}
+
+/// Returns the caller's conversation `id`.
+async fn find(state: &AppState, caller: &Caller, id: String) -> Result<(String, ConversationRecord), ApiError> {
+    let record = state.records.get(&key(caller, &id)).await?;
+    Ok((id.clone(), record.ok_or_else(|| absent(&id))?))
+}
+
+/// Extracts the ID from the path. An ID that is not UTF-8 cannot belong to any conversation.
+fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+    let Path(id) = id.map_err(|error| ApiError::new(Code::ConversationNotFound, error.body_text()).with_param("id"))?;
+    Ok(id)
+}
+
+fn absent(id: &str) -> ApiError {
+    let message = format!("there is no conversation `{id}`: it may have been evicted");
+    ApiError::new(Code::ConversationNotFound, message).with_param("id")
+}

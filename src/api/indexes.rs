@@ -1,0 +1,121 @@
+//! Several indexes in one server: the default one, and others by their names.
+//!
+//! A request that names another index is handled by a view of the state with that index in place of the default one, so
+//! that searches, documents, views and metrics follow without knowing of the others.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use waymark_agent::{Policy, Runtime, Search};
+use waymark_runtime::fleet::TokenSource;
+
+use super::error::{ApiError, Code};
+use super::library::Library;
+use super::metrics::IndexMetrics;
+use super::state::AppState;
+
+/// Name of the default index in requests; its own name is accepted as well.
+pub(crate) const INDEX: &str = "default";
+
+/// Index beside the default one.
+#[derive(Debug)]
+pub(crate) struct OtherIndex {
+    name: String,
+    runtime: Arc<Runtime<TokenSource>>,
+    library: Arc<Library>,
+    metrics: IndexMetrics,
+}
+
+impl AppState {
+    /// Adds an index beside the default one. Call it after all settings of the state.
+    pub fn with_other_index(mut self, name: &str, searcher: Arc<dyn Search>, library: Library) -> Self {
+        let metrics = self.metrics.other_index(name, &library.live);
+        let mut runtime = (*self.runtime).clone();
+        runtime.searcher = Some(searcher);
+        let runtime = Arc::new(runtime);
+        let other = OtherIndex { name: name.to_owned(), runtime, library: Arc::new(library), metrics };
+        Arc::make_mut(&mut self.others).push(Arc::new(other));
+        self
+    }
+
+    /// Returns the state with the index `named` in place of the default one; without a name, the state itself.
+    ///
+    /// # Errors
+    /// 400 if there is no such index, or no index at all.
+    pub(crate) fn of_index(&self, param: &str, named: Option<&str>) -> Result<AppState, ApiError> {
+        let Some(named) = named else { return Ok(self.clone()) };
+        self.searcher().map_err(|error| error.with_param(param))?;
+        let message = || format!("unknown index `{named}`: expected {}", self.index_names());
+        self.named(named).ok_or_else(|| ApiError::invalid(param, message()))
+    }
+
+    /// Returns the state with the index that a request names, or else its policy.
+    ///
+    /// # Errors
+    /// 400 if there is no such index.
+    pub(crate) fn of_request(&self, param: &str, named: Option<&str>, policy: &Policy) -> Result<AppState, ApiError> {
+        match (named, policy.index.as_deref()) {
+            (None, Some(own)) => self.named(own).ok_or_else(|| {
+                let message =
+                    format!("the policy `{}` searches the index `{own}`, which this server does not have", policy.name);
+                ApiError::new(Code::NotConfigured, message).with_param("model")
+            }),
+            (named, _) => self.of_index(param, named),
+        }
+    }
+
+    /// Returns the state with the index `name` in place of the default one, if there is such an index.
+    pub(crate) fn named(&self, name: &str) -> Option<AppState> {
+        if name == INDEX || self.index.as_deref() == Some(name) {
+            return Some(self.clone());
+        }
+        self.others.iter().find(|other| other.name == name).map(|other| self.view(other))
+    }
+
+    /// Returns a state per index.
+    pub(crate) fn views(&self) -> Vec<AppState> {
+        std::iter::once(self.clone()).chain(self.others.iter().map(|other| self.view(other))).collect()
+    }
+
+    fn view(&self, other: &OtherIndex) -> AppState {
+        let mut view = self.clone();
+        view.runtime = Arc::clone(&other.runtime);
+        view.library = Some(Arc::clone(&other.library));
+        view.index = Some(other.name.clone());
+        view.metrics.index = other.metrics.clone();
+        view.is_other = true;
+        view
+    }
+
+    /// Returns the name of the index by which another request finds it again.
+    pub(crate) fn index_id(&self) -> &str {
+        self.index.as_deref().filter(|_| self.is_other).unwrap_or(INDEX)
+    }
+
+    /// Lists the names of all indexes, for error messages.
+    pub(crate) fn index_names(&self) -> String {
+        let own = self.index.as_deref().filter(|own| *own != INDEX);
+        let others = self.others.iter().map(|other| other.name.as_str());
+        let names: Vec<String> =
+            std::iter::once(INDEX).chain(own).chain(others).map(|name| format!("`{name}`")).collect();
+        match names.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+            _ => names.concat(),
+        }
+    }
+}
+
+/// State with the index that the query parameter `index` names.
+#[derive(Debug)]
+pub(crate) struct IndexedState(pub(crate) AppState);
+
+impl FromRequestParts<AppState> for IndexedState {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let query = parts.uri.query().unwrap_or_default();
+        let named = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "index").last();
+        state.of_index("index", named.as_ref().map(|(_, value)| value.as_ref())).map(IndexedState)
+    }
+}

@@ -1,0 +1,193 @@
+//! Running the episodes of a batch, and scoring their trajectories.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use tokio::time::Instant;
+use waymark_agent::metric::Cost;
+use waymark_agent::{Policy, Trajectory};
+use waymark_index::{Embed, EmbedError};
+use waymark_runtime::evaluate::Question;
+use waymark_training::reward::RewardScorer;
+use waymark_training::rollout::{Rollout, RolloutJudge};
+use waymark_training::sample::SampleTask;
+
+use super::plan::RolloutPlan;
+use super::trajectory::{RolloutFailure, RolloutScores, RolloutTokens, RolloutTrajectory};
+use crate::api::auth::Caller;
+use crate::api::blocking::run_blocking;
+use crate::api::episodes::{self, ServedEpisode};
+use crate::api::error::{ApiError, Code};
+use crate::api::follow;
+use crate::api::state::AppState;
+
+/// A batch that is being played. The episodes run while `played` is polled, and are canceled when it is dropped.
+pub(super) struct Rollouts {
+    /// ID of the batch.
+    pub(super) id: String,
+    /// Policy that plays.
+    pub(super) policy: Arc<Policy>,
+    /// Trajectories in the order in which they end.
+    pub(super) played: BoxStream<'static, Result<PlayedRollout, RolloutFailure>>,
+    /// Reward function. `None` if none was asked for.
+    pub(super) scorer: Option<Arc<RewardScorer>>,
+}
+
+/// A trajectory before it is rewarded.
+#[derive(Debug)]
+pub(super) struct PlayedRollout {
+    /// The trajectory as it is sent.
+    pub(super) shown: RolloutTrajectory,
+    /// Its sample and scores, from which the reward is computed.
+    rollout: Rollout,
+}
+
+impl PlayedRollout {
+    /// Returns the approximate size of the trajectory in an answer, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        /// Size of the fields beside tokens and texts.
+        const FIELDS: usize = 512;
+        let shown = &self.shown;
+        let tokens = RolloutTokens::bytes(shown.prompt_ids.len(), shown.response_ids.len());
+        FIELDS + tokens + shown.answer.as_ref().map_or(0, String::len)
+    }
+}
+
+/// Builds the episodes of a plan.
+///
+/// # Errors
+/// If an option contradicts the policy, or a prompt does not fit.
+pub(super) async fn start(state: &AppState, caller: &Caller, plan: RolloutPlan) -> Result<Rollouts, ApiError> {
+    let RolloutPlan { id, policy, questions, episodes: asked, group, concurrency, reward, .. } = plan;
+    // Only the running episodes hold evidence.
+    let evidence = state.config.traces.evidence / concurrency;
+    let built = episodes::build(state, caller, &policy, asked, evidence).await;
+    let built = built.map_err(|error| error.renamed("messages", "questions"))?;
+    if let Some(time) = built.iter().map(ServedEpisode::time).max() {
+        let waves = u32::try_from(built.len().div_ceil(concurrency)).unwrap_or(u32::MAX);
+        caller.lifetime.end_by(Instant::now() + time * waves + state.config.connection.send);
+    }
+    let scorer = reward.map(|reward| Arc::new(RewardScorer::new(reward.reward(), embedder(state))));
+    let player =
+        Arc::new(Player { state: state.clone(), caller: caller.clone(), policy: policy.clone(), questions, group });
+    let played = stream::iter(built.into_iter().enumerate())
+        .map(move |(place, episode)| {
+            let player = player.clone();
+            async move { player.play(place, episode).await }
+        })
+        .buffer_unordered(concurrency)
+        .boxed();
+    Ok(Rollouts { id, policy, played, scorer })
+}
+
+/// Plays the episodes of a batch.
+struct Player {
+    state: AppState,
+    caller: Caller,
+    policy: Arc<Policy>,
+    questions: Vec<Question>,
+    /// Number of trajectories per question.
+    group: usize,
+}
+
+impl Player {
+    /// Plays the episode at `place` of the batch to its end.
+    async fn play(&self, place: usize, episode: ServedEpisode) -> Result<PlayedRollout, RolloutFailure> {
+        let question = place / self.group;
+        let sample = place % self.group;
+        let ended = follow::complete(episode, &self.policy, &self.state.metrics, &self.caller.accounts).await;
+        match ended {
+            Ok(trajectory) => Ok(self.evaluate(question, sample, trajectory)),
+            Err(error) => Err(RolloutFailure { question, sample, code: error.code.name(), message: error.message }),
+        }
+    }
+
+    fn evaluate(&self, index: usize, sample: usize, trajectory: Trajectory) -> PlayedRollout {
+        let question = &self.questions[index];
+        let cut_searches = trajectory.evidence.iter().filter(|search| search.cut.is_some()).count();
+        let judge = RolloutJudge { cost: self.cost(), ..RolloutJudge::default() };
+        let task = SampleTask {
+            question_id: question.key().to_owned(),
+            question: question.question.clone(),
+            golds: question.answers.clone(),
+            supporting: question.supporting.clone(),
+            protocol: self.policy.protocol.name().to_owned(),
+            ..SampleTask::default()
+        };
+        let (stored, row) = judge.evaluate(&self.state.runtime, &self.policy, question, trajectory, task);
+        let tokens = RolloutTokens::of(&stored);
+        let shown = RolloutTrajectory {
+            question: index,
+            question_id: Some(question.id.clone()).filter(|id| !id.is_empty()),
+            sample,
+            prompt_ids: tokens.prompt_ids,
+            response_ids: tokens.response_ids,
+            response_mask: tokens.response_mask,
+            response_logprobs: tokens.response_logprobs,
+            reward: None,
+            reward_parts: std::collections::BTreeMap::new(),
+            answer: stored.answer.clone(),
+            stop_reason: stored.finish,
+            num_turns: row.turns,
+            metrics: RolloutScores::of(&row, cut_searches),
+        };
+        PlayedRollout {
+            shown,
+            rollout: Rollout { group: index, sample: stored, row, support: question.support.clone() },
+        }
+    }
+
+    /// Returns the prices of searches, for the graph that is served now.
+    fn cost(&self) -> Cost {
+        let library = self.state.library.as_ref();
+        library.map_or_else(Cost::default, |library| Cost::default().over(library.live.current().manifest()))
+    }
+}
+
+/// Rewards trajectories. They are one batch for rewards that compare trajectories.
+///
+/// # Errors
+/// If the texts that the reward compares cannot be embedded.
+pub(super) async fn reward(
+    scorer: Option<&Arc<RewardScorer>>,
+    played: Vec<PlayedRollout>,
+) -> Result<Vec<RolloutTrajectory>, ApiError> {
+    let (shown, rollouts): (Vec<RolloutTrajectory>, Vec<Rollout>) =
+        played.into_iter().map(|played| (played.shown, played.rollout)).unzip();
+    let Some(scorer) = scorer.cloned() else { return Ok(shown) };
+    let scored = run_blocking(move || {
+        let failed = |error| ApiError::new(Code::Internal, format!("the reward could not be computed: {error}"));
+        scorer.score(&rollouts).map_err(failed)
+    });
+    let rewards = scored.await?;
+    Ok(shown.into_iter().zip(rewards).map(|(shown, reward)| shown.rewarded(reward)).collect())
+}
+
+/// Returns the server's embedder, or one that refuses: plans with rewards that need one were checked.
+fn embedder(state: &AppState) -> Arc<dyn Embed> {
+    match &state.embedder {
+        Some(served) => served.embedder.clone(),
+        None => Arc::new(NoEmbedder),
+    }
+}
+
+/// Embedder of rewards that compare no texts.
+struct NoEmbedder;
+
+impl Embed for NoEmbedder {
+    fn id(&self) -> &'static str {
+        "none"
+    }
+
+    fn dims(&self) -> usize {
+        0
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        match texts {
+            [] => Ok(Vec::new()),
+            _ => Err("this server has no embedder".into()),
+        }
+    }
+}

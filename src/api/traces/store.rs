@@ -1,0 +1,175 @@
+//! Stored traces: the youngest in memory, where they can be replayed, and all of them in the server's state.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tracing::Instrument;
+
+use super::stored_trace::StoredTrace;
+use crate::api::auth::Caller;
+use crate::api::drain::Drain;
+use crate::api::error::ApiError;
+use crate::api::records::Records;
+use crate::config::TraceConfig;
+use crate::store::{Archive, RecordKey, RecordKind, RecordRange};
+
+/// Maximum number of traces that wait to be written; further ones are lost.
+const MAX_PENDING: usize = 256;
+
+/// Maximum number of traces that are written at once: answers wait for their own records beside them.
+const MAX_WRITING: usize = 2;
+
+/// ID of the record with the content of a trace, below the record with its summary.
+const CONTENT: &str = "content";
+
+/// Traces of a server; clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Traces {
+    recent: Archive<StoredTrace>,
+    records: Records,
+    drain: Drain,
+    /// IDs of traces that are being written.
+    pending: Arc<Mutex<HashSet<String>>>,
+    writing: Arc<Semaphore>,
+}
+
+/// Trace of a store.
+#[derive(Debug)]
+pub(super) enum FoundTrace {
+    /// In memory, and can be replayed.
+    Recent(Arc<StoredTrace>),
+    /// Written by this process or another one.
+    Recorded(Value),
+}
+
+/// JSON form of a trace.
+struct TraceContent(Arc<StoredTrace>);
+
+impl Serialize for TraceContent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.trace().serialize(serializer)
+    }
+}
+
+impl Traces {
+    /// Creates an interface to the traces in `records`. `drain` waits for those that are being written.
+    pub(crate) fn new(limits: TraceConfig, records: Records, drain: Drain) -> Self {
+        let recent = Archive::new(limits.count, limits.bytes);
+        let writing = Arc::new(Semaphore::new(MAX_WRITING));
+        Self { recent, records, drain, pending: Arc::default(), writing }
+    }
+
+    /// Returns `true` if traces are stored.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.recent.is_enabled()
+    }
+
+    /// Returns the traces in memory.
+    pub(crate) fn recent(&self) -> &Archive<StoredTrace> {
+        &self.recent
+    }
+
+    /// Returns `true` if the trace `id` is in memory.
+    pub(crate) fn holds(&self, id: &str) -> bool {
+        self.recent.get(id).is_some()
+    }
+
+    /// Stores a trace under the ID of its episode. It is in memory at once, and written in the background.
+    pub(super) fn keep(&self, trace: StoredTrace) {
+        let bytes = trace.bytes();
+        let id = trace.id().to_owned();
+        let owner = trace.asked.owner;
+        let trace = Arc::new(trace);
+        self.recent.insert(id.clone(), owner, Arc::clone(&trace), bytes);
+        if !self.records.is_durable() {
+            return;
+        }
+        // A trace that is dropped with the runtime itself can no longer be written.
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.pending().len() >= MAX_PENDING {
+            self.records.lost(RecordKind::Trace, "too many traces wait to be written");
+            return;
+        }
+        self.pending().insert(id);
+        let traces = self.clone();
+        let running = self.drain.enter();
+        let work = async move {
+            traces.write(trace).await;
+            drop(running);
+        };
+        runtime.spawn(work.in_current_span());
+    }
+
+    /// Writes a trace. A loss is logged and counted.
+    async fn write(&self, trace: Arc<StoredTrace>) {
+        // Fails only if the semaphore is closed, which it never is.
+        let _place = self.writing.acquire().await;
+        let id = trace.id().to_owned();
+        let key = RecordKey::new(RecordKind::Trace, trace.asked.owner, id.clone());
+        let content = TraceContent(Arc::clone(&trace));
+        let written = self.records.put_with(key.clone(), trace.summary(), vec![(CONTENT.to_owned(), content)]).await;
+        let kept = self.pending().remove(&id);
+        // Whoever deleted the trace meanwhile may have been earlier than the write.
+        if written.is_ok() && !kept {
+            let _ = self.records.remove(&key).await;
+        }
+    }
+
+    /// Returns the trace `id`, if it belongs to the caller.
+    ///
+    /// # Errors
+    /// 503 if the state cannot be read.
+    pub(super) async fn find(&self, id: &str, caller: &Caller) -> Result<Option<FoundTrace>, ApiError> {
+        if let Some(trace) = self.recent.get(id) {
+            return Ok(trace.belongs_to(caller).then_some(FoundTrace::Recent(trace)));
+        }
+        if !self.records.is_durable() {
+            return Ok(None);
+        }
+        let Some(key) = RecordKey::new(RecordKind::Trace, caller.owner, id).child(CONTENT) else { return Ok(None) };
+        Ok(self.records.get(&key).await?.map(FoundTrace::Recorded))
+    }
+
+    /// Returns the summaries of the caller's `limit` youngest traces.
+    ///
+    /// # Errors
+    /// 503 if the state cannot be read.
+    pub(super) async fn youngest(&self, caller: &Caller, limit: usize) -> Result<Vec<Value>, ApiError> {
+        let recent = self.recent.youngest(caller.owner, limit);
+        let mut summaries: Vec<Value> =
+            recent.iter().filter_map(|trace| serde_json::to_value(trace.summary()).ok()).collect();
+        if self.records.is_durable() {
+            let known: HashSet<String> = recent.iter().map(|trace| trace.id().to_owned()).collect();
+            let range = RecordRange::youngest(RecordKind::Trace, caller.owner, limit);
+            let recorded = self.records.list::<Value>(&range).await?;
+            summaries.extend(recorded.into_iter().filter(|trace| !known.contains(&trace.id)).map(|trace| trace.value));
+            // Stable: of one second, those in memory come first.
+            summaries.sort_by_key(|summary| std::cmp::Reverse(summary["created"].as_u64()));
+            summaries.truncate(limit);
+        }
+        Ok(summaries)
+    }
+
+    /// Removes the caller's trace `id`.
+    ///
+    /// # Errors
+    /// 503 if the state cannot be written.
+    pub(crate) async fn remove(&self, id: &str, caller: &Caller) -> Result<(), ApiError> {
+        if self.recent.get(id).is_some_and(|trace| trace.belongs_to(caller)) {
+            self.recent.remove(id);
+        }
+        self.pending().remove(id);
+        if self.records.is_durable() {
+            self.records.remove(&RecordKey::new(RecordKind::Trace, caller.owner, id)).await?;
+        }
+        Ok(())
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

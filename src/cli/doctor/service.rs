@@ -1,0 +1,135 @@
+//! Checks of what the flags name: the address, the model, the policies, the folder for downloads, and the index.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+
+use waymark_agent::Policy;
+use waymark_index::Manifest;
+use waymark_models::catalog::Catalog;
+use waymark_runtime::cache;
+
+use super::DoctorCheck;
+use crate::config::ServeConfig;
+
+/// Checks everything that the configuration names.
+pub(super) fn checks(config: &ServeConfig) -> Vec<DoctorCheck> {
+    let mut checks = vec![address(config.address), downloads(config)];
+    checks.extend(config.model.weights.as_deref().map(model));
+    checks.extend(config.policies.iter().map(|dir| policy(dir)));
+    checks.push(index(config));
+    checks.push(access(config));
+    checks
+}
+
+/// Listens on the address for a moment.
+fn address(address: SocketAddr) -> DoctorCheck {
+    match TcpListener::bind(address) {
+        Ok(_) => DoctorCheck::good("address", format!("{address} is free")),
+        Err(error) => {
+            DoctorCheck::failure("address", format!("cannot listen on {address}: {error}; set --host and --port"))
+        }
+    }
+}
+
+/// Writes a file into the folder for downloads and removes it.
+fn downloads(config: &ServeConfig) -> DoctorCheck {
+    let folder = match cache::folder(config.model.cache.clone()) {
+        Ok(folder) => folder,
+        Err(error) => return DoctorCheck::failure("cache", error.to_string()),
+    };
+    let about = folder.display();
+    let probe = folder.join(format!(".doctor-{}", std::process::id()));
+    let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&probe, "x"));
+    let written = written.and_then(|()| std::fs::remove_file(&probe));
+    match written {
+        Ok(()) => DoctorCheck::good("cache", format!("{about} is writable")),
+        Err(error) => DoctorCheck::failure("cache", format!("cannot write to {about}: {error}; set --cache")),
+    }
+}
+
+/// Says where the model comes from.
+fn model(spec: &str) -> DoctorCheck {
+    if Path::new(spec).exists() {
+        return DoctorCheck::good("model", format!("{spec} is on this machine"));
+    }
+    if Catalog::bundled().get(spec).is_some() {
+        return DoctorCheck::good(
+            "model",
+            format!("{spec} of the catalog; `waymark pull {spec}` downloads what is missing"),
+        );
+    }
+    if spec.contains('/') && !spec.starts_with(['/', '.']) {
+        return DoctorCheck::good(
+            "model",
+            format!("{spec} on the model hub; `waymark pull {spec}` downloads what is missing"),
+        );
+    }
+    DoctorCheck::failure("model", format!("{spec} is neither a path, nor in the catalog, nor a hub ID; set --model"))
+}
+
+fn policy(dir: &Path) -> DoctorCheck {
+    match Policy::open(dir) {
+        Ok(policy) => {
+            let place = policy.dir.as_deref().unwrap_or(dir).display();
+            DoctorCheck::good("policy", format!("{} in {place}, protocol {}", policy.name, policy.protocol.name()))
+        }
+        Err(error) => DoctorCheck::failure("policy", error.to_string()),
+    }
+}
+
+fn index(config: &ServeConfig) -> DoctorCheck {
+    let Some(dir) = &config.retrieval.index else {
+        return DoctorCheck::warning("index", "none is given: policies that search cannot be asked (--index DIR)");
+    };
+    match Manifest::read(dir) {
+        Ok(manifest) => {
+            let Manifest { passages, snapshot, embedder, .. } = manifest;
+            DoctorCheck::good("index", format!("{passages} passages, snapshot {snapshot}, embedder {}", embedder.id))
+        }
+        Err(error) => DoctorCheck::failure("index", error.to_string()),
+    }
+}
+
+/// Reads the file of keys, and warns of an address that everyone reaches without any.
+fn access(config: &ServeConfig) -> DoctorCheck {
+    match config.access.keys() {
+        Ok(keys) if keys.required() => DoctorCheck::good("keys", "clients need one"),
+        Ok(_) if config.address.ip().is_loopback() => {
+            DoctorCheck::good("keys", "none: this machine's users have full access")
+        }
+        Ok(_) => DoctorCheck::warning(
+            "keys",
+            format!("none: every client that reaches {} has full access (`waymark key new`)", config.address),
+        ),
+        Err(error) => DoctorCheck::failure("keys", error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::CheckOutcome;
+    use super::*;
+
+    #[test]
+    fn an_address_in_use_is_a_failure() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let found = address(taken.local_addr().unwrap());
+        assert_eq!(found.outcome, CheckOutcome::Failure);
+        assert!(found.detail.contains("--port"), "{}", found.detail);
+        assert_eq!(address("127.0.0.1:0".parse().unwrap()).outcome, CheckOutcome::Good);
+    }
+
+    #[test]
+    fn a_model_is_a_path_a_name_or_a_hub_id() {
+        for (spec, outcome) in [
+            (env!("CARGO_MANIFEST_DIR"), CheckOutcome::Good),
+            ("smollm2-135m-instruct", CheckOutcome::Good),
+            ("org/name", CheckOutcome::Good),
+            ("no-such-model", CheckOutcome::Failure),
+            ("./no/such/file.gguf", CheckOutcome::Failure),
+        ] {
+            assert_eq!(model(spec).outcome, outcome, "{spec}");
+        }
+    }
+}

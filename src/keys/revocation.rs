@@ -1,0 +1,153 @@
+//! Removal of a key from a file of keys, which keeps the rest of the file as it is.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::file::{self, FileError};
+use super::store::KeyEntry;
+
+/// Error of a removal. The file is then unchanged.
+#[derive(Debug, thiserror::Error)]
+pub enum RevokeError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The file has no key of this name.
+    #[error("no key `{id}` in {}; its keys are: {}", path.display(), known.join(", "))]
+    Unknown {
+        /// Path of the file.
+        path: PathBuf,
+        /// Name of the key.
+        id: String,
+        /// Names of the keys in the file.
+        known: Vec<String>,
+    },
+    /// The file is not written as `waymark key new` writes it.
+    #[error("cannot find the lines of the key `{id}` in {}: remove them by hand", path.display())]
+    Lines {
+        /// Path of the file.
+        path: PathBuf,
+        /// Name of the key.
+        id: String,
+    },
+    /// The file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error from the operating system.
+        source: io::Error,
+    },
+}
+
+/// Reads the keys in the file at `path`.
+///
+/// # Errors
+/// If the file cannot be read or is invalid.
+pub fn read_keys(path: &Path) -> Result<Vec<KeyEntry>, FileError> {
+    file::read(path)
+}
+
+/// Removes the key `id` from the file at `path`, which is replaced whole.
+///
+/// # Errors
+/// If the file has no such key, or cannot be read or written.
+pub fn revoke_key(path: &Path, id: &str) -> Result<(), RevokeError> {
+    let entries = file::read(path)?;
+    let Some(place) = entries.iter().position(|entry| entry.id.as_str() == id) else {
+        let known = entries.iter().map(|entry| entry.id.to_string()).collect();
+        return Err(RevokeError::Unknown { path: path.to_owned(), id: id.to_owned(), known });
+    };
+    let unclear = || RevokeError::Lines { path: path.to_owned(), id: id.to_owned() };
+    let text = fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let shortened = without(&text, place, entries.len()).ok_or_else(unclear)?;
+    // Whatever form the file has, exactly one key may go.
+    let left = file::parse(&shortened, path).map_err(|_| unclear())?;
+    let others = entries.iter().enumerate().filter(|(index, _)| *index != place);
+    if !others.map(|(_, entry)| entry.to_string()).eq(left.iter().map(ToString::to_string)) {
+        return Err(unclear());
+    }
+    replace(path, &shortened).map_err(|source| RevokeError::Write { path: path.to_owned(), source })
+}
+
+/// Returns the text without the lines of the table at `place` among `count` tables. Blank lines and comments at its end
+/// stay, because they may describe the next table.
+fn without(text: &str, place: usize, count: usize) -> Option<String> {
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let code = |line: &str| line.split('#').next().unwrap_or_default().replace([' ', '\t', '\r', '\n'], "");
+    let heads = lines.iter().enumerate().filter(|(_, line)| code(line) == "[[key]]").map(|(number, _)| number);
+    let heads: Vec<usize> = heads.collect();
+    if heads.len() != count {
+        return None;
+    }
+    let begin = *heads.get(place)?;
+    let next = heads.get(place + 1).copied().unwrap_or(lines.len());
+    let last = (begin..next).rev().find(|&number| !code(lines[number]).is_empty())?;
+    Some([&lines[..begin], &lines[last + 1..]].concat().concat())
+}
+
+/// Replaces the file at `path` at once, with its permissions.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
+    let write = || -> io::Result<()> {
+        let mut file = File::create(&draft)?;
+        file.set_permissions(fs::metadata(path)?.permissions())?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&draft);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::secret::Secret;
+    use super::*;
+
+    fn table(id: &str, rest: &str) -> String {
+        format!("[[key]]\nid = \"{id}\"\nhash = \"{}\"\nscopes = [\"infer\"]\n{rest}", Secret::generate().digest())
+    }
+
+    fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys.toml");
+        fs::write(&path, text).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn one_key_goes_and_everything_else_stays() {
+        let alice = table("alice", "");
+        let carol = table("carol", "");
+        let text = format!("# ours\n{alice}\n{}\n# of a guest\n{carol}", table("bob", "concurrent = 2\n"));
+        let (dir, path) = file(&text);
+        revoke_key(&path, "bob").unwrap();
+        let left = fs::read_to_string(&path).unwrap();
+        assert_eq!(left, format!("# ours\n{alice}\n\n# of a guest\n{carol}"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no drafts are left");
+        for id in ["carol", "alice"] {
+            revoke_key(&path, id).unwrap();
+        }
+        assert!(read_keys(&path).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_key_that_is_not_there_is_told_with_those_that_are() {
+        let (_dir, path) = file(&format!("{}\n{}", table("alice", ""), table("bob", "")));
+        let refused = revoke_key(&path, "carol").unwrap_err().to_string();
+        assert!(refused.contains("no key `carol`") && refused.contains("alice, bob"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_in_another_form_is_left_alone() {
+        let digest = Secret::generate().digest();
+        let text = format!("key = [{{ id = \"a\", hash = \"{digest}\", scopes = [\"infer\"] }}]\n");
+        let (_dir, path) = file(&text);
+        assert!(matches!(revoke_key(&path, "a"), Err(RevokeError::Lines { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+}

@@ -1,0 +1,66 @@
+//! Bodies of records: JSON, compressed with gzip.
+
+use std::io::{self, BufWriter, Read};
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Maximum size of a decompressed body, in bytes. A damaged database must not exhaust the memory.
+const MAX_BODY: u64 = 256 << 20;
+
+/// Encodes a value.
+///
+/// # Errors
+/// If the value has no JSON form.
+pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> io::Result<Vec<u8>> {
+    // Traces and responses are mostly text, of which the fastest level removes nearly as much as the others.
+    let mut writer = BufWriter::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    serde_json::to_writer(&mut writer, value)?;
+    writer.into_inner()?.finish()
+}
+
+/// Decodes a value.
+///
+/// # Errors
+/// If the body is damaged, or holds another type.
+pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> io::Result<T> {
+    Ok(serde_json::from_slice(&decompress(body)?)?)
+}
+
+/// Returns the JSON text of a body.
+///
+/// # Errors
+/// If the body is damaged.
+fn decompress(body: &[u8]) -> io::Result<Vec<u8>> {
+    let mut json = Vec::new();
+    let read = GzDecoder::new(body).take(MAX_BODY + 1).read_to_end(&mut json)?;
+    if read as u64 > MAX_BODY {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the body is larger than any that is written"));
+    }
+    Ok(json)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_they_were_written() {
+        let value = serde_json::json!({"text": "ä".repeat(1000), "score": 0.1f32, "list": [1, null]});
+        let body = encode(&value).unwrap();
+        assert!(body.len() < 200, "{}", body.len());
+        assert_eq!(decode::<serde_json::Value>(&body).unwrap(), value);
+    }
+
+    #[test]
+    fn damaged_bodies_are_errors() {
+        let body = encode("text").unwrap();
+        assert!(decode::<String>(&body[..body.len() - 9]).is_err());
+        assert!(decode::<String>(b"text").is_err());
+        assert!(decode::<u32>(&body).is_err());
+    }
+}

@@ -1,0 +1,101 @@
+//! Opening of a state directory or a database.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::any::{AnyPoolOptions, install_default_drivers};
+
+use super::retention::{StateLimits, keep_within};
+use super::{Dialect, SqlStore, Tables, migration};
+use crate::store::StoreError;
+
+/// Maximum number of connections to the database.
+const CONNECTIONS: u32 = 8;
+/// Maximum time to wait for a connection.
+const ACQUIRE: Duration = Duration::from_secs(3);
+
+/// Name of the database in a state directory.
+const FILE: &str = "state.sqlite";
+/// Name of the file whose lock the using process holds.
+const LOCK: &str = "lock";
+
+impl SqlStore {
+    /// Opens the state directory `dir`, which is created if it is missing. Records survive a crash of the machine.
+    ///
+    /// # Errors
+    /// If the directory cannot be used, or another process uses it.
+    pub async fn open_directory(dir: &Path, limits: StateLimits) -> Result<SqlStore, StoreError> {
+        let failed = |source| StoreError::Directory { path: dir.to_owned(), source };
+        create_private(dir).map_err(failed)?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join(LOCK)).map_err(failed)?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => StoreError::InUse(dir.to_owned()),
+            TryLockError::Error(source) => failed(source),
+        })?;
+        let path = std::path::absolute(dir.join(FILE)).map_err(failed)?;
+        let text = path.to_str().ok_or_else(|| failed(io::Error::other("its path is not valid UTF-8")))?;
+        let url = format!("sqlite://{}?mode=rwc", percent_encoded(text));
+        Self::open(&url, Dialect::Sqlite, Some(lock), limits).await
+    }
+
+    /// Opens the PostgreSQL database at `url`.
+    ///
+    /// # Errors
+    /// If the database cannot be reached, or its tables cannot be created.
+    pub async fn open_postgres(url: &str, limits: StateLimits) -> Result<SqlStore, StoreError> {
+        Self::open(url, Dialect::Postgres, None, limits).await
+    }
+
+    async fn open(
+        url: &str,
+        dialect: Dialect,
+        lock: Option<File>,
+        limits: StateLimits,
+    ) -> Result<SqlStore, StoreError> {
+        install_default_drivers();
+        let options = AnyPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE);
+        let options = options.after_connect(move |connection, _| {
+            Box::pin(async move {
+                if dialect == Dialect::Sqlite {
+                    // Readers do not wait for the writer, and a commit is on disk when it returns.
+                    sqlx::query("PRAGMA journal_mode = WAL").execute(&mut *connection).await?;
+                    sqlx::query("PRAGMA synchronous = FULL").execute(&mut *connection).await?;
+                }
+                Ok(())
+            })
+        });
+        let pool = options.connect(url).await?;
+        migration::migrate(&pool, dialect).await?;
+        let writer = (dialect == Dialect::Sqlite).then(Arc::default);
+        let tables = Tables { pool, dialect, writer, sizes: Arc::default() };
+        tables.trim(limits).await?;
+        let retention = tokio::spawn(keep_within(tables.clone(), limits)).abort_handle();
+        Ok(SqlStore { tables, _lock: lock, retention })
+    }
+}
+
+/// Creates a directory that only its owner can read: it will hold questions and answers.
+fn create_private(dir: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(dir)
+}
+
+/// Encodes a path for a URL.
+fn percent_encoded(path: &str) -> String {
+    let mut text = String::new();
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-".contains(&byte) {
+            text.push(byte.into());
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}

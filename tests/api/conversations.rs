@@ -1,0 +1,149 @@
+//! Conversations: created, continued by responses, listed, and owned by their keys.
+
+use serde_json::{Value, json};
+use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark_engine::mock::Lines;
+
+use crate::harness::{ServerPlan, TestServer, answer, says, script};
+use crate::responses::{self, ask};
+
+async fn create(server: &TestServer, body: Value) -> Value {
+    let (status, conversation) = answer(server.post("/v1/conversations", &body).await).await;
+    assert_eq!((status, &conversation["object"]), (200, &json!("conversation")), "{conversation}");
+    conversation
+}
+
+fn path(conversation: &Value) -> String {
+    format!("/v1/conversations/{}", conversation["id"].as_str().unwrap())
+}
+
+async fn items(server: &TestServer, conversation: &Value, query: &str) -> Value {
+    let (status, items) = answer(server.get(&format!("{}/items{query}", path(conversation))).await).await;
+    assert_eq!(status, 200, "{items}");
+    items
+}
+
+fn texts(items: &Value) -> Vec<&str> {
+    items["data"].as_array().unwrap().iter().map(|item| item["content"][0]["text"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_response_continues_a_conversation_and_adds_to_it() {
+    let lines = Lines::new(["one"]).rule("one<|im_end|>\n<|im_start|>user\nagain", ["two"]);
+    let server = TestServer::new(script(&lines)).await;
+    let conversation = create(&server, json!({"metadata": {"topic": "numbers"}})).await;
+    let of = |extra: Value| crate::harness::with_fields(ask(json!({"conversation": conversation["id"]})), extra);
+    let (status, first) = responses::create(&server, &of(json!({}))).await;
+    assert_eq!((status, &first["conversation"]["id"]), (200, &conversation["id"]), "{first}");
+    let again = of(json!({"input": "again", "conversation": {"id": conversation["id"]}}));
+    let (_, second) = responses::create(&server, &again).await;
+    assert_eq!(responses::answer(&second), "two");
+
+    let all = items(&server, &conversation, "?order=asc").await;
+    assert_eq!(texts(&all), ["hello", "one", "again", "two"]);
+    assert_eq!((&all["has_more"], &all["last_id"]), (&json!(false), &all["data"][3]["id"]));
+    let youngest = items(&server, &conversation, "?limit=1").await;
+    assert_eq!((texts(&youngest), &youngest["has_more"]), (vec!["two"], &json!(true)));
+    let rest = items(&server, &conversation, &format!("?after={}", youngest["last_id"].as_str().unwrap())).await;
+    assert_eq!(texts(&rest), ["again", "one", "hello"]);
+
+    // The input of the response itself, without what it continues.
+    let input = format!("/v1/responses/{}/input_items", second["id"].as_str().unwrap());
+    assert_eq!(texts(&server.get(&input).await.json().await.unwrap()), ["again"]);
+}
+
+#[tokio::test]
+async fn conversations_and_items_are_changed_and_deleted() {
+    let server = TestServer::new(says("hi")).await;
+    let first = json!({"role": "user", "content": "first"});
+    let conversation = create(&server, json!({"items": [first]})).await;
+    let added = json!({"items": [{"role": "assistant", "content": "second"}, {"role": "user", "content": "third"}]});
+    let (status, added) = answer(server.post(&format!("{}/items", path(&conversation)), &added).await).await;
+    assert_eq!((status, texts(&added)), (200, vec!["second", "third"]));
+
+    let second = format!("{}/items/{}", path(&conversation), added["data"][0]["id"].as_str().unwrap());
+    let (_, item) = answer(server.get(&second).await).await;
+    assert_eq!(item["content"], json!([{"type": "output_text", "text": "second"}]));
+    let deleted = server.client.delete(server.url(&second)).send().await.unwrap();
+    assert_eq!(answer(deleted).await, (200, conversation.clone()));
+    assert_eq!(answer(server.get(&second).await).await.1["error"]["code"], "conversation_not_found");
+    assert_eq!(texts(&items(&server, &conversation, "?order=asc").await), ["first", "third"]);
+
+    let renamed = answer(server.post(&path(&conversation), &json!({"metadata": {"a": "b"}})).await).await;
+    assert_eq!((renamed.0, &renamed.1["metadata"]), (200, &json!({"a": "b"})));
+    assert_eq!(answer(server.get(&path(&conversation)).await).await, renamed);
+
+    let gone = json!({"id": conversation["id"], "object": "conversation.deleted", "deleted": true});
+    let deleted = server.client.delete(server.url(&path(&conversation))).send().await.unwrap();
+    assert_eq!(answer(deleted).await, (200, gone));
+    for path in [path(&conversation), format!("{}/items", path(&conversation))] {
+        assert_eq!(server.get(&path).await.status(), 404, "{path}");
+    }
+    let (status, refused) = responses::create(&server, &ask(json!({"conversation": conversation["id"]}))).await;
+    assert_eq!((status, &refused["error"]["param"]), (404, &json!("conversation")));
+}
+
+#[tokio::test]
+async fn what_cannot_be_meant_is_refused_by_name() {
+    let server = TestServer::new(says("hi")).await;
+    let conversation = create(&server, json!({})).await;
+    let id = &conversation["id"];
+    for (body, param) in [
+        (json!({"conversation": id, "previous_response_id": "resp_1"}), "conversation"),
+        (json!({"conversation": id, "store": false}), "conversation"),
+        (json!({"conversation": 3}), "conversation"),
+    ] {
+        let (status, refused) = responses::create(&server, &ask(body)).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
+    }
+    for (body, param) in [
+        (json!({"items": [{"role": "user", "content": "x"}, {"type": "web_search_call"}]}), "items[1]"),
+        (json!({"metadata": {"a": "x".repeat(513)}}), "metadata"),
+        (json!({"topic": "x"}), "topic"),
+    ] {
+        let (status, refused) = answer(server.post("/v1/conversations", &body).await).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_belongs_to_the_key_that_created_it() {
+    let secrets = [Secret::generate(), Secret::generate()];
+    let entries = secrets.iter().enumerate().map(|(at, secret)| KeyEntry {
+        id: KeyId::new(&format!("key{at}")),
+        digest: secret.digest(),
+        scopes: vec![Scope::Infer],
+        limits: KeyLimits::default(),
+        priority: RequestPriority::default(),
+        private_cache: false,
+    });
+    let keys = ApiKeys::open(None, entries.collect()).unwrap();
+    let server = ServerPlan { keys, ..ServerPlan::new(says("hi")) }.build().await;
+    let send = async |secret: &Secret, method: &str, path: &str, body: Value| {
+        let request = server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(secret.reveal());
+        let request = if body.is_null() { request } else { request.json(&body) };
+        answer(request.send().await.unwrap()).await
+    };
+    let body = json!({"items": [{"role": "user", "content": "mine"}]});
+    let (_, conversation) = send(&secrets[0], "POST", "/v1/conversations", body).await;
+    let own = path(&conversation);
+    let items = format!("{own}/items");
+    let (_, listed) = send(&secrets[0], "GET", &items, Value::Null).await;
+    let item = format!("{items}/{}", listed["data"][0]["id"].as_str().unwrap());
+    let more = json!({"items": [{"role": "user", "content": "theirs"}]});
+    for (method, path, body) in [
+        ("GET", &own, Value::Null),
+        ("POST", &own, json!({"metadata": {}})),
+        ("DELETE", &own, Value::Null),
+        ("GET", &items, Value::Null),
+        ("POST", &items, more),
+        ("GET", &item, Value::Null),
+        ("DELETE", &item, Value::Null),
+    ] {
+        let (status, refused) = send(&secrets[1], method, path, body).await;
+        assert_eq!((status, &refused["error"]["code"]), (404, &json!("conversation_not_found")), "{method} {path}");
+    }
+    let question = ask(json!({"conversation": conversation["id"]}));
+    assert_eq!(send(&secrets[1], "POST", "/v1/responses", question).await.0, 404);
+    assert_eq!(send(&secrets[0], "GET", &items, Value::Null).await.1["data"].as_array().unwrap().len(), 1);
+}

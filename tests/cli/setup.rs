@@ -1,0 +1,183 @@
+//! Commands that set a server up and look after it: configuration, keys, policies, status, and what is installed.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::program::{Serving, waymark, with};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_server_is_configured_by_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("waymark.toml");
+    fs::write(&path, "mock = true\nport = 1\ndrain-seconds = 2.5\n").unwrap();
+    let path = path.to_str().unwrap();
+    // `Serving` gives `--port 0`, which takes precedence: nobody may listen on port 1.
+    let server = Serving::start(&["--config", path]);
+    assert!(waymark(&["health", "--url", &server.url]).ok());
+    assert!(server.stop());
+
+    let shown = with(&[("WAYMARK_DRAIN_SECONDS", "4")], &["config", "show", "--config", path, "--host", "::1"]);
+    assert!(shown.ok(), "{}", shown.stderr);
+    for line in [
+        "mock = true  # file",
+        "port = 1  # file",
+        "drain-seconds = 4  # environment, WAYMARK_DRAIN_SECONDS",
+        "host = \"::1\"  # command line",
+        "max-batch = 32  # default",
+        "# index is not set",
+    ] {
+        assert!(shown.stdout.lines().any(|shown| shown == line), "{line} is missing in\n{}", shown.stdout);
+    }
+}
+
+#[test]
+fn a_mistake_in_the_file_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("waymark.toml");
+    for (text, words) in [
+        ("prot = 1\n", "did you mean `port`?"),
+        ("port = \"many\"\n", "invalid value 'many' for '--port"),
+        ("tls-cert = \"cert.pem\"\n", "--tls-key"),
+        ("max-batch = 0\nmock = true\n", "--max-batch must be at least 1"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let run = waymark(&["serve", "--config", path.to_str().unwrap()]);
+        assert!(!run.ok() && run.stderr.contains(words), "{text}: {}", run.stderr);
+    }
+    let missing = waymark(&["serve", "--config", "no/such/file.toml"]);
+    assert!(!missing.ok() && missing.stderr.contains("no/such/file.toml"), "{}", missing.stderr);
+}
+
+#[test]
+fn keys_are_listed_and_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("keys.toml");
+    let file = file.to_str().unwrap();
+    assert!(waymark(&["key", "new", "alice", "--file", file]).ok());
+    assert!(waymark(&["key", "new", "ops", "--scope", "infer,admin", "--concurrent", "2", "--file", file]).ok());
+    let listed = waymark(&["key", "list", "--file", file]);
+    let lines: Vec<Vec<&str>> = listed.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines, [vec!["alice", "infer"], vec!["ops", "infer,admin", "2", "at", "once"]], "{}", listed.stdout);
+    let unknown = waymark(&["key", "revoke", "bob", "--file", file]);
+    assert!(!unknown.ok() && unknown.stderr.contains("alice, ops"), "{}", unknown.stderr);
+    assert!(waymark(&["key", "revoke", "alice", "--file", file]).ok());
+    assert!(waymark(&["key", "list", "--file", file]).stdout.starts_with("ops "));
+}
+
+#[test]
+fn policies_are_listed_shown_and_checked() {
+    let builtin = waymark(&["policy", "list"]);
+    assert!(builtin.ok() && builtin.stdout.contains("search-r1 of protocol search-r1"), "{}", builtin.stdout);
+    let folder = root().join("models/policies");
+    let listed = waymark(&["policy", "list", folder.to_str().unwrap()]);
+    for member in ["sft", "stage1", "stage2"] {
+        assert!(listed.stdout.contains(&format!("routerag-smollm2-135m/{member}  ")), "{}", listed.stdout);
+    }
+    let family = folder.join("routerag-smollm2-135m");
+    let family = family.to_str().unwrap();
+    let shown: Value = serde_json::from_str(&waymark(&["policy", "show", family]).stdout).unwrap();
+    assert_eq!(shown["name"], "routerag-smollm2");
+    assert!(shown["directory"].as_str().unwrap().ends_with("/stage1"), "{shown}");
+    assert_eq!(shown["retrieval"]["search"]["ranking"], "fused");
+    let checked = waymark(&["policy", "check", "--files-only", family]);
+    assert!(checked.ok() && checked.stdout.contains("hash "), "{}{}", checked.stdout, checked.stderr);
+    let inspected = waymark(&["inspect", family]);
+    assert!(inspected.ok() && inspected.stdout.contains("sft, stage1, stage2"), "{}", inspected.stdout);
+    let refused = waymark(&["policy", "check", "--files-only", root().to_str().unwrap()]);
+    assert!(!refused.ok() && refused.stderr.contains("policy.toml"), "{}", refused.stderr);
+}
+
+#[test]
+fn the_status_of_a_server_is_shown() {
+    let server = Serving::start(&["--mock"]);
+    let shown = waymark(&["status", "--url", &server.url]);
+    assert!(shown.ok(), "{}", shown.stderr);
+    for words in ["is ready", "plain (plain)", "0 running", "index     none"] {
+        assert!(shown.stdout.contains(words), "{words} is missing in {}", shown.stdout);
+    }
+    let json: Value = serde_json::from_str(&waymark(&["status", "--url", &server.url, "--json"]).stdout).unwrap();
+    assert_eq!((&json["ready"], &json["load"]["phase"]), (&Value::Bool(true), &Value::from("serving")));
+    let url = server.url.clone();
+    assert!(server.stop());
+    let gone = waymark(&["status", "--url", &url]);
+    assert!(!gone.ok() && gone.stderr.contains("no server listens there"), "{}", gone.stderr);
+}
+
+#[test]
+fn a_doctor_tells_what_is_in_the_way() {
+    let cache = tempfile::tempdir().unwrap();
+    let cache = cache.path().to_str().unwrap();
+    let healthy = waymark(&["doctor", "--mock", "--port", "0", "--kv-bytes", "1MiB", "--cache", cache]);
+    assert!(healthy.ok(), "{}{}", healthy.stdout, healthy.stderr);
+    for words in ["CPU", "GPU", "memory", "files", "address", "cache", "index"] {
+        assert!(healthy.stdout.contains(words), "{words} is missing in {}", healthy.stdout);
+    }
+    let ill = waymark(&["doctor", "--mock", "--port", "0", "--cache", cache, "--index", "no-such.index"]);
+    assert!(!ill.ok() && ill.stdout.contains("no-such.index"), "{}{}", ill.stdout, ill.stderr);
+    assert!(ill.stderr.contains("checks failed"), "{}", ill.stderr);
+}
+
+#[test]
+fn shells_and_manuals_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = waymark(&["completions", shell]);
+        assert!(script.ok() && script.stdout.contains("--kv-bytes"), "{shell}: {}", script.stderr);
+    }
+    let page = waymark(&["man"]);
+    assert!(page.ok() && page.stdout.contains(".TH waymark 1"), "{}", page.stderr);
+    let dir = tempfile::tempdir().unwrap();
+    assert!(waymark(&["man", "--out", dir.path().to_str().unwrap()]).ok());
+    for page in ["waymark.1", "waymark-serve.1", "waymark-index-build.1"] {
+        assert!(dir.path().join(page).is_file(), "{page}");
+    }
+}
+
+#[test]
+fn the_unit_of_systemd_starts_what_the_program_understands() {
+    let unit = fs::read_to_string(root().join("deploy/waymark.service")).unwrap();
+    let setting = |name: &str| unit.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+    let start: Vec<&str> = setting("ExecStart").unwrap().split(' ').collect();
+    assert_eq!(start[1..], ["serve", "--config", "/etc/waymark/waymark.toml"]);
+    assert!(setting("ExecReload").unwrap().ends_with("-HUP $MAINPID"));
+    let example = root().join("deploy/waymark.toml");
+    let shown = waymark(&["config", "show", "--config", example.to_str().unwrap()]);
+    assert!(shown.ok() && shown.stdout.contains("# file"), "{}{}", shown.stdout, shown.stderr);
+}
+
+/// Returns the words of a file that begin with `prefix`, each once.
+fn words_with(file: &str, prefix: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let code = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n");
+    let words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with(prefix));
+    let mut words: Vec<String> = words.map(str::to_owned).collect();
+    words.sort_unstable();
+    words.dedup();
+    words
+}
+
+#[test]
+fn the_monitoring_setup_names_what_there_is() {
+    let help = waymark(&["demo", "--help"]).stdout;
+    let variables = words_with("deploy/monitoring/compose.yaml", "WAYMARK_");
+    assert!(variables.len() >= 3, "{variables:?}");
+    for variable in variables {
+        assert!(help.contains(&format!("[env: {variable}=")), "`waymark demo` does not read {variable}");
+    }
+    let documented = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    let metrics = words_with("deploy/monitoring/alerts.yaml", "waymark_");
+    assert!(metrics.len() >= 5, "{metrics:?}");
+    for metric in metrics {
+        assert!(documented.contains(&format!("| `{metric}` |")), "docs/metrics.md has no {metric}");
+    }
+    // The server answers to the name that Prometheus asks for.
+    let compose = fs::read_to_string(root().join("deploy/monitoring/compose.yaml")).unwrap();
+    let prometheus = fs::read_to_string(root().join("deploy/monitoring/prometheus.yaml")).unwrap();
+    assert!(compose.contains("WAYMARK_ALLOWED_HOST: waymark\n") && prometheus.contains("[\"waymark:8080\"]"));
+    assert!(root().join("docs/grafana.json").is_file() && compose.contains("../../docs/grafana.json:"));
+}

@@ -1,0 +1,40 @@
+//! EVO-RAG's voice: a thought, then one of its four actions. What cannot be found ends in a refusal.
+
+use super::{SearchDraft, TurnDraft, Voice};
+use crate::data::reading::{ShownEvidence, parse_passages};
+
+/// Voice of EVO-RAG; see the module documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EvoRagVoice;
+
+impl EvoRagVoice {
+    fn turn(draft: &TurnDraft<'_>, action: &str) -> String {
+        format!("<think> {} </think>\n{action}", draft.thought())
+    }
+}
+
+impl Voice for EvoRagVoice {
+    fn protocol(&self) -> &'static str {
+        "evo-rag"
+    }
+
+    fn search(&self, draft: &TurnDraft<'_>, search: &SearchDraft<'_>) -> String {
+        EvoRagVoice::turn(draft, &format!("<search> {} </search>", search.query))
+    }
+
+    fn answer(&self, draft: &TurnDraft<'_>, answer: &str) -> String {
+        EvoRagVoice::turn(draft, &format!("<answer> {answer} </answer>"))
+    }
+
+    fn decline(&self, draft: &TurnDraft<'_>, statement: &str) -> String {
+        EvoRagVoice::turn(draft, &format!("<refuse> {statement} </refuse>"))
+    }
+
+    fn backtrack(&self, draft: &TurnDraft<'_>) -> Option<String> {
+        Some(EvoRagVoice::turn(draft, "<backtrack></backtrack>"))
+    }
+
+    fn read<'o>(&self, observation: &'o str) -> Vec<ShownEvidence<'o>> {
+        parse_passages(observation, "</information>")
+    }
+}

@@ -1,0 +1,26 @@
+//! Search-R1's voice: RouteRAG's without markers, because its queries name no mode.
+
+use super::{SearchDraft, TurnDraft, Voice};
+use crate::data::reading::{ShownEvidence, parse_passages};
+
+/// Voice of Search-R1; see the module documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SearchR1Voice;
+
+impl Voice for SearchR1Voice {
+    fn protocol(&self) -> &'static str {
+        "search-r1"
+    }
+
+    fn search(&self, draft: &TurnDraft<'_>, search: &SearchDraft<'_>) -> String {
+        format!("<think> {} </think>\n<search> {} </search>", draft.thought(), search.query)
+    }
+
+    fn answer(&self, draft: &TurnDraft<'_>, answer: &str) -> String {
+        format!("<think> {} </think>\n<answer> {answer} </answer>", draft.thought())
+    }
+
+    fn read<'o>(&self, observation: &'o str) -> Vec<ShownEvidence<'o>> {
+        parse_passages(observation, "</information>")
+    }
+}
