@@ -30,6 +30,12 @@ use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
 /// Maximum number of items that a response reads from its conversation.
 const MAX_ITEMS: usize = 1000;
 
+/// Maximum size of the texts that a response reads from its conversation, in bytes.
+const MAX_TEXT: usize = 16 << 20;
+
+/// Number of items that are read at once. Each may be as large as a request.
+const READ_AT_ONCE: usize = 20;
+
 /// New conversation. `null` is the same as leaving a field out.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -150,21 +156,38 @@ pub(super) async fn messages(
 ) -> Result<Vec<ConversationMessage>, ApiError> {
     let param = "conversation";
     find(state, caller, id.to_owned()).await.map_err(|error| error.with_param(param))?;
-    let range = RecordRange {
+    let mut range = RecordRange {
         kind: RecordKind::ConversationItem,
         owner: caller.owner,
         parent: id.to_owned(),
         order: RecordOrder::Ascending,
         after: None,
-        limit: MAX_ITEMS + 1,
+        limit: READ_AT_ONCE,
     };
-    let items = state.records.list::<Value>(&range).await?;
-    if items.len() > MAX_ITEMS {
-        let message = format!("the conversation `{id}` has more than {MAX_ITEMS} items: begin another one");
-        return Err(ApiError::invalid(param, message));
+    let mut messages: Vec<ConversationMessage> = Vec::new();
+    let mut items = 0;
+    let mut bytes = 0;
+    loop {
+        let page = state.records.list::<Value>(&range).await?;
+        let is_last = page.len() < READ_AT_ONCE;
+        items += page.len();
+        range.after = page.last().map(|item| item.position);
+        for item in page {
+            if let Some(message) = input::message(item.value, &format!("conversation.{}", item.id))? {
+                bytes += message.content.len();
+                messages.push(message);
+            }
+        }
+        if items > MAX_ITEMS || bytes > MAX_TEXT {
+            let message = format!(
+                "the conversation `{id}` has more than {MAX_ITEMS} items or {MAX_TEXT} bytes of text: begin another one"
+            );
+            return Err(ApiError::invalid(param, message));
+        }
+        if is_last {
+            return Ok(messages);
+        }
     }
-    let each = items.into_iter().map(|item| input::message(item.value, &format!("conversation.{}", item.id)));
-    each.filter_map(Result::transpose).collect()
 }
 
 /// Returns the key of the caller's conversation `id`.
