@@ -1,6 +1,7 @@
 //! The whole interface over a mock backend, called without a socket.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use tempfile::TempDir;
 use tower_service::Service;
 use waymark::api::{AppState, Library, PolicyStore, router};
 use waymark::config::HttpConfig;
+use waymark::keys::{ApiKeys, KeyEntry, Secret};
+use waymark::store::{SqlStore, StateLimits};
 use waymark_agent::{Policy, Runtime, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend};
@@ -33,6 +36,8 @@ const CONTEXT: usize = 4096;
 pub(super) struct House {
     router: Router,
     runtime: tokio::runtime::Runtime,
+    /// Key of all requests. The server asks for one only if it keeps keys.
+    secret: Secret,
     /// What it has on disk, which goes with it.
     _folder: Option<TempDir>,
 }
@@ -52,7 +57,7 @@ impl House {
     }
 
     /// One whose policies say `lines`, with all that a server may have: an index that is searched and may be changed, its
-    /// embedder, and a folder from which the policy `one` may be loaded.
+    /// embedder, a folder from which the policy `one` may be loaded, and a state with keys.
     pub(super) fn whole(lines: &Lines) -> House {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let root = folder.path().canonicalize().expect("it is there");
@@ -66,16 +71,18 @@ impl House {
         let one = policies.join("one");
         fs::create_dir_all(&one).expect("a folder");
         fs::write(one.join("policy.toml"), "name = \"one\"\nprotocol = \"plain\"\n").expect("room for a small file");
-        House::build(lines, Arc::new(searcher), Some(folder), |state| {
+        let mut house = House::build(lines, Arc::new(searcher), Some(root.join("state")), |state| {
             let state = state.with_library(Library::new(live, commits)).with_index_name("fuzz");
             state.with_embedder("letters", Arc::new(Words)).with_store(PolicyStore::new(policies))
-        })
+        });
+        house._folder = Some(folder);
+        house
     }
 
     fn build(
         lines: &Lines,
         searcher: Arc<dyn Search>,
-        folder: Option<TempDir>,
+        records: Option<PathBuf>,
         furnish: impl FnOnce(AppState) -> AppState,
     ) -> House {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -89,14 +96,20 @@ impl House {
         let runtime_of = Runtime::new(engine, tokenizer, Some(Arc::new(template)), eos, Some(searcher));
         let policies = ["plain", "routerag", "search-r1"].map(|name| Policy::builtin(name).expect("it is built in"));
         let state = runtime.block_on(async { AppState::new(runtime_of, policies.to_vec(), HttpConfig::default()) });
+        let secret = Secret::generate();
+        let state = match records {
+            Some(dir) => runtime.block_on(keep(state, &dir, &secret)),
+            None => state,
+        };
         let state = furnish(state);
         let router = runtime.block_on(async { router(state) });
-        House { router, runtime, _folder: folder }
+        House { router, runtime, secret, _folder: None }
     }
 
     /// Sends a request and reads the answer to its end; `None` where `target` is no URI.
     pub(super) fn send(&self, method: &Method, target: &str, body: &[u8]) -> Option<Answer> {
         let request = Request::builder().method(method).uri(target).header(header::HOST, "localhost");
+        let request = request.header(header::AUTHORIZATION, format!("Bearer {}", self.secret.reveal()));
         let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(body.to_vec())).ok()?;
         self.runtime.block_on(async {
             let Ok(response) = self.router.clone().call(request).await;
@@ -110,6 +123,13 @@ impl House {
     pub(super) fn post(&self, path: &str, body: &serde_json::Value) -> Answer {
         self.send(&Method::POST, path, body.to_string().as_bytes()).expect("a path is a URI")
     }
+}
+
+/// Gives the server a state in `dir`, and `secret` as the key of requests.
+async fn keep(state: AppState, dir: &Path, secret: &Secret) -> AppState {
+    let store = SqlStore::open_directory(dir, StateLimits::default()).await.expect("a folder for the state");
+    let keys = ApiKeys::open(None, vec![KeyEntry::of_environment(secret)]).expect("one key");
+    state.with_keys(keys).with_records(Arc::new(store))
 }
 
 impl Answer {

@@ -12,7 +12,7 @@ use waymark_engine::mock::Lines;
 use super::house::{Answer, House};
 use super::sse;
 
-/// `a`, `b`, … in this order; new ones go to the end, or the seeds change their meaning.
+/// `a`, `b`, …, `z`, `{`, `|`, … in this order; new ones go to the end, or the seeds change their meaning.
 pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::POST, "/v1/agent"),
     (&Method::POST, "/v1/chat"),
@@ -40,6 +40,11 @@ pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::GET, "/v1/commits/"),
     (&Method::POST, "/v1/vector_stores/{id}/search"),
     (&Method::POST, "/inference/v1/generate"),
+    (&Method::POST, "/v1/conversations"),
+    (&Method::POST, "/v1/conversations/{id}"),
+    (&Method::POST, "/v1/conversations/{id}/items"),
+    (&Method::POST, "/v1/keys"),
+    (&Method::POST, "/v1/rollouts"),
 ];
 
 thread_local! {
@@ -64,13 +69,18 @@ pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
             Method::POST if path.starts_with("/v1/vector_stores") => {
                 kept.send(method, &path.replace("{id}", "default"), rest)
             }
+            Method::POST if path.starts_with("/v1/conversations/") => {
+                kept.send(method, &path.replace("{id}", &conversation(kept)), rest)
+            }
             Method::POST if path.contains("{id}") => kept.send(method, &path.replace("{id}", &trace(kept)), rest),
             Method::POST => kept.send(method, path, rest),
             _ => kept.send(method, &format!("{path}{}", String::from_utf8_lossy(rest)), b""),
         }?;
         check(&answer);
         // Every input is to find the same house.
-        let changes = ["/v1/documents", "/v1/policies"].iter().any(|changed| path.starts_with(changed));
+        let changes = ["/v1/documents", "/v1/policies", "/v1/keys", "/v1/conversations"]
+            .iter()
+            .any(|changed| path.starts_with(changed));
         if changes && *method != Method::GET && answer.status.is_success() {
             *kept = house();
         }
@@ -83,6 +93,13 @@ fn trace(house: &House) -> String {
     let answer = house.post("/v1/agent", &json!({"question": "Who wrote Faust?", "model": "routerag"}));
     let episode: Value = serde_json::from_slice(&answer.body).expect("an episode is JSON");
     episode["id"].as_str().expect("an episode has an id").to_owned()
+}
+
+/// The id of an empty conversation.
+fn conversation(house: &House) -> String {
+    let answer = house.post("/v1/conversations", &json!({}));
+    let created: Value = serde_json::from_slice(&answer.body).expect("a conversation is JSON");
+    created["id"].as_str().expect("a conversation has an id").to_owned()
 }
 
 /// What holds for every answer.

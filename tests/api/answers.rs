@@ -6,12 +6,12 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use waymark_agent::{Search, SearchError, SearchQuery};
-use waymark_index::{Evidence, Hit, HitPath, Mode, Passage};
+use waymark_index::{AnswerRoom, Evidence, Hit, HitPath, Mode, Passage};
 
 use crate::harness::{ServerPlan, TestServer, says, script};
 use crate::traces::{loops, trace};
 
-/// Searcher that finds as many passages of 1,000 bytes as it is asked for, and fails on demand.
+/// Searcher that finds as many passages of 1,000 bytes as it is asked for, within the query's bound, and fails on demand.
 #[derive(Debug)]
 struct Wordy;
 
@@ -25,7 +25,9 @@ impl Search for Wordy {
                 let passage = Passage { id: format!("p{rank}"), title: "T".into(), text: "x".repeat(1000) };
                 Hit { rank, score: 0.5, passage, metadata: None, path: HitPath::default() }
             };
-            Ok(Evidence::of(1, query.wanted.mode, (1..=query.wanted.k).map(hit).collect()))
+            let mut hits = (1..=query.wanted.k).map(hit).collect();
+            let left_out = AnswerRoom::new(query.wanted.bytes).cut(&mut hits, &mut Vec::new());
+            Ok(Evidence { left_out, ..Evidence::of(1, query.wanted.mode, hits) })
         })
     }
 

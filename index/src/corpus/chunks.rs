@@ -217,7 +217,7 @@ mod tests {
         assert!(long.len() > 4, "{chunks:?}");
         for chunk in long {
             assert!(chunk.content().split_whitespace().count() <= 30, "{chunk:?}");
-            assert!(chunk.text.starts_with("A > B b\n\none two"), "{chunk:?}");
+            assert!(chunk.text.starts_with("A > B b\n\n"), "{chunk:?}");
             assert_eq!(
                 chunk.metadata.as_ref().map(|metadata| &metadata["headings"]),
                 Some(&"Title of it > A > B b".into())

@@ -37,8 +37,13 @@ struct Statements {
 ///
 /// The first start downloads about 180 MB and embeds the corpus; later ones take seconds.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  waymark demo --port 8080")]
+#[command(after_help = "Examples:\n  waymark demo --port 8080\n  waymark demo --all-policies")]
 pub(crate) struct Args {
+    /// Serve the policies of all systems over one base model: each folder in DIR that holds a policy or a family of
+    /// policies. The default is that of the source code. Requests choose by `model`.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "models/policies", conflicts_with = "policies")]
+    all_policies: Option<PathBuf>,
+
     #[command(flatten)]
     serve: ServeArgs,
 }
@@ -50,7 +55,10 @@ impl Args {
     }
 
     async fn serve(self) -> anyhow::Result<()> {
-        let config = self.serve.resolve()?;
+        let mut config = self.serve.resolve()?;
+        if let Some(dir) = &self.all_policies {
+            config.policies = policy::folders(dir)?;
+        }
         let step_limit = config.model.device.step_limit;
         // Signals are caught from here on, while weights are still being downloaded.
         let mut stop = Box::pin(stop_signal());
@@ -66,6 +74,9 @@ impl Args {
         writeln!(out, "    \"model\": \"{model}\", \"stream\": true, \"rag\": {{\"trace\": true}},")?;
         writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;
         writeln!(out, "  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n")?;
+        if self.all_policies.is_some() {
+            writeln!(out, "All policies, as `model` takes them:\n\n  curl {url}/v1/models\n")?;
+        }
         writeln!(out, "Press Ctrl-C to stop.")?;
         serve::until(server, stop, step_limit).await;
         Ok(())

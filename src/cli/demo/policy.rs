@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use waymark_agent::family_members;
 use waymark_models::folder::FolderDraft;
 
 macro_rules! file {
@@ -41,11 +42,49 @@ pub(super) fn unpack(cache: &Path) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
+/// Returns the folders in `dir` that hold a policy or a family of policies, sorted by name.
+///
+/// # Errors
+/// If `dir` cannot be read or has none.
+pub(super) fn folders(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| {
+        format!(
+            "cannot read the policies in {}: --all-policies takes the folder models/policies of the source code",
+            dir.display()
+        )
+    })?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("cannot read {}", dir.display()))?.path();
+        if path.join("policy.toml").is_file() || !family_members(&path).is_empty() {
+            found.push(path);
+        }
+    }
+    ensure!(!found.is_empty(), "{}: no folder in it holds a policy", dir.display());
+    found.sort();
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use waymark_agent::Policy;
+
+    #[test]
+    fn all_policies_of_a_folder_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let message = folders(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("no folder in it holds a policy"), "{message}");
+        assert!(folders(&dir.path().join("none")).unwrap_err().to_string().contains("--all-policies"));
+        for place in ["b/stage1", "a", "empty"] {
+            fs::create_dir_all(dir.path().join(place)).unwrap();
+        }
+        for place in ["b/stage1", "a"] {
+            fs::write(dir.path().join(place).join("policy.toml"), "protocol = \"plain\"\n").unwrap();
+        }
+        assert_eq!(folders(dir.path()).unwrap(), [dir.path().join("a"), dir.path().join("b")]);
+    }
 
     #[test]
     fn the_policy_in_the_program_is_unpacked_once() {
