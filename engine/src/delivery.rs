@@ -91,12 +91,22 @@ impl Delivery {
         scheduler.return_turn(id, turn);
         let missing = || EngineError::Sample("the backend returned no token for this row".into());
         let mut outcome = Err(missing());
+        let mut verified = proposed.len();
         let mut accepted = 0;
         for (position, drawn) in drawn.into_iter().enumerate() {
             let sampled = match drawn {
                 Drawn::Token(sampled) => sampled,
-                Drawn::Late => return Ok(RowOutcome::Late),
-                Drawn::Failed(error) => return Err(error),
+                // The proposed tokens from here on were not verified.
+                Drawn::Late => {
+                    outcome = Ok(RowOutcome::Late);
+                    verified = accepted;
+                    break;
+                }
+                Drawn::Failed(error) => {
+                    outcome = Err(error);
+                    verified = accepted;
+                    break;
+                }
             };
             // A further position was computed with the token before it, which had been proposed.
             if position > 0 {
@@ -116,7 +126,7 @@ impl Delivery {
                 break;
             }
         }
-        scheduler.settle(id, proposed.len(), accepted);
+        scheduler.settle(id, verified, accepted);
         outcome
     }
 
