@@ -68,7 +68,8 @@ impl Sketches {
             let begun = self.blocks.get(start / COLUMNS).map(|block| SketchBlock::clone(block));
             new.push((start, begun.unwrap_or_default()));
         }
-        let (from, basis) = (self.count, &self.basis);
+        let from = self.count;
+        let basis = &self.basis;
         share(&mut new, 1, threads, |blocks| {
             for (start, block) in blocks {
                 let places = from.max(*start)..count.min(*start + COLUMNS);

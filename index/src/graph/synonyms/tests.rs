@@ -152,7 +152,7 @@ proptest! {
         let rows = if close { clustered(count + later, dims, seed) } else { scattered(count + later, dims, seed) };
         // Directions are chosen for the first vectors; the others come later, as those of commits do.
         let mut sketches = Sketches::suited(&rows, count);
-        sketches.extend(rows.0.len(), &|place| &rows.0[place], threads).unwrap();
+        sketches.extend(rows.0.len(), &|place| rows.0[place].as_slice(), threads).unwrap();
         let queries: Vec<u32> = (0..rows.0.len() as u32).step_by(3).collect();
         let usable = |phrase: u32| phrase % 5 != 1;
         let found = all_similar(&rows, &sketches, &queries, &usable, threads).unwrap();
