@@ -47,7 +47,8 @@ impl Sketches {
     }
 
     /// Number of sketches.
-    pub(in crate::graph) fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
         self.count
     }
 
