@@ -91,12 +91,22 @@ impl Delivery {
         scheduler.return_turn(id, turn);
         let missing = || EngineError::Sample("the backend returned no token for this row".into());
         let mut outcome = Err(missing());
+        let mut verified = proposed.len();
         let mut accepted = 0;
         for (position, drawn) in drawn.into_iter().enumerate() {
             let sampled = match drawn {
                 Drawn::Token(sampled) => sampled,
-                Drawn::Late => return Ok(RowOutcome::Late),
-                Drawn::Failed(error) => return Err(error),
+                // The proposed tokens from here on were not verified.
+                Drawn::Late => {
+                    outcome = Ok(RowOutcome::Late);
+                    verified = accepted;
+                    break;
+                }
+                Drawn::Failed(error) => {
+                    outcome = Err(error);
+                    verified = accepted;
+                    break;
+                }
             };
             // A further position was computed with the token before it, which had been proposed.
             if position > 0 {
@@ -116,7 +126,7 @@ impl Delivery {
                 break;
             }
         }
-        scheduler.settle(id, proposed.len(), accepted);
+        scheduler.settle(id, verified, accepted);
         outcome
     }
 
@@ -132,5 +142,64 @@ impl Delivery {
     /// Wakes the readers that have new tokens.
     pub(super) fn wake(&mut self) {
         self.wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::Instant;
+
+    use waymark_models::sampler::{Sampled, SamplingParams};
+    use waymark_models::tokenizer::Tokenizer;
+
+    use super::super::backend::BackendSpec;
+    use super::super::command::Submission;
+    use super::super::config::EngineConfig;
+    use super::super::draw::Draw;
+    use super::super::mailbox::mailbox;
+    use super::super::request::{Generate, SessionOptions};
+    use super::super::stage::TurnStage;
+    use super::*;
+
+    #[test]
+    fn a_row_that_fails_behind_accepted_tokens_is_settled() {
+        let counters = Arc::new(Counters::default());
+        let spec = BackendSpec { name: "memory".into(), vocab: 259, blocks: 8, context: 128, generation: 1 };
+        let config = EngineConfig { lookup_tokens: 20, ..EngineConfig::default() };
+        let mut scheduler = Scheduler::new(&spec, &config, counters.clone());
+        let (outbox, _inbox) = mailbox(64);
+        let submission = Submission {
+            session: 1,
+            options: SessionOptions::default(),
+            keep: 0,
+            append: vec![7, 8, 7, 8, 7],
+            generate: Generate { sampling: SamplingParams::greedy(), max_tokens: 60, ..Generate::default() },
+            outbox,
+            submitted: Instant::now(),
+            stage: TurnStage::queue(),
+            permit: None,
+        };
+        scheduler.submit(submission, None);
+        let mut delivery = Delivery::new(Tokenizer::bytes().table(), 128, counters.clone());
+        let token = |id| Drawn::Token(Sampled { id, logprob: 0.0, top: Vec::new() });
+        let mut step = |drawn: Vec<Drawn>| {
+            let mut rows = Vec::new();
+            scheduler.plan(Instant::now(), &mut rows);
+            let row = rows[0];
+            scheduler.account(&row);
+            let proposed = scheduler.session(1).unwrap().proposal(row.proposed).to_vec();
+            let turn = scheduler.take_turn(1).unwrap();
+            let mut draw = Draw::new(1, turn, proposed, Vec::new());
+            draw.drawn = drawn;
+            let outcome = delivery.deliver(draw, &mut scheduler);
+            (row.proposed, outcome.is_ok(), scheduler.session(1).unwrap().sequence().blocks())
+        };
+        assert_eq!(step(vec![token(8)]), (0, true, 1));
+        let failed = Drawn::Failed(EngineError::Sample("no token".into()));
+        // Two blocks were reserved for the proposed tokens.
+        assert_eq!(step(vec![token(7), token(8), failed]), (20, false, 1));
+        assert_eq!(counters.lookup_accepted_tokens_total.get(), 1);
+        assert_eq!(counters.lookup_proposed_tokens_total.get(), 1, "the others were not verified");
     }
 }

@@ -9,7 +9,7 @@ use crate::error::IndexError;
 use crate::graph::{TripleFile, TripleOrigin};
 use crate::layout::{graph_file, snapshot_file, snapshot_name};
 use crate::manifest::{GraphInfo, Manifest};
-use crate::near_ids;
+use crate::near_ids::NearestIds;
 use crate::store::{CurrentStore, PassageStore};
 
 /// Documents of an index. Needs no embedder and reads only passages, triples and the log of changes, so it works when
@@ -98,13 +98,11 @@ impl Contents {
     /// # Errors
     /// If a record is damaged.
     pub fn near_ids(&self, id: &str, limit: usize) -> Result<Vec<String>, IndexError> {
-        let mut near = Vec::new();
+        let mut nearest = NearestIds::new(id, limit);
         for number in self.store.numbers() {
-            let (other, _) = self.store.name(number)?;
-            near.extend(near_ids::distance(id, &other).map(|distance| (distance, number, other)));
+            nearest.offer(number, self.store.name(number)?.0);
         }
-        near.sort_unstable();
-        Ok(near.into_iter().take(limit).map(|(_, _, id)| id).collect())
+        Ok(nearest.into_ids())
     }
 
     fn document(&self, number: u32, all_triples: bool) -> Result<Document, IndexError> {

@@ -1,10 +1,42 @@
-//! Distance between an unknown ID and those of documents, for suggestions.
+//! IDs of documents that are near to an unknown one, for suggestions.
+
+use std::collections::BinaryHeap;
 
 /// Longest ID in bytes that is compared by its characters.
 const LONGEST: usize = 200;
 
+/// The nearest IDs among those that were offered.
+#[derive(Debug)]
+pub(crate) struct NearestIds<'a> {
+    id: &'a str,
+    limit: usize,
+    /// Distance, number of the document, and ID. The first one is the farthest.
+    heap: BinaryHeap<(usize, u32, String)>,
+}
+
+impl<'a> NearestIds<'a> {
+    /// Keeps up to `limit` IDs that are near to `id`.
+    pub(crate) fn new(id: &'a str, limit: usize) -> Self {
+        Self { id, limit, heap: BinaryHeap::new() }
+    }
+
+    /// Keeps the ID of a document if it is nearer than the farthest one that is kept.
+    pub(crate) fn offer(&mut self, number: u32, other: String) {
+        let Some(distance) = distance(self.id, &other) else { return };
+        self.heap.push((distance, number, other));
+        if self.heap.len() > self.limit {
+            self.heap.pop();
+        }
+    }
+
+    /// Returns the IDs, nearest first.
+    pub(crate) fn into_ids(self) -> Vec<String> {
+        self.heap.into_sorted_vec().into_iter().map(|(_, _, id)| id).collect()
+    }
+}
+
 /// Returns a rank of `other` as a suggestion for `id`; smaller is nearer. `None` if it is none.
-pub(crate) fn distance(id: &str, other: &str) -> Option<usize> {
+fn distance(id: &str, other: &str) -> Option<usize> {
     let id = id.to_lowercase();
     let other = other.to_lowercase();
     if id == other {
@@ -27,7 +59,23 @@ pub(crate) fn distance(id: &str, other: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::distance;
+    use super::*;
+
+    #[test]
+    fn the_nearest_ids_are_kept() {
+        let ids = ["siene", "thames", "Seine", "seine-map", "seine#2", "seine#1"];
+        let nearest = |limit| {
+            let mut nearest = NearestIds::new("seine", limit);
+            for (number, id) in (0..).zip(ids) {
+                nearest.offer(number, id.to_owned());
+                assert!(nearest.heap.len() <= limit);
+            }
+            nearest.into_ids()
+        };
+        assert_eq!(nearest(3), ["Seine", "seine#2", "seine#1"]);
+        assert_eq!(nearest(10), ["Seine", "seine#2", "seine#1", "seine-map", "siene"]);
+        assert_eq!(nearest(0), [""; 0]);
+    }
 
     #[test]
     fn near_ids_are_ranked_and_far_ones_are_none() {

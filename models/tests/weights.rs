@@ -129,6 +129,24 @@ fn configurations_with_unknown_features_are_refused_by_name() {
 }
 
 #[test]
+fn a_window_counts_if_the_stretched_context_is_longer() {
+    let folder = tempfile::tempdir().unwrap();
+    write_hf(folder.path(), "mistral", false);
+    let path = folder.path().join("config.json");
+    let original: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let window = |rope: serde_json::Value| {
+        let mut config = original.clone();
+        config["sliding_window"] = 256.into();
+        config["rope_scaling"] = rope;
+        std::fs::write(&path, config.to_string()).unwrap();
+        let weights = Weights::open(folder.path()).unwrap();
+        (weights.config().context, weights.config().architecture.layer(0).window)
+    };
+    assert_eq!(window(serde_json::Value::Null), (256, None));
+    assert_eq!(window(serde_json::json!({"rope_type": "yarn", "factor": 4.0})), (1024, Some(256)));
+}
+
+#[test]
 fn a_gguf_with_biases_that_nothing_adds_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");

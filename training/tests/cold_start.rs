@@ -579,6 +579,7 @@ fn data_recipes_play_the_policy_of_the_recipe_that_trains_on_them() {
         ("graphrag_r1_data", "graphrag_r1-smollm2"),
         ("tearag_data", "tearag-smollm2"),
         ("evo_rag_data", "evo_rag-smollm2"),
+        ("search_r1_data", "search_r1"),
     ] {
         let path = folder.join(format!("{data}.toml"));
         let played = DataRecipe::read(&path, &[]).unwrap().policy(&path).unwrap();

@@ -49,15 +49,20 @@ impl Scheduler {
             // The token that is sampled after the last proposed one must fit as well.
             let most = self.lookup_tokens.min(room).min(ahead).min(self.limit.saturating_sub(len + 1));
             let cost = costs.per_token(session.sequence.computed());
+            let chance = session.lookup.chance();
+            // A copy is extended: there may be fewer tokens to propose, and later rows are weighed against those alone.
             let wanted = match costs.known() {
-                true => step_yield.extend(session.lookup.chance(), cost, most),
+                true => step_yield.clone().extend(chance, cost, most),
                 false => most,
             };
             if wanted == 0 || !session.lookup.propose(session.sequence.ids(), wanted) {
                 session.lookup.skip();
                 continue;
             }
+            // This may overwrite the oldest cached block. With only free blocks, a server whose pool has filled once would
+            // end every proposal at a block's end, and the session takes the block a few tokens later anyway.
             row.proposed = session.sequence.reserve(wanted, pool);
+            step_yield.extend(chance, cost, row.proposed);
             room -= row.proposed;
             *planned += StepSize::of_row(row.proposed, len);
         }

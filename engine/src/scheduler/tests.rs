@@ -1,8 +1,10 @@
 //! Tests of the scheduler alone, case by case.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::PlannedRow;
 use super::property::{SchedulerMachine, harness};
+use super::step_costs::StepSize;
 use crate::config::EngineConfig;
 use crate::error::EngineError;
 use crate::harness::{Harness, Machine, Operation, submit};
@@ -76,7 +78,7 @@ fn a_late_mask_costs_one_token_and_no_block() {
     let rows = plan(&mut harness);
     assert_eq!(rows, [(1, 1, true)]);
     let scheduler = &mut harness.machine.scheduler;
-    scheduler.account(&super::PlannedRow { session: 1, tokens: 1, proposed: 0, samples: true });
+    scheduler.account(&PlannedRow { session: 1, tokens: 1, proposed: 0, samples: true });
     scheduler.skip_late(1);
     assert_eq!(states(&harness), [SessionState::Waiting]);
     assert_eq!(plan(&mut harness), [(1, 1, true)], "the last token is computed again");
@@ -187,4 +189,25 @@ fn parked_sessions_give_way_before_running_ones() {
     assert_eq!(harness.counters.evictions_total.get(), 1);
     assert_eq!(harness.counters.preemptions_total.get(), 0);
     harness.settle();
+}
+
+#[test]
+fn a_row_without_a_proposal_takes_nothing_from_later_ones() {
+    let proposals = |prompts: [usize; 2]| {
+        let mut harness = harness(16, &EngineConfig { lookup_tokens: 8, ..EngineConfig::default() });
+        prompts.into_iter().for_each(|tokens| harness.apply(submit(0, tokens, 40)));
+        let scheduler = &mut harness.machine.scheduler;
+        // 7.5 ms per step and 1 ms per token, with any context.
+        for (tokens, computed) in [(1, 0), (2, 900), (4, 100), (8, 2000), (16, 0), (32, 500)] {
+            let time = Duration::from_micros(7500 + 1000 * tokens as u64);
+            scheduler.costs.record(StepSize::of_row(tokens, computed), time);
+        }
+        let row = |session| PlannedRow { session, tokens: 1, proposed: 0, samples: true };
+        let mut rows = [row(1), row(2)];
+        scheduler.plan_proposals(&mut rows);
+        rows.map(|row| row.proposed)
+    };
+    // The second token of a row is expected to save time, until two tokens of another row are proposed.
+    assert_eq!(proposals([10, 10]), [2, 1]);
+    assert_eq!(proposals([5, 10]), [0, 2], "five different tokens have no earlier occurrence");
 }

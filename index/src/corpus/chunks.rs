@@ -21,6 +21,9 @@ const HEADINGS_SHARE: usize = 3;
 /// Upper bound of the bytes of a token in a text, roughly: longer texts are not worth counting.
 const TOKEN_BYTES: usize = 32;
 
+/// Maximum bytes of the title and metadata of a record that is split: every chunk has a copy.
+const LARGEST_COPY: usize = 64 << 10;
+
 /// Separator of the headings above a chunk.
 const BELOW: &str = " > ";
 
@@ -76,7 +79,8 @@ impl Chunker {
     /// reports no number.
     ///
     /// # Errors
-    /// If the record brings triples: which chunk states which is not known.
+    /// If the record brings triples, because which chunk states which is not known, or if its title and metadata are too
+    /// large for copies.
     pub(super) fn record(&self, record: CorpusRecord) -> Result<Chunks, IndexError> {
         let Some(size) = self.size else { return Ok((vec![record], None)) };
         let name = record.document.id.clone();
@@ -93,6 +97,14 @@ impl Chunker {
                  and them beforehand, or leave out --chunk"
             );
             return Err(IndexError::BadCorpus { location, message });
+        }
+        let copied = document.title.len() + json_len(document.metadata.as_ref());
+        if copied > LARGEST_COPY {
+            let message = format!(
+                "{name:?} is split into chunks, and each would copy the {copied} bytes of its title and metadata: expected \
+                 at most {LARGEST_COPY}; leave large fields out with --field"
+            );
+            return Err(IndexError::BadRecord { location, message });
         }
         // Taken out, so that no chunk copies the whole text.
         let whole = std::mem::take(&mut document.text);
@@ -175,6 +187,11 @@ impl ChunkSizer for RoomSizer<'_> {
 fn holds_words(text: &str) -> bool {
     let fence = |line: &str| line.starts_with("```") || line.starts_with("~~~");
     text.lines().map(str::trim_start).any(|line| !fence(line) && line.chars().any(char::is_alphanumeric))
+}
+
+/// Number of bytes of metadata as JSON.
+fn json_len(metadata: Option<&Map<String, Value>>) -> usize {
+    metadata.and_then(|metadata| serde_json::to_string(metadata).ok()).map_or(0, |json| json.len())
 }
 
 fn metadata(section: &Section) -> Option<Map<String, Value>> {

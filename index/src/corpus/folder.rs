@@ -21,7 +21,7 @@ pub(super) fn read(root: &Path, fields: &Arc<FieldMap>) -> Result<CorpusItems, I
     let files = files(&root)?;
     let dataset = DatasetKind::of(&root, &files);
     Ok(Box::new(files.into_iter().flat_map(move |path| -> CorpusItems {
-        if let Some(reason) = dataset.excludes(&path) {
+        if let Some(reason) = dataset.excludes(&root, &path) {
             return Box::new(std::iter::once(Ok(CorpusItem::Skipped(path, reason.to_owned()))));
         }
         let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy().into_owned();
@@ -59,6 +59,9 @@ fn skip_unsupported(item: Result<CorpusItem, IndexError>) -> Result<CorpusItem, 
 /// Files that describe a Hugging Face data set.
 const DESCRIPTIONS: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
 
+/// Card of a Hugging Face data set.
+const CARD: &str = "README.md";
+
 /// Kind of a folder, by the files in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum DatasetKind {
@@ -85,13 +88,13 @@ impl DatasetKind {
     }
 
     /// Returns the reason why a file is not read, if any. A description of a data set may look like a record.
-    fn excludes(&self, path: &Path) -> Option<&'static str> {
+    fn excludes(&self, root: &Path, path: &Path) -> Option<&'static str> {
         let name = path.file_name().unwrap_or_default();
-        let beside = FileFormat::of(path).0.is_prose() || DESCRIPTIONS.iter().any(|own| name == *own);
+        // Other texts are documents: a folder may hold Parquet among them.
+        let beside = path == root.join(CARD) || DESCRIPTIONS.iter().any(|own| name == *own);
         match self {
             DatasetKind::Beir(corpus) if path != corpus => Some("not the corpus of this BEIR data set"),
-            // Unsupported formats have a reason of their own.
-            DatasetKind::HuggingFace if beside => Some("beside the records of this data set"),
+            DatasetKind::HuggingFace if beside => Some("a description of this data set"),
             _ => None,
         }
     }

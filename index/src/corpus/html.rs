@@ -114,6 +114,10 @@ enum Markup {
 impl Markup {
     fn of(text: &str) -> Markup {
         if let Some(comment) = text.strip_prefix("<!--") {
+            // `<!-->` and `<!--->` are whole comments (WHATWG HTML, 13.2.5.43 and 44).
+            if let Some(whole) = ["<!-->", "<!--->"].into_iter().find(|whole| text.starts_with(whole)) {
+                return Markup::Comment(whole.len());
+            }
             return Markup::Comment(comment.find("-->").map_or(text.len(), |end| end + "<!---->".len()));
         }
         let closes = text.starts_with("</");
@@ -332,6 +336,9 @@ mod tests {
             ("<p", ""),
             ("a <b class=\"x>c", "a c"),
             ("a<!-- b", "a"),
+            ("a<!-->b-->", "ab-->"),
+            ("a<!--->b", "ab"),
+            ("a<!---->b", "ab"),
             ("<script>a", ""),
             ("</p></h1>a", "a"),
             ("<title>t", ""),

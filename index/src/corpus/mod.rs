@@ -12,7 +12,9 @@ mod lines;
 mod markdown;
 mod outline;
 mod parquet;
+mod parquet_footer;
 mod pdf;
+mod pdf_fonts;
 mod pdf_text;
 mod prose;
 mod record;
@@ -242,22 +244,36 @@ impl Corpus {
                     return Err(IndexError::EmptyCorpus { path, skipped: self.skipped, files });
                 }
                 None => return Ok(None),
-                Some(Err(error @ IndexError::BadRecord { .. })) if self.skip_bad => {
-                    tracing::warn!(%error, "record skipped");
-                    self.skipped += 1;
+                Some(Err(error)) => {
+                    self.skip(error)?;
                     continue;
                 }
-                Some(Err(error)) => return Err(error),
                 Some(Ok(CorpusItem::Skipped(path, reason))) => {
                     self.skipped_files.add(&path, reason);
                     continue;
                 }
                 Some(Ok(CorpusItem::Prose(prose))) => self.chunker.prose(&prose),
-                Some(Ok(CorpusItem::Record(record))) => self.chunker.record(record)?,
+                Some(Ok(CorpusItem::Record(record))) => match self.chunker.record(record) {
+                    Ok(chunks) => chunks,
+                    Err(error) => {
+                        self.skip(error)?;
+                        continue;
+                    }
+                },
             };
             self.ready.extend(records);
             self.chunked.extend(chunked);
         }
+    }
+
+    /// Counts a bad record, if such records are skipped. Returns any other error.
+    fn skip(&mut self, error: IndexError) -> Result<(), IndexError> {
+        if !(self.skip_bad && matches!(error, IndexError::BadRecord { .. })) {
+            return Err(error);
+        }
+        tracing::warn!(%error, "record skipped");
+        self.skipped += 1;
+        Ok(())
     }
 
     fn admit(&mut self, record: CorpusRecord) -> Result<Option<Document>, IndexError> {

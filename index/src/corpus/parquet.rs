@@ -12,12 +12,13 @@ use parquet::record::reader::RowIter;
 use serde_json::Value;
 
 use super::record::RecordParser;
-use super::{CorpusRecord, LONGEST_RECORD};
+use super::{CorpusRecord, LONGEST_RECORD, parquet_footer};
 use crate::error::IndexError;
 use crate::location::Location;
 
-/// Maximum bytes of a column within a row group, decompressed.
-const LARGEST_COLUMN: i64 = 2 << 30;
+/// Maximum bytes of a column within a row group, decompressed. A million rows, the default of pyarrow, with passages of a
+/// hundred words take about 700 MB.
+const LARGEST_COLUMN: i64 = 1 << 30;
 
 /// Reads row by row. The line of a location is the number of the row.
 ///
@@ -27,12 +28,11 @@ pub(super) fn read(
     path: &Path,
     parser: RecordParser,
 ) -> Result<impl Iterator<Item = Result<CorpusRecord, IndexError>> + Send + use<>, IndexError> {
-    let file = File::open(path).map_err(IndexError::io("open", path))?;
+    let mut file = File::open(path).map_err(IndexError::io("open", path))?;
     let unsupported = |message| IndexError::UnsupportedFile { path: path.to_owned(), message };
-    let opened = guarded(|| SerializedFileReader::new(file)).map_err(|message| {
-        let location = Location { file: path.into(), line: 1 };
-        IndexError::BadCorpus { location, message }
-    })?;
+    let bad = |message| IndexError::BadCorpus { location: Location { file: path.into(), line: 1 }, message };
+    parquet_footer::check(&mut file).map_err(bad)?;
+    let opened = guarded(|| SerializedFileReader::new(file)).map_err(bad)?;
     check(&opened, &parser).map_err(unsupported)?;
     let mut rows = RowIter::from_file_into(Box::new(opened));
     let file: Arc<Path> = path.into();
@@ -94,7 +94,11 @@ fn check(file: &SerializedFileReader<File>, parser: &RecordParser) -> Result<(),
     }
     for column in metadata.row_groups().iter().flat_map(|group| group.columns()) {
         if column.uncompressed_size() > LARGEST_COLUMN {
-            return Err(format!("column {} is too large: write smaller row groups", column.column_path()));
+            return Err(format!(
+                "column {} takes {} bytes in a row group: write row groups of at most {LARGEST_COLUMN} bytes per column",
+                column.column_path(),
+                column.uncompressed_size()
+            ));
         }
         if !matches!(column.compression(), Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::GZIP(_)) {
             return Err(format!(

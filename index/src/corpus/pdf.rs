@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lopdf::{Document, LoadOptions, Object};
 
+use super::pdf_fonts::FontEncodings;
 use super::prose::{ProseFault, Section, Sections};
 use super::{LONGEST_RECORD, pdf_text};
 
@@ -27,9 +28,10 @@ fn pages(bytes: &[u8]) -> Result<Sections, ProseFault> {
     }
     let mut left = LONGEST_RECORD;
     let mut contents = LARGEST_CONTENTS;
+    let mut fonts = FontEncodings::new(&document);
     let mut sections = Vec::new();
     for (number, page) in document.get_pages() {
-        let text = pdf_text::read(&document, page, LONGEST_RECORD, &mut contents)
+        let text = pdf_text::read(&document, &mut fonts, page, &mut contents)
             .map_err(|error| ProseFault::Damaged(format!("page {number} of the PDF file cannot be read: {error}")))?;
         left = left.checked_sub(text.len()).ok_or_else(|| {
             ProseFault::Unsupported(format!("the PDF file holds more than {LONGEST_RECORD} bytes of text: split it"))
@@ -134,6 +136,13 @@ mod tests {
         assert!(matches!(sections(&file(&[""])), Err(ProseFault::Unsupported(message)) if message.contains("OCR")));
         assert!(matches!(sections(b"%PDF-1.4\nnothing"), Err(ProseFault::Damaged(_))));
         assert!(matches!(sections(b""), Err(ProseFault::Damaged(_))));
+    }
+
+    #[test]
+    fn a_page_with_too_much_content_is_refused() {
+        let text = "one) Tj (".repeat((16 << 20) / 9 + 1);
+        let refused = sections(&file(&["Page one.", &text]));
+        assert!(matches!(refused, Err(ProseFault::Damaged(message)) if message.starts_with("page 2 of the PDF file")));
     }
 
     #[test]

@@ -1,9 +1,15 @@
 //! Reads the text that a page of a PDF file shows, in the order of its operations.
 
-use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use lopdf::content::{Content, Operation};
-use lopdf::{Dictionary, Document, Encoding, Object, ObjectId};
+use lopdf::{Document, Encoding, Object, ObjectId};
+
+use super::LONGEST_RECORD;
+use super::pdf_fonts::FontEncodings;
+
+/// Maximum bytes of the content of a page, decompressed. Its operations take several times as much memory.
+const LARGEST_PAGE: usize = 16 << 20;
 
 /// Movement within an array of strings, in thousandths of the font's size, that stands for a space between words.
 const WORD_GAP: f32 = -180.0;
@@ -14,27 +20,30 @@ const LINE_GAP: f32 = 0.5;
 /// Returns the text of a page. A font whose encoding is not understood loses its own text alone.
 ///
 /// # Errors
-/// If the page cannot be read, or its content is longer than `limit` bytes or than the `budget` for it and all later
-/// pages, from which it is subtracted.
-pub(super) fn read(document: &Document, page: ObjectId, limit: usize, budget: &mut usize) -> lopdf::Result<String> {
-    let fonts: BTreeMap<Vec<u8>, &Dictionary> = document.get_page_fonts(page)?;
-    let encodings: BTreeMap<&[u8], Encoding<'_>> = fonts
-        .iter()
-        .filter_map(|(name, font)| Some((name.as_slice(), font.get_font_encoding_with_limit(document, limit).ok()?)))
-        .collect();
-    let content = document.get_page_content_with_limit(page, limit.min(*budget))?;
+/// The reason, if the page cannot be read, or its content is longer than a page's may be or than the `budget` for it and
+/// all later pages, from which it is subtracted.
+pub(super) fn read(
+    document: &Document,
+    fonts: &mut FontEncodings<'_>,
+    page: ObjectId,
+    budget: &mut usize,
+) -> Result<String, String> {
+    let encodings = fonts.of_page(page)?;
+    let limit = LARGEST_PAGE.min(*budget);
+    let content = document.get_page_content_with_limit(page, limit).map_err(|error| error.to_string())?;
     *budget = budget.saturating_sub(content.len());
-    let content = Content::decode(&content)?;
+    let content = Content::decode(&content).map_err(|error| error.to_string())?;
     let mut shown = ShownText::default();
     for operation in content.operations {
         if operation.operator == "Tf" {
             let name = operation.operands.first().and_then(|name| name.as_name().ok());
-            shown.encoding = name.and_then(|name| encodings.get(name));
+            shown.encoding = name.and_then(|name| encodings.get(name)).map(Rc::as_ref);
             shown.size = number(&operation, 1).abs().max(1.0);
         } else {
             shown.apply(&operation);
         }
-        if shown.text.len() > limit {
+        // Codes may stand for many characters each. The caller refuses such a text.
+        if shown.text.len() > LONGEST_RECORD {
             break;
         }
     }

@@ -394,7 +394,32 @@ fn of_a_data_set_the_documents_are_read() {
     assert_eq!(ids(), ["README.md#1", "d1"]);
     write("dataset_info.json", "{\"features\": {\"text\": {}}}");
     assert_eq!(ids(), ["d1"], "of a Hugging Face data set");
+    fs::create_dir(dir.path().join("notes")).unwrap();
+    write("notes/README.md", "A note.");
+    write("notes.txt", "Another one.");
+    assert_eq!(ids(), ["d1", "notes/README.md#1", "notes.txt#1"], "texts that are no card");
+    fs::remove_dir_all(dir.path().join("notes")).unwrap();
+    fs::remove_file(dir.path().join("notes.txt")).unwrap();
     fs::remove_file(dir.path().join("dataset_info.json")).unwrap();
     write("queries.jsonl", "{\"_id\":\"q1\",\"text\":\"x?\"}\n");
     assert_eq!(ids(), ["d1"], "of a BEIR data set");
+}
+
+#[test]
+fn a_record_with_large_metadata_is_not_split() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("corpus.jsonl");
+    let text = "A sentence about rivers. ".repeat(20);
+    let line =
+        |id: &str, note: usize| serde_json::json!({"id": id, "text": text, "note": "x".repeat(note)}).to_string();
+    fs::write(&path, format!("{}\n{}\n", line("small", 60_000), line("large", 70_000))).unwrap();
+    let read = |chunk, skip_bad| {
+        let corpus = Corpus::open(&path, &CorpusOptions { chunk, skip_bad, ..CorpusOptions::default() }).unwrap();
+        corpus.collect::<Result<Vec<Document>, IndexError>>()
+    };
+    assert_eq!(read(None, false).unwrap().len(), 2, "whole, nothing is copied");
+    let refused = read(Some(100), false).unwrap_err().to_string();
+    assert!(refused.contains("corpus.jsonl:2") && refused.contains("\"large\""), "{refused}");
+    let kept = read(Some(100), true).unwrap();
+    assert!(kept.len() > 3 && kept.iter().all(|document| document.id.starts_with("small#")));
 }

@@ -17,8 +17,25 @@ struct ModelFile {
     pieces: Vec<ScoredPiece>,
     /// Number of the algorithm: 1 for Unigram, 2 for BPE. 0 if the file states none.
     algorithm: u64,
+    normalizer: Normalizer,
+}
+
+/// Settings of the normalizer.
+#[derive(Debug, PartialEq)]
+struct Normalizer {
     /// If `true`, every text begins with a space.
     prefix: bool,
+    /// If `true`, characters are replaced by a table in the file. Llama 2, Mistral and Gemma have none.
+    replaces: bool,
+    /// If `true`, spaces at the ends of a text and repeated ones are removed. Llama 2, Mistral and Gemma keep them.
+    trims: bool,
+}
+
+impl Default for Normalizer {
+    /// Settings that a file leaves out.
+    fn default() -> Self {
+        Self { prefix: true, replaces: false, trims: true }
+    }
 }
 
 /// Reads the tokenizer in `dir`, with the added tokens of its `tokenizer_config.json`.
@@ -38,27 +55,48 @@ pub(super) fn pipeline(dir: &Path) -> Result<Pipeline, ModelError> {
         return Err(refused(format!("{size} bytes: expected at most {MAX_BYTES}")));
     }
     let bytes = std::fs::read(&path).map_err(ModelError::io("read", &path))?;
-    let ModelFile { pieces, algorithm, prefix } = parse(&bytes).map_err(refused)?;
+    let ModelFile { pieces, algorithm, normalizer } = parse(&bytes).map_err(refused)?;
     if algorithm != 2 || pieces.is_empty() {
         return Err(refused("not BPE of SentencePiece".to_owned()));
     }
+    if normalizer.replaces {
+        return Err(refused("it replaces characters: its precompiled_charsmap is not empty".to_owned()));
+    }
+    if normalizer.trims {
+        return Err(refused("it removes spaces: its remove_extra_whitespaces is true".to_owned()));
+    }
     let further = vocabulary::added_tokens(dir)?;
-    sentencepiece::pipeline(&pieces, prefix, further).map_err(refused)
+    sentencepiece::pipeline(&pieces, normalizer.prefix, further).map_err(refused)
 }
 
 /// Parses a `ModelProto`: field 1 is a piece, 2 the settings of the trainer, 3 those of the normalizer.
 fn parse(bytes: &[u8]) -> Result<ModelFile, String> {
-    let mut model = ModelFile { prefix: true, ..ModelFile::default() };
+    let mut model = ModelFile::default();
     let mut fields = Fields { rest: bytes };
     while let Some((number, value)) = fields.next()? {
         match (number, value) {
             (1, FieldValue::Bytes(piece)) => model.pieces.push(parse_piece(piece)?),
             (2, FieldValue::Bytes(trainer)) => model.algorithm = number_in(trainer, 3)?.unwrap_or(1),
-            (3, FieldValue::Bytes(normalizer)) => model.prefix = number_in(normalizer, 3)? != Some(0),
+            (3, FieldValue::Bytes(normalizer)) => model.normalizer = parse_normalizer(normalizer)?,
             _ => {}
         }
     }
     Ok(model)
+}
+
+/// Parses a `NormalizerSpec`: table of characters, space at the beginning, removal of spaces.
+fn parse_normalizer(bytes: &[u8]) -> Result<Normalizer, String> {
+    let mut normalizer = Normalizer::default();
+    let mut fields = Fields { rest: bytes };
+    while let Some((number, value)) = fields.next()? {
+        match (number, value) {
+            (2, FieldValue::Bytes(table)) => normalizer.replaces = !table.is_empty(),
+            (3, FieldValue::Varint(prefix)) => normalizer.prefix = prefix != 0,
+            (4, FieldValue::Varint(trims)) => normalizer.trims = trims != 0,
+            _ => {}
+        }
+    }
+    Ok(normalizer)
 }
 
 /// Parses a `SentencePiece`: text, score and kind.
@@ -164,19 +202,23 @@ mod tests {
         field
     }
 
-    fn model(algorithm: u8) -> Vec<u8> {
+    /// Settings of a normalizer that adds no space and removes none.
+    const PLAIN: [u8; 4] = [0x18, 0, 0x20, 0];
+
+    fn model(algorithm: u8, normalizer: &[u8]) -> Vec<u8> {
         let pieces =
             [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("a", -3.0, 1), ("b", -4.0, 1), ("ab", -2.0, 1), ("▁", -5.0, 1)];
         let mut bytes: Vec<u8> = pieces.iter().flat_map(|&(text, score, kind)| piece(text, score, kind)).collect();
-        // Settings of the trainer with the algorithm, and of the normalizer without a leading space.
-        bytes.extend([0x12, 2, 0x18, algorithm, 0x1a, 2, 0x18, 0]);
+        // Settings of the trainer with the algorithm, and of the normalizer.
+        bytes.extend([0x12, 2, 0x18, algorithm, 0x1a, normalizer.len() as u8]);
+        bytes.extend(normalizer);
         bytes
     }
 
     #[test]
     fn pieces_scores_and_settings_are_read() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("tokenizer.model"), model(2)).unwrap();
+        std::fs::write(dir.path().join("tokenizer.model"), model(2, &PLAIN)).unwrap();
         let added = r#"{"added_tokens_decoder": {"6": {"content": "<|end|>", "special": true}}}"#;
         std::fs::write(dir.path().join("tokenizer_config.json"), added).unwrap();
         let tokenizer = Tokenizer::from_folder(dir.path()).unwrap();
@@ -204,11 +246,31 @@ mod tests {
 
     #[test]
     fn other_files_of_this_name_are_refused_with_the_command() {
-        for bytes in [model(1), b"IQ== 0\nIg== 1\n".to_vec(), model(2)[..20].to_vec()] {
+        for bytes in [model(1, &PLAIN), b"IQ== 0\nIg== 1\n".to_vec(), model(2, &PLAIN)[..20].to_vec()] {
             let dir = tempfile::tempdir().unwrap();
             std::fs::write(dir.path().join("tokenizer.model"), bytes).unwrap();
             let refused = Tokenizer::from_folder(dir.path()).unwrap_err().to_string();
             assert!(refused.contains("tokenizer.model") && refused.contains("save_pretrained"), "{refused}");
         }
+    }
+
+    #[test]
+    fn normalizers_that_change_texts_are_refused_by_name() {
+        let replaces = [&PLAIN[..], &[0x12, 2, b'x', 0]].concat();
+        for (normalizer, name) in [
+            (&replaces[..], "precompiled_charsmap"),
+            (&[0x18, 0, 0x20, 1], "remove_extra_whitespaces"),
+            // SentencePiece removes spaces by default.
+            (&[0x18, 0], "remove_extra_whitespaces"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("tokenizer.model"), model(2, normalizer)).unwrap();
+            let refused = Tokenizer::from_folder(dir.path()).unwrap_err().to_string();
+            assert!(refused.contains(name) && refused.contains("save_pretrained"), "{refused}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let empty_table = [&PLAIN[..], &[0x12, 0]].concat();
+        std::fs::write(dir.path().join("tokenizer.model"), model(2, &empty_table)).unwrap();
+        assert!(Tokenizer::from_folder(dir.path()).is_ok());
     }
 }

@@ -102,7 +102,7 @@ impl Args {
         let take = |dir: &PathBuf| initial_policy::load("--init", dir, &recipe, &base, &mut learner);
         let origin = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
         // The ranker's encoder stays at the initial values, which full training overwrites.
-        let encoded = settings.active_ranker().is_some() && recipe.adapter.is_none();
+        let encoded = settings.ranker.is_some() && recipe.adapter.is_none();
         let measured = settings.reference == DpoReference::Initial || encoded;
         let initial = if measured { learner.values().to_vec() } else { Vec::new() };
         let adapter_dir = tempfile::tempdir()?;
@@ -193,7 +193,7 @@ impl Args {
 
 /// Fails if the recipe has a ranker and a GPU trains, before anything is loaded.
 fn check_ranker(settings: &Dpo, gpu: Option<Device>) -> anyhow::Result<()> {
-    let Some(gpu) = gpu.filter(|_| settings.active_ranker().is_some()) else { return Ok(()) };
+    let Some(gpu) = gpu.filter(|_| settings.ranker.is_some()) else { return Ok(()) };
     bail!(
         "--device {gpu}: the recipe has a ranker (dpo.ranker), which needs hidden states that the GPU backend does not \
          return: use --device cpu or --set dpo.ranker.heads=0"

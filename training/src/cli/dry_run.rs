@@ -168,7 +168,7 @@ pub(super) async fn dpo(
     )?;
     writeln!(out, "           {} of them per optimizer step", settings.batch)?;
     write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
-    let encoded = settings.active_ranker().is_some() && *learner.tune() == Tune::Full;
+    let encoded = settings.ranker.is_some() && *learner.tune() == Tune::Full;
     write_rollout_memory(
         &mut out,
         learner,
@@ -178,7 +178,7 @@ pub(super) async fn dpo(
     let round_gib =
         trial.iter().map(rollout_bytes).sum::<usize>() as f64 / trial.len().max(1) as f64 * rollouts as f64 / GIB;
     writeln!(out, "           and about {round_gib:.1} GiB for the trajectories of a round")?;
-    if settings.active_ranker().is_some() {
+    if settings.ranker.is_some() {
         write_ranker_cost(&mut out, &trial, rollouts, (each, speed), learner)?;
     }
     // Each pair has two trajectories, each of which is scored and then trained on.

@@ -90,7 +90,7 @@ impl Args {
         self.check_reference(settings)?;
         check_teacher(settings, self.compute_args.gpu())?;
         let device = self.rollout_args.device(&recipe)?;
-        let refusals = settings.stages.iter().all(|stage| stage.reward.rewards_refusals());
+        let refusals = rewards_refusals(settings, stages.clone());
         let files = self.validation_args.split(self.question_args.files()?, "grpo.validation", settings.validation)?;
         let files = question_split::rewarded(files, refusals)?;
         let team = self.compute_args.host_args.team();
@@ -254,6 +254,11 @@ impl Args {
     }
 }
 
+/// Returns `true` if all of the stages to train reward refusals.
+fn rewards_refusals(settings: &Grpo, stages: Range<usize>) -> bool {
+    settings.stages[stages].iter().all(|stage| stage.reward.rewards_refusals())
+}
+
 /// Fails if the recipe has a teacher and a GPU trains, before anything is loaded.
 fn check_teacher(settings: &Grpo, gpu: Option<Device>) -> anyhow::Result<()> {
     let Some(gpu) = gpu.filter(|_| settings.active_teacher().is_some()) else { return Ok(()) };
@@ -287,6 +292,15 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn only_the_trained_stages_decide_on_refusals() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/search_r1.toml"));
+        let stages = r#"grpo.stages=[{steps=1,reward="exact_match"},{steps=1,reward={evo_rag={}}}]"#;
+        let recipe = Recipe::open(path, &[stages.to_owned()]).unwrap();
+        let settings = recipe.grpo(path).unwrap();
+        assert_eq!([0..2, 0..1, 1..2].map(|stages| rewards_refusals(settings, stages)), [false, false, true]);
+    }
 
     #[test]
     fn a_teacher_on_a_gpu_is_refused() {

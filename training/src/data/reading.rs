@@ -175,12 +175,19 @@ impl<'o> ShownEvidence<'o> {
 }
 
 impl<'o> ShownPassage<'o> {
-    /// Visible part of the text of `source`, if this is that passage.
+    /// Visible part of the text of `source`, if this is that passage. Some protocols join words by single spaces.
     fn body_of(&self, source: &CorpusPassage) -> Option<&'o str> {
-        let body = self.text.strip_prefix(source.title.as_str())?.strip_prefix(self.separator)?.trim_start();
-        let begins = |text: &str| text.chars().take(40).collect::<String>();
+        let titled = |title: &str| self.text.strip_prefix(title)?.strip_prefix(self.separator);
+        let body = titled(&source.title).or_else(|| titled(&joined(source.title.split_whitespace())))?.trim_start();
+        // A word has at least one character, so forty words hold the first forty characters.
+        let begins = |text: &str| joined(text.split_whitespace().take(40)).chars().take(40).collect::<String>();
         (!body.is_empty() && begins(&source.text).starts_with(&begins(body))).then_some(body)
     }
+}
+
+/// Joins words by single spaces.
+fn joined<'w>(words: impl Iterator<Item = &'w str>) -> String {
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Finds the answer of a hop. Passages about its subject precede others, and then the sentence wins that shares the
@@ -330,6 +337,19 @@ mod tests {
         assert_eq!((found.source.as_str(), found.answer.as_str()), ("Evidence 2", "Leeds"));
         let found = find_answer(&Hop { answer: "Leeds".into(), ..hop() }, &shown[2..]).unwrap();
         assert_eq!((found.source.as_str(), found.answer.as_str()), ("Evidence 3", "Leeds"), "the lesson's spelling");
+    }
+
+    #[test]
+    fn passages_are_known_by_their_words_whatever_their_white_space() {
+        let mut hop = hop();
+        hop.sources[0].title = "Ann Lee\u{a0} (actress)".into();
+        hop.sources[0].text = "Ann  Lee acts\nin Leeds.\n\nShe was born in Leeds, England.".into();
+        let text = "<Reference> Evidence 1: Title: \"Ann Lee (actress)\" Text: Ann Lee acts in Leeds. She was born in \
+                    Leeds, England. </Reference>";
+        let found = find_answer(&hop, &parse_items(text, "<Reference> ", " </Reference>")).unwrap();
+        assert_eq!((found.quote.as_str(), found.answer.as_str()), ("She was born in Leeds", "Leeds"));
+        hop.sources[0].text = "Ann Lee acts in Hull. She was born in Leeds, England.".into();
+        assert_eq!(find_answer(&hop, &parse_items(text, "<Reference> ", " </Reference>")), None, "another text");
     }
 
     #[test]

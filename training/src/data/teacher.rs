@@ -48,7 +48,7 @@ pub struct Habits {
     #[serde(default)]
     pub withhold: f64,
     /// Share of searches without a finding that are withdrawn before the next one, in protocols with such an action.
-    /// Serialized only if it is not 0, so that builds of older recipes can resume.
+    /// Serialized only if it is not 0, so that the facts of recipes without the habit do not name it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub backtrack: f64,
 }

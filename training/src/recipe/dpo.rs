@@ -1,6 +1,6 @@
 //! Section of a recipe for training on preferences.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use waymark_agent::Sampling;
 use waymark_agent::metric::Cost;
 
@@ -36,9 +36,9 @@ pub struct Dpo {
     /// Reference policy of the margins.
     #[serde(default)]
     pub reference: DpoReference,
-    /// Preference model that learns to tell the better of two branches. `None` trains no preference model. Serialized
-    /// only if it has heads, so that runs started before this field existed can resume.
-    #[serde(default, skip_serializing_if = "no_heads")]
+    /// Preference model that learns to tell the better of two branches. `None`, or a model without heads in a recipe,
+    /// trains no preference model. Not serialized then, so that runs started before this field existed can resume.
+    #[serde(default, deserialize_with = "with_heads", skip_serializing_if = "Option::is_none")]
     pub ranker: Option<Ranker>,
     /// Sampling parameters of rollouts.
     pub sampling: Sampling,
@@ -110,16 +110,13 @@ pub enum StageStart {
     Best,
 }
 
-fn no_heads(ranker: &Option<Ranker>) -> bool {
-    ranker.is_none_or(|ranker| ranker.heads == 0)
+/// Reads a preference model. `None` if it has no heads.
+fn with_heads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ranker>, D::Error> {
+    let ranker = Option::<Ranker>::deserialize(deserializer)?;
+    Ok(ranker.filter(|ranker| ranker.heads > 0))
 }
 
 impl Dpo {
-    /// Returns the preference model, if it has heads.
-    pub fn active_ranker(&self) -> Option<&Ranker> {
-        self.ranker.as_ref().filter(|ranker| ranker.heads > 0)
-    }
-
     pub(super) fn checks(&self) -> Vec<Check> {
         let stages = |right: fn(&DpoStage) -> bool| self.stages.iter().all(right);
         let measured = self.validation > 0;

@@ -14,7 +14,7 @@ use crate::reward::RewardChoice;
 pub struct Ranker {
     /// Δ: minimum difference between the rewards of two branches for training on them.
     pub margin: f64,
-    /// Number of heads: seven, one for each of EVO-RAG's rewards, or one. 0 disables the preference model.
+    /// Number of heads: seven, one for each of EVO-RAG's rewards, or one. 0 in a recipe disables the preference model.
     pub heads: usize,
     /// Labels of the heads.
     pub labels: Labels,
@@ -60,7 +60,7 @@ pub enum Labels {
 impl Ranker {
     pub(super) fn checks(&self, stages: &[DpoStage]) -> Vec<Check> {
         let evo_rag = stages.iter().all(|stage| matches!(stage.reward, RewardChoice::EvoRag(_)));
-        let siblings = self.heads == 0 || stages.iter().all(|stage| matches!(stage.pairs, PairRule::Siblings(_)));
+        let siblings = stages.iter().all(|stage| matches!(stage.pairs, PairRule::Siblings(_)));
         vec![
             (
                 "dpo.ranker",
@@ -68,7 +68,7 @@ impl Ranker {
                 "compares branches of one state: use pairs = { siblings = { margin = … } } in every stage",
             ),
             ("dpo.ranker.margin", self.margin >= 0.0, "must be at least 0"),
-            ("dpo.ranker.heads", [0, 1, HEADS].contains(&self.heads), "must be 7, 1, or 0 for none"),
+            ("dpo.ranker.heads", [1, HEADS].contains(&self.heads), "must be 7, 1, or 0 for none"),
             (
                 "dpo.ranker.heads",
                 self.heads < HEADS || evo_rag,
@@ -99,7 +99,7 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes").join(name);
         let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
         let recipe = Recipe::open(&path, &set).map_err(|error| error.to_string())?;
-        Ok(recipe.dpo(&path).unwrap().active_ranker().copied())
+        Ok(recipe.dpo(&path).unwrap().ranker)
     }
 
     #[test]
@@ -108,8 +108,10 @@ mod tests {
         assert_eq!(open("tearag.toml", &[]), Ok(None));
         for (name, set) in [("tearag.toml", None), ("evo_rag.toml", Some("dpo.ranker.heads=0".to_owned()))] {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes").join(name);
-            let text = toml::to_string(&Recipe::open(&path, set.as_slice()).unwrap()).unwrap();
+            let recipe = Recipe::open(&path, set.as_slice()).unwrap();
+            let text = toml::to_string(&recipe).unwrap();
             assert!(!text.contains("ranker"), "runs started before this field existed could not resume");
+            assert_eq!(toml::from_str::<Recipe>(&text).unwrap(), recipe);
         }
     }
 

@@ -23,7 +23,7 @@ impl GraphChange<'_> {
         let queries: BTreeSet<u32> = self.fresh.iter().chain(&again).copied().collect();
         let queries: Vec<u32> = queries.into_iter().filter(|&phrase| !self.new.phrase(phrase).is_empty()).collect();
         if !queries.is_empty() {
-            let sketches = self.new.sketched();
+            let sketches = self.new.sketched(threads)?;
             let graph = &self.new;
             let usable = |phrase: u32| graph.has_phrase(phrase) && !graph.phrase(phrase).is_empty();
             let found = all_similar(graph, &sketches, &queries, &usable, threads)?;
@@ -77,13 +77,14 @@ impl GraphChange<'_> {
 }
 
 impl Graph {
-    /// Returns the sketches of all phrases. Only those of new phrases are computed, once a commit has compared any.
-    fn sketched(&mut self) -> Sketches {
+    /// Returns the sketches of all phrases. Only those of new phrases are computed, once a commit has compared any since
+    /// the index was opened.
+    fn sketched(&mut self, threads: usize) -> Result<Sketches, IndexError> {
         let earlier = self.delta.sketches.take();
         let graph: &Graph = self;
         let mut sketches = earlier.unwrap_or_else(|| Sketches::suited(graph, graph.phrases()));
-        (sketches.len()..graph.phrases()).for_each(|phrase| sketches.push(graph.phrase_vector(phrase as u32)));
-        sketches
+        sketches.extend(graph.phrases(), &|phrase| graph.phrase_vector(phrase as u32), threads)?;
+        Ok(sketches)
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn nearest(
         SketchBasis::of(vectors, columns.len(), &|place| columns[place])
     };
     let mut sketches = Sketches::new(basis);
-    columns.iter().for_each(|&column| sketches.push(vectors.row(column).unwrap_or_default()));
+    sketches.extend(columns.len(), &|place| vectors.row(columns[place]).unwrap_or_default(), threads)?;
     Scan { vectors, sketches: &sketches, column: &number }.compare(found, threads, done)
 }
 

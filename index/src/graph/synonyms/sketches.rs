@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use super::parallel::share;
 use super::sketch_basis::SketchBasis;
 use super::tiles::{HEIGHT, WIDTH};
 use crate::dense::VectorRows;
+use crate::error::IndexError;
 
 /// Number of columns per block: with 40 numbers per sketch, a block stays in the L2 cache while queries pass.
 const COLUMNS: usize = 1024;
 
-/// Sketches of vectors that only grow in number. Clones share all blocks but the last.
+/// Sketches of vectors that only grow in number. Clones share all blocks but the last. A sketch takes four bytes for each
+/// direction of its basis and four more: at most 516, and about 160 for phrases of encyclopedias.
 #[derive(Debug, Clone)]
 pub(in crate::graph) struct Sketches {
     basis: Arc<SketchBasis>,
@@ -20,6 +23,17 @@ pub(in crate::graph) struct Sketches {
 /// Panels of [`WIDTH`] sketches each, interleaved as [`tile`](super::tiles::tile) reads them. Zeros fill the last one.
 #[derive(Debug, Clone, Default)]
 struct SketchBlock(Vec<f32>);
+
+impl SketchBlock {
+    /// Writes a sketch behind those before it.
+    fn put(&mut self, place: usize, sketch: &[f32]) {
+        let panel = place / WIDTH * WIDTH * sketch.len();
+        self.0.resize(panel + WIDTH * sketch.len(), 0.0);
+        // Transposed, so that one load brings the same number of sixteen columns.
+        let column = self.0[panel + place % WIDTH..].iter_mut().step_by(WIDTH);
+        column.zip(sketch).for_each(|(place, x)| *place = *x);
+    }
+}
 
 impl Sketches {
     /// No sketches yet, in the directions of `basis`.
@@ -33,26 +47,41 @@ impl Sketches {
     }
 
     /// Number of sketches.
-    pub(in crate::graph) fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
         self.count
     }
 
-    /// Appends the sketch of a vector. An empty vector resembles none.
-    pub(in crate::graph) fn push(&mut self, vector: &[f32]) {
-        let place = self.count % COLUMNS;
-        if place == 0 {
-            self.blocks.push(Arc::default());
+    /// Appends sketches up to `count`, in parallel; `vector` returns the vector at a place. An empty vector resembles none.
+    pub(in crate::graph) fn extend<'v>(
+        &mut self,
+        count: usize,
+        vector: &(dyn Fn(usize) -> &'v [f32] + Sync),
+        threads: usize,
+    ) -> Result<(), IndexError> {
+        if count <= self.count {
+            return Ok(());
         }
-        let sketch = self.basis.sketch(vector);
-        if let Some(block) = self.blocks.last_mut() {
-            let numbers = &mut Arc::make_mut(block).0;
-            let panel = place / WIDTH * WIDTH * sketch.len();
-            numbers.resize(panel + WIDTH * sketch.len(), 0.0);
-            // Transposed, so that one load brings the same number of sixteen columns.
-            let column = numbers[panel + place % WIDTH..].iter_mut().step_by(WIDTH);
-            column.zip(sketch).for_each(|(place, x)| *place = x);
+        let first = self.count - self.count % COLUMNS;
+        let mut new: Vec<(usize, SketchBlock)> = Vec::new();
+        for start in (first..count).step_by(COLUMNS) {
+            // Other clones keep the last block as it is.
+            let begun = self.blocks.get(start / COLUMNS).map(|block| SketchBlock::clone(block));
+            new.push((start, begun.unwrap_or_default()));
         }
-        self.count += 1;
+        let from = self.count;
+        let basis = &self.basis;
+        share(&mut new, 1, threads, |blocks| {
+            for (start, block) in blocks {
+                let places = from.max(*start)..count.min(*start + COLUMNS);
+                places.for_each(|place| block.put(place - *start, &basis.sketch(vector(place))));
+            }
+            Ok(())
+        })?;
+        self.blocks.truncate(first / COLUMNS);
+        self.blocks.extend(new.into_iter().map(|(_, block)| Arc::new(block)));
+        self.count = count;
+        Ok(())
     }
 
     /// Returns the sketches of at most [`HEIGHT`] queries, interleaved. Missing ones are zero.

@@ -152,7 +152,7 @@ proptest! {
         let rows = if close { clustered(count + later, dims, seed) } else { scattered(count + later, dims, seed) };
         // Directions are chosen for the first vectors; the others come later, as those of commits do.
         let mut sketches = Sketches::suited(&rows, count);
-        rows.0.iter().for_each(|row| sketches.push(row));
+        sketches.extend(rows.0.len(), &|place| rows.0[place].as_slice(), threads).unwrap();
         let queries: Vec<u32> = (0..rows.0.len() as u32).step_by(3).collect();
         let usable = |phrase: u32| phrase % 5 != 1;
         let found = all_similar(&rows, &sketches, &queries, &usable, threads).unwrap();
@@ -173,9 +173,11 @@ proptest! {
 fn clones_of_sketches_keep_theirs() {
     let rows = clustered(2600, 16, 3);
     let mut sketches = Sketches::suited(&rows, 2600);
-    rows.0[..1500].iter().for_each(|row| sketches.push(row));
+    let vector = |place: usize| rows.0[place].as_slice();
+    sketches.extend(1500, &vector, 2).unwrap();
     let earlier = sketches.clone();
-    rows.0[1500..].iter().for_each(|row| sketches.push(row));
+    sketches.extend(2600, &vector, 3).unwrap();
+    sketches.extend(2600, &vector, 1).unwrap();
     for (sketches, count) in [(earlier, 1500), (sketches, 2600)] {
         assert_eq!(sketches.len(), count);
         let found = all_similar(&rows, &sketches, &[7], &|_| true, 1).unwrap().remove(0).1;

@@ -20,7 +20,7 @@ pub(super) struct ConfigFile {
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
     #[serde(default = "default_context")]
-    pub(super) max_position_embeddings: usize,
+    max_position_embeddings: usize,
     /// Context of the original training, which Phi-3 states outside of its rope scaling.
     original_max_position_embeddings: Option<usize>,
     #[serde(default = "default_eps")]
@@ -120,7 +120,7 @@ pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors)
     let config: ConfigFile = serde_json::from_value(value).map_err(|error| corrupt(error.to_string()))?;
     config.refuse(family, tensors).map_err(unsupported)?;
     let rope_scaling = config.rope_scaling().map_err(unsupported)?;
-    let architecture = config.architecture(family, tensors).map_err(unsupported)?;
+    let architecture = config.architecture(family, tensors, config.context(&rope_scaling)).map_err(unsupported)?;
     let decoder = config.decoder(family, rope_scaling, architecture, tensors);
     decoder.check().map_err(|error| corrupt(error.to_string()))?;
     Ok(decoder)
@@ -190,15 +190,6 @@ impl ConfigFile {
     ) -> DecoderConfig {
         let rope = self.rope_parameters.as_ref().map(RopeSettings::global);
         let theta = rope.and_then(|rope| rope.rope_theta).or(self.rope_theta);
-        let context = match (&rope_scaling, self.original_context()) {
-            // Factors for long contexts would change the keys of earlier tokens in the cache.
-            (RopeScaling::Long { .. }, Some(original)) => self.max_position_embeddings.min(original),
-            _ => self.max_position_embeddings,
-        };
-        let stretched = match rope_scaling {
-            RopeScaling::Yarn { factor, original_context, .. } => (factor * original_context as f32) as usize,
-            _ => 0,
-        };
         DecoderConfig {
             vocab: self.vocab_size,
             hidden: self.hidden_size,
@@ -207,12 +198,25 @@ impl ConfigFile {
             kv_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
             head_dim: self.head_dim(family),
             ffn: self.intermediate_size,
-            context: context.max(stretched),
+            context: self.context(&rope_scaling),
             rope_base: theta.unwrap_or(family.rope_base),
             rope_scaling,
             rms_eps: self.rms_norm_eps,
             tied_embeddings: self.tie_word_embeddings == Some(true) || !tensors.has("lm_head.weight"),
             architecture,
+        }
+    }
+
+    /// Maximum length of a sequence.
+    fn context(&self, rope_scaling: &RopeScaling) -> usize {
+        let stated = self.max_position_embeddings;
+        match (rope_scaling, self.original_context()) {
+            // Factors for long contexts would change the keys of earlier tokens in the cache.
+            (RopeScaling::Long { .. }, Some(original)) => stated.min(original),
+            (RopeScaling::Yarn { factor, original_context, .. }, _) => {
+                stated.max((factor * *original_context as f32) as usize)
+            }
+            _ => stated,
         }
     }
 

@@ -5,8 +5,13 @@ use super::config::ConfigFile;
 use crate::architecture::{Architecture, Family, LayerAttention, LayerRotary, QkNorm, WindowPattern, simplest};
 
 impl ConfigFile {
-    /// Describes the computation of the decoder.
-    pub(super) fn architecture(&self, family: &Family, tensors: &Safetensors) -> Result<Architecture, String> {
+    /// Describes the computation of the decoder over a context.
+    pub(super) fn architecture(
+        &self,
+        family: &Family,
+        tensors: &Safetensors,
+        context: usize,
+    ) -> Result<Architecture, String> {
         let fields = &self.features;
         let given = |value: Option<f32>| value.filter(|_| family.multipliers);
         let head_norm = match tensors.has("model.layers.0.self_attn.q_norm.weight") {
@@ -23,7 +28,7 @@ impl ConfigFile {
             activation: family.activation,
             rotary_dim: self.rotated_share().map(|share| (head_dim as f32 * share) as usize),
             local_rope_base: if family.local_rope { Some(self.local_rope_base()?) } else { None },
-            layers: self.layers(family)?,
+            layers: self.layers(family, context)?,
             // Granite's default is 1, not the width of a head (`configuration_granite.py`).
             attention_scale: match family.multipliers {
                 true => Some(fields.attention_multiplier.unwrap_or(1.0)),
@@ -40,15 +45,15 @@ impl ConfigFile {
         })
     }
 
-    /// Attention of each layer. Empty if all layers have the default.
-    fn layers(&self, family: &Family) -> Result<Vec<LayerAttention>, String> {
+    /// Attention of each layer. Empty if all layers have the default. A window that holds the whole context is none.
+    fn layers(&self, family: &Family, context: usize) -> Result<Vec<LayerAttention>, String> {
         let fields = &self.features;
         let count = self.num_hidden_layers;
         // A damaged number of layers is refused later, by name.
         if count > 1 << 16 {
             return Ok(Vec::new());
         }
-        let window = fields.sliding_window.filter(|&window| window < self.max_position_embeddings);
+        let window = fields.sliding_window.filter(|&window| window < context);
         let mut layers = family.layers(count, window);
         layers.resize(count, LayerAttention::default());
         if let Some(every) = fields.no_rope_layer_interval.filter(|&every| family.unrotated.is_some() && every > 0) {

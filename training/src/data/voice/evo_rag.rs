@@ -7,31 +7,25 @@ use crate::data::reading::{ShownEvidence, parse_passages};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EvoRagVoice;
 
-impl EvoRagVoice {
-    fn turn(draft: &TurnDraft<'_>, action: &str) -> String {
-        format!("<think> {} </think>\n{action}", draft.thought())
-    }
-}
-
 impl Voice for EvoRagVoice {
     fn protocol(&self) -> &'static str {
         "evo-rag"
     }
 
     fn search(&self, draft: &TurnDraft<'_>, search: &SearchDraft<'_>) -> String {
-        EvoRagVoice::turn(draft, &format!("<search> {} </search>", search.query))
+        draft.with_action(&format!("<search> {} </search>", search.query))
     }
 
     fn answer(&self, draft: &TurnDraft<'_>, answer: &str) -> String {
-        EvoRagVoice::turn(draft, &format!("<answer> {answer} </answer>"))
+        draft.with_action(&format!("<answer> {answer} </answer>"))
     }
 
     fn decline(&self, draft: &TurnDraft<'_>, statement: &str) -> String {
-        EvoRagVoice::turn(draft, &format!("<refuse> {statement} </refuse>"))
+        draft.with_action(&format!("<refuse> {statement} </refuse>"))
     }
 
     fn backtrack(&self, draft: &TurnDraft<'_>) -> Option<String> {
-        Some(EvoRagVoice::turn(draft, "<backtrack></backtrack>"))
+        Some(draft.with_action("<backtrack></backtrack>"))
     }
 
     fn read<'o>(&self, observation: &'o str) -> Vec<ShownEvidence<'o>> {

@@ -93,6 +93,11 @@ impl TurnDraft<'_> {
     pub fn thought(&self) -> String {
         format!("{} {}", self.found, self.plan).trim().to_owned()
     }
+
+    /// Returns the text of a turn with the thought on a line and `action` on the next one.
+    fn with_action(&self, action: &str) -> String {
+        format!("<think> {} </think>\n{action}", self.thought())
+    }
 }
 
 /// Search of a turn.
@@ -162,6 +167,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn voices_with_the_same_tags_write_the_same_turns() {
+        let draft = TurnDraft { number: 2, found: "Found it.", plan: "So it is." };
+        let answer = "<think> Found it. So it is. </think>\n<answer> Leeds </answer>";
+        let voices: [&dyn Voice; 3] = [&RouteRagVoice, &SearchR1Voice, &EvoRagVoice];
+        assert_eq!(voices.map(|voice| voice.answer(&draft, "Leeds")), [answer; 3]);
+        let search = "<think> Found it. So it is. </think>\n<search> director of \"Low Tide\" </search>";
+        assert_eq!([SearchR1Voice.search(&draft, &SEARCH), EvoRagVoice.search(&draft, &SEARCH)], [search; 2]);
     }
 
     #[test]

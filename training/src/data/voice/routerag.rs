@@ -25,11 +25,11 @@ impl Voice for RouteRagVoice {
             // RouteRAG has no markers for the other modes, and the teacher never chooses them.
             Mode::Passage | Mode::Triples | Mode::Kag | Mode::Hypergraph => "[passage]",
         };
-        format!("<think> {} </think>\n<search> {marker} {} </search>", draft.thought(), search.query)
+        draft.with_action(&format!("<search> {marker} {} </search>", search.query))
     }
 
     fn answer(&self, draft: &TurnDraft<'_>, answer: &str) -> String {
-        format!("<think> {} </think>\n<answer> {answer} </answer>", draft.thought())
+        draft.with_action(&format!("<answer> {answer} </answer>"))
     }
 
     fn read<'o>(&self, observation: &'o str) -> Vec<ShownEvidence<'o>> {

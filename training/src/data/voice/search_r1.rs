@@ -13,11 +13,11 @@ impl Voice for SearchR1Voice {
     }
 
     fn search(&self, draft: &TurnDraft<'_>, search: &SearchDraft<'_>) -> String {
-        format!("<think> {} </think>\n<search> {} </search>", draft.thought(), search.query)
+        draft.with_action(&format!("<search> {} </search>", search.query))
     }
 
     fn answer(&self, draft: &TurnDraft<'_>, answer: &str) -> String {
-        format!("<think> {} </think>\n<answer> {answer} </answer>", draft.thought())
+        draft.with_action(&format!("<answer> {answer} </answer>"))
     }
 
     fn read<'o>(&self, observation: &'o str) -> Vec<ShownEvidence<'o>> {

@@ -89,7 +89,7 @@ impl DpoTraining<'_> {
         learner: &mut Learner,
         ledger: &mut RunLedger,
     ) -> Result<Option<RankerScores>, TrainError> {
-        let Some(ranker) = self.settings.active_ranker() else { return Ok(None) };
+        let Some(ranker) = self.settings.ranker.as_ref() else { return Ok(None) };
         let step = ledger.state().step + 1;
         let hidden = learner.config().hidden;
         let states = self.encode(&branches(batch), batch, learner)?;
