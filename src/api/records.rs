@@ -88,6 +88,16 @@ impl Records {
         self.put_with(key, value, Vec::<(String, T)>::new()).await
     }
 
+    /// Writes a record. Returns `false`, and changes nothing, if there is one with the same key.
+    pub(crate) async fn insert<T>(&self, key: RecordKey, value: T) -> Result<bool, Unwritten>
+    where
+        T: Serialize + Send + 'static,
+    {
+        let kind = key.kind;
+        let body = self.encoded(kind, value).await?;
+        self.written(kind, self.store.insert(Record::new(key, body)).await)
+    }
+
     /// Writes a record with its children, all or none, replacing one with the same key.
     pub(crate) async fn put_with<T, C>(
         &self,

@@ -70,7 +70,7 @@ impl MemoryStore {
         self.archive(key.kind).get(&key.id).filter(|family| family.record.key == *key)
     }
 
-    fn insert(&self, family: Family) {
+    fn write(&self, family: Family) {
         let key = family.record.key.clone();
         let bytes = family.bytes();
         self.archive(key.kind).insert(key.id, key.owner, Arc::new(family), bytes);
@@ -79,8 +79,17 @@ impl MemoryStore {
     fn changed(&self, key: &RecordKey, change: impl FnOnce(&Family) -> Family) -> bool {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(family) = self.family(key) else { return false };
-        self.insert(change(&family));
+        self.write(change(&family));
         true
+    }
+
+    fn inserted(&self, record: Record) -> bool {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = self.family(&record.key).is_none();
+        if is_new {
+            self.write(Family { record, children: Vec::new() });
+        }
+        is_new
     }
 
     fn found(&self, key: &RecordKey) -> Option<Record> {
@@ -142,8 +151,12 @@ fn done<T: Send + 'static>(value: T) -> StoreFuture<'static, T> {
 
 impl Store for MemoryStore {
     fn put(&self, record: Record, children: Vec<Record>) -> StoreFuture<'_, ()> {
-        self.insert(Family { record, children: children.into_iter().map(Arc::new).collect() });
+        self.write(Family { record, children: children.into_iter().map(Arc::new).collect() });
         done(())
+    }
+
+    fn insert(&self, record: Record) -> StoreFuture<'_, bool> {
+        done(self.inserted(record))
     }
 
     fn update<'a>(&'a self, key: &'a RecordKey, body: Vec<u8>) -> StoreFuture<'a, bool> {

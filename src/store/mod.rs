@@ -87,6 +87,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Writes a record with its children, replacing one with the same key.
     fn put(&self, record: Record, children: Vec<Record>) -> StoreFuture<'_, ()>;
 
+    /// Writes a record without children. Returns `false`, and changes nothing, if there is one with the same key.
+    fn insert(&self, record: Record) -> StoreFuture<'_, bool>;
+
     /// Replaces the body of a record. Returns `false` if there is no such record.
     fn update<'a>(&'a self, key: &'a RecordKey, body: Vec<u8>) -> StoreFuture<'a, bool>;
 

@@ -45,6 +45,7 @@ async fn check(store: &dyn Store) {
     let other = owner();
     records_belong_to_their_tenant(store, one, other).await;
     records_change_and_go(store, one).await;
+    a_key_is_inserted_once(store, one).await;
     children_keep_their_order(store, one).await;
 }
 
@@ -72,6 +73,20 @@ async fn records_change_and_go(store: &dyn Store, one: Owner) {
     assert_eq!((changed.body.as_slice(), changed.position), (b"changed".as_slice(), second.position));
     assert!(store.remove(&second.key).await.unwrap() && !store.remove(&second.key).await.unwrap());
     assert_eq!(ids(&store.list(&youngest(9)).await.unwrap()), ["r1"]);
+}
+
+async fn a_key_is_inserted_once(store: &dyn Store, one: Owner) {
+    let bodies = [b"a", b"b", b"c", b"d"];
+    let records = bodies.map(|body| Record::new(RecordKey::new(RecordKind::Key, one, "alice"), body.to_vec()));
+    let key = records[0].key.clone();
+    let inserted = futures::future::join_all(records.into_iter().map(|record| store.insert(record))).await;
+    let winners: Vec<usize> = (0..bodies.len()).filter(|&at| *inserted[at].as_ref().unwrap()).collect();
+    assert_eq!(winners.len(), 1, "{inserted:?}");
+    assert_eq!(store.get(&key).await.unwrap().unwrap().body, bodies[winners[0]]);
+    let again = Record::new(key.clone(), b"later".to_vec());
+    assert!(!store.insert(again.clone()).await.unwrap());
+    assert!(store.remove(&key).await.unwrap() && store.insert(again).await.unwrap());
+    assert_eq!(store.get(&key).await.unwrap().unwrap().body, b"later");
 }
 
 async fn children_keep_their_order(store: &dyn Store, one: Owner) {

@@ -178,6 +178,10 @@ impl Store for Full {
         self.write(self.inner.put(record, children))
     }
 
+    fn insert(&self, record: Record) -> StoreFuture<'_, bool> {
+        self.write(self.inner.insert(record))
+    }
+
     fn update<'a>(&'a self, key: &'a RecordKey, body: Vec<u8>) -> StoreFuture<'a, bool> {
         self.write(self.inner.update(key, body))
     }
