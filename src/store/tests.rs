@@ -188,6 +188,32 @@ async fn a_conversation_goes_as_a_whole() {
 }
 
 #[tokio::test]
+async fn a_state_opens_even_if_old_records_cannot_be_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = sqlite(dir.path(), StateLimits::default()).await;
+    let record = response(None, "r", b"kept");
+    store.put(record.clone(), Vec::new()).await.unwrap();
+    testing::execute(&store, "CREATE TRIGGER no BEFORE DELETE ON record BEGIN SELECT RAISE(ABORT, 'no'); END").await;
+    drop(store);
+    let store = sqlite(dir.path(), StateLimits { count: 0, bytes: 0, age: None }).await;
+    assert_eq!(store.get(&record.key).await.unwrap(), Some(record));
+}
+
+#[tokio::test]
+async fn an_append_by_a_slow_clock_makes_a_conversation_no_older() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = sqlite(dir.path(), StateLimits::default()).await;
+    let early = item(None, "early");
+    let parent = Record::new(conversation(None), Vec::new());
+    let late = item(None, "late");
+    store.put(parent.clone(), Vec::new()).await.unwrap();
+    for (item, position) in [(early, parent.position), (late.clone(), late.position)] {
+        assert!(store.append(&parent.key, vec![item]).await.unwrap());
+        assert_eq!(store.get(&parent.key).await.unwrap().unwrap().position, position);
+    }
+}
+
+#[tokio::test]
 async fn a_full_disk_fails_the_write_and_no_read() {
     let dir = tempfile::tempdir().unwrap();
     let store = sqlite(dir.path(), StateLimits::default()).await;

@@ -127,7 +127,8 @@ impl Tables {
         let mut transaction = self.pool.begin().await?;
         // Written first: the row is locked until the end, so that appends of two servers do not mix. A record is as young
         // as its last child.
-        let statement = "UPDATE record SET bytes = bytes + $1, position = $2 \
+        // Clocks of servers differ, and a record never becomes older.
+        let statement = "UPDATE record SET bytes = bytes + $1, position = CASE WHEN position < $2 THEN $2 ELSE position END \
                          WHERE kind = $3 AND tenant = $4 AND parent = '' AND id = $5";
         let query = sqlx::query(statement).bind(size(bytes)).bind(youngest);
         let query = query.bind(parent.kind.name()).bind(tenant(parent.owner)).bind(&parent.id);

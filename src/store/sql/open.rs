@@ -73,7 +73,10 @@ impl SqlStore {
         migration::migrate(&pool, dialect).await?;
         let writer = (dialect == Dialect::Sqlite).then(Arc::default);
         let tables = Tables { pool, dialect, writer, sizes: Arc::default() };
-        tables.trim(limits).await?;
+        if let Err(error) = tables.trim(limits).await {
+            // The records can be used all the same, and the next pass tries again.
+            tracing::warn!(%error, "cannot remove old records of the state");
+        }
         let retention = tokio::spawn(keep_within(tables.clone(), limits)).abort_handle();
         Ok(SqlStore { tables, _lock: lock, retention })
     }
