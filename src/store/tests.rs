@@ -115,6 +115,23 @@ async fn memory_does_what_a_store_does() {
 }
 
 #[tokio::test]
+async fn a_conversation_that_outgrows_its_room_in_memory_stays_as_it_was() {
+    let store = MemoryStore::new(MemoryLimits { count: 100, bytes: 1 << 20 });
+    let one = owner();
+    let large = |id: &str| Record { body: vec![0; 40 << 20], ..item(one, id) };
+    let other = RecordKey::new(RecordKind::Conversation, one, "other");
+    store.put(Record::new(other.clone(), Vec::new()), Vec::new()).await.unwrap();
+    store.put(Record::new(conversation(one), Vec::new()), vec![large("a")]).await.unwrap();
+    let refused = store.append(&conversation(one), vec![large("b")]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Full { kind: RecordKind::Conversation, .. }), "{refused}");
+    let refused = store.update(&conversation(one), vec![0; 40 << 20]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+    assert_eq!(ids(&store.list(&items(one, RecordOrder::Ascending, None, 9)).await.unwrap()), ["a"]);
+    assert!(store.get(&other).await.unwrap().is_some(), "a refused append evicts nothing");
+    assert!(store.append(&conversation(one), vec![item(one, "c")]).await.unwrap());
+}
+
+#[tokio::test]
 async fn sqlite_does_what_a_store_does() {
     let dir = tempfile::tempdir().unwrap();
     check(&sqlite(dir.path(), StateLimits::default()).await).await;
