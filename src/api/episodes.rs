@@ -135,8 +135,8 @@ pub(super) fn prompt_bytes((conversation, options): &EpisodeQuestion) -> usize {
     if options.prompt.is_some() { 0 } else { conversation.bytes() }
 }
 
-/// Builds the episodes of one question. `places` are their numbers among all episodes, and `seed` seeds them. The prompt is
-/// encoded once and the schema compiled once. With an `admission`, their traces are kept.
+/// Builds the episodes of one question. `places` are their numbers among all episodes, and `seed` seeds them. The prompt
+/// is encoded once and the schema compiled once. With an `admission`, their traces are kept.
 fn choices(
     state: &AppState,
     caller: &Caller,

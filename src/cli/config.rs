@@ -191,7 +191,10 @@ mod tests {
             ("postgres://user:secret@host/db", "# state is set, and not shown"),
         ] {
             let text = of(&["--state", place]);
-            assert!(text.lines().any(|shown| shown == line) && !text.contains("secret"), "{line} is missing in\n{text}");
+            assert!(
+                text.lines().any(|shown| shown == line) && !text.contains("secret"),
+                "{line} is missing in\n{text}"
+            );
         }
     }
 }

@@ -177,8 +177,8 @@ impl ChatSession {
     }
 }
 
-/// Waits for Ctrl-C in an interactive session. In any other one Ctrl-C ends the process: once tokio listens to the signal, the
-/// process no longer ends by itself, and the wait for a line of standard input would ignore Ctrl-C.
+/// Waits for Ctrl-C in an interactive session. In any other one Ctrl-C ends the process: once tokio listens to the
+/// signal, the process no longer ends by itself, and the wait for a line of standard input would ignore Ctrl-C.
 async fn interrupted(interactive: bool) {
     if interactive && tokio::signal::ctrl_c().await.is_ok() {
         return;

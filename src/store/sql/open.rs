@@ -85,7 +85,8 @@ impl SqlStore {
     }
 }
 
-/// Takes the lock of the state directory `dir`, which is created if it is missing. The lock ends when the file is closed.
+/// Takes the lock of the state directory `dir`, which is created if it is missing. The lock ends when the file is
+/// closed.
 fn lock(dir: &Path) -> Result<File, StoreError> {
     let failed = |source| StoreError::Directory { path: dir.to_owned(), source };
     create_private(dir).map_err(failed)?;
