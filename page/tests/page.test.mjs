@@ -225,6 +225,37 @@ test("a run that the server keeps is shown with its sources and replayed", async
   await close(page);
 });
 
+test("a run that ends with a call of a tool shows the call, live and kept", async (t) => {
+  const call = { name: "look", arguments: '{"where":"<b>Salzburg</b>"}' };
+  const trace = {
+    id: "ep-1", created: 1795439382, model: "routerag-smollm2", protocol: "routerag", error: null, answer: null, finish_reason: "called",
+    messages: [{ role: "user", content: QUESTION }], options: { mode: null, k: null }, usage: { prompt_tokens: 9, completion_tokens: 8, environment_tokens: 0, searches: 0, search_ms: 0 },
+    timings: { total: 1.25 }, text: "<think> I look. </think>", searches: [],
+    actions: [{ turn: 1, executed: true, summary: null, action: { type: "search" } }, { turn: 2, executed: true, summary: null, action: { type: "call", ...call } }],
+  };
+  const { url } = await server(t, {
+    "POST /v1/agent": ({ response }) => stream(response, [
+      started(QUESTION), { type: "turn_started", turn: 1 }, { type: "tool_call", turn: 1, ...call }, finished(null, [], { reason: "called" }),
+    ]),
+    "GET /v1/traces": ({ response }) => json(response, { object: "list", data: [{ id: "ep-1", question: QUESTION, model: "routerag-smollm2", created: 1795439382 }], has_more: false }),
+    "GET /v1/traces/ep-1": ({ response }) => json(response, trace),
+  });
+  const page = await open(url);
+  await page.waitForSelector(".examples");
+  await ask(page, QUESTION);
+  const shown = async () => {
+    assert.ok((await page.textContent(".notice")).includes("called a tool of its client in place of an answer"));
+    await page.click(".steps > summary");
+    assert.deepEqual(await page.locator(".note.call").allTextContents(), ["It called the tool “look” of its client with " + call.arguments + "."]);
+  };
+  await shown();
+  await page.click("text=On this server");
+  await page.click(".on-server li button");
+  await page.waitForFunction(() => /I look/.test(document.querySelector(".timeline")?.textContent ?? ""));
+  await shown();
+  await close(page);
+});
+
 test("a run is stopped and asked again", async (t) => {
   let asked = 0;
   const { url } = await server(t, { "POST /v1/agent": ({ response }) => { asked += 1; return stream(response, asked === 1 ? [...EPISODE.slice(0, 9), 20000] : EPISODE); } });

@@ -28,6 +28,9 @@ pub(crate) type ServedEpisode = Episode<TokenSource>;
 /// Conversation to answer, and the options of its episodes.
 pub(super) type EpisodeQuestion = (Conversation, EpisodeOptions);
 
+/// Seed of an episode: from the seed of its question, its number among those of its question, and its number among all.
+pub(super) type EpisodeSeed = fn(u64, usize, usize) -> u64;
+
 /// Episode, and the recorder of its trace if one is kept.
 type Recorded = (ServedEpisode, Option<Recorder>);
 
@@ -57,7 +60,9 @@ pub(super) async fn start_all(
     let count = questions.len() * n;
     // The episodes of a request share its room for evidence.
     let evidence = state.config.traces.evidence / count.max(1);
-    let (episodes, admission) = build_recorded(state, caller, policy, questions, n, evidence).await?;
+    // The first answer has the request's own seed, so it equals the answer to a request with `n: 1`.
+    let seed: EpisodeSeed = |seed, index, _| seed.wrapping_add(index as u64);
+    let (episodes, admission) = build_recorded(state, caller, policy, questions, n, evidence, seed).await?;
     // The request may last as long as its slowest episode.
     if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
@@ -68,16 +73,18 @@ pub(super) async fn start_all(
     Ok(events)
 }
 
-/// Builds one episode per question without starting it. Each may keep `evidence` bytes of what it finds. No traces are
-/// kept, so the questions' options must not ask for one.
+/// Builds `n` episodes of each question, in the order of the questions, without starting them. Each may keep `evidence`
+/// bytes of what it finds. No traces are kept, so the questions' options must not ask for one.
 pub(super) async fn build(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
     questions: Vec<EpisodeQuestion>,
+    n: usize,
     evidence: usize,
+    seed: EpisodeSeed,
 ) -> Result<Vec<ServedEpisode>, ApiError> {
-    let (episodes, _) = build_recorded(state, caller, policy, questions, 1, evidence).await?;
+    let (episodes, _) = build_recorded(state, caller, policy, questions, n, evidence, seed).await?;
     Ok(episodes.into_iter().map(|(episode, _)| episode).collect())
 }
 
@@ -89,6 +96,7 @@ async fn build_recorded(
     questions: Vec<EpisodeQuestion>,
     n: usize,
     evidence: usize,
+    seed: EpisodeSeed,
 ) -> Result<(Vec<Recorded>, RequestAdmission), ApiError> {
     // Refused first, before the request takes time or waits for one of the few compile slots.
     let records = questions.iter().map(|(_, options)| traces::should_record(state, options.store));
@@ -108,7 +116,7 @@ async fn build_recorded(
             let question = (conversation, EpisodeOptions { evidence_bytes: Some(evidence), ..options });
             let places = episodes.len()..episodes.len() + n;
             let admission = record.then_some(&shared);
-            episodes.extend(choices(&owned, &caller_owned, &policy_owned, question, places, admission)?);
+            episodes.extend(choices(&owned, &caller_owned, &policy_owned, question, (places, seed), admission)?);
         }
         Ok(episodes)
     };
@@ -127,20 +135,20 @@ pub(super) fn prompt_bytes((conversation, options): &EpisodeQuestion) -> usize {
     if options.prompt.is_some() { 0 } else { conversation.bytes() }
 }
 
-/// Builds the episodes of one question. `places` are their numbers among all episodes. The prompt is encoded once and
-/// the schema compiled once. With an `admission`, their traces are kept.
+/// Builds the episodes of one question. `places` are their numbers among all episodes, and `seed` seeds them. The prompt
+/// is encoded once and the schema compiled once. With an `admission`, their traces are kept.
 fn choices(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
     (conversation, options): EpisodeQuestion,
-    places: Range<usize>,
+    (places, seed): (Range<usize>, EpisodeSeed),
     admission: Option<&RequestAdmission>,
 ) -> Result<Vec<Recorded>, ApiError> {
     let priority = Some(caller.priority(options.priority));
     let tenant = caller.tenant();
     let options = EpisodeOptions { salt: caller.salt, tenant, priority, request: caller.request, ..options };
-    let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place));
+    let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place, seed));
     let Some(own) = all.next() else { return Ok(Vec::new()) };
     let first = ServedEpisode::new(&state.runtime, policy, conversation.clone(), own.clone())?;
     let others: Vec<_> = all.map(|own| (first.again(own.id.clone(), own.seed), own)).collect();
@@ -172,12 +180,11 @@ pub(super) async fn compile<T: Send + 'static>(
     timeout_at(until, run_blocking(build)).await.map_err(late)?
 }
 
-/// Returns the options of one of several episodes. `index` is its number among those of its question and determines its
-/// seed; `place` is its number among all episodes and determines its ID.
-fn numbered(options: &EpisodeOptions, index: usize, place: usize) -> EpisodeOptions {
+/// Returns the options of one of several episodes. `index` is its number among those of its question, and `place` its
+/// number among all episodes, which determines its ID.
+fn numbered(options: &EpisodeOptions, index: usize, place: usize, seed: EpisodeSeed) -> EpisodeOptions {
     let id = options.id.as_ref().map(|id| if place == 0 { id.clone() } else { format!("{id}-{place}") });
-    // The first answer has the request's own seed, so it equals the answer to a request with `n: 1`.
-    EpisodeOptions { id, seed: options.seed.wrapping_add(index as u64), ..options.clone() }
+    EpisodeOptions { id, seed: seed(options.seed, index, place), ..options.clone() }
 }
 
 /// Creates an ID that sorts by time, such as `chatcmpl-0193…`.
@@ -228,6 +235,16 @@ mod tests {
         let traces = TraceConfig { count: 0, ..TraceConfig::default() };
         let runtime = Runtime::new(engine, tokenizer, None, Vec::new(), None);
         AppState::new(runtime, vec![Policy::builtin("plain").unwrap()], HttpConfig { traces, ..HttpConfig::default() })
+    }
+
+    #[test]
+    fn episodes_are_numbered_and_seeded_by_their_places() {
+        let options = EpisodeOptions { id: Some("x".to_owned()), seed: 7, ..EpisodeOptions::default() };
+        let of = |index, place| {
+            let own = numbered(&options, index, place, |seed, index, place| seed + (10 * index + 100 * place) as u64);
+            (own.id.unwrap(), own.seed)
+        };
+        assert_eq!([of(0, 0), of(1, 3)], [("x".to_owned(), 7), ("x-3".to_owned(), 317)]);
     }
 
     #[tokio::test]

@@ -11,7 +11,6 @@ use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::policy_registry::{PolicyRecord, PolicyStore, ServedPolicy};
 use super::records::not_stored;
 use super::state::AppState;
-use crate::store::RecordKind;
 
 /// Policy to load.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -107,7 +106,10 @@ pub(crate) async fn load(
     let recorded = state.records.put(PolicyRecord::key(&served.policy.name), record).await;
     let change = PolicyChange { object: "policies.load", policy: served.as_ref().into(), replaced };
     let response = axum::Json(change).into_response();
-    Ok(if recorded.is_ok() { response } else { not_stored(response, RecordKind::Policy) })
+    Ok(match recorded {
+        Ok(()) => response,
+        Err(lost) => not_stored(response, lost),
+    })
 }
 
 /// Unloads a policy. Running requests continue with it to their end. Slashes in its name may be written as `/` or

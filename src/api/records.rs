@@ -33,11 +33,23 @@ struct RecordFailures {
 
 /// Record that could not be written. The loss was logged and counted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Unwritten;
+pub(crate) struct Unwritten {
+    /// Kind of the record.
+    kind: RecordKind,
+    /// If `true`, the record has no room in memory, and the store is unchanged.
+    full: bool,
+}
 
 impl From<Unwritten> for ApiError {
-    fn from(_: Unwritten) -> Self {
-        ApiError::new(Code::StateUnavailable, "the server's state cannot be written; nothing was changed")
+    fn from(lost: Unwritten) -> Self {
+        if lost.full {
+            let message = format!("the {} has no room for more in the server's memory: begin another one", lost.kind);
+            return ApiError::new(Code::InvalidValue, message);
+        }
+        // A database may have committed the change before the connection broke or the time was up.
+        let message = "the server's state could not be written in time or at all: the change may or may not have been \
+                       stored, so read it before you repeat the request";
+        ApiError::new(Code::StateUnavailable, message)
     }
 }
 
@@ -88,6 +100,16 @@ impl Records {
         self.put_with(key, value, Vec::<(String, T)>::new()).await
     }
 
+    /// Writes a record. Returns `false`, and changes nothing, if there is one with the same key.
+    pub(crate) async fn insert<T>(&self, key: RecordKey, value: T) -> Result<bool, Unwritten>
+    where
+        T: Serialize + Send + 'static,
+    {
+        let kind = key.kind;
+        let body = self.encoded(kind, value).await?;
+        self.written(kind, self.store.insert(Record::new(key, body)).await)
+    }
+
     /// Writes a record with its children, all or none, replacing one with the same key.
     pub(crate) async fn put_with<T, C>(
         &self,
@@ -112,7 +134,7 @@ impl Records {
         let mut records = Vec::with_capacity(children.len());
         for (id, value) in children {
             let Some(key) = parent.child(id) else { continue };
-            let body = self.encoded(key.kind, value).await?;
+            let body = self.encoded(parent.kind, value).await?;
             records.push(Record::new(key, body));
         }
         Ok(records)
@@ -215,14 +237,17 @@ impl Records {
     }
 
     fn written<T>(&self, kind: RecordKind, outcome: Result<T, StoreError>) -> Result<T, Unwritten> {
-        outcome.map_err(|error| self.lost(kind, &error.to_string()))
+        outcome.map_err(|error| {
+            let full = matches!(error, StoreError::Full { .. });
+            Unwritten { full, ..self.lost(kind, &error.to_string()) }
+        })
     }
 
     /// Logs and counts a record that could not be written.
     pub(crate) fn lost(&self, kind: RecordKind, reason: &str) -> Unwritten {
         self.failures.writes.fetch_add(1, Relaxed);
         tracing::error!(kind = kind.name(), reason, "a record was lost");
-        Unwritten
+        Unwritten { kind, full: false }
     }
 
     fn unread(&self, kind: RecordKind, error: &StoreError) -> ApiError {
@@ -239,8 +264,8 @@ fn is_impossible(key: &RecordKey) -> bool {
     key.id.contains('\0') || key.parent.contains('\0')
 }
 
-/// Marks an answer whose record of this kind was lost.
-pub(crate) fn not_stored(mut response: Response, kind: RecordKind) -> Response {
-    response.headers_mut().insert(NOT_STORED, HeaderValue::from_static(kind.name()));
+/// Marks an answer whose record was lost with the kind of the record.
+pub(crate) fn not_stored(mut response: Response, lost: Unwritten) -> Response {
+    response.headers_mut().insert(NOT_STORED, HeaderValue::from_static(lost.kind.name()));
     response
 }

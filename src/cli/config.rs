@@ -8,7 +8,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 
 use super::arguments::file_flags;
-use crate::config::{FlagFile, ServeArgs};
+use crate::config::{FlagFile, ServeArgs, StatePlace};
 
 /// Heading of flags without one of their own.
 const SERVER: &str = "Server";
@@ -87,7 +87,7 @@ fn line(flag: &Arg, matches: &ArgMatches, file: Option<&FlagFile>) -> String {
     let name = flag.get_long().unwrap_or_default();
     let id = flag.get_id().as_str();
     let Some(source) = matches.value_source(id) else { return format!("# {name} is not set") };
-    if flag.is_hide_env_values_set() {
+    if flag.is_hide_env_values_set() && !is_public(id, matches) {
         return format!("# {name} is set, and not shown");
     }
     let raw = matches.get_raw(id).into_iter().flatten();
@@ -109,14 +109,26 @@ fn line(flag: &Arg, matches: &ArgMatches, file: Option<&FlagFile>) -> String {
     format!("{name} = {value}  # {source}")
 }
 
+/// Returns `true` if the value of a flag that may hold a secret holds none: a place of the state that is no database.
+fn is_public(id: &str, matches: &ArgMatches) -> bool {
+    // An error stands for a flag of another type.
+    let place = matches.try_get_one::<StatePlace>(id).ok().flatten();
+    place.is_some_and(|place| !matches!(place, StatePlace::Postgres(_)))
+}
+
 /// Returns `true` if the file sets the flag to these values. Its flags reach the matches as arguments.
 fn is_of_file(flag: &Arg, values: &[String], file: Option<&FlagFile>) -> bool {
     let name = flag.get_long().unwrap_or_default();
     let switch = !flag.get_action().takes_values();
     let argument = |value: &String| if switch { format!("--{name}") } else { format!("--{name}={value}") };
     let arguments: Vec<String> = values.iter().map(argument).collect();
+    // One argument may hold a list, whose values reach the matches one by one.
+    let single = |set: &String| match (set.split_once('='), flag.get_value_delimiter()) {
+        (Some((option, list)), Some(comma)) => list.split(comma).map(|value| format!("{option}={value}")).collect(),
+        _ => vec![set.clone()],
+    };
     let mut flags = file.into_iter().flat_map(FlagFile::flags);
-    flags.any(|(id, set)| flag.get_id() == id && set == arguments)
+    flags.any(|(id, set)| flag.get_id() == id && set.iter().flat_map(single).eq(arguments.iter().cloned()))
 }
 
 /// Writes a value as TOML: a number where it reads the same, and otherwise a string.
@@ -162,11 +174,27 @@ mod tests {
     fn a_key_is_not_shown_and_the_file_is_named_as_a_source() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("waymark.toml");
-        std::fs::write(&path, "port = 9000\n").unwrap();
+        std::fs::write(&path, "port = 9000\npolicy = \"a,b\"\n").unwrap();
         let key = "wm_0123456789abcdef0123456789abcdef";
         let path = path.to_str().unwrap();
         let text = of(&["--config", path, "--port=9000", "--kv-bytes=1GiB", "--api-key", key]);
         assert!(text.contains("port = 9000  # file") && text.contains("kv-bytes = \"1GiB\"  # command line"), "{text}");
+        assert!(text.contains("policy = [\"a\", \"b\"]  # file"), "{text}");
         assert!(text.contains("# api-key is set, and not shown") && !text.contains(&key[3..]), "{text}");
+    }
+
+    #[test]
+    fn a_directory_of_the_state_is_shown_and_a_database_is_not() {
+        for (place, line) in [
+            ("/var/lib/waymark", "state = \"/var/lib/waymark\"  # command line"),
+            ("none", "state = \"none\"  # command line"),
+            ("postgres://user:secret@host/db", "# state is set, and not shown"),
+        ] {
+            let text = of(&["--state", place]);
+            assert!(
+                text.lines().any(|shown| shown == line) && !text.contains("secret"),
+                "{line} is missing in\n{text}"
+            );
+        }
     }
 }

@@ -37,8 +37,20 @@ const SHARED_FLAGS: [&str; 2] = ["api_key", "log_format"];
 const CLIENT_FLAGS: [&str; 2] = ["ca", "api_key"];
 
 /// IDs of flags for reachable servers; the server started for a single command has a free port and no keys.
-const PUBLIC_FLAGS: [&str; 9] =
-    ["host", "port", "state", "api_keys", "tls_cert", "tls_key", "cors_origins", "open_metrics", "private_cache"];
+const PUBLIC_FLAGS: [&str; 12] = [
+    "host",
+    "port",
+    "state",
+    "state_count",
+    "state_bytes",
+    "state_days",
+    "api_keys",
+    "tls_cert",
+    "tls_key",
+    "cors_origins",
+    "open_metrics",
+    "private_cache",
+];
 
 /// Explains why a flag on the command line would be ignored: it configures the server that this process starts while
 /// --url names another, or the reverse. Environment variables are exempt, because they may be meant for other commands,

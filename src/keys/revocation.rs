@@ -87,8 +87,9 @@ fn without(text: &str, place: usize, count: usize) -> Option<String> {
     Some([&lines[..begin], &lines[last + 1..]].concat().concat())
 }
 
-/// Replaces the file at `path` at once, with its permissions.
+/// Replaces the file at `path` at once, with its permissions. A link stays, and its target is replaced.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let path = &fs::canonicalize(path)?;
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
     let write = || -> io::Result<()> {
         let mut file = File::create(&draft)?;
@@ -133,6 +134,21 @@ mod tests {
             revoke_key(&path, id).unwrap();
         }
         assert!(read_keys(&path).unwrap().is_empty());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_linked_file_stays_a_link() {
+        let (dir, path) = file(&table("alice", ""));
+        let elsewhere = tempfile::tempdir().unwrap();
+        let link = elsewhere.path().join("link.toml");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        revoke_key(&link, "alice").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(read_keys(&path).unwrap().is_empty());
+        for folder in [dir.path(), elsewhere.path()] {
+            assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "no drafts are left");
+        }
     }
 
     #[test]

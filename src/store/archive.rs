@@ -55,18 +55,51 @@ impl<T> Archive<T> {
     /// values of the owner with the most values, or with the most bytes, until the store is within its limits. A value
     /// larger than the whole store is dropped, and so is one larger than what the other owners leave to its own.
     pub(crate) fn insert(&self, id: String, owner: Owner, value: Arc<T>, bytes: usize) {
-        let mut gone = Vec::new();
         let mut state = self.lock();
-        gone.extend(state.remove(&id));
+        let gone = self.place(&mut state, id, owner, value, bytes);
+        // Evicted values are dropped after the lock is released, because dropping a large value takes time.
+        drop(state);
+        drop(gone);
+    }
+
+    /// Stores a value as [`Archive::insert`] does. Returns `false`, and changes nothing, if the value would not stay.
+    pub(crate) fn replace(&self, id: &str, owner: Owner, value: &Arc<T>, bytes: usize) -> bool {
+        let mut state = self.lock();
+        let gone = self.place(&mut state, id.to_owned(), owner, Arc::clone(value), bytes);
+        let stays = state.kept.contains_key(id);
+        if stays {
+            drop(state);
+            return true;
+        }
+        for (id, entry) in gone {
+            if !Arc::ptr_eq(&entry.value, value) {
+                state.put(id, entry);
+            }
+        }
+        false
+    }
+
+    /// Stores a value, and returns what was replaced and evicted.
+    fn place(
+        &self,
+        state: &mut ArchiveState<T>,
+        id: String,
+        owner: Owner,
+        value: Arc<T>,
+        bytes: usize,
+    ) -> Vec<(Arc<str>, ArchiveEntry<T>)> {
+        let mut gone = Vec::from_iter(state.remove(&id));
         if self.is_enabled() && bytes <= self.bytes {
+            // A counter instead of the time, which may repeat or jump back.
+            let age = state.clock;
+            state.clock += 1;
             // Put first, so that the new value counts as its owner's when the largest owner is found.
-            state.put(id, owner, value, bytes);
+            state.put(id.into(), ArchiveEntry { value, owner, bytes, age });
             while let Some(value) = state.excess(self.most, self.bytes) {
                 gone.push(value);
             }
         }
-        // Evicted values are dropped after the lock is released, because dropping a large value takes time.
-        drop(state);
+        gone
     }
 
     /// Returns the value stored under `id`.
@@ -76,7 +109,7 @@ impl<T> Archive<T> {
 
     /// Removes the value stored under `id` and returns it.
     pub(crate) fn remove(&self, id: &str) -> Option<Arc<T>> {
-        self.lock().remove(id)
+        self.lock().remove(id).map(|(_, entry)| entry.value)
     }
 
     /// Returns the `most` youngest values of `owner`, youngest first.
@@ -99,19 +132,16 @@ impl<T> Archive<T> {
 }
 
 impl<T> ArchiveState<T> {
-    fn put(&mut self, id: String, owner: Owner, value: Arc<T>, bytes: usize) {
-        let (id, age): (Arc<str>, _) = (id.into(), self.clock);
-        // A counter instead of the time, which may repeat or jump back.
-        self.clock += 1;
-        self.bytes += bytes;
-        let share = self.shares.entry(owner).or_default();
-        share.bytes += bytes;
-        share.ages.insert(age, id.clone());
-        self.kept.insert(id, ArchiveEntry { value, owner, bytes, age });
+    fn put(&mut self, id: Arc<str>, entry: ArchiveEntry<T>) {
+        self.bytes += entry.bytes;
+        let share = self.shares.entry(entry.owner).or_default();
+        share.bytes += entry.bytes;
+        share.ages.insert(entry.age, id.clone());
+        self.kept.insert(id, entry);
     }
 
-    fn remove(&mut self, id: &str) -> Option<Arc<T>> {
-        let kept = self.kept.remove(id)?;
+    fn remove(&mut self, id: &str) -> Option<(Arc<str>, ArchiveEntry<T>)> {
+        let (id, kept) = self.kept.remove_entry(id)?;
         self.bytes -= kept.bytes;
         if let Some(share) = self.shares.get_mut(&kept.owner) {
             share.ages.remove(&kept.age);
@@ -120,11 +150,11 @@ impl<T> ArchiveState<T> {
                 self.shares.remove(&kept.owner);
             }
         }
-        Some(kept.value)
+        Some((id, kept))
     }
 
     /// Removes a value if the store exceeds `most` values or `bytes` bytes: the oldest of the largest owner.
-    fn excess(&mut self, most: usize, bytes: usize) -> Option<Arc<T>> {
+    fn excess(&mut self, most: usize, bytes: usize) -> Option<(Arc<str>, ArchiveEntry<T>)> {
         let crowded = self.kept.len() > most;
         if !crowded && self.bytes <= bytes {
             return None;
@@ -162,6 +192,7 @@ mod tests {
     #[derive(Debug, Clone)]
     enum ArchiveStep {
         Insert(u8, usize, usize),
+        Replace(u8, usize, usize),
         Get(u8),
         Remove(u8),
         Youngest(usize, usize),
@@ -170,6 +201,7 @@ mod tests {
     fn step() -> impl Strategy<Value = ArchiveStep> {
         prop_oneof![
             4 => (0..8u8, 0..3usize, 0..40usize).prop_map(|(id, owner, bytes)| ArchiveStep::Insert(id, owner, bytes)),
+            2 => (0..8u8, 0..3usize, 0..99usize).prop_map(|(id, owner, bytes)| ArchiveStep::Replace(id, owner, bytes)),
             1 => (0..8u8).prop_map(ArchiveStep::Get),
             1 => (0..8u8).prop_map(ArchiveStep::Remove),
             1 => (0..3usize, 0..10usize).prop_map(|(owner, most)| ArchiveStep::Youngest(owner, most)),
@@ -182,6 +214,7 @@ mod tests {
     }
 
     /// Reference model: a list of ID, owner, value and size, oldest first.
+    #[derive(Clone)]
     struct ReferenceList {
         list: Vec<(u8, usize, u32, usize)>,
         most: usize,
@@ -224,6 +257,15 @@ mod tests {
                     ArchiveStep::Insert(id, owner, bytes) => {
                         archive.clone().insert(id.to_string(), owners[owner], Arc::new(number), bytes);
                         model.insert(id, owner, number, bytes);
+                    }
+                    ArchiveStep::Replace(id, owner, bytes) => {
+                        let replaced = archive.replace(&id.to_string(), owners[owner], &Arc::new(number), bytes);
+                        let mut tried = model.clone();
+                        tried.insert(id, owner, number, bytes);
+                        prop_assert_eq!(replaced, find(&tried, id) == Some(number));
+                        if replaced {
+                            model = tried;
+                        }
                     }
                     ArchiveStep::Get(id) => prop_assert_eq!(archive.get(&id.to_string()).as_deref().copied(), find(&model, id)),
                     ArchiveStep::Remove(id) => {

@@ -70,17 +70,34 @@ impl MemoryStore {
         self.archive(key.kind).get(&key.id).filter(|family| family.record.key == *key)
     }
 
-    fn insert(&self, family: Family) {
+    fn write(&self, family: Family) {
         let key = family.record.key.clone();
         let bytes = family.bytes();
         self.archive(key.kind).insert(key.id, key.owner, Arc::new(family), bytes);
     }
 
-    fn changed(&self, key: &RecordKey, change: impl FnOnce(&Family) -> Family) -> bool {
+    /// Replaces a record and its children. Returns `false` if there is no such record.
+    ///
+    /// # Errors
+    /// If the new ones are larger than the tenant's room. The record is then unchanged.
+    fn changed(&self, key: &RecordKey, change: impl FnOnce(&Family) -> Family) -> Result<bool, StoreError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(family) = self.family(key) else { return false };
-        self.insert(change(&family));
-        true
+        let Some(family) = self.family(key) else { return Ok(false) };
+        let family = change(&family);
+        let bytes = family.bytes();
+        match self.archive(key.kind).replace(&key.id, key.owner, &Arc::new(family), bytes) {
+            true => Ok(true),
+            false => Err(StoreError::Full { kind: key.kind, id: key.id.clone() }),
+        }
+    }
+
+    fn inserted(&self, record: Record) -> bool {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = self.family(&record.key).is_none();
+        if is_new {
+            self.write(Family { record, children: Vec::new() });
+        }
+        is_new
     }
 
     fn found(&self, key: &RecordKey) -> Option<Record> {
@@ -89,10 +106,10 @@ impl MemoryStore {
         family.children.iter().find(|child| child.key == *key).map(|child| Record::clone(child))
     }
 
-    fn removed(&self, key: &RecordKey) -> bool {
+    fn removed(&self, key: &RecordKey) -> Result<bool, StoreError> {
         let Some(parent) = key.of_parent() else {
             let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            return self.family(key).is_some_and(|_| self.archive(key.kind).remove(&key.id).is_some());
+            return Ok(self.family(key).is_some_and(|_| self.archive(key.kind).remove(&key.id).is_some()));
         };
         let mut found = false;
         self.changed(&parent, |family| {
@@ -100,8 +117,8 @@ impl MemoryStore {
             let children: Vec<_> = others.cloned().collect();
             found = children.len() < family.children.len();
             Family { record: family.record.clone(), children }
-        });
-        found
+        })?;
+        Ok(found)
     }
 
     fn listed(&self, range: &RecordRange) -> Vec<Record> {
@@ -136,25 +153,33 @@ fn in_range(mut records: Vec<Record>, range: &RecordRange) -> Vec<Record> {
 }
 
 /// Wraps the result of an operation in memory, which is complete at once.
+fn ended<T: Send + 'static>(result: Result<T, StoreError>) -> StoreFuture<'static, T> {
+    Box::pin(std::future::ready(result))
+}
+
 fn done<T: Send + 'static>(value: T) -> StoreFuture<'static, T> {
-    Box::pin(std::future::ready(Ok::<T, StoreError>(value)))
+    ended(Ok(value))
 }
 
 impl Store for MemoryStore {
     fn put(&self, record: Record, children: Vec<Record>) -> StoreFuture<'_, ()> {
-        self.insert(Family { record, children: children.into_iter().map(Arc::new).collect() });
+        self.write(Family { record, children: children.into_iter().map(Arc::new).collect() });
         done(())
     }
 
+    fn insert(&self, record: Record) -> StoreFuture<'_, bool> {
+        done(self.inserted(record))
+    }
+
     fn update<'a>(&'a self, key: &'a RecordKey, body: Vec<u8>) -> StoreFuture<'a, bool> {
-        done(self.changed(key, |family| {
+        ended(self.changed(key, |family| {
             let Record { key, position, .. } = family.record.clone();
             Family { record: Record { key, position, body }, children: family.children.clone() }
         }))
     }
 
     fn append<'a>(&'a self, parent: &'a RecordKey, children: Vec<Record>) -> StoreFuture<'a, bool> {
-        done(self.changed(parent, |family| {
+        ended(self.changed(parent, |family| {
             let added = children.into_iter().map(Arc::new);
             let children = family.children.iter().cloned().chain(added).collect();
             Family { record: family.record.clone(), children }
@@ -170,7 +195,7 @@ impl Store for MemoryStore {
     }
 
     fn remove<'a>(&'a self, key: &'a RecordKey) -> StoreFuture<'a, bool> {
-        done(self.removed(key))
+        ended(self.removed(key))
     }
 
     fn size(&self, kind: RecordKind) -> StoreSize {

@@ -38,8 +38,8 @@ pub struct StoreSize {
     pub bytes: usize,
 }
 
-/// Error of a store. The record in question is unchanged, or was never written; only after a timeout it may have been written
-/// all the same.
+/// Error of a store. The record in question is unchanged, or was never written; only after a timeout, or if the
+/// connection broke during a commit, it may have been written all the same.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database returned an error: it is full, gone, or damaged.
@@ -48,6 +48,14 @@ pub enum StoreError {
     /// The database did not answer in time.
     #[error("the state's database did not answer within {} s", .0.as_secs())]
     Timeout(std::time::Duration),
+    /// A record in memory does not fit into its tenant's room.
+    #[error("the {kind} `{id}` has no room for more in memory")]
+    Full {
+        /// Kind of the record.
+        kind: RecordKind,
+        /// ID of the record.
+        id: String,
+    },
     /// A record cannot be decoded.
     #[error("the stored {kind} `{id}` cannot be read: {reason}")]
     Record {
@@ -86,6 +94,9 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 pub trait Store: fmt::Debug + Send + Sync {
     /// Writes a record with its children, replacing one with the same key.
     fn put(&self, record: Record, children: Vec<Record>) -> StoreFuture<'_, ()>;
+
+    /// Writes a record without children. Returns `false`, and changes nothing, if there is one with the same key.
+    fn insert(&self, record: Record) -> StoreFuture<'_, bool>;
 
     /// Replaces the body of a record. Returns `false` if there is no such record.
     fn update<'a>(&'a self, key: &'a RecordKey, body: Vec<u8>) -> StoreFuture<'a, bool>;

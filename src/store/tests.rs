@@ -45,6 +45,7 @@ async fn check(store: &dyn Store) {
     let other = owner();
     records_belong_to_their_tenant(store, one, other).await;
     records_change_and_go(store, one).await;
+    a_key_is_inserted_once(store, one).await;
     children_keep_their_order(store, one).await;
 }
 
@@ -74,6 +75,20 @@ async fn records_change_and_go(store: &dyn Store, one: Owner) {
     assert_eq!(ids(&store.list(&youngest(9)).await.unwrap()), ["r1"]);
 }
 
+async fn a_key_is_inserted_once(store: &dyn Store, one: Owner) {
+    let bodies = [b"a", b"b", b"c", b"d"];
+    let records = bodies.map(|body| Record::new(RecordKey::new(RecordKind::Key, one, "alice"), body.to_vec()));
+    let key = records[0].key.clone();
+    let inserted = futures::future::join_all(records.into_iter().map(|record| store.insert(record))).await;
+    let winners: Vec<usize> = (0..bodies.len()).filter(|&at| *inserted[at].as_ref().unwrap()).collect();
+    assert_eq!(winners.len(), 1, "{inserted:?}");
+    assert_eq!(store.get(&key).await.unwrap().unwrap().body, bodies[winners[0]]);
+    let again = Record::new(key.clone(), b"later".to_vec());
+    assert!(!store.insert(again.clone()).await.unwrap());
+    assert!(store.remove(&key).await.unwrap() && store.insert(again).await.unwrap());
+    assert_eq!(store.get(&key).await.unwrap().unwrap().body, b"later");
+}
+
 async fn children_keep_their_order(store: &dyn Store, one: Owner) {
     let parent = conversation(one);
     assert!(!store.append(&parent, vec![item(one, "a")]).await.unwrap());
@@ -97,6 +112,23 @@ async fn children_keep_their_order(store: &dyn Store, one: Owner) {
 #[tokio::test]
 async fn memory_does_what_a_store_does() {
     check(&MemoryStore::new(MemoryLimits { count: 100, bytes: 1 << 20 })).await;
+}
+
+#[tokio::test]
+async fn a_conversation_that_outgrows_its_room_in_memory_stays_as_it_was() {
+    let store = MemoryStore::new(MemoryLimits { count: 100, bytes: 1 << 20 });
+    let one = owner();
+    let large = |id: &str| Record { body: vec![0; 40 << 20], ..item(one, id) };
+    let other = RecordKey::new(RecordKind::Conversation, one, "other");
+    store.put(Record::new(other.clone(), Vec::new()), Vec::new()).await.unwrap();
+    store.put(Record::new(conversation(one), Vec::new()), vec![large("a")]).await.unwrap();
+    let refused = store.append(&conversation(one), vec![large("b")]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Full { kind: RecordKind::Conversation, .. }), "{refused}");
+    let refused = store.update(&conversation(one), vec![0; 40 << 20]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+    assert_eq!(ids(&store.list(&items(one, RecordOrder::Ascending, None, 9)).await.unwrap()), ["a"]);
+    assert!(store.get(&other).await.unwrap().is_some(), "a refused append evicts nothing");
+    assert!(store.append(&conversation(one), vec![item(one, "c")]).await.unwrap());
 }
 
 #[tokio::test]
@@ -170,6 +202,32 @@ async fn a_conversation_goes_as_a_whole() {
     assert_eq!(store.size(RecordKind::Conversation), StoreSize { count: 1, bytes: 13 });
     testing::trim(&store, StateLimits { bytes: 12, ..roomy }).await;
     assert!(store.list(&items(None, RecordOrder::Ascending, None, 9)).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_state_opens_even_if_old_records_cannot_be_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = sqlite(dir.path(), StateLimits::default()).await;
+    let record = response(None, "r", b"kept");
+    store.put(record.clone(), Vec::new()).await.unwrap();
+    testing::execute(&store, "CREATE TRIGGER no BEFORE DELETE ON record BEGIN SELECT RAISE(ABORT, 'no'); END").await;
+    drop(store);
+    let store = sqlite(dir.path(), StateLimits { count: 0, bytes: 0, age: None }).await;
+    assert_eq!(store.get(&record.key).await.unwrap(), Some(record));
+}
+
+#[tokio::test]
+async fn an_append_by_a_slow_clock_makes_a_conversation_no_older() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = sqlite(dir.path(), StateLimits::default()).await;
+    let early = item(None, "early");
+    let parent = Record::new(conversation(None), Vec::new());
+    let late = item(None, "late");
+    store.put(parent.clone(), Vec::new()).await.unwrap();
+    for (item, position) in [(early, parent.position), (late.clone(), late.position)] {
+        assert!(store.append(&parent.key, vec![item]).await.unwrap());
+        assert_eq!(store.get(&parent.key).await.unwrap().unwrap().position, position);
+    }
 }
 
 #[tokio::test]

@@ -116,7 +116,9 @@ async fn conversations_and_items_are_changed_and_deleted() {
     let deleted = server.client.delete(server.url(&path(&conversation))).send().await.unwrap();
     assert_eq!(answer(deleted).await, (200, gone));
     for path in [path(&conversation), format!("{}/items", path(&conversation))] {
-        assert_eq!(server.get(&path).await.status(), 404, "{path}");
+        let (status, absent) = answer(server.get(&path).await).await;
+        let message = absent["error"]["message"].as_str().unwrap();
+        assert!(status == 404 && message.contains("not kept any more"), "{path}: {message}");
     }
     let (status, refused) = responses::create(&server, &ask(json!({"conversation": conversation["id"]}))).await;
     assert_eq!((status, &refused["error"]["param"]), (404, &json!("conversation")));

@@ -1,7 +1,7 @@
 //! Records that outlive a server: what another server over the same state knows, and what a failing state loses.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -159,9 +159,23 @@ struct Full {
     inner: Arc<dyn Store>,
     full: AtomicBool,
     hangs: AtomicBool,
+    /// Kind of the records that are gone when they are changed.
+    gone: Mutex<Option<RecordKind>>,
 }
 
 impl Full {
+    async fn open(dir: &tempfile::TempDir) -> Arc<Full> {
+        let inner = open(dir).await;
+        Arc::new(Full { inner, full: false.into(), hangs: false.into(), gone: Mutex::default() })
+    }
+
+    fn change<'a>(&self, kind: RecordKind, work: StoreFuture<'a, bool>) -> StoreFuture<'a, bool> {
+        match *self.gone.lock().unwrap() == Some(kind) {
+            true => Box::pin(async { Ok(false) }),
+            false => self.write(work),
+        }
+    }
+
     fn write<'a, T: Send + 'static>(&self, work: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
         match self.full.load(SeqCst) {
             true => Box::pin(async { Err(StoreError::Timeout(Duration::from_secs(1))) }),
@@ -178,12 +192,16 @@ impl Store for Full {
         self.write(self.inner.put(record, children))
     }
 
+    fn insert(&self, record: Record) -> StoreFuture<'_, bool> {
+        self.write(self.inner.insert(record))
+    }
+
     fn update<'a>(&'a self, key: &'a RecordKey, body: Vec<u8>) -> StoreFuture<'a, bool> {
-        self.write(self.inner.update(key, body))
+        self.change(key.kind, self.inner.update(key, body))
     }
 
     fn append<'a>(&'a self, parent: &'a RecordKey, children: Vec<Record>) -> StoreFuture<'a, bool> {
-        self.write(self.inner.append(parent, children))
+        self.change(parent.kind, self.inner.append(parent, children))
     }
 
     fn get<'a>(&'a self, key: &'a RecordKey) -> StoreFuture<'a, Option<Record>> {
@@ -218,7 +236,7 @@ impl Store for Full {
 #[tokio::test]
 async fn with_a_full_state_answers_go_out_and_their_loss_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let full = Arc::new(Full { inner: open(&dir).await, full: false.into(), hangs: false.into() });
+    let full = Full::open(&dir).await;
     let store: Arc<dyn Store> = Arc::clone(&full) as _;
     let server = over(&store, ServerPlan::new(says("hi"))).await;
     let (_, early) = create(&server, &ask(json!({}))).await;
@@ -236,6 +254,7 @@ async fn with_a_full_state_answers_go_out_and_their_loss_is_told() {
     for (path, body) in [("/v1/responses", ask(json!({"background": true}))), ("/v1/conversations", json!({}))] {
         let (status, refused) = answer(server.post(path, &body).await).await;
         assert_eq!((status, &refused["error"]["code"]), (503, &json!("state_unavailable")), "{path}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("may or may not"), "{refused}");
     }
     // Two responses with their traces, the background response and its trace, and the conversation: traces are written
     // in the background.
@@ -251,10 +270,47 @@ async fn with_a_full_state_answers_go_out_and_their_loss_is_told() {
     eventually("the state is written again", || server.state.drain.running() == 0).await;
 }
 
+async fn items(server: &TestServer, conversation: &Value) -> usize {
+    let path = format!("/v1/conversations/{}/items", conversation["id"].as_str().unwrap());
+    answer(server.get(&path).await).await.1["data"].as_array().unwrap().len()
+}
+
+#[tokio::test]
+async fn a_response_whose_conversation_is_gone_is_stored_and_tells_what_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = Full::open(&dir).await;
+    let store: Arc<dyn Store> = Arc::clone(&full) as _;
+    let server = over(&store, ServerPlan::new(says("hi"))).await;
+    let (_, conversation) = answer(server.post("/v1/conversations", &json!({})).await).await;
+    *full.gone.lock().unwrap() = Some(RecordKind::Conversation);
+    let response = server.post("/v1/responses", &ask(json!({"conversation": conversation["id"]}))).await;
+    assert_eq!(response.headers()["x-waymark-not-stored"], "conversation");
+    let (status, response) = answer(response).await;
+    assert_eq!((status, fetch(&server, &response["id"], "").await.0), (200, 200));
+    assert!(server.metrics().await.lines().any(|line| line == "waymark_state_write_failures_total 1"));
+}
+
+#[tokio::test]
+async fn a_background_response_that_another_server_deletes_adds_nothing_to_its_conversation() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = Full::open(&dir).await;
+    let store: Arc<dyn Store> = Arc::clone(&full) as _;
+    let server = over(&store, ServerPlan::new(says("hi"))).await;
+    let (_, conversation) = answer(server.post("/v1/conversations", &json!({})).await).await;
+    let body = ask(json!({"conversation": conversation["id"], "background": true}));
+    for (gone, added) in [(Some(RecordKind::Response), 0), (None, 2)] {
+        *full.gone.lock().unwrap() = gone;
+        assert_eq!(create(&server, &body).await.0, 200);
+        server.quiet().await;
+        assert_eq!(items(&server, &conversation).await, added, "{gone:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_background_response_whose_client_leaves_before_it_is_stored_takes_no_place() {
     let dir = tempfile::tempdir().unwrap();
-    let full = Arc::new(Full { inner: open(&dir).await, full: false.into(), hangs: true.into() });
+    let full = Full::open(&dir).await;
+    full.hangs.store(true, SeqCst);
     let store: Arc<dyn Store> = Arc::clone(&full) as _;
     let mut plan = ServerPlan::new(says("hi"));
     plan.http.responses.background = 1;

@@ -1,8 +1,12 @@
 //! Conversations: `waymark chat` and `waymark ask --continue`.
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
-use super::program::{ProgramRun, Serving, typed, waymark, with};
+use super::program::{ProgramRun, Serving, piped, typed, waymark, with};
 
 /// Returns the length of the prompt that a question had, as its events tell.
 fn prompt_tokens(run: &ProgramRun) -> u64 {
@@ -53,6 +57,44 @@ fn a_chat_answers_lines_and_obeys_commands() {
     assert!(!refused.ok() && refused.stderr.contains("unknown command /mod"), "{}", refused.stderr);
     let refused = typed("/k 1000\n", &chat);
     assert!(!refused.ok() && refused.stderr.contains("1 to 200"), "{}", refused.stderr);
+    assert!(server.stop());
+}
+
+/// Returns `true` if this process ignores Ctrl-C, as a job in the background of a script does. Programs inherit that.
+fn interrupts_are_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    // SIGINT is signal 2, and the mask begins with signal 1.
+    mask & 0b10 != 0
+}
+
+#[test]
+fn an_interrupt_ends_a_chat_that_waits_for_its_next_line() {
+    if interrupts_are_ignored() {
+        eprintln!("skipped: this process ignores interrupts");
+        return;
+    }
+    let server = Serving::start(&["--mock"]);
+    let mut chat = piped(&["chat", "--url", &server.url, "--policy-name", "plain"]);
+    // Standard input stays open.
+    let mut input = chat.stdin.take().unwrap();
+    input.write_all(b"Where is it?\n").unwrap();
+    let mut lines = BufReader::new(chat.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("tokens written")));
+    let pid = chat.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let end = Instant::now() + Duration::from_secs(20);
+    while chat.try_wait().unwrap().is_none() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ended = chat.try_wait().unwrap();
+    if ended.is_none() {
+        chat.kill().unwrap();
+        chat.wait().unwrap();
+    }
+    assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
+    drop(input);
     assert!(server.stop());
 }
 

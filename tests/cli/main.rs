@@ -159,6 +159,7 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         (vec!["ask", "--mock", "--port", "8080", "why?"], "--port has no effect here"),
         (vec!["ask", "--mock", "--api-keys", "x.toml", "why?"], "--api-keys has no effect here"),
         (vec!["ask", "--mock", "--state", "x", "why?"], "--state has no effect here"),
+        (vec!["ask", "--mock", "--state-days", "1", "why?"], "--state-days has no effect here"),
         (vec!["ask", "--mock", "--tls-cert", "x.pem", "--tls-key", "y.pem", "why?"], "--tls-cert has no effect here"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "0"], "--clients"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "501"], "at most 500"),

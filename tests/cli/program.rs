@@ -46,6 +46,12 @@ pub(crate) fn typed(input: &str, args: &[&str]) -> ProgramRun {
     finished(child.wait_with_output().unwrap())
 }
 
+/// Starts the program with pipes for its standard input and output.
+pub(crate) fn piped(args: &[&str]) -> Child {
+    let mut command = command(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
 /// Runs the program without any variable that names a download folder.
 pub(crate) fn homeless(args: &[&str]) -> ProgramRun {
     let mut command = command(args);

@@ -115,12 +115,33 @@ fn a_doctor_tells_what_is_in_the_way() {
     let cache = cache.path().to_str().unwrap();
     let healthy = waymark(&["doctor", "--mock", "--port", "0", "--kv-bytes", "1MiB", "--cache", cache]);
     assert!(healthy.ok(), "{}{}", healthy.stdout, healthy.stderr);
-    for words in ["CPU", "GPU", "memory", "files", "address", "cache", "index"] {
+    for words in ["CPU", "GPU", "memory", "files", "address", "cache", "state", "index"] {
         assert!(healthy.stdout.contains(words), "{words} is missing in {}", healthy.stdout);
     }
     let ill = waymark(&["doctor", "--mock", "--port", "0", "--cache", cache, "--index", "no-such.index"]);
     assert!(!ill.ok() && ill.stdout.contains("no-such.index"), "{}{}", ill.stdout, ill.stderr);
     assert!(ill.stderr.contains("checks failed"), "{}", ill.stderr);
+}
+
+#[test]
+fn a_doctor_tells_whether_the_state_can_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().to_str().unwrap();
+    let state = dir.path().join("a/state");
+    let state = state.to_str().unwrap();
+    let doctor = |state: &str| {
+        waymark(&["doctor", "--mock", "--port", "0", "--kv-bytes", "1MiB", "--cache", cache, "--state", state])
+    };
+    let free = doctor(state);
+    assert!(free.ok() && free.stdout.contains("no process uses it"), "{}{}", free.stdout, free.stderr);
+    let server = Serving::start(&["--mock", "--state", state]);
+    let used = doctor(state);
+    assert!(!used.ok() && used.stdout.contains("in use by another process"), "{}", used.stdout);
+    assert!(server.stop());
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let refused = doctor(file.to_str().unwrap());
+    assert!(!refused.ok() && refused.stdout.contains("cannot use the state directory"), "{}", refused.stdout);
 }
 
 #[test]

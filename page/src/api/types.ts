@@ -29,12 +29,16 @@ export type AgentEvent =
   | { type: "search_started"; turn: number; query: string; entities?: string[]; mode: string; k: number }
   | SearchFinished
   | { type: "withdrawn"; turn: number; search: number; query: string }
+  | ToolCall
   | { type: "observation"; turn: number; text: string; tokens: number; truncated: boolean }
   | { type: "invalid"; turn: number; message: string }
   | { type: "budget"; kind: string }
   | Finished
   | { type: "failed"; message: string; code: string }
   | { type?: undefined; error: { message: string; code?: string } };
+
+// A call of a tool of the client, which ends the run. The arguments are a JSON object as text.
+export interface ToolCall { type: "tool_call"; turn: number; name: string; arguments: string }
 
 export interface SearchFinished {
   type: "search_finished";

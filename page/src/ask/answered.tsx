@@ -102,6 +102,7 @@ function Trouble({ live, view, running, last }: { live: Live; view: View; runnin
   if (view.failure) return <p class="notice bad" role="alert"><strong>{view.answer ? "The answer broke off." : "There is no answer."}</strong> {view.failure}{again}</p>;
   if (view.reason === "length") return <p class="notice">The answer reached its limit of length and is not complete.</p>;
   if (view.reason === "time") return <p class="notice">The time limit was reached before the answer was complete.</p>;
+  if (view.reason === "called") return <p class="notice">The policy called a tool of its client in place of an answer.</p>;
   if (!view.answer.trim() && !view.refusal) return <p class="notice">The policy found no answer: it stopped without one.</p>;
   if (view.searches.length && !view.citations.length && view.answer.trim()) {
     return <p class="dim unsupported">No passage that was found contains the words of this answer, so check it before you rely on it.</p>;

@@ -67,7 +67,7 @@ export interface Turn {
   ended: number;
 }
 
-export interface Note { kind: "limit" | "invalid" | "withdrawn" | "other"; text: string }
+export interface Note { kind: "limit" | "invalid" | "withdrawn" | "call" | "other"; text: string }
 
 export interface View {
   episode: string;

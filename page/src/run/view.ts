@@ -75,6 +75,9 @@ function take(view: View, event: AgentEvent, at: number): void {
       for (const search of view.searches) if (search.turn === event.search) search.withdrawn = true;
       turnOf(view, event.turn, at).notes.push({ kind: "withdrawn", text: "It set aside what it had found for “" + text(event.query) + "”." });
       break;
+    case "tool_call":
+      turnOf(view, event.turn, at).notes.push({ kind: "call", text: "It called the tool “" + text(event.name) + "” of its client" + withArguments(text(event.arguments)) });
+      break;
     case "observation": {
       const turn = turnOf(view, event.turn, at);
       turn.read += Number(event.tokens) || 0;
@@ -102,6 +105,8 @@ function take(view: View, event: AgentEvent, at: number): void {
       else note(view, event as { type?: unknown }, at);
   }
 }
+
+const withArguments = (json: string) => (/^\s*(\{\s*\})?\s*$/.test(json) ? "." : " with " + json.trim() + ".");
 
 // An event that this page does not know, as of a newer server, is shown by its name.
 function note(view: View, event: { type?: unknown }, at: number): void {

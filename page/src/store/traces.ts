@@ -18,6 +18,7 @@ interface Trace {
   finish_reason: string | null;
   usage: Usage;
   text: string;
+  actions?: { turn: number; action: { type: string; name?: string; arguments?: string } }[];
   searches: {
     turn: number; query: string; mode: string; snapshot: number | null; hits: Hit[]; triples: TripleHit[]; cached: boolean; neutralised: number;
     seconds: number; error: string | null; withdrawn: number | null; cut?: { left_out: number; limit: number };
@@ -49,7 +50,8 @@ function runOf(trace: Trace): Run {
 function eventsOf(trace: Trace, question: string): AgentEvent[] {
   const events: AgentEvent[] = [{ type: "started", id: trace.id, model: trace.model, protocol: trace.protocol, question, prompt_tokens: trace.usage.prompt_tokens }];
   const thoughts = [...trace.text.matchAll(/<think>([^]*?)<\/think>/g)].map((match) => match[1]);
-  const turns = Math.max(thoughts.length, ...trace.searches.map((search) => search.turn));
+  const calls = (trace.actions ?? []).filter(({ action }) => action.type === "call");
+  const turns = Math.max(thoughts.length, ...[...trace.searches, ...calls].map((one) => one.turn));
   for (let turn = 1; turn <= turns; turn++) {
     if (thoughts[turn - 1]) events.push({ type: "think", turn, text: thoughts[turn - 1] });
     for (const search of trace.searches.filter((one) => one.turn === turn)) {
@@ -57,6 +59,9 @@ function eventsOf(trace: Trace, question: string): AgentEvent[] {
       events.push({ type: "search_started", turn, query, mode, k: hits.length });
       events.push({ type: "search_finished", turn, query, mode, hits, triples, snapshot, cached, neutralised, milliseconds: search.seconds * 1000, error: error ?? undefined, cut });
       if (search.withdrawn !== null) events.push({ type: "withdrawn", turn: search.withdrawn, search: turn, query });
+    }
+    for (const { action } of calls.filter((one) => one.turn === turn)) {
+      events.push({ type: "tool_call", turn, name: action.name ?? "", arguments: action.arguments ?? "" });
     }
   }
   if (trace.answer) events.push({ type: "answer", text: trace.answer });

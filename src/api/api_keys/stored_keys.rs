@@ -77,15 +77,19 @@ impl StoredKeys {
         let _turn = self.turn.lock().await;
         let mut stored = self.read().await?;
         let name = entry.id.to_string();
+        let taken = || ApiError::invalid("name", format!("there is a key with the name `{name}` already"));
         if self.keys.list().iter().any(|(_, other)| other.id == entry.id) || stored.iter().any(|key| key.id == entry.id)
         {
-            return Err(ApiError::invalid("name", format!("there is a key with the name `{name}` already")));
+            return Err(taken());
         }
         if stored.len() >= MAX_KEYS {
             let message = format!("the state holds its maximum of {MAX_KEYS} keys: revoke one of them");
             return Err(ApiError::invalid("name", message));
         }
-        self.records.put(key(&name), KeyRecord::from(&entry)).await?;
+        // Another server over the same state may have created a key of this name since the list was read.
+        if !self.records.insert(key(&name), KeyRecord::from(&entry)).await? {
+            return Err(taken());
+        }
         stored.push(entry);
         self.publish(stored)
     }
@@ -135,4 +139,28 @@ impl StoredKeys {
 
 fn key(name: &str) -> RecordKey {
     RecordKey::new(RecordKind::Key, None, name)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::keys::{KeyId, Secret};
+    use crate::store::{SqlStore, StateLimits, Store};
+
+    #[tokio::test]
+    async fn servers_that_create_a_name_at_once_give_it_to_one_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> =
+            Arc::new(SqlStore::open_directory(dir.path(), StateLimits::default()).await.unwrap());
+        let keys = || ApiKeys::open(None, vec![KeyEntry::of_environment(&Secret::generate())]).unwrap();
+        let servers: Vec<StoredKeys> =
+            (0..8).map(|_| StoredKeys::new(keys(), Records::new(Arc::clone(&store)))).collect();
+        let entry = || KeyEntry { id: KeyId::new("alice"), ..KeyEntry::of_environment(&Secret::generate()) };
+        let created = futures::future::join_all(servers.iter().map(|server| server.create(entry()))).await;
+        let (made, refused): (Vec<_>, Vec<_>) = created.into_iter().partition(Result::is_ok);
+        assert_eq!(made.len(), 1);
+        assert!(refused.into_iter().all(|refused| refused.unwrap_err().param.as_deref() == Some("name")));
+        assert_eq!(servers[0].read().await.unwrap().len(), 1);
+    }
 }

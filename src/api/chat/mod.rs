@@ -33,8 +33,9 @@ use stream::ChatWriter;
 /// The policy thinks, searches and answers. Its reasoning is returned as `reasoning_content` and its answer as
 /// `content`. With `rag.trace` the searches are returned as `rag`, and with `rag.citations` the passages that support
 /// the answer follow at the end. A policy may call the client's `tools`; the answer then has `tool_calls` and the
-/// finish reason `tool_calls`, and goes on with the result in the next request. With `stream: true` the response is a stream of `data:` lines, one chunk each, that
-/// ends with `data: [DONE]`. An error in the middle is sent as `{"error": …}` and ends the stream without `[DONE]`.
+/// finish reason `tool_calls`, and goes on with the result in the next request. With `stream: true` the response is a
+/// stream of `data:` lines, one chunk each, that ends with `data: [DONE]`. An error in the middle is sent as
+/// `{"error": …}` and ends the stream without `[DONE]`.
 #[utoipa::path(post, path = "/v1/chat/completions", operation_id = "createChatCompletion", tag = "inference", request_body = ChatRequest, responses(
     (status = 200, description = "the answer", content(
         (ChatCompletion = "application/json"),

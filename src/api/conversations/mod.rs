@@ -19,6 +19,7 @@ use uuid::Uuid;
 use waymark_agent::ConversationMessage;
 
 use self::record::{ConversationObject, ConversationRecord, checked_items};
+use super::absence;
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
@@ -208,6 +209,6 @@ fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
 }
 
 fn absent(id: &str) -> ApiError {
-    let message = format!("there is no conversation `{id}`: it may have been evicted");
-    ApiError::new(Code::ConversationNotFound, message).with_param("id")
+    let reason = absence::explain("conversation", id, "`--state`, `--state-count`, `--state-bytes`, `--state-days`");
+    ApiError::new(Code::ConversationNotFound, reason).with_param("id")
 }

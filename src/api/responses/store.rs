@@ -148,10 +148,11 @@ impl Responses {
         Ok(())
     }
 
-    /// Stores a response that has ended, and adds its items to the conversation that it continues.
+    /// Stores a response that has ended, and adds its items to the conversation that it continues. A response that was
+    /// deleted meanwhile adds none.
     ///
     /// # Errors
-    /// If either cannot be written. The loss is logged and counted.
+    /// If either cannot be written, or the conversation is gone. The loss is logged and counted.
     pub(super) async fn keep(&self, entry: &Arc<ResponseEntry>) -> Result<(), Unwritten> {
         let asked = lock(&entry.builder).object().store;
         if !asked {
@@ -163,23 +164,27 @@ impl Responses {
             _ => None,
         };
         // A server that keeps no responses keeps their conversations all the same.
-        if self.is_enabled() {
-            self.put_ended(entry, stored).await?;
+        if self.is_enabled() && !self.put_ended(entry, stored).await? {
+            tracing::info!(response = entry.id, "a response was deleted before it ended, and is not stored");
+            return Ok(());
         }
-        if let Some((conversation, items)) = added {
-            self.records.append(conversation, items).await?;
+        if let Some((conversation, items)) = added
+            && !self.records.append(conversation, items).await?
+        {
+            let reason = "a response continued a conversation that was deleted or removed meanwhile";
+            return Err(self.records.lost(conversation.kind, reason));
         }
         Ok(())
     }
 
-    async fn put_ended(&self, entry: &ResponseEntry, stored: StoredResponse) -> Result<(), Unwritten> {
+    /// Stores a response that has ended. Returns `false` if it was deleted meanwhile.
+    async fn put_ended(&self, entry: &ResponseEntry, stored: StoredResponse) -> Result<bool, Unwritten> {
         if entry.log.is_some() && self.records.is_durable() {
             // Another server may have deleted the response, which must not come back.
-            self.records.update(&key(entry), stored).await?;
-        } else {
-            self.records.put(key(entry), stored).await?;
+            return self.records.update(&key(entry), stored).await;
         }
-        Ok(())
+        self.records.put(key(entry), stored).await?;
+        Ok(true)
     }
 
     /// Unregisters a background response.

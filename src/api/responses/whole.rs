@@ -12,7 +12,6 @@ use crate::api::error::ApiError;
 use crate::api::follow::Events;
 use crate::api::records::not_stored;
 use crate::api::state::AppState;
-use crate::store::RecordKind;
 
 /// Waits for the end of the response, and stores it. If the response fails, the request fails, and nothing is stored.
 pub(super) async fn collect(
@@ -32,5 +31,8 @@ pub(super) async fn collect(
     // The ID is given out only after the commit, since the client may continue the response at once.
     let stored = state.responses.keep(entry).await;
     let response = axum::Json(entry.shown(show)).into_response();
-    Ok(if stored.is_ok() { response } else { not_stored(response, RecordKind::Response) })
+    Ok(match stored {
+        Ok(()) => response,
+        Err(lost) => not_stored(response, lost),
+    })
 }

@@ -29,8 +29,9 @@ use trajectory::{RolloutBatch, RolloutEvent};
 /// routes, this one is not guided and has no time limit of the policy, as in this project's own trainer.
 ///
 /// With `stream: true` each trajectory is sent when it ends, as `event: trajectory`, and `event: finished` is the last.
-/// The episodes of a client that closes its connection are canceled. `generation` names the weights: a trainer that
-/// loads a new adapter under another name (`POST /v1/policies`) can tell which one a batch was sampled with.
+/// The episodes of a client that closes its connection are canceled. `generation` names the build and the weights: a
+/// trainer that loads a new adapter under another name (`POST /v1/policies`) can tell which one a batch was sampled
+/// with.
 #[utoipa::path(post, path = "/v1/rollouts", operation_id = "createRollouts", tag = "trainers", request_body = RolloutRequest, responses(
     (status = 200, description = "the trajectories", content(
         (RolloutBatch = "application/json"),

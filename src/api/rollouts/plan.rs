@@ -40,7 +40,7 @@ pub(super) struct RolloutPlan {
     pub(super) policy: Arc<Policy>,
     /// Questions as scores need them.
     pub(super) questions: Vec<Question>,
-    /// Conversation and options of each trajectory, question by question.
+    /// Conversation and options of each question's trajectories.
     pub(super) episodes: Vec<EpisodeQuestion>,
     /// Number of trajectories per question.
     pub(super) group: usize,
@@ -66,26 +66,22 @@ impl RolloutPlan {
         check_reward(state, request.reward.as_ref(), streams)?;
 
         let id = episodes::id("rollout");
-        let options = EpisodeOptions { id: Some(id.clone()), ..options(&request)? };
         let seed = episodes::seed(request.seed);
+        let options = EpisodeOptions { id: Some(id.clone()), seed, ..options(&request)? };
         let mut questions = Vec::with_capacity(request.questions.len());
-        let mut all = Vec::with_capacity(request.questions.len() * group);
+        let mut conversations = Vec::with_capacity(request.questions.len());
         for (index, asked) in request.questions.into_iter().enumerate() {
             let conversation = conversation(index, &asked)?;
             let own =
                 EpisodeOptions { prompt: asked.prompt_ids.clone(), without: asked.without.clone(), ..options.clone() };
-            for sample in 0..group {
-                // Seeds far apart: each turn of an episode adds to its seed.
-                let seed = seeding::seed(seed, "rollout", (index * group + sample) as u64);
-                all.push((conversation.clone(), EpisodeOptions { seed, ..own.clone() }));
-            }
+            conversations.push((conversation, own));
             questions.push(question(asked));
         }
         Ok(RolloutPlan {
             id,
             policy: unguided(served),
             questions,
-            episodes: all,
+            episodes: conversations,
             group,
             concurrency,
             reward: request.reward,
@@ -95,8 +91,14 @@ impl RolloutPlan {
 
     /// Returns the number of trajectories.
     pub(super) fn count(&self) -> usize {
-        self.episodes.len()
+        self.episodes.len() * self.group
     }
+}
+
+/// Returns the seed of the trajectory at `place` of a batch.
+pub(super) fn seed_at(seed: u64, _: usize, place: usize) -> u64 {
+    // Seeds far apart: each turn of an episode adds to its seed.
+    seeding::seed(seed, "rollout", place as u64)
 }
 
 /// Checks the number of questions and trajectories.
@@ -188,6 +190,15 @@ mod tests {
         assert_eq!(check_count(0, 1).unwrap_err().param.as_deref(), Some("questions"));
         assert_eq!(check_count(1025, 1).unwrap_err().param.as_deref(), Some("questions"));
         assert_eq!(check_count(65, 64).unwrap_err().param.as_deref(), Some("n"));
+    }
+
+    #[test]
+    fn seeds_of_a_batch_are_far_apart() {
+        let mut seeds: Vec<u64> = (0..MAX_TRAJECTORIES).map(|place| seed_at(7, place % 8, place)).collect();
+        seeds.sort_unstable();
+        // More than the turns of an episode.
+        assert!(seeds.windows(2).all(|pair| pair[1] - pair[0] > 1000));
+        assert_eq!(seed_at(7, 0, 9), seed_at(7, 1, 9), "the place alone decides");
     }
 
     #[test]

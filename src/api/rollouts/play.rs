@@ -13,7 +13,7 @@ use waymark_training::reward::RewardScorer;
 use waymark_training::rollout::{Rollout, RolloutJudge};
 use waymark_training::sample::SampleTask;
 
-use super::plan::RolloutPlan;
+use super::plan::{RolloutPlan, seed_at};
 use super::trajectory::{RolloutFailure, RolloutScores, RolloutTokens, RolloutTrajectory};
 use crate::api::auth::Caller;
 use crate::api::blocking::run_blocking;
@@ -39,8 +39,8 @@ pub(super) struct Rollouts {
 pub(super) struct PlayedRollout {
     /// The trajectory as it is sent.
     pub(super) shown: RolloutTrajectory,
-    /// Its sample and scores, from which the reward is computed.
-    rollout: Rollout,
+    /// Its sample and scores, from which the reward is computed. `None` without a reward function.
+    rollout: Option<Rollout>,
 }
 
 impl PlayedRollout {
@@ -62,15 +62,21 @@ pub(super) async fn start(state: &AppState, caller: &Caller, plan: RolloutPlan) 
     let RolloutPlan { id, policy, questions, episodes: asked, group, concurrency, reward, .. } = plan;
     // Only the running episodes hold evidence.
     let evidence = state.config.traces.evidence / concurrency;
-    let built = episodes::build(state, caller, &policy, asked, evidence).await;
+    let built = episodes::build(state, caller, &policy, asked, group, evidence, seed_at).await;
     let built = built.map_err(|error| error.renamed("messages", "questions"))?;
     if let Some(time) = built.iter().map(ServedEpisode::time).max() {
         let waves = u32::try_from(built.len().div_ceil(concurrency)).unwrap_or(u32::MAX);
         caller.lifetime.end_by(Instant::now() + time * waves + state.config.connection.send);
     }
     let scorer = reward.map(|reward| Arc::new(RewardScorer::new(reward.reward(), embedder(state))));
-    let player =
-        Arc::new(Player { state: state.clone(), caller: caller.clone(), policy: policy.clone(), questions, group });
+    let player = Arc::new(Player {
+        state: state.clone(),
+        caller: caller.clone(),
+        policy: policy.clone(),
+        questions,
+        group,
+        rewarded: scorer.is_some(),
+    });
     let played = stream::iter(built.into_iter().enumerate())
         .map(move |(place, episode)| {
             let player = player.clone();
@@ -89,32 +95,28 @@ struct Player {
     questions: Vec<Question>,
     /// Number of trajectories per question.
     group: usize,
+    /// If `true`, the trajectories will be rewarded.
+    rewarded: bool,
 }
 
 impl Player {
     /// Plays the episode at `place` of the batch to its end.
-    async fn play(&self, place: usize, episode: ServedEpisode) -> Result<PlayedRollout, RolloutFailure> {
+    async fn play(self: Arc<Self>, place: usize, episode: ServedEpisode) -> Result<PlayedRollout, RolloutFailure> {
         let question = place / self.group;
         let sample = place % self.group;
+        let failed =
+            |error: ApiError| RolloutFailure { question, sample, code: error.code.name(), message: error.message };
         let ended = follow::complete(episode, &self.policy, &self.state.metrics, &self.caller.accounts).await;
-        match ended {
-            Ok(trajectory) => Ok(self.evaluate(question, sample, trajectory)),
-            Err(error) => Err(RolloutFailure { question, sample, code: error.code.name(), message: error.message }),
-        }
+        let trajectory = ended.map_err(failed)?;
+        // Scores compare megabytes of evidence with the supporting passages.
+        run_blocking(move || Ok(self.evaluate(question, sample, trajectory))).await.map_err(failed)
     }
 
     fn evaluate(&self, index: usize, sample: usize, trajectory: Trajectory) -> PlayedRollout {
         let question = &self.questions[index];
         let cut_searches = trajectory.evidence.iter().filter(|search| search.cut.is_some()).count();
         let judge = RolloutJudge { cost: self.cost(), ..RolloutJudge::default() };
-        let task = SampleTask {
-            question_id: question.key().to_owned(),
-            question: question.question.clone(),
-            golds: question.answers.clone(),
-            supporting: question.supporting.clone(),
-            protocol: self.policy.protocol.name().to_owned(),
-            ..SampleTask::default()
-        };
+        let task = if self.rewarded { self.task(question) } else { SampleTask::default() };
         let (stored, row) = judge.evaluate(&self.state.runtime, &self.policy, question, trajectory, task);
         let tokens = RolloutTokens::of(&stored);
         let shown = RolloutTrajectory {
@@ -132,9 +134,22 @@ impl Player {
             num_turns: row.turns,
             metrics: RolloutScores::of(&row, cut_searches),
         };
-        PlayedRollout {
-            shown,
-            rollout: Rollout { group: index, sample: stored, row, support: question.support.clone() },
+        let rollout = self.rewarded.then(|| {
+            let support = question.support.clone();
+            Rollout { group: index, sample: stored, row, support }
+        });
+        PlayedRollout { shown, rollout }
+    }
+
+    /// Returns the facts about a question that rewards read.
+    fn task(&self, question: &Question) -> SampleTask {
+        SampleTask {
+            question_id: question.key().to_owned(),
+            question: question.question.clone(),
+            golds: question.answers.clone(),
+            supporting: question.supporting.clone(),
+            protocol: self.policy.protocol.name().to_owned(),
+            ..SampleTask::default()
         }
     }
 
@@ -153,9 +168,10 @@ pub(super) async fn reward(
     scorer: Option<&Arc<RewardScorer>>,
     played: Vec<PlayedRollout>,
 ) -> Result<Vec<RolloutTrajectory>, ApiError> {
-    let (shown, rollouts): (Vec<RolloutTrajectory>, Vec<Rollout>) =
+    let (shown, rollouts): (Vec<RolloutTrajectory>, Vec<Option<Rollout>>) =
         played.into_iter().map(|played| (played.shown, played.rollout)).unzip();
     let Some(scorer) = scorer.cloned() else { return Ok(shown) };
+    let rollouts: Vec<Rollout> = rollouts.into_iter().flatten().collect();
     let scored = run_blocking(move || {
         let failed = |error| ApiError::new(Code::Internal, format!("the reward could not be computed: {error}"));
         scorer.score(&rollouts).map_err(failed)

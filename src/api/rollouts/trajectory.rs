@@ -19,7 +19,7 @@ pub struct RolloutBatch {
     pub created: u64,
     /// Name of the policy.
     pub model: String,
-    /// Short hash of the weights and the policy's files. Equal exactly if both are equal.
+    /// Short hash of the build, the weights and the policy's files. Equal exactly if all three are equal.
     pub generation: String,
     /// Trajectories that ended, in the order of the questions.
     pub trajectories: Vec<RolloutTrajectory>,
@@ -46,7 +46,7 @@ pub struct RolloutEnd {
     pub id: String,
     /// Name of the policy.
     pub model: String,
-    /// Short hash of the weights and the policy's files. Equal exactly if both are equal.
+    /// Short hash of the build, the weights and the policy's files. Equal exactly if all three are equal.
     pub generation: String,
     /// Number of trajectories that were sent.
     pub trajectories: usize,

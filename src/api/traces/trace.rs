@@ -39,7 +39,8 @@ pub struct Trace<'a> {
     pub generation: Option<u64>,
     /// Short hash of the build, the weights and the policy's files.
     pub system_fingerprint: &'a str,
-    /// Conversation, whose last message is the question, or the result of a call. For a verbatim completion, its text is the question.
+    /// Conversation, whose last message is the question, or the result of a call. For a verbatim completion, its text
+    /// is the question.
     pub messages: Vec<TraceMessage<'a>>,
     /// Options of the request; null where the policy's own applied.
     pub options: TraceOptions<'a>,

@@ -5,7 +5,6 @@ mod line_source;
 
 use std::io::{self, IsTerminal, Write};
 
-use anyhow::ensure;
 use owo_colors::OwoColorize;
 use serde_json::{Map, Value, json};
 use waymark_agent::Event;
@@ -150,8 +149,7 @@ impl ChatSession {
         };
         let asked = tokio::select! {
             asked = episode::ask(&self.client, &mut self.dialogue, &question, &options, print) => asked?,
-            _ = tokio::signal::ctrl_c() => {
-                ensure!(self.interactive, "stopped");
+            () = interrupted(self.interactive) => {
                 writeln!(anstream::stdout(), "\n{}", "stopped; the conversation goes on without this question".dimmed())?;
                 return Ok(());
             }
@@ -177,6 +175,15 @@ impl ChatSession {
         }
         options
     }
+}
+
+/// Waits for Ctrl-C in an interactive session. In any other one Ctrl-C ends the process: once tokio listens to the
+/// signal, the process no longer ends by itself, and the wait for a line of standard input would ignore Ctrl-C.
+async fn interrupted(interactive: bool) {
+    if interactive && tokio::signal::ctrl_c().await.is_ok() {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Returns `true` if standard output is closed, so that there is nobody to talk to.

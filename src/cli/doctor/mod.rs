@@ -12,7 +12,7 @@ use owo_colors::OwoColorize;
 use crate::config::ServeArgs;
 
 /// Checks whether this machine can run the server that the flags describe: CPU and GPU, memory, address, open files,
-/// folders and index. Loads and downloads nothing. The exit code is 1 if something is in the way.
+/// folders, state and index. Loads and downloads nothing. The exit code is 1 if something is in the way.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,5 +1,7 @@
-//! Checks of what the flags name: the address, the model, the policies, the folder for downloads, and the index.
+//! Checks of what the flags name: the address, the model, the policies, the folder for downloads, the state, and the
+//! index.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
@@ -9,11 +11,13 @@ use waymark_models::catalog::Catalog;
 use waymark_runtime::cache;
 
 use super::DoctorCheck;
-use crate::config::ServeConfig;
+use crate::cli::state_store;
+use crate::config::{ServeConfig, StatePlace};
+use crate::store::SqlStore;
 
 /// Checks everything that the configuration names.
 pub(super) fn checks(config: &ServeConfig) -> Vec<DoctorCheck> {
-    let mut checks = vec![address(config.address), downloads(config)];
+    let mut checks = vec![address(config.address), downloads(config), state(config)];
     checks.extend(config.model.weights.as_deref().map(model));
     checks.extend(config.policies.iter().map(|dir| policy(dir)));
     checks.push(default_index(config));
@@ -32,19 +36,42 @@ fn address(address: SocketAddr) -> DoctorCheck {
     }
 }
 
-/// Writes a file into the folder for downloads and removes it.
+/// Writes into the folder for downloads.
 fn downloads(config: &ServeConfig) -> DoctorCheck {
     let folder = match cache::folder(config.model.cache.clone()) {
         Ok(folder) => folder,
         Err(error) => return DoctorCheck::failure("cache", error.to_string()),
     };
     let about = folder.display();
-    let probe = folder.join(format!(".doctor-{}", std::process::id()));
-    let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&probe, "x"));
-    let written = written.and_then(|()| std::fs::remove_file(&probe));
-    match written {
+    match std::fs::create_dir_all(&folder).and_then(|()| probe(&folder)) {
         Ok(()) => DoctorCheck::good("cache", format!("{about} is writable")),
         Err(error) => DoctorCheck::failure("cache", format!("cannot write to {about}: {error}; set --cache")),
+    }
+}
+
+/// Writes a file into a folder and removes it.
+fn probe(folder: &Path) -> io::Result<()> {
+    let probe = folder.join(format!(".doctor-{}", std::process::id()));
+    std::fs::write(&probe, "x")?;
+    std::fs::remove_file(&probe)
+}
+
+/// Takes the lock of the state directory for a moment, and writes into the directory.
+fn state(config: &ServeConfig) -> DoctorCheck {
+    let dir = match state_store::place(config) {
+        Ok(StatePlace::None) => return DoctorCheck::good("state", "none: records are kept in memory only"),
+        Ok(StatePlace::Postgres(_)) => return DoctorCheck::good("state", "a database, which is not asked here"),
+        Ok(StatePlace::Directory(dir)) => dir,
+        Err(error) => return DoctorCheck::warning("state", format!("{error:#}; nothing outlives the process")),
+    };
+    let about = dir.display();
+    let unwritable = |error: io::Error| format!("cannot write to {about}: {error}; set --state");
+    let locked = SqlStore::check_directory(&dir).map_err(|error| error.to_string());
+    match locked.and_then(|()| probe(&dir).map_err(unwritable)) {
+        Ok(()) => DoctorCheck::good("state", format!("{about} is writable, and no process uses it")),
+        Err(error) if config.state.place.is_some() => DoctorCheck::failure("state", error),
+        // Without --state a server starts all the same.
+        Err(error) => DoctorCheck::warning("state", format!("{error}; nothing outlives the process")),
     }
 }
 

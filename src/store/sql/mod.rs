@@ -95,11 +95,19 @@ impl Tables {
         if record.key.kind.child().is_some() {
             delete(&mut transaction, &record.key).await?;
         }
-        insert(&mut transaction, record, bytes).await?;
+        insert(&mut transaction, record, bytes, TakenKey::Replace).await?;
         for child in children {
-            insert(&mut transaction, child, 0).await?;
+            insert(&mut transaction, child, 0, TakenKey::Replace).await?;
         }
         Ok(transaction.commit().await?)
+    }
+
+    async fn insert(&self, record: Record) -> Result<bool, StoreError> {
+        let _turn = self.turn().await;
+        let mut transaction = self.pool.begin().await?;
+        let inserted = insert(&mut transaction, record, 0, TakenKey::Keep).await?;
+        transaction.commit().await?;
+        Ok(inserted)
     }
 
     async fn update(&self, key: &RecordKey, body: Vec<u8>) -> Result<bool, StoreError> {
@@ -119,7 +127,8 @@ impl Tables {
         let mut transaction = self.pool.begin().await?;
         // Written first: the row is locked until the end, so that appends of two servers do not mix. A record is as young
         // as its last child.
-        let statement = "UPDATE record SET bytes = bytes + $1, position = $2 \
+        // Clocks of servers differ, and a record never becomes older.
+        let statement = "UPDATE record SET bytes = bytes + $1, position = CASE WHEN position < $2 THEN $2 ELSE position END \
                          WHERE kind = $3 AND tenant = $4 AND parent = '' AND id = $5";
         let query = sqlx::query(statement).bind(size(bytes)).bind(youngest);
         let query = query.bind(parent.kind.name()).bind(tenant(parent.owner)).bind(&parent.id);
@@ -134,7 +143,7 @@ impl Tables {
             // Clocks of servers differ, and the order of the items must not.
             last = child.position.max(last + 1);
             child.position = last;
-            insert(&mut transaction, child, 0).await?;
+            insert(&mut transaction, child, 0, TakenKey::Replace).await?;
         }
         transaction.commit().await?;
         Ok(true)
@@ -175,15 +184,37 @@ impl Tables {
     }
 }
 
-/// Writes a record whose children take `below` bytes, replacing one with the same key.
-async fn insert(transaction: &mut Transaction<'static, Any>, record: Record, below: usize) -> Result<(), StoreError> {
-    let statement = "INSERT INTO record (kind, tenant, parent, id, position, bytes, body) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (kind, tenant, parent, id) DO UPDATE \
-                     SET position = excluded.position, bytes = excluded.bytes, body = excluded.body";
+/// Treatment of a record whose key is taken.
+#[derive(Debug, Clone, Copy)]
+enum TakenKey {
+    /// The new record replaces the old one.
+    Replace,
+    /// The old record stays.
+    Keep,
+}
+
+/// Writes a record whose children take `below` bytes. Returns `false` if the key was taken, and the old record stays.
+async fn insert(
+    transaction: &mut Transaction<'static, Any>,
+    record: Record,
+    below: usize,
+    taken: TakenKey,
+) -> Result<bool, StoreError> {
+    let statement = match taken {
+        TakenKey::Replace => {
+            "INSERT INTO record (kind, tenant, parent, id, position, bytes, body) VALUES ($1, $2, $3, $4, $5, $6, $7) \
+             ON CONFLICT (kind, tenant, parent, id) DO UPDATE \
+             SET position = excluded.position, bytes = excluded.bytes, body = excluded.body"
+        }
+        TakenKey::Keep => {
+            "INSERT INTO record (kind, tenant, parent, id, position, bytes, body) VALUES ($1, $2, $3, $4, $5, $6, $7) \
+             ON CONFLICT (kind, tenant, parent, id) DO NOTHING"
+        }
+    };
     let Record { key, position, body } = record;
     let query = sqlx::query(statement).bind(key.kind.name()).bind(tenant(key.owner)).bind(key.parent).bind(key.id);
-    query.bind(position).bind(size(body.len() + below)).bind(body).execute(&mut **transaction).await?;
-    Ok(())
+    let query = query.bind(position).bind(size(body.len() + below)).bind(body);
+    Ok(query.execute(&mut **transaction).await?.rows_affected() > 0)
 }
 
 /// Deletes a record and its children, or a child and its size in the parent's.
@@ -214,6 +245,10 @@ fn record(row: &AnyRow, kind: RecordKind, owner: Owner, parent: &str) -> Result<
 impl Store for SqlStore {
     fn put(&self, record: Record, children: Vec<Record>) -> StoreFuture<'_, ()> {
         Box::pin(bounded(self.tables.put(record, children)))
+    }
+
+    fn insert(&self, record: Record) -> StoreFuture<'_, bool> {
+        Box::pin(bounded(self.tables.insert(record)))
     }
 
     fn update<'a>(&'a self, key: &'a RecordKey, body: Vec<u8>) -> StoreFuture<'a, bool> {

@@ -30,17 +30,20 @@ impl SqlStore {
     /// If the directory cannot be used, or another process uses it.
     pub async fn open_directory(dir: &Path, limits: StateLimits) -> Result<SqlStore, StoreError> {
         let failed = |source| StoreError::Directory { path: dir.to_owned(), source };
-        create_private(dir).map_err(failed)?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join(LOCK)).map_err(failed)?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => StoreError::InUse(dir.to_owned()),
-            TryLockError::Error(source) => failed(source),
-        })?;
+        let lock = lock(dir)?;
         let path = std::path::absolute(dir.join(FILE)).map_err(failed)?;
         touch_private(&path).map_err(failed)?;
         let text = path.to_str().ok_or_else(|| failed(io::Error::other("its path is not valid UTF-8")))?;
         let url = format!("sqlite://{}?mode=rwc", percent_encoded(text));
         Self::open(&url, Dialect::Sqlite, Some(lock), limits).await
+    }
+
+    /// Checks that this process can use the state directory `dir`, which is created if it is missing.
+    ///
+    /// # Errors
+    /// If the directory cannot be used, or another process uses it.
+    pub fn check_directory(dir: &Path) -> Result<(), StoreError> {
+        lock(dir).map(drop)
     }
 
     /// Opens the PostgreSQL database at `url`.
@@ -73,10 +76,26 @@ impl SqlStore {
         migration::migrate(&pool, dialect).await?;
         let writer = (dialect == Dialect::Sqlite).then(Arc::default);
         let tables = Tables { pool, dialect, writer, sizes: Arc::default() };
-        tables.trim(limits).await?;
+        if let Err(error) = tables.trim(limits).await {
+            // The records can be used all the same, and the next pass tries again.
+            tracing::warn!(%error, "cannot remove old records of the state");
+        }
         let retention = tokio::spawn(keep_within(tables.clone(), limits)).abort_handle();
         Ok(SqlStore { tables, _lock: lock, retention })
     }
+}
+
+/// Takes the lock of the state directory `dir`, which is created if it is missing. The lock ends when the file is
+/// closed.
+fn lock(dir: &Path) -> Result<File, StoreError> {
+    let failed = |source| StoreError::Directory { path: dir.to_owned(), source };
+    create_private(dir).map_err(failed)?;
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join(LOCK)).map_err(failed)?;
+    lock.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => StoreError::InUse(dir.to_owned()),
+        TryLockError::Error(source) => failed(source),
+    })?;
+    Ok(lock)
 }
 
 /// Creates a directory that only its owner can read: it will hold questions and answers.

@@ -105,7 +105,7 @@ impl Tables {
     ) -> Result<usize, StoreError> {
         let owner = shares[largest].owner;
         let statement = "SELECT id, bytes FROM record WHERE kind = $1 AND tenant = $2 AND parent = '' \
-                         ORDER BY position ASC LIMIT $3";
+                         ORDER BY position, id LIMIT $3";
         let query = sqlx::query(statement).bind(kind.name()).bind(super::tenant(owner)).bind(BATCH);
         // Taken before the records are chosen: an append makes a conversation young again.
         let _turn = self.turn().await;
@@ -131,7 +131,9 @@ impl Tables {
     /// Removes the records whose position is before `oldest`.
     async fn remove_before(&self, kind: RecordKind, oldest: i64) -> Result<(), StoreError> {
         loop {
-            let statement = "SELECT tenant, id FROM record WHERE kind = $1 AND parent = '' AND position < $2 LIMIT $3";
+            // In one order, that of `remove_oldest`: servers that lock the same rows in two orders may deadlock.
+            let statement = "SELECT tenant, id FROM record WHERE kind = $1 AND parent = '' AND position < $2 \
+                             ORDER BY tenant, position, id LIMIT $3";
             // Taken before the records are chosen: an append makes a conversation young again.
             let _turn = self.turn().await;
             let rows = sqlx::query(statement).bind(kind.name()).bind(oldest).bind(BATCH).fetch_all(&self.pool).await?;
