@@ -2,7 +2,7 @@
 
 /// Architecture of an encoder, named by the `model_type` of `config.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EncoderFamily {
+pub(crate) enum EncoderFamily {
     /// BERT (Devlin et al. 2018).
     Bert,
     /// RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020): BERT with positions that begin after the padding.
@@ -46,7 +46,7 @@ impl EncoderFamily {
     }
 
     /// Name of the encoder in checkpoints saved with a task head, and in IDs.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             EncoderFamily::Bert => "bert",
             EncoderFamily::Roberta => "roberta",
@@ -58,6 +58,12 @@ impl EncoderFamily {
     /// Returns `true` if pieces have an embedding of their segment.
     pub(super) fn has_types(self) -> bool {
         matches!(self, EncoderFamily::Bert | EncoderFamily::Roberta)
+    }
+
+    /// Returns `true` if the model reads the segments of a pair. RoBERTa has one segment for all pieces, whatever the
+    /// tokenizer says (`model_input_names` of its tokenizer).
+    pub(super) fn tells_segments(self) -> bool {
+        self == EncoderFamily::Bert
     }
 
     /// Returns `true` if the position table begins with rows for the padding.

@@ -1,5 +1,6 @@
 //! Full attention inside each sequence of a ragged batch.
 
+use super::pieces::PieceSequence;
 use super::relative_bias::RelativeBias;
 use crate::kernel::panel::{PANEL, panel_product};
 use crate::kernel::softmax;
@@ -21,7 +22,13 @@ pub(super) struct AttentionShape<'a> {
 
 /// Computes `out = softmax(Q Kᵀ / √head + bias) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head), with
 /// queries, keys and values side by side, and `out` has shape (pieces, heads · head).
-pub(super) fn attend(team: &Team, shape: &AttentionShape<'_>, sequences: &[Vec<u32>], qkv: &[f32], out: &mut [f32]) {
+pub(super) fn attend(
+    team: &Team,
+    shape: &AttentionShape<'_>,
+    sequences: &[PieceSequence],
+    qkv: &[f32],
+    out: &mut [f32],
+) {
     let AttentionShape { heads, head, bias } = *shape;
     let width = heads * head;
     assert!(head.is_multiple_of(PANEL) && qkv.len() == 3 * out.len(), "attention shapes");
