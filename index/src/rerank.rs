@@ -22,10 +22,9 @@ pub struct RerankScore {
 impl RerankScore {
     /// Compares two scores of one call, the better one first.
     pub fn best_first(&self, other: &RerankScore) -> Ordering {
-        match (self.logit, other.logit) {
-            (Some(own), Some(theirs)) => theirs.total_cmp(&own),
-            _ => other.relevance.total_cmp(&self.relevance),
-        }
+        // Logits and relevances have one order, but relevances near 1 are rounded to the same number.
+        let logit = |score: &RerankScore| score.logit.unwrap_or(f32::MIN);
+        other.relevance.total_cmp(&self.relevance).then_with(|| logit(other).total_cmp(&logit(self)))
     }
 }
 

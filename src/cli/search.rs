@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use waymark_index::{Index, InvalidOption, SearchOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::PrintableWriter;
-use waymark_runtime::config::{FactFilterArgs, LogFormat, cores};
+use waymark_runtime::config::{FactFilterArgs, LogFormat, RerankerArgs, cores};
 use waymark_runtime::{assembly, filter, logging};
 
 use super::explain;
@@ -37,6 +37,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     fact_filter: FactFilterArgs,
+
+    #[command(flatten)]
+    reranker: RerankerArgs,
 
     /// Embedding model: must be the one the index was built with.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
@@ -80,10 +83,15 @@ impl Args {
         let query = self.search.query(self.query);
         // Checked here as well, before an embedder is loaded for nothing.
         query.check().map_err(|invalid| refusal(&invalid))?;
-        let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(cores())))?;
+        let reranker = self.reranker.resolve()?;
+        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(cores())))?;
         let mut index = Index::open(&self.index, Arc::new(embedder))?;
         if let Some(config) = self.fact_filter.resolve()? {
             index = index.with_fact_filter(filter::fact_filter(&config)?);
+        }
+        if let Some(config) = reranker {
+            let reranker = assembly::reranker(&config, self.cache, Arc::new(Team::new(cores())))?;
+            index = index.with_reranker(Arc::new(reranker));
         }
         let evidence = index.search(&query)?;
         let mut out = io::stdout().lock();

@@ -127,7 +127,7 @@ fn find(
     // At least `k`, as all results may be chunks.
     let wanted = options.chunks.max(query.k);
     let chunks = dense.search(question, source.candidates(wanted), query.deadline, allowed)?;
-    let chunks = source.judge(chunks, wanted, |number| index.snapshot.store.content(number))?;
+    let chunks = source.judge(chunks, wanted, |number| index.text(number))?;
     // Without a key entity, the question itself takes its place.
     let about = if keys.is_empty() { &vectors[..] } else { &vectors[1..] };
     let phrases = about.iter().map(|vector| {

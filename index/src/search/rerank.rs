@@ -54,7 +54,7 @@ impl SearchContext<'_> {
     fn reranked(&self, candidates: &[(u32, f32)]) -> Result<Vec<RankedCandidate>, IndexError> {
         let Some(reranker) = &self.index.reranker else { return Err(IndexError::NoReranker) };
         self.check("the passages were reranked")?;
-        let texts = candidates.iter().map(|&(number, _)| self.index.snapshot.store.content(number));
+        let texts = candidates.iter().map(|&(number, _)| self.index.text(number));
         let texts = texts.collect::<Result<Vec<String>, IndexError>>()?;
         let scores = rerank_checked(reranker.as_ref(), self.text, &texts);
         let scores = scores.map_err(|source| IndexError::Rerank { source })?;

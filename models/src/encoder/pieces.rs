@@ -147,13 +147,6 @@ impl PieceTokenizer {
 /// Pieces of a query, without special ones.
 pub(crate) struct PieceQuery(Encoding);
 
-impl PieceQuery {
-    /// Number of pieces.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
 /// Returns `true` if the tokenizer itself lower-cases texts.
 fn lowers(pipeline: &Pipeline) -> Result<bool, ModelError> {
     let Some(normalizer) = pipeline.get_normalizer() else { return Ok(false) };
