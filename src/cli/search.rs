@@ -154,6 +154,9 @@ mod tests {
         let SearchOptions { mode, k, graph, ref entities, .. } = args(&[]).search;
         assert_eq!((mode, k, graph, entities), (Some(Mode::Passage), Some(3), None, &None));
         args(&[]).check_used().unwrap();
+        assert_eq!(args(&[]).search.rerank, None, "the mode kag reranks where it can");
+        assert_eq!(args(&["--rerank"]).search.rerank, Some(true));
+        assert_eq!(args(&["--rerank=false", "--reranker", "mock"]).search.rerank, Some(false));
     }
 
     #[test]
@@ -166,6 +169,7 @@ mod tests {
             (vec!["--damping", "0.5", "--graph", "hippo_rag"], "--graph is not used in the mode passage"),
             (vec!["--linking-top-k", "9"], "--linking-top-k is not used in the mode passage"),
             (vec!["--entity", "a", "--entity", "b"], "--entity is not used in the mode passage, only in: kag"),
+            (vec!["--mode", "triples", "--rerank"], "--rerank is not used in the mode triples, only in: passage, graph"),
             (vec!["--mode", "graph", "--ranking", "bm25"], "--ranking is not used in the mode graph"),
         ] {
             let refused = args(&flags).check_used().unwrap_err().to_string();

@@ -36,7 +36,8 @@ pub struct Attributes {
     pub mode: Mode,
     /// Rank in the search results, from 1.
     pub rank: usize,
-    /// Raw score of the ranking: a cosine similarity, a BM25 score, a sum of reciprocal ranks, or a PageRank mass.
+    /// Raw score of the ranking: a cosine similarity, a BM25 score, a sum of reciprocal ranks, a PageRank mass, or
+    /// the relevance that a reranker found.
     pub score: f32,
     /// Turn of the policy that searched, from 1.
     pub turn: usize,
