@@ -12,7 +12,7 @@ use waymark_index::{Embed, LiveIndex, Manifest, OpenOptions, Rerank};
 use waymark_models::BLOCK;
 use waymark_models::catalog::Catalog;
 use waymark_models::checkpoint::Checkpoint;
-use waymark_models::embedder::Embedder;
+use waymark_models::embedder::{Embedder, EncoderPrompts};
 use waymark_models::kernel::Team;
 use waymark_models::layout::weight_files;
 use waymark_models::pull::recognize;
@@ -36,7 +36,14 @@ pub fn embedder(name: &str, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::
         return Ok(Embedding::Mock);
     }
     let dir = pull::fetch(name, &cache::folder(cache)?)?;
-    Ok(Embedding::Model(Box::new(Embedder::open(&dir, team)?)))
+    let mut embedder = Embedder::open(&dir, team)?;
+    // Some authors name the prompts in the model's card alone.
+    if let Some(entry) = Catalog::bundled().get(name) {
+        let query = entry.query_prompt.clone();
+        let document = entry.document_prompt.clone();
+        embedder = embedder.or_prompts(EncoderPrompts { query, document });
+    }
+    Ok(Embedding::Model(Box::new(embedder)))
 }
 
 /// Opens the reranker that `config` names, downloading its weights if they are missing.

@@ -169,7 +169,10 @@ mod tests {
             (vec!["--damping", "0.5", "--graph", "hippo_rag"], "--graph is not used in the mode passage"),
             (vec!["--linking-top-k", "9"], "--linking-top-k is not used in the mode passage"),
             (vec!["--entity", "a", "--entity", "b"], "--entity is not used in the mode passage, only in: kag"),
-            (vec!["--mode", "triples", "--rerank"], "--rerank is not used in the mode triples, only in: passage, graph"),
+            (
+                vec!["--mode", "triples", "--rerank"],
+                "--rerank is not used in the mode triples, only in: passage, graph",
+            ),
             (vec!["--mode", "graph", "--ranking", "bm25"], "--ranking is not used in the mode graph"),
         ] {
             let refused = args(&flags).check_used().unwrap_err().to_string();

@@ -96,7 +96,7 @@ async fn a_key_must_allow_inference() {
         priority: RequestPriority::default(),
         private_cache: false,
     };
-    let keys = ApiKeys::new(secrets.iter().map(entry).collect());
+    let keys = ApiKeys::open(None, secrets.iter().map(entry).collect()).unwrap();
     let plan = ServerPlan { reranker: Some(Arc::new(Reranking::Mock)), keys, ..ServerPlan::new(says("x")) };
     let server = plan.build().await;
     let [(_, infer), (_, index)] = &secrets;

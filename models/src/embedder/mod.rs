@@ -86,6 +86,15 @@ impl Embedder {
         &self.prompts
     }
 
+    /// Sets the prompts of a model whose files state none.
+    #[must_use]
+    pub fn or_prompts(mut self, prompts: EncoderPrompts) -> Self {
+        if self.prompts == EncoderPrompts::default() {
+            self.prompts = prompts;
+        }
+        self
+    }
+
     /// Number of values per embedding.
     pub fn dims(&self) -> usize {
         self.config.hidden

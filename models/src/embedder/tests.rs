@@ -74,6 +74,16 @@ fn other_families_are_refused_by_name() {
 }
 
 #[test]
+fn prompts_of_the_files_go_before_those_of_a_catalog() {
+    let dir = write(&config("bert", PLACES), &bert());
+    let catalog = EncoderPrompts { query: "q: ".to_owned(), document: String::new() };
+    assert_eq!(open(&dir).unwrap().or_prompts(catalog.clone()).prompts(), &catalog);
+    let own = json!({ "prompts": { "query": "ask: ", "document": "" } });
+    std::fs::write(dir.path().join("config_sentence_transformers.json"), own.to_string()).unwrap();
+    assert_eq!(open(&dir).unwrap().or_prompts(catalog).prompts().query, "ask: ");
+}
+
+#[test]
 fn modules_and_lengths_are_those_of_the_directory() {
     let dir = write(&config("bert", PLACES), &bert());
     let put = |name: &str, content: Value| std::fs::write(dir.path().join(name), content.to_string()).unwrap();
