@@ -1,5 +1,6 @@
 //! Word pieces of texts and of pairs of texts.
 
+use std::fmt;
 use std::path::Path;
 
 use tokenizers::{
@@ -47,7 +48,7 @@ impl PieceTokenizer {
         let mut pipeline = tokenizer::pipeline(&dir.join("tokenizer.json"))?;
         // `tokenizer.json` carries the padding and truncation of the training script.
         pipeline.with_padding(None);
-        pipeline.with_truncation(None).map_err(failed)?;
+        pipeline.with_truncation(None).map_err(|error| failed(&error))?;
         if config.lower_case && !lowers(&pipeline)? {
             let what = "do_lower_case with a tokenizer that keeps capitals".to_owned();
             return Err(ModelError::Unsupported { path: dir.join(LENGTH), what });
@@ -91,7 +92,7 @@ impl PieceTokenizer {
 
     /// Splits a text, cut to the limit.
     pub(crate) fn single(&self, text: &str) -> Result<PieceSequence, ModelError> {
-        let encoding = self.pipeline.encode_fast(self.beginning(text), true).map_err(failed)?;
+        let encoding = self.pipeline.encode_fast(self.beginning(text), true).map_err(|error| failed(&error))?;
         let mut ids = encoding.get_ids().to_vec();
         if let Some(&last) = ids.last()
             && ids.len() > self.max_pieces
@@ -105,7 +106,7 @@ impl PieceTokenizer {
 
     /// Splits the first text of many pairs.
     pub(crate) fn query(&self, text: &str) -> Result<PieceQuery, ModelError> {
-        let encoding = self.pipeline.encode_fast(self.beginning(text), false).map_err(failed)?;
+        let encoding = self.pipeline.encode_fast(self.beginning(text), false).map_err(|error| failed(&error))?;
         Ok(PieceQuery(encoding))
     }
 
@@ -113,7 +114,7 @@ impl PieceTokenizer {
     /// document; a query that would leave it less than half of the room is cut as well.
     pub(crate) fn pair(&self, query: &PieceQuery, document: &str) -> Result<PieceSequence, ModelError> {
         let mut first = query.0.clone();
-        let mut second = self.pipeline.encode_fast(self.beginning(document), false).map_err(failed)?;
+        let mut second = self.pipeline.encode_fast(self.beginning(document), false).map_err(|error| failed(&error))?;
         let special = self.pipeline.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         let room = self.max_pieces.saturating_sub(special);
         let least = second.len().min(room / 2);
@@ -122,7 +123,7 @@ impl PieceTokenizer {
         // The template would be applied to what was cut off as well.
         drop(first.take_overflowing());
         drop(second.take_overflowing());
-        let pair = self.pipeline.post_process(first, Some(second), true).map_err(failed)?;
+        let pair = self.pipeline.post_process(first, Some(second), true).map_err(|error| failed(&error))?;
         let segments = if self.segments > 1 { pair.get_type_ids().to_vec() } else { Vec::new() };
         if let Some(segment) = segments.iter().find(|&&segment| segment as usize >= self.segments) {
             let message = format!("segment {segment} of a pair is beyond the model's {} segments", self.segments);
@@ -151,12 +152,12 @@ pub(crate) struct PieceQuery(Encoding);
 fn lowers(pipeline: &Pipeline) -> Result<bool, ModelError> {
     let Some(normalizer) = pipeline.get_normalizer() else { return Ok(false) };
     let mut text = NormalizedString::from("A");
-    normalizer.normalize(&mut text).map_err(failed)?;
+    normalizer.normalize(&mut text).map_err(|error| failed(&error))?;
     // Some tokenizers put a prefix before the text.
     Ok(text.get().ends_with('a'))
 }
 
 /// Converts an error of the tokenizer.
-fn failed(error: tokenizers::Error) -> ModelError {
+fn failed(error: &dyn fmt::Display) -> ModelError {
     ModelError::Tokenizer(error.to_string())
 }
