@@ -2,6 +2,8 @@
 //!
 //! `pooling`: one vector per text · `modules`: the parts that the directory lists · `prompts`: texts before texts
 
+#[cfg(test)]
+mod modern_tests;
 mod modules;
 mod pooling;
 mod prompts;

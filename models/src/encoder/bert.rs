@@ -43,8 +43,9 @@ struct Linear {
     bias: Vec<f32>,
 }
 
+/// Layer normalization.
 #[derive(Debug)]
-struct Norm {
+pub(super) struct Norm {
     weight: Vec<f32>,
     bias: Vec<f32>,
     eps: f32,
@@ -54,19 +55,29 @@ struct Norm {
 #[derive(Debug, Default)]
 pub(super) struct EncoderBuffers {
     /// Shape (pieces, hidden).
-    hidden: Vec<f32>,
+    pub(super) hidden: Vec<f32>,
     /// Shape (pieces, 3 · hidden).
-    qkv: Vec<f32>,
+    pub(super) qkv: Vec<f32>,
     /// Shape (pieces, hidden).
-    attended: Vec<f32>,
-    /// Shape (pieces, ffn).
-    inner: Vec<f32>,
+    pub(super) attended: Vec<f32>,
+    /// Shape (pieces, ffn), or (pieces, 2 · ffn) with gates.
+    pub(super) inner: Vec<f32>,
+    /// Shape (pieces, hidden), in families that normalize before a block. Empty in others.
+    pub(super) normed: Vec<f32>,
 }
 
 impl EncoderBuffers {
     /// Output of the last layer in the last pass, shape (pieces, hidden).
     pub(super) fn hidden(&self) -> &[f32] {
         &self.hidden
+    }
+
+    /// Makes room for a pass of `pieces` pieces.
+    pub(super) fn resize(&mut self, pieces: usize, width: usize, inner: usize) {
+        self.hidden.resize(pieces * width, 0.0);
+        self.qkv.resize(pieces * width * 3, 0.0);
+        self.attended.resize(pieces * width, 0.0);
+        self.inner.resize(pieces * inner, 0.0);
     }
 }
 
@@ -103,11 +114,7 @@ impl Bert {
     /// the vocabulary and all segments within their table, and no sequence may be longer than the position table.
     pub(super) fn forward(&self, team: &Team, sequences: &[PieceSequence], buffers: &mut EncoderBuffers) {
         let pieces = sequences.iter().map(PieceSequence::len).sum::<usize>();
-        let width = self.config.hidden;
-        buffers.hidden.resize(pieces * width, 0.0);
-        buffers.qkv.resize(pieces * width * 3, 0.0);
-        buffers.attended.resize(pieces * width, 0.0);
-        buffers.inner.resize(pieces * self.config.ffn, 0.0);
+        buffers.resize(pieces, self.config.hidden, self.config.ffn);
         self.look_up(team, sequences, &mut buffers.hidden);
         for layer in &self.layers {
             layer.forward(team, self, sequences, buffers);
@@ -145,11 +152,12 @@ impl EncoderLayer {
 
     fn forward(&self, team: &Team, encoder: &Bert, sequences: &[PieceSequence], buffers: &mut EncoderBuffers) {
         let config = &encoder.config;
-        let EncoderBuffers { hidden, qkv, attended, inner } = buffers;
+        let EncoderBuffers { hidden, qkv, attended, inner, .. } = buffers;
         let rows = hidden.len() / config.hidden;
         let biased = |bias: &[f32], first: usize, piece: &mut [f32]| add(piece, &bias[first..first + piece.len()]);
         matmul_map(team, hidden, rows, &self.qkv.weight, qkv, &|first, piece| biased(&self.qkv.bias, first, piece));
-        let shape = AttentionShape { heads: config.heads, head: config.head(), bias: encoder.bias.as_ref() };
+        let shape =
+            AttentionShape { heads: config.heads, head: config.head(), bias: encoder.bias.as_ref(), reach: None };
         attend(team, &shape, sequences, qkv, attended);
         matmul_add(team, attended, rows, &self.attended.weight, hidden);
         self.attended_norm.apply(team, Some(&self.attended.bias), hidden);
@@ -190,8 +198,18 @@ impl Norm {
         Ok(Norm { weight: part("weight")?, bias: part("bias")?, eps: config.norm_eps })
     }
 
+    /// Loads a normalization that has no bias.
+    pub(super) fn without_bias(
+        source: &EncoderTensors<'_>,
+        name: &str,
+        config: &EncoderConfig,
+    ) -> Result<Self, ModelError> {
+        let weight = source.floats(&format!("{name}.weight"), &[config.hidden])?;
+        Ok(Norm { weight, bias: vec![0.0; config.hidden], eps: config.norm_eps })
+    }
+
     /// Adds `bias`, which the preceding matrix multiplication left out, and normalizes.
-    fn apply(&self, team: &Team, bias: Option<&[f32]>, x: &mut [f32]) {
+    pub(super) fn apply(&self, team: &Team, bias: Option<&[f32]>, x: &mut [f32]) {
         team.rows(x, self.weight.len(), ROW_GRAIN, &|_, share| {
             for row in share.chunks_exact_mut(self.weight.len()) {
                 if let Some(bias) = bias {

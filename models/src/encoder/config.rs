@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::family::EncoderFamily;
 use super::json_file::{parse, parse_present};
+use super::modern::{MAX_POSITIONS, ModernConfig};
 use crate::ModelError;
 use crate::kernel::panel::PANEL;
 
@@ -42,13 +43,15 @@ pub(crate) struct EncoderConfig {
     pub(crate) max_pieces: usize,
     /// If `true`, texts are lower-cased before they are split.
     pub(super) lower_case: bool,
+    /// Further settings of ModernBERT. `None` in other families.
+    pub(super) modern: Option<ModernConfig>,
 }
 
-/// `config.json`. DistilBERT has names of its own for some settings.
+/// `config.json`. DistilBERT and ModernBERT have names of their own for some settings.
 #[derive(Deserialize)]
 struct EncoderFile {
     model_type: String,
-    #[serde(alias = "activation")]
+    #[serde(alias = "activation", alias = "hidden_activation")]
     hidden_act: String,
     #[serde(alias = "dim")]
     hidden_size: usize,
@@ -155,6 +158,8 @@ impl EncoderConfig {
         let first_position = first_position(family, file.padding());
         // A stated length beyond the position table would read past its end.
         let most = file.max_position_embeddings - first_position;
+        let modern = (family == EncoderFamily::ModernBert).then(|| ModernConfig::read(&path)).transpose()?;
+        let most = if modern.is_some() { most.min(MAX_POSITIONS) } else { most };
         Ok(Self {
             family,
             hidden: file.hidden_size,
@@ -169,6 +174,7 @@ impl EncoderConfig {
             norm_eps: file.layer_norm_eps,
             max_pieces: max_pieces(dir, length.as_ref(), most, default_pieces)?.clamp(FEWEST_PIECES, most),
             lower_case: length.is_some_and(|length| length.do_lower_case == Some(true)),
+            modern,
         })
     }
 

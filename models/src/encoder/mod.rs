@@ -1,6 +1,6 @@
 //! Encoders of the BERT kind, which embedders and rerankers share.
 //!
-//! `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet · `bert`: the layers · `pieces`: texts and pairs of texts as word
+//! `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet, ModernBERT · `bert`, `modern`: the layers · `pieces`: texts and pairs of texts as word
 //! pieces
 
 mod attention;
@@ -10,6 +10,7 @@ mod family;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod json_file;
+mod modern;
 mod pieces;
 mod relative_bias;
 mod tensors;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::ModelError;
 use crate::kernel::Team;
 use bert::{Bert, EncoderBuffers};
+use modern::ModernBert;
 
 pub(crate) use config::EncoderConfig;
 pub(crate) use family::EncoderFamily;
@@ -35,13 +37,20 @@ const PASS_PIECES: usize = 1024;
 /// Shareable between threads: concurrent calls alternate pass by pass.
 #[derive(Debug)]
 pub(crate) struct Encoder {
-    bert: Bert,
+    body: EncoderBody,
     hidden: usize,
     team: Arc<Team>,
     /// Held by the caller whose pass is next. Waiting for the buffers happens under this lock, so that a long
     /// batch, which asks for them again at once, cannot overtake waiting callers.
     next: Mutex<()>,
     buffers: Mutex<EncoderBuffers>,
+}
+
+/// Layers of an encoder.
+#[derive(Debug)]
+enum EncoderBody {
+    Bert(Bert),
+    Modern(ModernBert),
 }
 
 impl Encoder {
@@ -51,8 +60,11 @@ impl Encoder {
         source: &EncoderTensors<'_>,
         team: Arc<Team>,
     ) -> Result<Self, ModelError> {
-        let bert = Bert::load(config, source)?;
-        Ok(Encoder { bert, hidden: config.hidden, team, next: Mutex::default(), buffers: Mutex::default() })
+        let body = match &config.modern {
+            Some(modern) => EncoderBody::Modern(ModernBert::load(config, modern, source)?),
+            None => EncoderBody::Bert(Bert::load(config, source)?),
+        };
+        Ok(Encoder { body, hidden: config.hidden, team, next: Mutex::default(), buffers: Mutex::default() })
     }
 
     /// Threads that compute the encoder.
@@ -68,7 +80,10 @@ impl Encoder {
             let (pass, later) = rest.split_at(pass_len(rest));
             // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it.
             let mut buffers = self.turn();
-            self.bert.forward(&self.team, pass, &mut buffers);
+            match &self.body {
+                EncoderBody::Bert(body) => body.forward(&self.team, pass, &mut buffers),
+                EncoderBody::Modern(body) => body.forward(&self.team, pass, &mut buffers),
+            }
             let mut rows = buffers.hidden();
             for sequence in pass {
                 let (own, later) = rows.split_at(sequence.len() * self.hidden);

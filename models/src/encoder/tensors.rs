@@ -20,11 +20,16 @@ impl<'a> EncoderTensors<'a> {
         Ok(EncoderTensors { file, tensors, family })
     }
 
+    /// Error of a model that needs `what`.
+    pub(crate) fn unsupported(&self, what: &str) -> ModelError {
+        self.file.unsupported(what)
+    }
+
     /// Reads a tensor of this shape, with or without the family's name before its own.
     pub(crate) fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let fail = |reason: String| self.file.corrupt(format!("tensor {name}: {reason}"));
         // Checkpoints saved with a task head store the encoder under its name.
-        let prefixed = || self.tensors.tensor(&format!("{}.{name}", self.family.name()));
+        let prefixed = || self.tensors.tensor(&format!("{}.{name}", self.family.prefix()));
         let tensor = self.tensors.tensor(name).or_else(|_| prefixed());
         let tensor = tensor.map_err(|error| fail(error.to_string()))?;
         if tensor.shape() != shape {

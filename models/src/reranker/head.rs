@@ -33,6 +33,7 @@ impl ScoreHead {
                 ("classifier.dense", "classifier.out_proj", HeadActivation::Tanh)
             }
             EncoderFamily::DistilBert => ("pre_classifier", "classifier", HeadActivation::Relu),
+            EncoderFamily::ModernBert => return Err(source.unsupported("classification head of ModernBERT")),
         };
         Ok(ScoreHead {
             dense: source.floats(&format!("{dense}.weight"), &[hidden, hidden])?,

@@ -27,7 +27,7 @@ fn index() -> (TempDir, Index) {
             29 => "One of the rivers through the capital of France is the Seine".to_owned(),
             number => format!("rivers capital France {}", "and rivers ".repeat(number % 7)),
         };
-        let triples = Some(vec![Triple::new(&format!("river {number}"), "flows through", "capital")]);
+        let triples = Some(vec![Triple::new(format!("river {number}"), "flows through", "capital")]);
         Document { id: format!("d{number}"), title: String::new(), text, triples, metadata: None }
     });
     let embed = HashEmbed::default();
