@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 use waymark_engine::{Engine, Priority, RequestId, SessionOptions};
-use waymark_index::{Evidence, Mode, Query};
+use waymark_index::{Evidence, Mode, Query, SearchOptions};
 
 use super::AgentError;
 use super::budget::Budget;
@@ -120,7 +120,7 @@ impl<S: SessionSource> Episode<S> {
         let budget = options.budget(policy)?;
         let retrieval = options.retrieval(policy)?;
         let excluded = ExcludedPassages::new(&options.without)?;
-        check_search(runtime, policy, &budget, retrieval.search.mode())?;
+        check_search(runtime, policy, &budget, &retrieval.search)?;
         let frame = if budget.turns > 0 { frame(&runtime.codec(), policy, retrieval.format)? } else { 0 };
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
@@ -273,12 +273,17 @@ fn check_search<S: SessionSource>(
     runtime: &Runtime<S>,
     policy: &Policy,
     budget: &Budget,
-    mode: Mode,
+    search: &SearchOptions,
 ) -> Result<(), AgentError> {
     if budget.turns == 0 {
         return Ok(());
     }
     let Some(searcher) = &runtime.searcher else { return Err(AgentError::NoIndex { policy: policy.name.clone() }) };
+    if search.rerank == Some(true) && !searcher.reranks() {
+        let reason = "needs a reranker: start the server with --reranker".to_owned();
+        return Err(AgentError::SearchOption { field: "rag.rerank".to_owned(), reason });
+    }
+    let mode = search.mode();
     let offered = searcher.modes();
     if offered.contains(&mode) { Ok(()) } else { Err(AgentError::Mode { mode, offered }) }
 }

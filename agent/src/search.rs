@@ -40,6 +40,9 @@ pub enum SearchError {
     /// The index does not offer the mode.
     #[error("[{0}] search is not offered here")]
     Unsupported(Mode),
+    /// The search was to rerank its candidates, and no reranker is loaded.
+    #[error("no reranker is loaded: start the server with --reranker, or leave `rerank` out")]
+    NoReranker,
     /// The search failed.
     #[error("{0}")]
     Failed(String),
@@ -52,6 +55,11 @@ pub trait Search: fmt::Debug + Send + Sync {
 
     /// Returns the modes that are available now.
     fn modes(&self) -> Vec<Mode>;
+
+    /// Returns `true` if searches can rerank their candidates.
+    fn reranks(&self) -> bool {
+        false
+    }
 }
 
 /// Blocking retrieval, called by a [`Searcher`] on its own threads. The searched index may change between searches.
@@ -65,6 +73,11 @@ pub trait BlockingSearch: Send + Sync {
     /// Returns the modes that are available now.
     fn modes(&self) -> Vec<Mode>;
 
+    /// Returns `true` if searches can rerank their candidates.
+    fn reranks(&self) -> bool {
+        false
+    }
+
     /// Returns the current snapshot, for queries that need no search.
     fn snapshot(&self) -> u64;
 }
@@ -75,12 +88,17 @@ impl BlockingSearch for Index {
         self.search(query).map_err(|error| match error {
             IndexError::Deadline { .. } => SearchError::Timeout,
             IndexError::Unsupported { mode } => SearchError::Unsupported(mode),
+            IndexError::NoReranker => SearchError::NoReranker,
             error => SearchError::Failed(error.to_string()),
         })
     }
 
     fn modes(&self) -> Vec<Mode> {
         self.modes().to_vec()
+    }
+
+    fn reranks(&self) -> bool {
+        self.reranks()
     }
 
     fn snapshot(&self) -> u64 {
@@ -98,6 +116,10 @@ impl BlockingSearch for LiveIndex {
         self.current().modes().to_vec()
     }
 
+    fn reranks(&self) -> bool {
+        self.current().reranks()
+    }
+
     fn snapshot(&self) -> u64 {
         self.current().manifest().snapshot
     }
@@ -110,6 +132,10 @@ impl<T: BlockingSearch + ?Sized> BlockingSearch for Arc<T> {
 
     fn modes(&self) -> Vec<Mode> {
         T::modes(self)
+    }
+
+    fn reranks(&self) -> bool {
+        T::reranks(self)
     }
 
     fn snapshot(&self) -> u64 {
@@ -245,6 +271,10 @@ impl Search for Searcher {
 
     fn modes(&self) -> Vec<Mode> {
         self.0.find.modes()
+    }
+
+    fn reranks(&self) -> bool {
+        self.0.find.reranks()
     }
 }
 

@@ -8,6 +8,7 @@ use crate::embed::EmbedError;
 use crate::filter::FilterError;
 use crate::location::Location;
 use crate::mode::Mode;
+use crate::rerank::RerankError;
 use crate::search_options::InvalidOption;
 
 /// Error returned by an [`Extract`](crate::Extract).
@@ -215,6 +216,15 @@ pub enum IndexError {
         /// Error of the filter.
         source: FilterError,
     },
+    /// The reranker failed.
+    #[error("cannot rerank the candidates found for the query: {source}")]
+    Rerank {
+        /// Error of the reranker.
+        source: RerankError,
+    },
+    /// The query asks for a reranker, and the index has none.
+    #[error("`rerank` needs a reranker: name one with --reranker, or leave `rerank` out")]
+    NoReranker,
     /// The index does not support the search mode.
     #[error("mode `{mode}` is not available: this index holds no graph, use mode `passage`")]
     Unsupported {

@@ -1,8 +1,9 @@
 //! Builds the results of a search, passages and triples, from the snapshot.
 
 use crate::condition::{AllowedPassages, admits};
+use crate::corpus::content;
 use crate::error::IndexError;
-use crate::evidence::{Hit, HitPath, TripleHit};
+use crate::evidence::{Hit, HitPath, Passage, TripleHit};
 use crate::graph::Graph;
 use crate::graph::phrase::normalize;
 use crate::index::Index;
@@ -46,6 +47,12 @@ impl Index {
     pub(crate) fn hit(&self, number: u32, rank: usize, score: f32, path: HitPath) -> Result<Hit, IndexError> {
         let store = &self.snapshot.store;
         Ok(Hit { rank, score, passage: store.passage(number)?, metadata: store.metadata(number)?, path })
+    }
+
+    /// Reads the text of a passage as it was embedded, without the prompt.
+    pub(crate) fn text(&self, number: u32) -> Result<String, IndexError> {
+        let Passage { title, text, .. } = self.snapshot.store.passage(number)?;
+        Ok(content(&title, &text))
     }
 
     /// Converts a fact to a result that names the first allowed passages stating it.

@@ -16,6 +16,7 @@ use crate::layout::MANIFEST;
 use crate::manifest::{GraphInfo, Manifest};
 use crate::mode::Mode;
 use crate::options::OpenOptions;
+use crate::rerank::Rerank;
 use crate::snapshot::Snapshot;
 
 /// Summary of an index.
@@ -46,6 +47,7 @@ pub struct Index {
     pub(crate) snapshot: Snapshot,
     pub(crate) embed: Arc<dyn Embed>,
     pub(crate) filter: Option<Arc<dyn FactFilter>>,
+    pub(crate) reranker: Option<Arc<dyn Rerank>>,
     dir: PathBuf,
     published: Option<SystemTime>,
 }
@@ -77,7 +79,7 @@ impl Index {
         let snapshot = Snapshot::open_newest(dir, options)?;
         // Again, since another build may have published between the two reads.
         check_embedder(dir, &snapshot.manifest, embed.as_ref())?;
-        Ok(Index { snapshot, embed, filter: None, dir: dir.to_owned(), published })
+        Ok(Index { snapshot, embed, filter: None, reranker: None, dir: dir.to_owned(), published })
     }
 
     /// Text to put before queries.
@@ -91,9 +93,10 @@ impl Index {
         snapshot: Snapshot,
         embed: Arc<dyn Embed>,
         filter: Option<Arc<dyn FactFilter>>,
+        reranker: Option<Arc<dyn Rerank>>,
     ) -> Index {
         let published = std::fs::metadata(dir.join(MANIFEST)).and_then(|about| about.modified()).ok();
-        Index { snapshot, embed, filter, dir: dir.to_owned(), published }
+        Index { snapshot, embed, filter, reranker, dir: dir.to_owned(), published }
     }
 
     /// Opens a kept snapshot of the index in `dir`; see [`snapshots`](crate::snapshots).
@@ -109,7 +112,7 @@ impl Index {
         let manifest = crate::history::find(dir, number)?;
         check_embedder(dir, &manifest, embed.as_ref())?;
         let snapshot = Snapshot::open(dir, manifest, options)?;
-        Ok(Index::of(dir, snapshot, embed, None))
+        Ok(Index::of(dir, snapshot, embed, None, None))
     }
 
     /// Makes graph searches follow only those facts that `filter` keeps. Without a filter they follow the facts most
@@ -118,6 +121,18 @@ impl Index {
     pub fn with_fact_filter(mut self, filter: Arc<dyn FactFilter>) -> Index {
         self.filter = Some(filter);
         self
+    }
+
+    /// Lets searches rerank their candidates ([`Query::rerank`](crate::Query)) by `reranker`.
+    #[must_use]
+    pub fn with_reranker(mut self, reranker: Arc<dyn Rerank>) -> Index {
+        self.reranker = Some(reranker);
+        self
+    }
+
+    /// Returns `true` if searches can rerank their candidates.
+    pub fn reranks(&self) -> bool {
+        self.reranker.is_some()
     }
 
     /// Manifest of the open snapshot.

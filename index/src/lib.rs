@@ -58,6 +58,7 @@ mod prompts;
 mod python;
 mod query;
 mod repair;
+mod rerank;
 mod scored;
 mod scrub;
 mod search;
@@ -78,7 +79,7 @@ pub use embed::{Embed, EmbedError};
 pub use error::{ExtractError, IndexError};
 pub use evidence::{
     Evidence, GraphRank, GraphTrace, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase,
-    Passage, PathEdge, SeedFact, SeedPhrase, TripleHit,
+    Passage, PathEdge, RerankRank, SeedFact, SeedPhrase, TripleHit,
 };
 pub use explore::{
     ChunkSiblings, EdgeKind, ExampleQuestion, GraphNode, Neighborhood, NodeEdge, NodeKind, PassageName, PhraseLookup,
@@ -95,13 +96,14 @@ pub use manifest::{BuildInfo, DeltaInfo, EmbedderInfo, FORMAT, GraphInfo, Manife
 pub use mapped_faults::catch_mapped_faults;
 pub use mode::{GraphVariant, Mode, Ranking, UnknownName};
 pub use model_filter::ModelFilter;
-pub use options::{GraphOptions, KagOptions, OpenOptions, Relevance};
+pub use options::{GraphOptions, KagOptions, OpenOptions, Relevance, RerankOptions};
 pub use pending::{PendingChange, PendingChanges, PendingFile};
 pub use prepare::PreparedVectors;
 pub use progress::{BuildPhase, BuildProgress};
 pub use prompts::Prompts;
 pub use query::{ENTITIES, Query, TRIPLES};
 pub use repair::{RepairReport, repair};
+pub use rerank::{Rerank, RerankError, RerankScore};
 pub use search_options::{
     GraphOverrides, InvalidOption, MAX_K, SearchField, SearchFields, SearchOptions, SearchScope, WithSearch,
 };

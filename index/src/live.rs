@@ -17,6 +17,7 @@ use crate::layout::MANIFEST;
 use crate::manifest::Manifest;
 use crate::options::OpenOptions;
 use crate::progress::BuildProgress;
+use crate::rerank::Rerank;
 use crate::snapshot::Snapshot;
 
 /// Longest interval between attempts to open a broken snapshot; each attempt may read all of its files.
@@ -32,6 +33,7 @@ pub struct LiveIndex {
     pub(crate) embed: Arc<dyn Embed>,
     pub(crate) options: OpenOptions,
     filter: Option<Arc<dyn FactFilter>>,
+    reranker: Option<Arc<dyn Rerank>>,
     current: RwLock<Arc<Index>>,
     /// Stamp of the manifest when it was last read. The lock is held while a snapshot is being replaced.
     seen: Mutex<Option<Stamp>>,
@@ -89,6 +91,7 @@ impl LiveIndex {
             embed,
             options,
             filter: None,
+            reranker: None,
             current,
             seen,
             stale,
@@ -108,6 +111,17 @@ impl LiveIndex {
             index.filter = Some(Arc::clone(&filter));
         }
         self.filter = Some(filter);
+        self
+    }
+
+    /// Lets the searches of every snapshot rerank their candidates by `reranker`.
+    #[must_use]
+    pub fn with_reranker(mut self, reranker: Arc<dyn Rerank>) -> LiveIndex {
+        let current = self.current.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = Arc::get_mut(current) {
+            index.reranker = Some(Arc::clone(&reranker));
+        }
+        self.reranker = Some(reranker);
         self
     }
 
@@ -327,7 +341,7 @@ impl LiveIndex {
 
     /// Makes a snapshot the current one.
     fn install(&self, snapshot: Snapshot) {
-        let index = Index::of(&self.dir, snapshot, Arc::clone(&self.embed), self.filter.clone());
+        let index = Index::of(&self.dir, snapshot, Arc::clone(&self.embed), self.filter.clone(), self.reranker.clone());
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, Arc::new(index));
         drop(current);

@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 use serde::{Deserialize, Serialize};
 
 use crate::mode::GraphVariant;
-use crate::search_options::InvalidOption;
+use crate::search_options::{InvalidOption, MAX_K};
 
 /// Options for [`Index::open_with`](crate::Index::open_with).
 #[derive(Debug, Clone)]
@@ -127,9 +127,46 @@ impl Default for KagOptions {
     }
 }
 
+/// Reranking of the candidates of a search.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RerankOptions {
+    /// If `true`, the search reranks its candidates, and fails without a reranker. `None` reranks in
+    /// [`Mode::Kag`](crate::Mode) alone, and only where there is a reranker.
+    pub wanted: Option<bool>,
+    /// Number of candidates to rerank, or the number of requested passages if that is larger.
+    pub depth: usize,
+    /// Smallest relevance of a passage to return. `None` returns passages of any relevance. Not used in
+    /// [`Mode::Kag`](crate::Mode).
+    pub cutoff: Option<f32>,
+}
+
+impl Default for RerankOptions {
+    fn default() -> RerankOptions {
+        RerankOptions { wanted: None, depth: RerankOptions::DEPTH, cutoff: None }
+    }
+}
+
+impl RerankOptions {
+    /// Number of candidates where nothing else is said.
+    pub const DEPTH: usize = 20;
+
+    /// Checks that every number is in range.
+    pub(crate) fn check(&self) -> Result<(), InvalidOption> {
+        if !(1..=MAX_K).contains(&self.depth) {
+            return Err(InvalidOption::new("rerank_depth", self.depth, "must be from 1 to 200"));
+        }
+        match self.cutoff {
+            Some(cutoff) if !(0.0..=1.0).contains(&cutoff) => {
+                Err(InvalidOption::new("rerank_cutoff", cutoff, "must be from 0 to 1"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Mapping from the cosine between a question and a chunk or triple to a relevance between 0 and 1 (eq. 1, 2). TeaRAG
-/// takes the sigmoid of a reranker's score. This crate has no reranker, and the plain sigmoid of a cosine would always
-/// lie between 0.27 and 0.73.
+/// takes the sigmoid of a reranker's score, as the search does where the index has a reranker; this mapping is for indexes
+/// without one. The plain sigmoid of a cosine would always lie between 0.27 and 0.73.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Relevance {

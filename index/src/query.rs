@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::condition::Condition;
 use crate::error::IndexError;
 use crate::mode::{Mode, Ranking};
-use crate::options::{GraphOptions, KagOptions};
+use crate::options::{GraphOptions, KagOptions, RerankOptions};
 use crate::search_options::InvalidOption;
 
 /// Query to an index.
@@ -32,6 +32,8 @@ pub struct Query {
     pub entities: Vec<String>,
     /// Options of [`Mode::Kag`].
     pub kag: KagOptions,
+    /// Reranking of the candidates that the search finds.
+    pub rerank: RerankOptions,
     /// Condition on the metadata of the documents to find; [`Index::search`](crate::Index::search) explains its effect.
     /// `None` allows all.
     pub only: Option<Arc<Condition>>,
@@ -66,6 +68,7 @@ impl Query {
             graph: GraphOptions::default(),
             entities: Vec::new(),
             kag: KagOptions::default(),
+            rerank: RerankOptions::default(),
             only: None,
             explain: false,
             deadline: None,
@@ -85,6 +88,7 @@ impl Query {
             return Err(InvalidOption::new("entities", self.entities.len(), "must hold at most 8 names"));
         }
         self.kag.check()?;
+        self.rerank.check()?;
         if let Some(only) = &self.only {
             only.check().map_err(|expected| InvalidOption::new("filters", "", expected))?;
         }
@@ -102,6 +106,13 @@ impl Query {
     #[must_use]
     pub fn only(mut self, only: Condition) -> Query {
         self.only = Some(Arc::new(only));
+        self
+    }
+
+    /// Reranks the candidates.
+    #[must_use]
+    pub fn reranked(mut self) -> Query {
+        self.rerank.wanted = Some(true);
         self
     }
 

@@ -1,5 +1,7 @@
 //! Catalog of known weights: names, download sources and expected file contents.
 
+use std::fmt;
+
 use serde::Deserialize;
 
 use crate::ModelError;
@@ -29,8 +31,16 @@ pub struct CatalogEntry {
     pub about: String,
     /// License of the weights, as an SPDX expression.
     pub license: String,
-    /// All files of the entry.
-    #[serde(rename = "file")]
+    /// Number of values per embedding. `None` for weights of another purpose.
+    pub dims: Option<usize>,
+    /// Text that the embedder expects before queries, where its files do not say so.
+    #[serde(default)]
+    pub query_prompt: String,
+    /// Text that the embedder expects before documents, where its files do not say so.
+    #[serde(default)]
+    pub document_prompt: String,
+    /// All files of the entry. Empty if they are those of its repository, pinned to a commit on first use.
+    #[serde(rename = "file", default)]
     pub files: Vec<File>,
     /// Sources that hold all of the files, in the order to try.
     #[serde(rename = "source")]
@@ -45,6 +55,18 @@ pub enum WeightsKind {
     Policy,
     /// An embedder for passages and queries.
     Embedder,
+    /// A cross-encoder that scores a query and a document together.
+    Reranker,
+}
+
+impl fmt::Display for WeightsKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WeightsKind::Policy => "policy",
+            WeightsKind::Embedder => "embedder",
+            WeightsKind::Reranker => "reranker",
+        })
+    }
 }
 
 /// A file with its expected content.
@@ -114,8 +136,11 @@ impl Catalog {
 
 impl CatalogEntry {
     fn check(&self) -> Result<(), String> {
-        if self.files.is_empty() || self.sources.is_empty() {
-            return Err("an entry needs at least one file and one source".to_owned());
+        if self.sources.is_empty() {
+            return Err("an entry needs at least one source".to_owned());
+        }
+        if self.files.is_empty() && self.unpinned().is_none() {
+            return Err("an entry without files needs one repository of the hub as its only source".to_owned());
         }
         if !is_plain(&self.name) || self.name.contains('/') {
             return Err("the name must be plain".to_owned());
@@ -131,7 +156,17 @@ impl CatalogEntry {
         Ok(())
     }
 
-    /// Total size of all files, in bytes.
+    /// Repository and revision of an entry whose files the catalog does not list. `None` if it lists them.
+    pub fn unpinned(&self) -> Option<(&str, &str)> {
+        match self.sources.as_slice() {
+            [DownloadSource::Hub { hub, revision, folder }] if self.files.is_empty() && folder.is_empty() => {
+                Some((hub, revision))
+            }
+            _ => None,
+        }
+    }
+
+    /// Total size of all files, in bytes. 0 if the catalog does not list them.
     pub fn size(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
@@ -153,7 +188,15 @@ mod tests {
         assert_eq!(catalog.get(&catalog.default_policy).unwrap().kind, WeightsKind::Policy);
         assert_eq!(catalog.get(&catalog.default_embedder).unwrap().kind, WeightsKind::Embedder);
         assert!(catalog.get("nothing").is_none());
+        for name in ["bge-reranker-base", "ms-marco-minilm-l6-v2"] {
+            assert_eq!(catalog.get(name).unwrap().kind, WeightsKind::Reranker);
+        }
+        let e5 = catalog.get("e5-base-v2").unwrap();
+        assert_eq!((e5.query_prompt.as_str(), e5.document_prompt.as_str()), ("query: ", "passage: "));
+        assert_eq!((e5.dims, e5.unpinned()), (Some(768), Some(("intfloat/e5-base-v2", "main"))));
         for entry in &catalog.entries {
+            assert_eq!(entry.dims.is_some(), entry.kind == WeightsKind::Embedder, "{}", entry.name);
+            assert_eq!(catalog.entries.iter().filter(|other| other.name == entry.name).count(), 1, "{}", entry.name);
             assert!(entry.sources.iter().any(|source| matches!(source, DownloadSource::Hub { .. })), "{}", entry.name);
         }
     }
@@ -172,6 +215,15 @@ mod tests {
         for path in ["../b", "/b", "a//b", ".hidden", "a/../../b", "c:b"] {
             assert!(entry(path, &sha256).is_err(), "{path}");
         }
+        let unlisted = |source: &str| {
+            Catalog::parse(&format!(
+                "default_policy = 'a'\ndefault_embedder = 'b'\n[[model]]\nname = 'a'\nkind = 'reranker'\nabout = ''\n\
+                 license = ''\n[[model.source]]\n{source}\n"
+            ))
+        };
+        assert!(unlisted("hub = 'x/y'\nrevision = 'main'").is_ok());
+        let error = unlisted("package = 'x==1'\nfolder = 'x'\ndownload = 1").unwrap_err().to_string();
+        assert!(error.contains("without files"), "{error}");
         assert!(entry("a", "12").unwrap_err().to_string().contains("sha256"));
     }
 }

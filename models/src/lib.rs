@@ -1,4 +1,4 @@
-//! Weights in, logits out: decoder, embedder, tokenizer and training passes of Waymark.
+//! Weights in, logits out: decoder, embedder, reranker, tokenizer and training passes of Waymark.
 //!
 //! On the CPU everything is computed in `f32`, unless the layers' matrix multiplications are set to `bf16`
 //! ([`Arithmetic`]). Weights stay in memory in the checkpoint's format and are unpacked panel by panel inside the
@@ -14,6 +14,7 @@ pub mod checkpoint;
 pub mod cuda;
 pub mod decoder;
 pub mod embedder;
+mod encoder;
 pub mod error;
 pub mod folder;
 pub mod gradient;
@@ -21,6 +22,7 @@ pub mod grammar;
 pub mod kernel;
 pub mod layout;
 pub mod pull;
+pub mod reranker;
 pub mod sampler;
 pub mod tokenizer;
 pub mod weights;

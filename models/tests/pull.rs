@@ -14,7 +14,7 @@ use hub::Hub;
 use sha2::{Digest, Sha256};
 use waymark_models::catalog::Catalog;
 use waymark_models::checkpoint::Checkpoint;
-use waymark_models::pull::{Prefer, Progress, PullError, PullOptions, pull_with, recognize, verify};
+use waymark_models::pull::{Prefer, Progress, PullError, PullOptions, pinned_commit, pull_with, recognize, verify};
 
 const CONTENT: &[u8] = b"not really weights, but enough of them to be cut in two";
 
@@ -291,6 +291,39 @@ fn a_hub_id_brings_one_commit_though_the_branch_moves_on() {
     let folder = pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap();
     assert_eq!(fs::read(folder.join("config.json")).unwrap(), b"{}");
     assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), CONTENT);
+}
+
+#[test]
+fn a_name_without_hashes_is_pinned_on_first_use() {
+    let hub = Hub::serve(&[("config.json", b"{}"), ("model.safetensors", CONTENT)]);
+    let mut bench = Bench::new(CONTENT).with_hub(&hub);
+    let catalog = "default_policy = 'little'\ndefault_embedder = 'little'\n\
+         [[model]]\nname = 'little'\nkind = 'reranker'\nabout = ''\nlicense = ''\n\
+         [[model.source]]\nhub = 'org/little'\nrevision = 'main'\n";
+    bench.options.catalog = Catalog::parse(catalog).unwrap();
+    let folder = bench.pull().unwrap();
+    assert!(folder.ends_with("models/little"));
+    assert_eq!(pinned_commit(&folder).as_deref(), Some("c0ffee"));
+    let asked = hub.starts().len();
+    assert_eq!(bench.pull().unwrap(), folder);
+    assert_eq!(hub.starts().len(), asked);
+
+    // The branch moves on, and a file is damaged: the same commit is taken again.
+    verify("little", &bench.cache(), &bench.options.catalog, &()).unwrap();
+    hub.push(&[("config.json", b"{\"of\": \"another\"}"), ("model.safetensors", b"other weights")]);
+    fs::write(folder.join("config.json"), b"tampered with").unwrap();
+    let error = verify("little", &bench.cache(), &bench.options.catalog, &()).unwrap_err();
+    assert!(matches!(error, PullError::Checksum { .. }), "{error}");
+    bench.pull().unwrap();
+    assert_eq!(fs::read(folder.join("config.json")).unwrap(), b"{}");
+    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), CONTENT);
+
+    // A hub that has other files under the same commit is not believed.
+    let liar = Hub::serve(&[("config.json", b"[]"), ("model.safetensors", CONTENT)]);
+    bench.options.hub = Some(liar.address.clone());
+    fs::remove_file(folder.join("config.json")).unwrap();
+    let error = bench.pull().unwrap_err();
+    assert!(matches!(&error, PullError::Checksum { file, .. } if file == "config.json"), "{error}");
 }
 
 #[test]

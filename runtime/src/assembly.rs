@@ -4,23 +4,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchLimits, Searcher, SessionSource, WeightsSummary};
 use waymark_engine::mock::{Lines, MockBackend};
 use waymark_engine::{Engine, EngineConfig};
-use waymark_index::{Embed, LiveIndex, Manifest, OpenOptions};
+use waymark_index::{Embed, LiveIndex, Manifest, OpenOptions, Rerank};
 use waymark_models::BLOCK;
 use waymark_models::catalog::Catalog;
 use waymark_models::checkpoint::Checkpoint;
-use waymark_models::embedder::Embedder;
+use waymark_models::embedder::{Embedder, EncoderPrompts};
 use waymark_models::kernel::Team;
 use waymark_models::layout::weight_files;
 use waymark_models::pull::recognize;
+use waymark_models::reranker::Reranker;
 use waymark_models::tokenizer::Tokenizer;
 
-use crate::config::{FleetConfig, ModelConfig, RetrievalConfig};
+use crate::config::{FleetConfig, ModelConfig, RerankerConfig, RetrievalConfig};
 use crate::embedding::{self, Embedding};
+use crate::environment::key_in;
 use crate::fleet::{Fleet, TokenSource};
+use crate::remote::RerankEndpoint;
+use crate::reranking::Reranking;
 use crate::{cache, device, filter, pull};
 
 /// Maximum number of queued searches.
@@ -32,7 +36,33 @@ pub fn embedder(name: &str, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::
         return Ok(Embedding::Mock);
     }
     let dir = pull::fetch(name, &cache::folder(cache)?)?;
-    Ok(Embedding::Model(Box::new(Embedder::open(&dir, team)?)))
+    let mut embedder = Embedder::open(&dir, team)?;
+    // Some authors name the prompts in the model's card alone.
+    if let Some(entry) = Catalog::bundled().get(name) {
+        let query = entry.query_prompt.clone();
+        let document = entry.document_prompt.clone();
+        embedder = embedder.or_prompts(EncoderPrompts { query, document });
+    }
+    Ok(Embedding::Model(Box::new(embedder)))
+}
+
+/// Opens the reranker that `config` names, downloading its weights if they are missing.
+///
+/// # Errors
+/// If the weights cannot be fetched or are no cross-encoder, or the endpoint's key or URL is invalid.
+pub fn reranker(config: &RerankerConfig, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Reranking> {
+    match config {
+        RerankerConfig::Weights(name) if name == embedding::MOCK => Ok(Reranking::Mock),
+        RerankerConfig::Weights(name) => {
+            let dir = pull::fetch(name, &cache::folder(cache)?).context("--reranker")?;
+            Ok(Reranking::Model(Box::new(Reranker::open(&dir, team).context("--reranker")?)))
+        }
+        RerankerConfig::Endpoint { url, model, key_env, timeout } => {
+            // No request is sent yet: the endpoint may start after the server.
+            let endpoint = RerankEndpoint::new(url, model.clone(), key_in(key_env)?, *timeout).context("--reranker")?;
+            Ok(Reranking::Endpoint(endpoint))
+        }
+    }
 }
 
 /// Opens the base model `spec`, downloading it if it is missing. Returns the checkpoint and its path.
@@ -48,11 +78,19 @@ const WATCH: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// If the index cannot be opened, or was built with another embedder.
-pub fn live(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyhow::Result<Arc<LiveIndex>> {
+pub fn live(
+    dir: &Path,
+    embedder: Arc<Embedding>,
+    reranker: Option<Arc<Reranking>>,
+    config: &RetrievalConfig,
+) -> anyhow::Result<Arc<LiveIndex>> {
     let options = OpenOptions { concurrency: config.threads, ..OpenOptions::default() };
     let mut live = LiveIndex::open(dir, embedder as Arc<dyn Embed>, options)?;
     if let Some(config) = &config.fact_filter {
         live = live.with_fact_filter(filter::fact_filter(config)?);
+    }
+    if let Some(reranker) = reranker {
+        live = live.with_reranker(reranker as Arc<dyn Rerank>);
     }
     let live = Arc::new(live);
     live.watch(WATCH)?;

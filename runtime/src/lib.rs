@@ -4,10 +4,10 @@
 //! | module | contents |
 //! |---|---|
 //! | [`config`] | flags and their meaning, one file per group |
-//! | [`assembly`], [`device`], [`embedding`], [`filter`], [`trained_policy`] | engines, indexes, embedders, fact filters and policies from a configuration |
+//! | [`assembly`], [`device`], [`embedding`], [`reranking`], [`filter`], [`trained_policy`] | engines, indexes, embedders, rerankers, fact filters and policies from a configuration |
 //! | [`cache`], [`pull`], [`environment`] | the download folder, weights on demand, keys and tokens from the environment |
 //! | [`fleet`] | generation on engines elsewhere |
-//! | [`remote`] | language models behind OpenAI-compatible endpoints |
+//! | [`remote`] | language models behind OpenAI-compatible endpoints, and rerankers behind endpoints |
 //! | [`evaluate`] | evaluation of policies on question sets with known answers |
 //! | [`logging`], [`progress`], [`printable`], [`escape_html`], [`exit_code`] | output of programs: log, progress bars, text without control characters, text in HTML, exit codes |
 
@@ -28,6 +28,7 @@ mod printable;
 pub mod progress;
 pub mod pull;
 pub mod remote;
+pub mod reranking;
 mod trained_policy;
 
 pub use exit_code::exit_code;

@@ -6,16 +6,15 @@ use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
 use utoipa::ToSchema;
 use waymark_runtime::embedding::TextEmbedder;
 
 use super::auth::Caller;
 use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
+use super::encoder_queue::EncoderQueue;
 use super::encoding::{check_embedded, holding};
 use super::error::{ApiError, Code, Refusals};
-use super::fair_slots::FairSlots;
 use super::sampling_params;
 use super::state::AppState;
 
@@ -28,9 +27,6 @@ const CHUNK: usize = 32;
 /// Upper bound of the size of a number in an answer, in bytes.
 const NUMBER_BYTES: usize = 14;
 
-/// Maximum number of requests waiting while another one is embedded; further ones are refused.
-const MAX_WAITING: usize = 64;
-
 /// Embedder and the name under which it is served.
 #[derive(Debug)]
 pub struct ServedEmbedder {
@@ -41,23 +37,7 @@ pub struct ServedEmbedder {
     /// Creation time, in seconds since 1970.
     pub created: u64,
     /// Queue in front of the embedder.
-    pub(crate) queue: EmbedQueue,
-}
-
-/// Admits one chunk of texts at a time to the embedder, which searches use as well. A search therefore waits for at
-/// most one chunk, and waiting requests hold no thread.
-#[derive(Debug)]
-pub(crate) struct EmbedQueue {
-    /// Held while a chunk is embedded, and granted in the order of arrival.
-    turn: Arc<Mutex<()>>,
-    admitted: FairSlots,
-}
-
-impl Default for EmbedQueue {
-    fn default() -> Self {
-        // One request is embedded while the others wait.
-        Self { turn: Arc::default(), admitted: FairSlots::new(1 + MAX_WAITING, "requests for embeddings") }
-    }
+    pub(crate) queue: EncoderQueue,
 }
 
 /// Request for embeddings.
@@ -233,16 +213,14 @@ async fn embed(
     served: &ServedEmbedder,
     mut texts: Vec<String>,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
-    // Refused at once instead of queued, because the places bound the queue itself.
-    let _admitted = served.queue.admitted.take(caller)?;
+    let _admitted = served.queue.admit(caller)?;
     let mut vectors = Vec::with_capacity(texts.len());
     let mut tokens = 0;
     while !texts.is_empty() {
         let chunk: Vec<String> = texts.drain(..CHUNK.min(texts.len())).collect();
         let embedder = Arc::clone(&served.embedder);
         let first = vectors.len();
-        // Taken anew for each chunk, so that searches and other requests get their turn in between.
-        let turn = Arc::clone(&served.queue.turn).lock_owned().await;
+        let turn = served.queue.turn().await;
         // Admitted after the turn was taken, so that a waiting chunk holds no memory for encoding.
         let longest = chunk.iter().map(String::len).max().unwrap_or(0);
         let share = state.admit_embedding("input", longest, embedder.max_bytes()).await?;

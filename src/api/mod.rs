@@ -9,7 +9,7 @@
 //! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, stored responses |
 //! | `agent` | `/v1/agent`, an episode with its typed trace |
 //! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
-//! | `search`, `vector_stores`, `embeddings`, `models`, `health`, `openapi` | the other routes |
+//! | `search`, `vector_stores`, `embeddings`, `rerank`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | pages of lists |
 //! | `indexes` | several indexes, and the choice between them |
 //! | `documents`, `library`, `commits`, `snapshots` | documents of the index, the queue of changes, background changes, and earlier snapshots |
@@ -57,6 +57,7 @@ pub mod debug;
 pub mod documents;
 pub mod drain;
 pub mod embeddings;
+mod encoder_queue;
 mod encoding;
 mod episodes;
 pub mod error;
@@ -85,6 +86,7 @@ pub mod policies;
 mod policy_registry;
 pub mod rag;
 mod records;
+pub mod rerank;
 pub mod responses;
 mod resume;
 pub mod rollouts;
@@ -116,6 +118,7 @@ pub use library::Library;
 pub use metrics::ServerMetrics;
 pub use openapi::{document, document_yaml};
 pub use policy_registry::{PolicyRegistry, PolicyStore, ServedPolicy};
+pub use rerank::ServedReranker;
 pub use responses::Responses;
 pub use state::AppState;
 
@@ -140,6 +143,7 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(vector_stores::search))
         .infer(routes!(explore::nodes::find))
         .infer(routes!(embeddings::create))
+        .infer(routes!(rerank::create))
         .index(routes!(documents::upsert, documents::list))
         .index(routes!(documents::get, documents::delete))
         .index(routes!(snapshots::restore))

@@ -1,15 +1,16 @@
-//! `/v1/models`: the served policies, each as a model, and the embedder.
+//! `/v1/models`: the served policies, each as a model, the embedder and the reranker.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_agent::{LoadedBase, WeightsSummary};
+use waymark_index::Rerank;
 
 use super::error::{ApiError, Code, ErrorBody};
 use super::state::AppState;
 
-/// Policy or embedder, as a model of the OpenAI interface.
+/// Policy, embedder or reranker, as a model of the OpenAI interface.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Model)]
 pub struct ServedModel {
@@ -21,12 +22,12 @@ pub struct ServedModel {
     pub created: u64,
     /// Always `waymark`.
     pub owned_by: &'static str,
-    /// Base model, or ID of the embedder's weights. Not in OpenAI's interface.
+    /// Base model, or ID of the embedder's or reranker's weights. Not in OpenAI's interface.
     pub parent: String,
-    /// Weights of the base model. Absent for the embedder and the mock. Not in OpenAI's interface.
+    /// Weights of the base model. Absent for the embedder, the reranker and the mock. Not in OpenAI's interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<ServedWeights>,
-    /// Name of the policy's protocol; `embedding` for the embedder. Not in OpenAI's interface.
+    /// Name of the policy's protocol; `embedding` for the embedder, `rerank` for the reranker. Not in OpenAI's interface.
     pub protocol: String,
 }
 
@@ -46,7 +47,7 @@ pub struct ServedWeights {
 pub struct ModelList {
     /// Always `list`.
     pub object: &'static str,
-    /// Policies in the order they were configured, then the embedder.
+    /// Policies in the order they were configured, then the embedder and the reranker.
     pub data: Vec<ServedModel>,
 }
 
@@ -55,7 +56,7 @@ fn weights(base: &LoadedBase) -> Option<ServedWeights> {
     Some(ServedWeights { files, parameters, id: base.id.clone()? })
 }
 
-/// Returns the policies, then the embedder.
+/// Returns the policies, then the embedder and the reranker.
 fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
     let policies = state.policies.all().into_iter().map(|served| ServedModel {
         id: served.policy.name.clone(),
@@ -75,10 +76,19 @@ fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
         weights: None,
         protocol: "embedding".to_owned(),
     });
-    policies.chain(embedder)
+    let reranker = state.reranker.as_deref().map(|served| ServedModel {
+        id: served.name.clone(),
+        object: "model",
+        created: served.created,
+        owned_by: "waymark",
+        parent: served.reranker.id().to_owned(),
+        weights: None,
+        protocol: "rerank".to_owned(),
+    });
+    policies.chain(embedder).chain(reranker)
 }
 
-/// Lists the served policies and the embedder.
+/// Lists the served policies, the embedder and the reranker.
 #[utoipa::path(get, path = "/v1/models", operation_id = "listModels", tag = "models",
     responses((status = 200, description = "the models", body = ModelList)))]
 pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<ModelList> {

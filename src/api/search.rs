@@ -141,6 +141,7 @@ impl From<SearchError> for ApiError {
             SearchError::Busy => Self::new(Code::QueueFull, message),
             SearchError::Timeout => Self::new(Code::SearchTimeout, "the search took too long"),
             SearchError::Unsupported(_) => Self::new(Code::UnsupportedParameter, message).with_param("mode"),
+            SearchError::NoReranker => Self::new(Code::NotConfigured, message).with_param("rerank"),
             SearchError::Failed(_) => Self::new(Code::SearchFailed, format!("the search failed: {message}")),
         }
     }

@@ -7,11 +7,13 @@ use tokio::sync::Semaphore;
 use waymark_agent::{LoadedBase, Policy, Runtime, Search, SessionSource};
 use waymark_runtime::embedding::TextEmbedder;
 use waymark_runtime::fleet::TokenSource;
+use waymark_runtime::reranking::Reranking;
 
 use super::api_keys::StoredKeys;
 use super::commits::{self, BackgroundChange};
 use super::drain::Drain;
-use super::embeddings::{EmbedQueue, ServedEmbedder};
+use super::embeddings::ServedEmbedder;
+use super::encoder_queue::EncoderQueue;
 use super::encoding::EncodingBudget;
 use super::error::ApiError;
 use super::generate::ParkedSessions;
@@ -20,6 +22,7 @@ use super::library::Library;
 use super::metrics::{MeasuredStores, ServerMetrics};
 use super::policy_registry::{PolicyRegistry, PolicyStore};
 use super::records::Records;
+use super::rerank::ServedReranker;
 use super::responses::Responses;
 use super::resume::Streams;
 use super::traces::Traces;
@@ -39,6 +42,8 @@ pub struct AppState {
     pub policies: Arc<PolicyRegistry>,
     /// Embedder of `/v1/embeddings`. `None` if the server has none.
     pub embedder: Option<Arc<ServedEmbedder>>,
+    /// Reranker of `/v1/rerank`. `None` if the server has none.
+    pub reranker: Option<Arc<ServedReranker>>,
     /// Documents of the index. `None` if the server has no index.
     pub library: Option<Arc<Library>>,
     /// Name of the index. `None` if there is no index or it has no name.
@@ -101,6 +106,7 @@ impl AppState {
             runtime: Arc::new(runtime),
             policies: Arc::new(PolicyRegistry::new(policies)),
             embedder: None,
+            reranker: None,
             library: None,
             index: None,
             others: Arc::default(),
@@ -207,8 +213,15 @@ impl AppState {
 
     /// Sets the embedder and its name.
     pub fn with_embedder(mut self, name: impl Into<String>, embedder: Arc<dyn TextEmbedder>) -> Self {
-        let queue = EmbedQueue::default();
+        let queue = EncoderQueue::new("requests for embeddings");
         self.embedder = Some(Arc::new(ServedEmbedder { name: name.into(), embedder, created: now(), queue }));
+        self
+    }
+
+    /// Sets the reranker and its name. Searches use the reranker of their index.
+    pub fn with_reranker(mut self, name: impl Into<String>, reranker: Arc<Reranking>) -> Self {
+        let queue = EncoderQueue::new("requests for rerankings");
+        self.reranker = Some(Arc::new(ServedReranker { name: name.into(), reranker, created: now(), queue }));
         self
     }
 }

@@ -12,6 +12,7 @@ use waymark_models::kernel::Team;
 use waymark_runtime::config::RetrievalConfig;
 use waymark_runtime::embedding::{Embedding, TextEmbedder};
 use waymark_runtime::fleet::TokenSource;
+use waymark_runtime::reranking::Reranking;
 use waymark_runtime::{assembly, trained_policy};
 
 use super::state_store;
@@ -39,13 +40,16 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         (None, None, None) => None,
         _ => Some(configured_embedder(config)?),
     };
+    let reranker = configured_reranker(config)?;
     let live = match (&config.retrieval.index, &embedder) {
-        (Some(dir), Some(embedder)) => Some(assembly::live(dir, Arc::clone(embedder), &config.retrieval)?),
+        (Some(dir), Some(embedder)) => {
+            Some(assembly::live(dir, Arc::clone(embedder), reranker.clone(), &config.retrieval)?)
+        }
         _ => None,
     };
     let searcher = live.as_ref().map(|live| assembly::searcher(live, &config.retrieval)).transpose()?;
     let others = match &embedder {
-        Some(embedder) => other_indexes(config, embedder)?,
+        Some(embedder) => other_indexes(config, embedder, reranker.as_ref())?,
         None => Vec::new(),
     };
     let (runtime, base) = token_runtime(config, searcher).await?;
@@ -89,6 +93,9 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         None => state,
     };
     let mut state = state;
+    if let (Some(config), Some(reranker)) = (&config.retrieval.reranker, reranker) {
+        state = state.with_reranker(config.name(), reranker);
+    }
     for (name, live, searcher) in others {
         tend(&live, &config.retrieval)?;
         state = state.with_other_index(&name, searcher, library(live, &config.retrieval));
@@ -99,10 +106,14 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
 }
 
 /// Opens the indexes beside the default one. Each has search threads of its own.
-fn other_indexes(config: &ServeConfig, embedder: &Arc<Embedding>) -> anyhow::Result<Vec<OpenedIndex>> {
+fn other_indexes(
+    config: &ServeConfig,
+    embedder: &Arc<Embedding>,
+    reranker: Option<&Arc<Reranking>>,
+) -> anyhow::Result<Vec<OpenedIndex>> {
     let mut opened = Vec::with_capacity(config.retrieval.others.len());
     for (name, dir) in &config.retrieval.others {
-        let live = assembly::live(dir, Arc::clone(embedder), &config.retrieval)
+        let live = assembly::live(dir, Arc::clone(embedder), reranker.cloned(), &config.retrieval)
             .with_context(|| format!("--index {name}={}", dir.display()))?;
         let searcher = assembly::searcher(&live, &config.retrieval)?;
         opened.push((name.clone(), live, searcher));
@@ -133,6 +144,14 @@ pub(crate) fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Em
     // A separate team, so that embedding a text never delays a decoding step.
     let team = Arc::new(Team::new(config.model.threads));
     Ok(Arc::new(assembly::embedder(&config.retrieval.embedder, config.model.cache.clone(), team)?))
+}
+
+/// Loads the reranker that `config` names, if any.
+fn configured_reranker(config: &ServeConfig) -> anyhow::Result<Option<Arc<Reranking>>> {
+    let Some(reranker) = &config.retrieval.reranker else { return Ok(None) };
+    // A separate team, as for the embedder.
+    let team = Arc::new(Team::new(config.model.threads));
+    Ok(Some(Arc::new(assembly::reranker(reranker, config.model.cache.clone(), team)?)))
 }
 
 fn library(live: Arc<LiveIndex>, config: &RetrievalConfig) -> Library {

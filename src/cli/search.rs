@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use waymark_index::{Index, InvalidOption, SearchOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::PrintableWriter;
-use waymark_runtime::config::{FactFilterArgs, LogFormat, cores};
+use waymark_runtime::config::{FactFilterArgs, LogFormat, RerankerArgs, cores};
 use waymark_runtime::{assembly, filter, logging};
 
 use super::explain;
@@ -37,6 +37,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     fact_filter: FactFilterArgs,
+
+    #[command(flatten)]
+    reranker: RerankerArgs,
 
     /// Embedding model: must be the one the index was built with.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
@@ -80,10 +83,15 @@ impl Args {
         let query = self.search.query(self.query);
         // Checked here as well, before an embedder is loaded for nothing.
         query.check().map_err(|invalid| refusal(&invalid))?;
-        let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(cores())))?;
+        let reranker = self.reranker.resolve()?;
+        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(cores())))?;
         let mut index = Index::open(&self.index, Arc::new(embedder))?;
         if let Some(config) = self.fact_filter.resolve()? {
             index = index.with_fact_filter(filter::fact_filter(&config)?);
+        }
+        if let Some(config) = reranker {
+            let reranker = assembly::reranker(&config, self.cache, Arc::new(Team::new(cores())))?;
+            index = index.with_reranker(Arc::new(reranker));
         }
         let evidence = index.search(&query)?;
         let mut out = io::stdout().lock();
@@ -146,6 +154,9 @@ mod tests {
         let SearchOptions { mode, k, graph, ref entities, .. } = args(&[]).search;
         assert_eq!((mode, k, graph, entities), (Some(Mode::Passage), Some(3), None, &None));
         args(&[]).check_used().unwrap();
+        assert_eq!(args(&[]).search.rerank, None, "the mode kag reranks where it can");
+        assert_eq!(args(&["--rerank"]).search.rerank, Some(true));
+        assert_eq!(args(&["--rerank=false", "--reranker", "mock"]).search.rerank, Some(false));
     }
 
     #[test]
@@ -158,6 +169,10 @@ mod tests {
             (vec!["--damping", "0.5", "--graph", "hippo_rag"], "--graph is not used in the mode passage"),
             (vec!["--linking-top-k", "9"], "--linking-top-k is not used in the mode passage"),
             (vec!["--entity", "a", "--entity", "b"], "--entity is not used in the mode passage, only in: kag"),
+            (
+                vec!["--mode", "triples", "--rerank"],
+                "--rerank is not used in the mode triples, only in: passage, graph",
+            ),
             (vec!["--mode", "graph", "--ranking", "bm25"], "--ranking is not used in the mode graph"),
         ] {
             let refused = args(&flags).check_used().unwrap_err().to_string();

@@ -194,6 +194,9 @@ pub(crate) fn route(hit: &Hit) -> String {
     if let Some(arrival) = &hit.path.graph {
         route.push_str(&format!(" · graph #{}", arrival.rank));
     }
+    if let Some(reranked) = &hit.path.rerank {
+        route.push_str(&format!(" · before reranking #{}", reranked.rank));
+    }
     route
 }
 

@@ -25,6 +25,7 @@ use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_runtime::embedding::TextEmbedder;
 use waymark_runtime::fleet::{Fleet, TokenSource};
+use waymark_runtime::reranking::Reranking;
 
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                       {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -36,6 +37,7 @@ pub struct ServerPlan {
     pub http: HttpConfig,
     pub searcher: Option<Arc<dyn Search>>,
     pub embedder: Option<Arc<dyn TextEmbedder>>,
+    pub reranker: Option<Arc<Reranking>>,
     pub library: Option<Library>,
     /// Indexes beside the default one: names, searchers and documents.
     pub others: Vec<(String, Arc<dyn Search>, Library)>,
@@ -87,6 +89,7 @@ impl ServerPlan {
             http: HttpConfig::default(),
             searcher: Some(Arc::new(Shelf)),
             embedder: None,
+            reranker: None,
             library: None,
             others: Vec::new(),
             store: None,
@@ -112,6 +115,9 @@ impl ServerPlan {
         }
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);
+        }
+        if let Some(reranker) = self.reranker {
+            state = state.with_reranker("words", reranker);
         }
         if let Some(library) = self.library {
             state = state.with_library(library);

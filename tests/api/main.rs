@@ -50,6 +50,7 @@ mod protocols;
 mod refusals;
 mod reliability;
 mod replay;
+mod rerank;
 mod responses;
 mod resume;
 mod rollouts;

@@ -43,6 +43,7 @@ async fn the_server_shows_it() {
         "/v1/models",
         "/v1/models/{id}",
         "/v1/embeddings",
+        "/v1/rerank",
         "/health",
         "/ready",
         "/metrics",

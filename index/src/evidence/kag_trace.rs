@@ -13,9 +13,9 @@ pub struct KagTrace {
     pub options: KagOptions,
     /// Key entities of the question.
     pub entities: Vec<KeyEntity>,
-    /// Chunks in the graph, most similar to the question first.
+    /// Chunks in the graph, most similar to the question first, or most relevant first if they were reranked.
     pub chunks: Vec<KagChunk>,
-    /// Triples in the graph, most similar to the question first.
+    /// Triples in the graph, most similar to the question first, or most relevant first if they were reranked.
     pub triples: Vec<KagTriple>,
 }
 
@@ -54,7 +54,7 @@ pub struct KagChunk {
     pub title: String,
     /// Cosine with the question.
     pub similarity: f32,
-    /// Weight of the edge to the question (eq. 1).
+    /// Weight of the edge to the question (eq. 1): from the reranker, or else from the similarity.
     pub relevance: f64,
     /// Mass after the walk.
     pub mass: f64,

@@ -51,7 +51,8 @@ impl Evidence {
 pub struct Hit {
     /// Rank from 1. In modes that rank triples together with passages, both share one sequence of ranks.
     pub rank: usize,
-    /// Score that orders the list: a cosine, a BM25 score, a sum of reciprocal ranks, or a PageRank mass.
+    /// Score that orders the list: a cosine, a BM25 score, a sum of reciprocal ranks, a PageRank mass, or the
+    /// relevance that a reranker found.
     pub score: f32,
     /// The passage itself.
     pub passage: Passage,
@@ -107,6 +108,25 @@ pub struct HitPath {
     /// Rank in the list of the graph search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph: Option<GraphRank>,
+    /// Rank before the reranker reordered the list, and the reranker's score. Absent if the search did not rerank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerank: Option<RerankRank>,
+}
+
+/// Rank of a passage among the candidates of a reranker, with the reranker's score.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RerankedPlace))]
+pub struct RerankRank {
+    /// Rank among the candidates, from 1, before they were reranked.
+    pub rank: usize,
+    /// Score among the candidates.
+    pub score: f32,
+    /// Relevance from 0 to 1: the score of the result.
+    pub relevance: f32,
+    /// Score of the reranker before it was mapped to \[0, 1\], which orders the results. Absent if the reranker does not
+    /// tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logit: Option<f32>,
 }
 
 /// Rank and score of a passage in one list.

@@ -7,8 +7,8 @@ use crate::options::KagOptions;
 /// Chunk in the graph.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChunkNode<'a> {
-    /// Cosine with the question.
-    pub(crate) similarity: f32,
+    /// Weight of the edge to the question (eq. 1).
+    pub(crate) relevance: f64,
     /// Title in normal form; empty if there is none.
     pub(crate) title: &'a str,
 }
@@ -16,8 +16,8 @@ pub(crate) struct ChunkNode<'a> {
 /// Triple in the graph.
 #[derive(Debug, Clone)]
 pub(crate) struct TripleNode<'a> {
-    /// Cosine with the question.
-    pub(crate) similarity: f32,
+    /// Weight of the edge to the question, if it is above the threshold (eq. 2).
+    pub(crate) relevance: f64,
     /// Head in normal form; empty if it has no ASCII letter or digit.
     pub(crate) head: &'a str,
     /// Tail in normal form; empty if it has no ASCII letter or digit.
@@ -86,7 +86,7 @@ impl AssociationGraph {
         keys.iter().for_each(|key| _ = builder.entity(key));
         let keys = builder.entities.len();
         for (place, chunk) in chunks.iter().enumerate() {
-            builder.join(0, 1 + place, options.relevance.of(chunk.similarity));
+            builder.join(0, 1 + place, chunk.relevance);
             if !chunk.title.is_empty() {
                 let title = builder.entity(chunk.title);
                 builder.join(1 + place, title, TOGETHER);
@@ -94,9 +94,8 @@ impl AssociationGraph {
         }
         for (place, triple) in triples.iter().enumerate() {
             let node = 1 + chunks.len() + place;
-            let relevance = options.relevance.of(triple.similarity);
-            if relevance > options.threshold {
-                builder.join(0, node, relevance);
+            if triple.relevance > options.threshold {
+                builder.join(0, node, triple.relevance);
             }
             // An empty normal form would be one entity that connects unrelated triples.
             let ends: Vec<usize> = [triple.head, triple.tail]

@@ -6,6 +6,7 @@
 
 mod association_graph;
 mod question_entities;
+mod relevance;
 mod search;
 
 pub(crate) use search::search;

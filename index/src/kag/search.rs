@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::association_graph::{AssociationGraph, ChunkNode, NodeMasses, RankedItem, TripleNode};
 use super::question_entities::linked;
+use super::relevance::{RelevanceSource, RelevantItem};
 use crate::condition::AllowedPassages;
 use crate::dense::dot;
 use crate::embed::embed_unit;
@@ -33,18 +34,18 @@ struct KagCandidates {
     keys: Vec<QueryEntity>,
     /// Phrases found for each key entity.
     phrases: Vec<Vec<Scored>>,
-    chunks: Vec<Scored>,
+    chunks: Vec<RelevantItem>,
     /// ID of each chunk.
     ids: Vec<String>,
     /// Chunk titles in normal form.
     titles: Vec<String>,
-    facts: Vec<Scored>,
+    facts: Vec<RelevantItem>,
     /// Indices of the chunks that state each fact.
     sources: Vec<Vec<usize>>,
 }
 
-/// Answers a query in [`Mode::Kag`](crate::Mode::Kag): TeaRAG §4.1 and §4.2 with embeddings alone, where TeaRAG also
-/// reranks.
+/// Answers a query in [`Mode::Kag`](crate::Mode::Kag): TeaRAG §4.1 and §4.2. Where the index has a reranker, chunks and
+/// triples are chosen and weighed by it, as in TeaRAG; the phrases of an entity are chosen by embeddings alone.
 ///
 /// Chunks are the passages most similar to the question. For each key entity, the search finds the phrases most similar
 /// to `Key entity: {e}. Query: {q}`; without a key entity, those most similar to the question. Among all facts that
@@ -64,7 +65,7 @@ pub(crate) fn search(
         .chunks
         .iter()
         .zip(&found.titles)
-        .map(|(chunk, title)| ChunkNode { similarity: chunk.score, title })
+        .map(|(chunk, title)| ChunkNode { relevance: chunk.relevance, title })
         .collect();
     let statements: Vec<TripleNode<'_>> = found
         .facts
@@ -74,7 +75,7 @@ pub(crate) fn search(
             let fact = graph.fact(scored.number);
             let head = graph.phrase(fact.subject);
             let tail = graph.phrase(fact.object);
-            TripleNode { similarity: scored.score, head, tail, sources: sources.clone() }
+            TripleNode { relevance: scored.relevance, head, tail, sources: sources.clone() }
         })
         .collect();
     let keys: Vec<String> = found.keys.iter().map(|key| key.name.clone()).collect();
@@ -110,6 +111,7 @@ fn find(
     allowed: Option<&AllowedPassages>,
 ) -> Result<KagCandidates, IndexError> {
     let options = &query.kag;
+    let source = RelevanceSource::new(index, query, text)?;
     let keys = keys(graph, query, text);
     query.enter_stage("the query was embedded")?;
     // Cuts at a character boundary.
@@ -123,7 +125,9 @@ fn find(
     let question = &vectors[0];
     let dense = &index.snapshot.dense;
     // At least `k`, as all results may be chunks.
-    let chunks = dense.search(question, options.chunks.max(query.k), query.deadline, allowed)?;
+    let wanted = options.chunks.max(query.k);
+    let chunks = dense.search(question, source.candidates(wanted), query.deadline, allowed)?;
+    let chunks = source.judge(chunks, wanted, |number| index.text(number))?;
     // Without a key entity, the question itself takes its place.
     let about = if keys.is_empty() { &vectors[..] } else { &vectors[1..] };
     let phrases = about.iter().map(|vector| {
@@ -136,7 +140,9 @@ fn find(
     // Filtered before the best are taken, so that a condition does not shorten the list.
     let facts = facts_of(graph, &phrases).into_iter().filter(stated);
     let facts = facts.map(|fact| Scored { number: fact, score: dot(question, graph.fact_vector(fact)) });
-    let facts = graph.best_facts(facts.collect(), options.triples.max(query.k));
+    let wanted = options.triples.max(query.k);
+    let facts = graph.best_facts(facts.collect(), source.candidates(wanted));
+    let facts = source.judge(facts, wanted, |number| Ok(statement(graph, number)))?;
     query.enter_stage("the passages were read")?;
     let names = chunks.iter().map(|chunk| index.snapshot.store.name(chunk.number));
     let (ids, titles): (Vec<String>, Vec<String>) = names.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
@@ -147,6 +153,12 @@ fn find(
     let sources = sources.collect();
     let titles = titles.iter().map(|title| normalize(title)).collect();
     Ok(KagCandidates { keys, phrases, chunks, ids, titles, facts, sources })
+}
+
+/// Returns the words of a fact.
+fn statement(graph: &Graph, number: u32) -> String {
+    let fact = graph.fact(number);
+    [graph.phrase(fact.subject), fact.relation, graph.phrase(fact.object)].join(" ")
 }
 
 /// Returns the key entities of a query, or else of its text, without repeated names.
@@ -189,12 +201,12 @@ fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
 
 impl KagCandidates {
     fn hit(&self, index: &Index, place: usize, rank: usize, mass: f64) -> Result<Hit, IndexError> {
-        // Chunks are in the order of their similarity.
-        let dense = HitRank { rank: place + 1, score: self.chunks[place].score };
+        let RelevantItem { number, similarity, rank: dense_rank, rerank, .. } = self.chunks[place];
+        let dense = HitRank { rank: dense_rank, score: similarity };
         // The walk restarts at the question and its entities, never at a chunk.
         let graph = GraphRank { rank, mass, reset: 0.0, via: Vec::new() };
-        let path = HitPath { dense: Some(dense), graph: Some(graph), ..HitPath::default() };
-        index.hit(self.chunks[place].number, rank, mass as f32, path)
+        let path = HitPath { dense: Some(dense), graph: Some(graph), rerank, ..HitPath::default() };
+        index.hit(number, rank, mass as f32, path)
     }
 
     fn shown(&self, graph: &Graph, query: &Query, masses: &NodeMasses) -> KagTrace {
@@ -209,18 +221,18 @@ impl KagCandidates {
         let chunks = self.chunks.iter().enumerate().map(|(place, chunk)| KagChunk {
             passage: self.ids[place].clone(),
             title: self.titles[place].clone(),
-            similarity: chunk.score,
-            relevance: options.relevance.of(chunk.score),
+            similarity: chunk.similarity,
+            relevance: chunk.relevance,
             mass: masses.chunks[place],
         });
         let triples = self.facts.iter().enumerate().map(|(place, scored)| {
             let fact = graph.fact(scored.number);
-            let relevance = options.relevance.of(scored.score);
+            let relevance = scored.relevance;
             KagTriple {
                 subject: graph.phrase(fact.subject).to_owned(),
                 relation: fact.relation.to_owned(),
                 object: graph.phrase(fact.object).to_owned(),
-                similarity: scored.score,
+                similarity: scored.similarity,
                 relevance: if relevance > options.threshold { relevance } else { 0.0 },
                 chunks: self.sources[place].clone(),
                 mass: masses.triples[place],

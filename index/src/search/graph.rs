@@ -51,7 +51,7 @@ enum PassageSimilarities {
 
 impl SearchContext<'_> {
     pub(super) fn by_graph(&self, graph: &Graph) -> Result<Evidence, IndexError> {
-        let result = self.search_graph(graph, self.query.k, self.query.graph.linking_top_k)?;
+        let result = self.search_graph(graph, self.candidates(), self.query.graph.linking_top_k)?;
         self.check("the passages were read")?;
         let mut budget = self.budget();
         let hits = self.hits(&result, &mut budget)?;
@@ -64,12 +64,13 @@ impl SearchContext<'_> {
         result: &GraphSearchResult<'_>,
         budget: &mut EvidenceBudget,
     ) -> Result<Vec<Hit>, IndexError> {
-        let hits = result.list.iter().enumerate().filter_map(|(place, reached)| {
+        let candidates: Vec<(u32, f32)> = result.list.iter().map(|reached| (reached.number, reached.score)).collect();
+        let path = |place, _| {
             let mut path = HitPath::default();
             result.show(place, &mut path);
-            budget.hit(|| self.index.hit(reached.number, place + 1, reached.score, path)).transpose()
-        });
-        hits.collect()
+            path
+        };
+        self.ranked_hits(&candidates, path, budget)
     }
 
     /// Searches the graph for `limit` passages. Looks up `facts` facts, of which only the first `linking_top_k` can be

@@ -12,7 +12,7 @@ impl SearchContext<'_> {
     /// Runs `RouteRAG.search` (RouteRAG §3.1.2): reciprocal rank fusion of two lists, each twice as deep as the result.
     /// RouteRAG leaves the order of ties open; here the graph's list comes first.
     pub(super) fn by_both(&self, graph: &Graph) -> Result<Evidence, IndexError> {
-        let depth = depth(self.query.k);
+        let depth = depth(self.candidates());
         let found = self.search_graph(graph, depth, self.query.graph.linking_top_k)?;
         let passages = self.passages(depth)?;
         self.check("the passages were read")?;
@@ -21,14 +21,16 @@ impl SearchContext<'_> {
         let places: HashMap<u32, usize> = first.iter().zip(0..).map(|(&number, place)| (number, place)).collect();
         let fused = reciprocal_rank(&[RankedList::new(&first), RankedList::new(&second)], RRF_K);
         let mut budget = self.budget();
-        let hits = fused.into_iter().zip(1..).take(self.query.k).filter_map(|((number, score), rank)| {
+        let fused: Vec<(u32, f32)> =
+            fused.into_iter().take(self.candidates()).map(|(number, score)| (number, score as f32)).collect();
+        let path = |_, number: u32| {
             let mut path = passages.path(number);
             if let Some(&place) = places.get(&number) {
                 found.show(place, &mut path);
             }
-            budget.hit(|| self.index.hit(number, rank, score as f32, path)).transpose()
-        });
-        let hits = hits.collect::<Result<_, IndexError>>()?;
+            path
+        };
+        let hits = self.ranked_hits(&fused, path, &mut budget)?;
         Ok(Evidence { walk: Some(found.walk), ..self.evidence(hits, &budget) })
     }
 }

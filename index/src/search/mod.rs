@@ -6,6 +6,7 @@ mod graph;
 mod hybrid;
 mod hypergraph;
 mod passage;
+mod rerank;
 mod triples;
 
 use std::cell::OnceCell;
@@ -19,6 +20,8 @@ use crate::index::Index;
 use crate::kag;
 use crate::mode::Mode;
 use crate::query::Query;
+
+pub(crate) use rerank::RERANKED;
 
 impl Index {
     /// Searches on the calling thread. The same query on the same snapshot always returns the same evidence.
@@ -44,6 +47,10 @@ impl Index {
     ///   similar to the query and among the five facts most similar to it (Graph-R1), and the first passage that states
     ///   each fact.
     ///
+    /// With a reranker ([`Query::rerank`](crate::Query)), the modes passage, graph and hybrid rank more candidates than
+    /// they return, and order these by the reranker's score, ties in the order before; [`Mode::Kag`] takes its
+    /// relevances from the reranker.
+    ///
     /// A condition (`only` of the query) restricts the result: it contains no passage of another document and no triple
     /// stated by such passages only, and triples do not name such passages. Lists by words and by vectors contain
     /// allowed passages from the start, with the same scores as without a condition, so a search returns as many
@@ -57,7 +64,8 @@ impl Index {
     ///
     /// # Errors
     /// If a number is out of range ([`Query::check`]), the mode is not in [`Index::modes`], the deadline has passed
-    /// before a stage, or the embedder, the fact filter or a file fails.
+    /// before a stage, the query asks for a reranker that the index does not have,
+    /// or the embedder, the fact filter, the reranker or a file fails.
     pub fn search(&self, query: &Query) -> Result<Evidence, IndexError> {
         self.snapshot.check_faults()?;
         let found = catch_unwind(AssertUnwindSafe(|| self.search_mapped(query)));

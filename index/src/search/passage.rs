@@ -21,19 +21,18 @@ pub(super) struct PassageList {
 impl PassageList {
     /// Ranks of a passage in the underlying lists.
     pub(super) fn path(&self, number: u32) -> HitPath {
-        HitPath { bm25: self.bm25.get(&number).copied(), dense: self.dense.get(&number).copied(), graph: None }
+        let bm25 = self.bm25.get(&number).copied();
+        let dense = self.dense.get(&number).copied();
+        HitPath { bm25, dense, ..HitPath::default() }
     }
 }
 
 impl SearchContext<'_> {
     pub(super) fn by_passages(&self) -> Result<Evidence, IndexError> {
-        let list = self.passages(self.query.k)?;
+        let list = self.passages(self.candidates())?;
         self.check("the passages were read")?;
         let mut budget = self.budget();
-        let hits = list.ranked.iter().zip(1..).filter_map(|(&(number, score), rank)| {
-            budget.hit(|| self.index.hit(number, rank, score, list.path(number))).transpose()
-        });
-        let hits = hits.collect::<Result<_, IndexError>>()?;
+        let hits = self.ranked_hits(&list.ranked, |_, number| list.path(number), &mut budget)?;
         Ok(self.evidence(hits, &budget))
     }
 

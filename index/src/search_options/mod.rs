@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::condition::Condition;
 use crate::mode::{Mode, Ranking};
-use crate::options::KagOptions;
+use crate::options::{KagOptions, RerankOptions};
 use crate::query::{Query, TRIPLES};
+use crate::search::RERANKED;
 
 pub use embedded::{SearchFields, WithSearch};
 pub use field::{SearchField, SearchScope};
@@ -71,6 +72,27 @@ pub struct SearchOptions {
     /// "sigmoid", "slope": 10, "centre": 0.4}}`.
     #[cfg_attr(feature = "clap", arg(long, value_name = "JSON", help_heading = "Graph search"))]
     pub kag: Option<KagOptions>,
+    /// If `true`, orders the best candidates of the modes `passage`, `graph` and `hybrid` anew by a reranker, which reads
+    /// each together with the query. In the mode `kag`, `false` takes relevances from the embedder even where a reranker is
+    /// loaded. `true` needs a reranker (`--reranker`).
+    // A plain switch would be `Some(false)` where it is not given.
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")
+    )]
+    #[cfg_attr(
+        feature = "clap",
+        arg(help = "Order the best candidates anew by the reranker, which reads each together with the query")
+    )]
+    pub rerank: Option<bool>,
+    /// Number of candidates to rerank, where the search reranks; defaults to 20. At least `k` are.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 200))]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
+    pub rerank_depth: Option<usize>,
+    /// Smallest relevance of a reranked passage to return, from 0 to 1. By default passages of any relevance are returned.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "RELEVANCE"))]
+    pub rerank_cutoff: Option<f32>,
     /// Condition on the metadata of documents; only matching documents are found. Graph search still walks the whole
     /// graph and drops other passages at the end.
     #[serde(default, with = "shared_condition")]
@@ -88,6 +110,9 @@ pub struct SearchOptions {
     )]
     pub explain: Option<bool>,
 }
+
+/// Modes that take scores from a reranker.
+const WITH_RERANKER: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Kag];
 
 /// Modes that walk the graph from linked facts. The walk of [`Mode::Kag`] is another one, over a graph of its own.
 const WALKING: &[Mode] = &[Mode::Graph, Mode::Hybrid, Mode::Triples];
@@ -110,7 +135,7 @@ impl SearchOptions {
     pub const DEFAULT_K: usize = 5;
 
     /// All options, in the order in which they are checked.
-    pub const FIELDS: [SearchField; 9] = [
+    pub const FIELDS: [SearchField; 12] = [
         field!(mode, &Mode::ALL, &[Search, Episode, Recorded, Policy, Tool]),
         field!(k, &Mode::ALL, &[Search, Episode, Recorded, Policy, Tool]),
         field!(ranking, &[Mode::Passage, Mode::Hybrid], &[Search, Episode, Recorded, Policy]),
@@ -118,6 +143,9 @@ impl SearchOptions {
         field!(triples, &[Mode::Triples, Mode::Hypergraph], &[Search, Policy]),
         field!(entities, &[Mode::Kag], &[Search]),
         field!(kag, &[Mode::Kag], &[Search, Policy]),
+        field!(rerank, WITH_RERANKER, &[Search, Episode, Recorded, Policy]),
+        field!(rerank_depth, WITH_RERANKER, &[Search, Episode, Recorded, Policy]),
+        field!(rerank_cutoff, RERANKED, &[Search, Episode, Recorded, Policy]),
         field!(filters, &Mode::ALL, &[Search, Episode, Recorded, Tool]),
         field!(explain, &Mode::ALL, &[Search]),
     ];
@@ -134,6 +162,9 @@ impl SearchOptions {
             triples: self.triples.or(under.triples),
             entities: self.entities.or_else(|| under.entities.clone()),
             kag: self.kag.or(under.kag),
+            rerank: self.rerank.or(under.rerank),
+            rerank_depth: self.rerank_depth.or(under.rerank_depth),
+            rerank_cutoff: self.rerank_cutoff.or(under.rerank_cutoff),
             filters: self.filters.or_else(|| under.filters.clone()),
             explain: self.explain.or(under.explain),
         }
@@ -148,6 +179,11 @@ impl SearchOptions {
             triples: self.triples(),
             entities: self.entities.clone().unwrap_or_default(),
             kag: self.kag.unwrap_or_default(),
+            rerank: RerankOptions {
+                wanted: self.rerank,
+                depth: self.rerank_depth.unwrap_or(RerankOptions::DEPTH),
+                cutoff: self.rerank_cutoff,
+            },
             only: self.filters.clone(),
             explain: self.explain.unwrap_or(false),
             ..Query::new(text, mode, self.k())
@@ -225,6 +261,9 @@ mod tests {
             triples: Some(3),
             entities: Some(vec!["Faust".into()]),
             kag: Some(KagOptions { chunks: 20, ..KagOptions::default() }),
+            rerank: Some(true),
+            rerank_depth: Some(40),
+            rerank_cutoff: Some(0.25),
             filters: Some(Arc::new(filters)),
             explain: Some(true),
         }
@@ -283,6 +322,7 @@ mod tests {
             triples: 3,
             entities: vec!["Faust".into()],
             kag: KagOptions { chunks: 20, ..KagOptions::default() },
+            rerank: RerankOptions { wanted: Some(true), depth: 40, cutoff: Some(0.25) },
             only: every_option().filters,
             explain: true,
             ..Query::new("Who wrote Faust?", Mode::Kag, 7)
@@ -300,6 +340,10 @@ mod tests {
             assert_eq!(refused(SearchOptions { k: Some(k), ..none() }), format!("`k` must be from 1 to 200, not {k}"));
         }
         assert_eq!(refused(SearchOptions { triples: Some(201), ..none() }), "`triples` must be from 0 to 200, not 201");
+        let deep = SearchOptions { rerank_depth: Some(0), ..none() };
+        assert_eq!(refused(deep), "`rerank_depth` must be from 1 to 200, not 0");
+        let cut = SearchOptions { rerank_cutoff: Some(1.5), ..none() };
+        assert_eq!(refused(cut), "`rerank_cutoff` must be from 0 to 1, not 1.5");
         let named = Some(vec![String::new(); 9]);
         assert_eq!(refused(SearchOptions { entities: named, ..none() }), "`entities` must hold at most 8 names, not 9");
         assert_eq!(
@@ -319,6 +363,6 @@ mod tests {
         let (field, reason) = options.unused(Mode::Kag).unwrap();
         assert_eq!((field.name, reason.as_str()), ("ranking", "is not used in the mode kag, only in: passage, hybrid"));
         let left: Vec<_> = options.used_in(Mode::Passage).given().map(|field| field.name).collect();
-        assert_eq!(left, ["k", "ranking", "filters", "explain"]);
+        assert_eq!(left, ["k", "ranking", "rerank", "rerank_depth", "rerank_cutoff", "filters", "explain"]);
     }
 }

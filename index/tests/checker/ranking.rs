@@ -62,7 +62,8 @@ fn close(found: f64, expected: f64) -> bool {
 
 /// Checks the lists that a hit claims to be in.
 fn check_path(seen: &Seen<'_>, mode: Mode, walk: &GraphTrace, number: u32, hit: &Hit) -> Wrong {
-    let HitPath { bm25, dense, graph } = &hit.path;
+    let HitPath { bm25, dense, graph, rerank } = &hit.path;
+    hold!(rerank.is_none(), "a score of a reranker that was not asked");
     hold!(bm25.is_none(), "a place in a list that was not made");
     if mode != Mode::Hybrid {
         hold!(graph.is_some() != walk.fallback, "it is not said how {} was found", hit.passage.id);

@@ -5,8 +5,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::config::parse;
 use crate::ModelError;
+use crate::encoder::parse;
 use crate::kernel::{add, scale};
 
 /// Vector of a text, computed from those of its pieces.

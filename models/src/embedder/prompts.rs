@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::config::parse_present;
 use crate::ModelError;
+use crate::encoder::parse_present;
 
 /// Name of the file with the prompts.
 const FILE: &str = "config_sentence_transformers.json";

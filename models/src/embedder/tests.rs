@@ -1,114 +1,8 @@
 #![allow(clippy::unwrap_used)]
-use std::collections::BTreeMap;
-
-use safetensors::Dtype;
-use safetensors::tensor::{TensorView, serialize};
 use serde_json::{Value, json};
 
 use super::*;
-
-const HIDDEN: usize = 64;
-const FFN: usize = 48;
-const LAYERS: usize = 2;
-const VOCAB: usize = 12;
-/// Rows of the position table for pieces.
-const PLACES: usize = 40;
-
-/// Tensors by name, with their shapes.
-type NamedTensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
-
-/// Small weights of a BERT whose segments add nothing.
-fn bert() -> NamedTensors {
-    let mut state = 1_u64;
-    let mut numbers = |shape: &[usize]| {
-        let count: usize = shape.iter().product();
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (shape.to_vec(), (0..count).map(|_| 0.4 * next()).collect::<Vec<f32>>())
-    };
-    let mut tensors = NamedTensors::new();
-    let mut set = |name: &str, shape: &[usize]| tensors.insert(name.to_owned(), numbers(shape));
-    set("embeddings.word_embeddings.weight", &[VOCAB, HIDDEN]);
-    set("embeddings.position_embeddings.weight", &[PLACES, HIDDEN]);
-    set("embeddings.LayerNorm.weight", &[HIDDEN]);
-    set("embeddings.LayerNorm.bias", &[HIDDEN]);
-    for layer in 0..LAYERS {
-        for (part, out, inn) in [
-            ("attention.self.query", HIDDEN, HIDDEN),
-            ("attention.self.key", HIDDEN, HIDDEN),
-            ("attention.self.value", HIDDEN, HIDDEN),
-            ("attention.output.dense", HIDDEN, HIDDEN),
-            ("intermediate.dense", FFN, HIDDEN),
-            ("output.dense", HIDDEN, FFN),
-        ] {
-            set(&format!("encoder.layer.{layer}.{part}.weight"), &[out, inn]);
-            set(&format!("encoder.layer.{layer}.{part}.bias"), &[out]);
-        }
-        for part in ["attention.output.LayerNorm", "output.LayerNorm"] {
-            set(&format!("encoder.layer.{layer}.{part}.weight"), &[HIDDEN]);
-            set(&format!("encoder.layer.{layer}.{part}.bias"), &[HIDDEN]);
-        }
-    }
-    tensors.insert("embeddings.token_type_embeddings.weight".to_owned(), (vec![2, HIDDEN], vec![0.0; 2 * HIDDEN]));
-    tensors
-}
-
-/// Replaces parts of the tensors' names, one pair after another.
-fn renamed(tensors: NamedTensors, names: &[(&str, &str)]) -> NamedTensors {
-    let rename = |name: String| names.iter().fold(name, |name, (from, to)| name.replace(from, to));
-    tensors.into_iter().map(|(name, tensor)| (rename(name), tensor)).collect()
-}
-
-/// Puts two rows before the position table, as RoBERTa and MPNet have them for the padding.
-fn padded(mut tensors: NamedTensors) -> NamedTensors {
-    let (shape, rows) = tensors.get_mut("embeddings.position_embeddings.weight").unwrap();
-    shape[0] += 2;
-    rows.splice(..0, vec![9.0; 2 * HIDDEN]);
-    tensors
-}
-
-fn config(model_type: &str, positions: usize) -> Value {
-    json!({
-        "model_type": model_type, "hidden_act": "gelu", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS,
-        "num_attention_heads": 2, "intermediate_size": FFN, "vocab_size": VOCAB, "max_position_embeddings": positions,
-        "type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 1,
-    })
-}
-
-/// Writes a directory with a tokenizer of a few words.
-fn write(config: &Value, tensors: &NamedTensors) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    let words = ["<s>", "<pad>", "</s>", "<unk>", "who", "wrote", "faust", "and", "the", "robbers", "a", "b"];
-    let vocab: BTreeMap<&str, usize> = words.into_iter().zip(0..).collect();
-    let special = |id: &str, place: usize| json!({ "id": id, "ids": [place], "tokens": [id] });
-    let piece = |name: &str| json!({ "SpecialToken": { "id": name, "type_id": 0 } });
-    let text = |id: &str| json!({ "Sequence": { "id": id, "type_id": 0 } });
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": { "type": "Whitespace" }, "decoder": null,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [piece("<s>"), text("A"), piece("</s>")],
-            "pair": [piece("<s>"), text("A"), piece("</s>"), text("B"), piece("</s>")],
-            "special_tokens": { "<s>": special("<s>", 0), "</s>": special("</s>", 2) },
-        },
-        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "<unk>" },
-    });
-    let bytes: Vec<(&String, &Vec<usize>, Vec<u8>)> = tensors
-        .iter()
-        .map(|(name, (shape, values))| (name, shape, values.iter().flat_map(|x| x.to_le_bytes()).collect()))
-        .collect();
-    let views = bytes
-        .iter()
-        .map(|(name, shape, bytes)| (name.as_str(), TensorView::new(Dtype::F32, (*shape).clone(), bytes).unwrap()));
-    let weights = serialize(views, None).unwrap();
-    std::fs::write(dir.path().join("model.safetensors"), weights).unwrap();
-    std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-    dir
-}
+use crate::encoder::fixture::{DISTILBERT, FFN, HIDDEN, LAYERS, PLACES, VOCAB, bert, config, padded, renamed, write};
 
 fn open(dir: &tempfile::TempDir) -> Result<Embedder, ModelError> {
     Embedder::open(dir.path(), Arc::new(Team::new(1)))
@@ -123,19 +17,6 @@ fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>], what: &str) {
         assert!(found.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-5), "{what}: {found:?} and {expected:?}");
     }
 }
-
-/// Names in a checkpoint of BERT, and in one of DistilBERT.
-const DISTILBERT: [(&str, &str); 9] = [
-    ("attention.self.query", "attention.q_lin"),
-    ("attention.self.key", "attention.k_lin"),
-    ("attention.self.value", "attention.v_lin"),
-    ("attention.output.dense", "attention.out_lin"),
-    ("attention.output.LayerNorm", "sa_layer_norm"),
-    ("intermediate.dense", "ffn.lin1"),
-    ("output.dense", "ffn.lin2"),
-    ("output.LayerNorm", "output_layer_norm"),
-    ("encoder.layer", "transformer.layer"),
-];
 
 #[test]
 fn families_agree_on_the_weights_that_they_share() {
@@ -185,11 +66,21 @@ fn relative_positions_bias_the_attention() {
 
 #[test]
 fn other_families_are_refused_by_name() {
-    let error = open(&write(&config("modernbert", PLACES), &bert())).unwrap_err();
+    let error = open(&write(&config("deberta-v2", PLACES), &bert())).unwrap_err();
     assert!(matches!(error, ModelError::Unsupported { .. }), "{error}");
-    assert!(error.to_string().contains("modernbert") && error.to_string().contains("xlm-roberta"), "{error}");
+    assert!(error.to_string().contains("deberta-v2") && error.to_string().contains("xlm-roberta"), "{error}");
     let error = open(&write(&config("roberta", 3), &bert())).unwrap_err();
     assert!(error.to_string().contains("max_position_embeddings is 3, not from 5"), "{error}");
+}
+
+#[test]
+fn prompts_of_the_files_go_before_those_of_a_catalog() {
+    let dir = write(&config("bert", PLACES), &bert());
+    let catalog = EncoderPrompts { query: "q: ".to_owned(), document: String::new() };
+    assert_eq!(open(&dir).unwrap().or_prompts(catalog.clone()).prompts(), &catalog);
+    let own = json!({ "prompts": { "query": "ask: ", "document": "" } });
+    std::fs::write(dir.path().join("config_sentence_transformers.json"), own.to_string()).unwrap();
+    assert_eq!(open(&dir).unwrap().or_prompts(catalog).prompts().query, "ask: ");
 }
 
 #[test]

@@ -40,8 +40,7 @@ impl RepoId {
     }
 }
 
-/// Fetches a repository that is not in the catalog. Large files are checked against the SHA-256 that the hub
-/// reports.
+/// Fetches a repository that is not in the catalog.
 pub(super) fn pull(
     id: &RepoId,
     cache: &Path,
@@ -49,23 +48,47 @@ pub(super) fn pull(
     progress: &dyn Progress,
 ) -> Result<PathBuf, PullError> {
     let store = Store::new(&cache.join("hub"), &id.folder());
-    let place = |store: &Store| id.file.as_ref().map_or(store.folder().to_owned(), |file| store.path(file));
+    fetch_unknown(id, "main", &store, options, progress)?;
+    Ok(id.file.as_ref().map_or(store.folder().to_owned(), |file| store.path(file)))
+}
+
+/// Fetches a repository of the catalog whose files the catalog does not list.
+pub(super) fn pull_unpinned(
+    repo: &str,
+    revision: &str,
+    store: &Store,
+    options: &PullOptions,
+    progress: &dyn Progress,
+) -> Result<(), PullError> {
+    fetch_unknown(&RepoId { repo: repo.to_owned(), file: None }, revision, store, options, progress)
+}
+
+/// Fetches files whose hashes are not known beforehand. Large files are checked against the SHA-256 that the hub reports.
+/// The first pull pins the commit: later ones take files of the same, and refuse others under the same names.
+fn fetch_unknown(
+    id: &RepoId,
+    revision: &str,
+    store: &Store,
+    options: &PullOptions,
+    progress: &dyn Progress,
+) -> Result<(), PullError> {
     if store.is_complete() {
-        return Ok(place(&store));
+        return Ok(());
     }
     let _lock = store.lock(progress)?;
     if store.is_complete() {
-        return Ok(place(&store));
+        return Ok(());
     }
-    let hub = Hub::open(&id.repo, "main", &store, options)?;
-    let (hub, names) = match &id.file {
+    let pinned = store.commit();
+    let hub = Hub::open(&id.repo, pinned.as_deref().unwrap_or(revision), store, options)?;
+    let (hub, names, commit) = match &id.file {
         // A single file belongs to one commit, wherever the branch moves.
-        Some(file) => (hub, vec![file.clone()]),
+        Some(file) => (hub, vec![file.clone()], None),
         None => {
-            let (hub, all) = hub.pinned()?;
+            let (hub, all, commit) = hub.pinned()?;
             let names = select_files(&all).map_err(|reason| hub.failed(reason))?;
-            remove_stale_files(&store, &names)?;
-            (hub, names)
+            remove_stale_files(store, &names)?;
+            (hub, names, Some(commit))
         }
     };
     if let Some(name) = names.iter().find(|name| !is_plain(name)) {
@@ -73,10 +96,17 @@ pub(super) fn pull(
     }
     let mut files = Vec::new();
     for name in &names {
-        files.push(hub.download_unknown(name, &store, progress)?);
+        let file = hub.download_unknown(name, store, progress)?;
+        if pinned.is_some() {
+            store.check_recorded(&file, &format!("hub {}", id.repo))?;
+        }
+        files.push(file);
     }
-    store.finish(&files)?;
-    Ok(place(&store))
+    if let Some(commit) = commit {
+        store.pin(&commit)?;
+        tracing::info!(repository = id.repo, commit, "pinned");
+    }
+    store.finish(&files)
 }
 
 /// Fetches the files of a catalog entry.
@@ -211,16 +241,17 @@ impl Hub {
         PullError::Hub { id: self.id.clone(), reason: reason.into() }
     }
 
-    /// Pins the repository to its current commit and lists the files there: a branch may move between two
-    /// downloads.
-    fn pinned(self) -> Result<(Self, Vec<String>), PullError> {
+    /// Pins the repository to its current commit, and returns the files there and the commit's hash: a branch may move
+    /// between two downloads.
+    fn pinned(self) -> Result<(Self, Vec<String>, String), PullError> {
         let info = self.repo.info().map_err(|error| self.failed(error.to_string()))?;
         // The commit becomes part of URLs and paths.
         if info.sha.is_empty() || !info.sha.chars().all(|c| c.is_ascii_hexdigit()) {
             return Err(self.failed(format!("{:?} is not a commit hash", info.sha)));
         }
         let repo = self.api.repo(model(&self.id, &info.sha));
-        Ok((Self { repo, ..self }, info.siblings.into_iter().map(|file| file.rfilename).collect()))
+        let names = info.siblings.into_iter().map(|file| file.rfilename).collect();
+        Ok((Self { repo, ..self }, names, info.sha))
     }
 
     /// Downloads a file, or the rest of it, and returns its path.

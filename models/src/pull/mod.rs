@@ -2,7 +2,8 @@
 //!
 //! In the cache, `models/NAME/` holds the files of a catalog entry and `hub/ORG--NAME/` those of a hub repository.
 //! Unfinished downloads lie in `NAME.partial/`. A file gets its final name only when it is complete and its SHA-256
-//! matches, where the catalog or the hub provides one; the hub provides none for small files.
+//! matches, where the catalog or the hub provides one; the hub provides none for small files. A repository whose hashes
+//! are not known beforehand is pinned to its commit on first use ([`pinned_commit`]).
 
 mod error;
 mod hub;
@@ -111,6 +112,10 @@ fn pull_entry(
     progress: &dyn Progress,
 ) -> Result<PathBuf, PullError> {
     let store = Store::new(&cache.join("models"), &entry.name);
+    if let Some((repo, revision)) = entry.unpinned() {
+        hub::pull_unpinned(repo, revision, &store, options, progress)?;
+        return Ok(place(entry, &store));
+    }
     if store.holds(&entry.files) {
         return Ok(place(entry, &store));
     }
@@ -154,6 +159,12 @@ fn fetch(entry: &CatalogEntry, store: &Store, options: &PullOptions, progress: &
     }
 }
 
+/// Commit of the hub that the folder `path` of a pull was pinned to on first use. `None` if the catalog has its hashes.
+pub fn pinned_commit(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    Store::new(path.parent()?, name).commit()
+}
+
 /// Reads every cached file of a catalog entry and checks its SHA-256. Removes a file that does not match.
 ///
 /// # Errors
@@ -164,6 +175,9 @@ pub fn verify(name: &str, cache: &Path, catalog: &Catalog, progress: &dyn Progre
     };
     let store = Store::new(&cache.join("models"), name);
     let _lock = store.lock(progress)?;
+    if entry.unpinned().is_some() {
+        return store.adopt(&store.recorded(), progress);
+    }
     store.adopt(&entry.files, progress)
 }
 

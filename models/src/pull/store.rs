@@ -30,6 +30,9 @@ struct FileRecord {
 
 const NOTE: &str = ".checked.json";
 
+/// Name of the file with the commit of the hub that the other files come from.
+const COMMIT: &str = ".commit";
+
 impl Store {
     pub(super) fn new(parent: &Path, name: &str) -> Self {
         Self { folder: parent.join(name) }
@@ -82,6 +85,38 @@ impl Store {
             records.iter().any(|record| record.path == file.path && record.sha256 == file.sha256)
         };
         files.iter().all(known) && self.unchanged(&records)
+    }
+
+    /// Commit that the files were first taken from. `None` if none was pinned.
+    pub(super) fn commit(&self) -> Option<String> {
+        let text = fs::read_to_string(self.path(COMMIT)).ok()?;
+        let commit = text.trim();
+        // Becomes part of URLs and paths.
+        (!commit.is_empty() && commit.chars().all(|c| c.is_ascii_hexdigit())).then(|| commit.to_owned())
+    }
+
+    /// Pins the files to a commit.
+    pub(super) fn pin(&self, commit: &str) -> Result<(), PullError> {
+        let path = self.path(COMMIT);
+        write_whole(&path, &self.path(".commit.new"), commit.as_bytes())
+    }
+
+    /// Files as they were recorded.
+    pub(super) fn recorded(&self) -> Vec<catalog::File> {
+        let file = |record: FileRecord| catalog::File { path: record.path, size: record.size, sha256: record.sha256 };
+        self.records().unwrap_or_default().into_iter().map(file).collect()
+    }
+
+    /// Checks that a file has the content that it was recorded with, if it was.
+    pub(super) fn check_recorded(&self, file: &catalog::File, origin: &str) -> Result<(), PullError> {
+        let records = self.records().unwrap_or_default();
+        match records.into_iter().find(|record| record.path == file.path && record.sha256 != file.sha256) {
+            Some(record) => {
+                let expected = catalog::File { sha256: record.sha256, ..file.clone() };
+                Err(wrong(&expected, origin, file.sha256.clone()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns `true` if every file that was once verified is still unchanged.
@@ -181,14 +216,7 @@ impl Store {
         let note = self.path(NOTE);
         let fresh = self.path(".checked.new");
         let text = serde_json::to_vec_pretty(&records).map_err(io::Error::from).map_err(PullError::io(&note))?;
-        // Written aside and renamed: a crash leaves the old record or the new one, never half a record.
-        let write = || {
-            let mut file = File::create(&fresh)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&fresh, &note)
-        };
-        write().map_err(PullError::io(&note))?;
+        write_whole(&note, &fresh, &text)?;
         match fs::remove_dir_all(self.partial()) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(PullError::Io { path: self.partial(), source })
@@ -196,6 +224,17 @@ impl Store {
             _ => Ok(()),
         }
     }
+}
+
+/// Writes a file aside and renames it: a crash leaves the old file or the new one, never half of it.
+fn write_whole(path: &Path, fresh: &Path, bytes: &[u8]) -> Result<(), PullError> {
+    let write = || {
+        let mut file = File::create(fresh)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(fresh, path)
+    };
+    write().map_err(PullError::io(path))
 }
 
 fn wrong(file: &catalog::File, origin: &str, found: String) -> PullError {

@@ -57,7 +57,7 @@ impl Map {
         ModelError::Corrupt { path: self.path.clone(), reason: reason.into() }
     }
 
-    pub(super) fn unsupported(&self, what: impl Into<String>) -> ModelError {
+    pub(crate) fn unsupported(&self, what: impl Into<String>) -> ModelError {
         ModelError::Unsupported { path: self.path.clone(), what: what.into() }
     }
 

@@ -7,6 +7,7 @@ mod filter;
 mod fleet;
 mod log;
 mod model;
+mod reranker;
 mod retrieval;
 mod size;
 
@@ -16,6 +17,7 @@ pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetConfig, FleetTimeouts};
 pub use log::LogFormat;
 pub use model::{ModelArgs, ModelConfig};
+pub use reranker::{RerankerArgs, RerankerConfig};
 pub use retrieval::{DEFAULT_SCRUB, IndexPlace, RetrievalArgs, RetrievalConfig};
 pub use size::{Size, seconds};
 
@@ -32,6 +34,14 @@ pub enum ConfigError {
         step_tokens: usize,
         /// Value of `--max-batch`.
         max_batch: usize,
+    },
+    /// An endpoint's flag stands beside a reranker of this machine.
+    #[error(
+        "--reranker-model is the name at an endpoint: --reranker {reranker:?} is none, expected a URL such as http://host:8080/v1/rerank"
+    )]
+    RerankerModel {
+        /// Value of `--reranker`.
+        reranker: String,
     },
     /// Two indexes have the same name.
     #[error("--index: two indexes have the name `{0}`; the default index answers to `default` as well")]

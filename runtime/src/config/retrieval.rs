@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{ConfigError, FactFilterArgs, FactFilterConfig, or_cores, seconds};
+use super::{ConfigError, FactFilterArgs, FactFilterConfig, RerankerArgs, RerankerConfig, or_cores, seconds};
 
 /// Pause between two scrubs of an index.
 pub const DEFAULT_SCRUB: Duration = Duration::from_secs(3600);
@@ -35,6 +35,10 @@ pub struct RetrievalArgs {
     /// needs no weights and captures little meaning.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     pub embedder: String,
+
+    /// Flags for the reranker.
+    #[command(flatten)]
+    pub reranker: RerankerArgs,
 
     /// Number of search threads; 0 takes one per core.
     #[arg(long, env = "WAYMARK_SEARCH_THREADS", default_value_t = 0)]
@@ -95,6 +99,8 @@ pub struct RetrievalConfig {
     pub deadline: Duration,
     /// Configuration of the fact filter. `None` keeps all facts.
     pub fact_filter: Option<FactFilterConfig>,
+    /// Configuration of the reranker. `None` leaves results in the order of the search.
+    pub reranker: Option<RerankerConfig>,
 }
 
 impl RetrievalArgs {
@@ -117,6 +123,7 @@ impl RetrievalArgs {
             threads: or_cores(self.search_threads),
             deadline: Duration::from_millis(self.search_deadline_ms),
             fact_filter: self.fact_filter.resolve()?,
+            reranker: self.reranker.resolve()?,
         })
     }
 }

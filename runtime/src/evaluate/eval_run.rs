@@ -103,6 +103,7 @@ impl EvalRun {
             threads: self.threads,
             deadline: SEARCH_DEADLINE,
             fact_filter: None,
+            reranker: None,
         }
     }
 

@@ -12,17 +12,17 @@ use waymark_index::{Extract, IndexError, ModelRole, Passage, Passages, Triple};
 use super::*;
 
 /// A server that answers as it was told, request after request; the last answer again and again.
-struct ScriptedEndpoint {
-    url: String,
-    seen: Arc<Mutex<Vec<(HeaderMap, Value)>>>,
+pub(super) struct ScriptedEndpoint {
+    pub(super) url: String,
+    pub(super) seen: Arc<Mutex<Vec<(HeaderMap, Value)>>>,
     _runtime: tokio::runtime::Runtime,
 }
 
 /// An answer: the status, a `Retry-After`, the body; without a status it never comes.
-type ScriptedReply = (Option<u16>, Option<&'static str>, String);
+pub(super) type ScriptedReply = (Option<u16>, Option<&'static str>, String);
 
 impl ScriptedEndpoint {
-    fn start(answer: impl Fn(usize, &Value) -> ScriptedReply + Send + Sync + 'static) -> ScriptedEndpoint {
+    pub(super) fn start(answer: impl Fn(usize, &Value) -> ScriptedReply + Send + Sync + 'static) -> ScriptedEndpoint {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
@@ -47,7 +47,7 @@ impl ScriptedEndpoint {
                 response
             }
         };
-        let router = Router::new().route("/v1/chat/completions", axum::routing::post(handler));
+        let router = Router::new().fallback(axum::routing::post(handler));
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         runtime.spawn(async move { axum::serve(listener, router).await.unwrap() });

@@ -36,7 +36,8 @@ pub struct Attributes {
     pub mode: Mode,
     /// Rank in the search results, from 1.
     pub rank: usize,
-    /// Raw score of the ranking: a cosine similarity, a BM25 score, a sum of reciprocal ranks, or a PageRank mass.
+    /// Raw score of the ranking: a cosine similarity, a BM25 score, a sum of reciprocal ranks, a PageRank mass, or
+    /// the relevance that a reranker found.
     pub score: f32,
     /// Turn of the policy that searched, from 1.
     pub turn: usize,
@@ -189,7 +190,7 @@ mod tests {
         let many = (0..20).map(|number| (format!("key{number}"), Value::from(number)));
         let metadata = [("mode".to_owned(), Value::from("own")), ("tags".to_owned(), Value::from(vec!["a"]))];
         let metadata = Some(metadata.into_iter().chain(many).collect());
-        let hit = Hit { metadata, ..hit(0.5, HitPath { bm25: place, dense: place, graph }) };
+        let hit = Hit { metadata, ..hit(0.5, HitPath { bm25: place, dense: place, graph, rerank: None }) };
         let results = SEARCHED.results(&[hit]);
         let value = serde_json::to_value(&results[0].attributes).unwrap();
         assert_eq!((&value["mode"], &value["key1"], value.get("key2")), (&"hybrid".into(), &1.into(), None));

@@ -184,6 +184,7 @@ impl Args {
             threads: 1,
             deadline: Duration::from_secs(60),
             fact_filter: None,
+            reranker: None,
         };
         // The index stays at this snapshot even if something is committed to it during the build.
         let dir = self.indexes.join(&source.index);

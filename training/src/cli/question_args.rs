@@ -137,6 +137,7 @@ impl QuestionArgs {
             threads,
             deadline: SEARCH_DEADLINE,
             fact_filter: None,
+            reranker: None,
         };
         let live = Arc::new(live);
         let index = live.current();

@@ -10,11 +10,11 @@ fn options(iterations: u32) -> KagOptions {
 }
 
 fn chunk<'a>(similarity: f32, title: &'a str) -> ChunkNode<'a> {
-    ChunkNode { similarity, title }
+    ChunkNode { relevance: Relevance::Cosine {}.of(similarity), title }
 }
 
 fn triple<'a>(similarity: f32, head: &'a str, tail: &'a str, sources: &[usize]) -> TripleNode<'a> {
-    TripleNode { similarity, head, tail, sources: sources.to_vec() }
+    TripleNode { relevance: Relevance::Cosine {}.of(similarity), head, tail, sources: sources.to_vec() }
 }
 
 fn near(found: f64, expected: f64) {

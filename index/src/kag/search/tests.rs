@@ -17,6 +17,8 @@ use crate::evidence::TripleHit;
 use crate::mode::Mode;
 use crate::options::{KagOptions, Relevance};
 use crate::query::ENTITIES;
+use crate::rerank::Rerank;
+use crate::rerank::fake::WordReranker;
 use crate::search_options::InvalidOption;
 use crate::triple::Triple;
 
@@ -215,6 +217,42 @@ fn a_deadline_that_has_passed_is_kept() {
     let late = query("Paris", 3).deadline(Instant::now());
     let error = search(&index, index.graph().unwrap(), &late, "Paris", None).unwrap_err();
     assert!(matches!(error, IndexError::Deadline { .. }));
+}
+
+#[test]
+fn a_reranker_weighs_chunks_and_triples() {
+    let (_dir, plain) = index();
+    let question = "Which river flows through Paris?";
+    let without = ask(&plain, &query(question, 50));
+    let forced = query(question, 50).reranked();
+    let error = search(&plain, plain.graph().unwrap(), &forced, question, None).unwrap_err();
+    assert!(matches!(error, IndexError::NoReranker), "{error}");
+
+    let index = plain.with_reranker(Arc::new(WordReranker));
+    let evidence = ask(&index, &query(question, 50));
+    let shown = evidence.association.as_ref().unwrap();
+    let (chunks, triples, _) = masses_again(shown);
+    near(&chunks, &shown.chunks.iter().map(|chunk| chunk.mass).collect::<Vec<_>>());
+    near(&triples, &shown.triples.iter().map(|triple| triple.mass).collect::<Vec<_>>());
+    let scores = |texts: &[&str]| WordReranker.rerank(question, texts).unwrap();
+    let text = "Seine\nThe Seine is a river through Paris.";
+    let seine = shown.chunks.iter().find(|chunk| chunk.passage == "seine").unwrap();
+    assert_eq!(seine.relevance, f64::from(scores(&[text])[0].relevance));
+    let flows = shown.triples.iter().find(|triple| triple.subject == "seine").unwrap();
+    assert_eq!(flows.relevance, f64::from(scores(&["seine flows through paris"])[0].relevance));
+    assert!(shown.chunks.is_sorted_by(|a, b| a.relevance >= b.relevance));
+    let hit = evidence.hits.iter().find(|hit| hit.passage.id == "seine").unwrap();
+    assert_eq!(f64::from(hit.path.rerank.unwrap().relevance), seine.relevance);
+
+    let mut refused = query(question, 50);
+    refused.rerank.wanted = Some(false);
+    assert_eq!(ask(&index, &refused), without, "the reranker is left out on request");
+    // A graph of few chunks takes the reranker's best among more candidates.
+    let kag = KagOptions { chunks: 1, triples: 1, ..query(question, 1).kag };
+    let narrow = ask(&index, &Query { kag, ..query(question, 1) });
+    let narrow = narrow.association.unwrap();
+    assert_eq!((narrow.chunks.len(), narrow.triples.len()), (1, 1));
+    assert_eq!(narrow.chunks[0].passage, shown.chunks[0].passage);
 }
 
 /// Recorder of the stages of a search.

@@ -1,13 +1,12 @@
-//! Settings from `config.json` and the other files of a sentence-transformers directory.
+//! Settings from `config.json` and the files that state the length of texts.
 
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::family::EncoderFamily;
-use super::pooling::Pooling;
-use super::read;
+use super::json_file::{parse, parse_present};
+use super::modern::{MAX_POSITIONS, ModernConfig};
 use crate::ModelError;
 use crate::kernel::panel::PANEL;
 
@@ -17,21 +16,18 @@ const LARGEST: usize = 1 << 26;
 /// Two special pieces mark the ends of a text, and at least one piece must fit between them.
 const FEWEST_PIECES: usize = 3;
 
-/// Length limit of a directory that states none: the one that sentence-transformers uses for all-MiniLM-L6-v2.
-const DEFAULT_PIECES: usize = 256;
-
 /// Name of the file in which sentence-transformers stores the length limit.
 pub(super) const LENGTH: &str = "sentence_bert_config.json";
 
 /// Name of the tokenizer's settings, which hold the length limit since sentence-transformers 6.
 const TOKENIZER: &str = "tokenizer_config.json";
 
-/// Shape of the encoder, and what is done with its output.
+/// Shape of the encoder.
 #[derive(Debug, Clone)]
-pub(super) struct Config {
-    pub(super) family: EncoderFamily,
-    pub(super) hidden: usize,
-    pub(super) layers: usize,
+pub(crate) struct EncoderConfig {
+    pub(crate) family: EncoderFamily,
+    pub(crate) hidden: usize,
+    pub(crate) layers: usize,
     pub(super) heads: usize,
     pub(super) ffn: usize,
     pub(super) vocab: usize,
@@ -44,19 +40,18 @@ pub(super) struct Config {
     /// Number of buckets of relative positions, in the family that has them.
     pub(super) buckets: usize,
     pub(super) norm_eps: f32,
-    pub(super) max_pieces: usize,
+    pub(crate) max_pieces: usize,
     /// If `true`, texts are lower-cased before they are split.
     pub(super) lower_case: bool,
-    pub(super) pooling: Pooling,
-    /// If `true`, vectors are scaled to length 1.
-    pub(super) normalize: bool,
+    /// Further settings of ModernBERT. `None` in other families.
+    pub(super) modern: Option<ModernConfig>,
 }
 
-/// `config.json`. DistilBERT has names of its own for some settings.
+/// `config.json`. DistilBERT and ModernBERT have names of their own for some settings.
 #[derive(Deserialize)]
 struct EncoderFile {
     model_type: String,
-    #[serde(alias = "activation")]
+    #[serde(alias = "activation", alias = "hidden_activation")]
     hidden_act: String,
     #[serde(alias = "dim")]
     hidden_size: usize,
@@ -125,13 +120,6 @@ fn first_position(family: EncoderFamily, padding: usize) -> usize {
 }
 
 #[derive(Deserialize)]
-struct ModuleEntry {
-    /// Python class path, such as `sentence_transformers.models.Pooling`.
-    #[serde(rename = "type")]
-    class: String,
-}
-
-#[derive(Deserialize)]
 struct LengthFile {
     max_seq_length: Option<usize>,
     do_lower_case: Option<bool>,
@@ -143,8 +131,9 @@ struct TokenizerFile {
     model_max_length: Option<f64>,
 }
 
-impl Config {
-    pub(super) fn open(dir: &Path) -> Result<Self, ModelError> {
+impl EncoderConfig {
+    /// Reads the settings of the model in `dir`. Texts have at most `default_pieces` pieces where no file states a limit.
+    pub(crate) fn open(dir: &Path, default_pieces: usize) -> Result<Self, ModelError> {
         let path = dir.join("config.json");
         let file: EncoderFile = parse(&path)?;
         let unsupported = |what: String| ModelError::Unsupported { path: path.clone(), what };
@@ -169,6 +158,8 @@ impl Config {
         let first_position = first_position(family, file.padding());
         // A stated length beyond the position table would read past its end.
         let most = file.max_position_embeddings - first_position;
+        let modern = (family == EncoderFamily::ModernBert).then(|| ModernConfig::read(&path)).transpose()?;
+        let most = if modern.is_some() { most.min(MAX_POSITIONS) } else { most };
         Ok(Self {
             family,
             hidden: file.hidden_size,
@@ -181,10 +172,9 @@ impl Config {
             types: if family.has_types() { file.type_vocab_size } else { 0 },
             buckets: file.relative_attention_num_buckets,
             norm_eps: file.layer_norm_eps,
-            max_pieces: max_pieces(dir, length.as_ref(), most)?.clamp(FEWEST_PIECES, most),
+            max_pieces: max_pieces(dir, length.as_ref(), most, default_pieces)?.clamp(FEWEST_PIECES, most),
             lower_case: length.is_some_and(|length| length.do_lower_case == Some(true)),
-            pooling: Pooling::read(dir)?,
-            normalize: normalizes(dir)?,
+            modern,
         })
     }
 
@@ -194,7 +184,12 @@ impl Config {
 }
 
 /// Returns the length limit of a directory whose positions allow `most` pieces.
-fn max_pieces(dir: &Path, length: Option<&LengthFile>, most: usize) -> Result<usize, ModelError> {
+fn max_pieces(
+    dir: &Path,
+    length: Option<&LengthFile>,
+    most: usize,
+    default_pieces: usize,
+) -> Result<usize, ModelError> {
     if let Some(stated) = length.and_then(|length| length.max_seq_length) {
         return Ok(stated);
     }
@@ -204,36 +199,6 @@ fn max_pieces(dir: &Path, length: Option<&LengthFile>, most: usize) -> Result<us
         // Saturates, as tokenizers without a limit state 10³⁰.
         Some(pieces) => pieces as usize,
         None if length.is_some() || tokenizer.is_some() => most,
-        None => DEFAULT_PIECES,
+        None => default_pieces,
     })
-}
-
-/// Checks that the modules after the encoder are the supported ones, pooling and normalization, and returns `true` if
-/// there is a normalization. Without `modules.json`, a directory with a pooling is taken for an incomplete copy that
-/// normalizes, and another one for a plain checkpoint, to which sentence-transformers adds the mean alone.
-fn normalizes(dir: &Path) -> Result<bool, ModelError> {
-    let path = dir.join("modules.json");
-    if !path.exists() {
-        return Ok(dir.join("1_Pooling").exists());
-    }
-    let modules: Vec<ModuleEntry> = parse(&path)?;
-    let normalizes = modules.iter().any(|module| module.class.rsplit('.').next() == Some("Normalize"));
-    let known = |class: &str| matches!(class.rsplit('.').next(), Some("Transformer" | "Pooling" | "Normalize"));
-    match modules.into_iter().find(|module| !known(&module.class)) {
-        Some(module) => {
-            let what = format!("module {:?}: expected Transformer, Pooling or Normalize", module.class);
-            Err(ModelError::Unsupported { path, what })
-        }
-        None => Ok(normalizes),
-    }
-}
-
-/// Parses a file. `None` if it does not exist.
-pub(super) fn parse_present<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ModelError> {
-    if path.exists() { parse(path).map(Some) } else { Ok(None) }
-}
-
-pub(super) fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
-    serde_json::from_slice(&read(path)?)
-        .map_err(|error| ModelError::Corrupt { path: path.to_owned(), reason: error.to_string() })
 }

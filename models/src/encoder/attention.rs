@@ -1,5 +1,8 @@
 //! Full attention inside each sequence of a ragged batch.
 
+use std::ops::Range;
+
+use super::pieces::PieceSequence;
 use super::relative_bias::RelativeBias;
 use crate::kernel::panel::{PANEL, panel_product};
 use crate::kernel::softmax;
@@ -17,12 +20,20 @@ pub(super) struct AttentionShape<'a> {
     pub(super) head: usize,
     /// Biases of the scores by relative position. `None` adds nothing.
     pub(super) bias: Option<&'a RelativeBias>,
+    /// Largest distance between a query and its keys. `None` sets no limit.
+    pub(super) reach: Option<usize>,
 }
 
 /// Computes `out = softmax(Q Kᵀ / √head + bias) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head), with
 /// queries, keys and values side by side, and `out` has shape (pieces, heads · head).
-pub(super) fn attend(team: &Team, shape: &AttentionShape<'_>, sequences: &[Vec<u32>], qkv: &[f32], out: &mut [f32]) {
-    let AttentionShape { heads, head, bias } = *shape;
+pub(super) fn attend(
+    team: &Team,
+    shape: &AttentionShape<'_>,
+    sequences: &[PieceSequence],
+    qkv: &[f32],
+    out: &mut [f32],
+) {
+    let AttentionShape { heads, head, bias, reach } = *shape;
     let width = heads * head;
     assert!(head.is_multiple_of(PANEL) && qkv.len() == 3 * out.len(), "attention shapes");
     // Sequences have no padding between them, so that each one's first row is the sum of the lengths before it.
@@ -43,7 +54,7 @@ pub(super) fn attend(team: &Team, shape: &AttentionShape<'_>, sequences: &[Vec<u
         assert!(rows.end * width <= len, "attention rows");
         let qkv = &qkv[rows.start * 3 * width..rows.end * 3 * width];
         let bias = bias.map(|bias| (bias, item % heads));
-        let one = AttentionHead { qkv, width, at, head, bias };
+        let one = AttentionHead { qkv, width, at, head, bias, reach };
         one.attend(|row, values| {
             // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
             let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
@@ -62,6 +73,8 @@ struct AttentionHead<'a> {
     head: usize,
     /// Biases of the scores, and the place of the head among all.
     bias: Option<(&'a RelativeBias, usize)>,
+    /// Largest distance between a query and its keys.
+    reach: Option<usize>,
 }
 
 impl AttentionHead<'_> {
@@ -87,7 +100,11 @@ impl AttentionHead<'_> {
                     add(&mut scores[..count], bias.row(head, first + row, count));
                 }
                 // Beyond `count` the scores of padded keys are zero and must stay out of the sum.
-                softmax(&mut scores[..count]);
+                let scores = &mut scores[..count];
+                let near = self.near(first + row, count);
+                scores[..near.start].fill(0.0);
+                scores[near.end..].fill(0.0);
+                softmax(&mut scores[near]);
             }
             for (panel, values) in values.chunks_exact(count * PANEL).enumerate() {
                 sums.fill(0.0);
@@ -98,6 +115,12 @@ impl AttentionHead<'_> {
                 write(first + row, output);
             }
         }
+    }
+
+    /// Keys that a query attends to, of `count`.
+    fn near(&self, query: usize, count: usize) -> Range<usize> {
+        let Some(reach) = self.reach else { return 0..count };
+        query.saturating_sub(reach)..query.saturating_add(reach).saturating_add(1).min(count)
     }
 
     /// Part 0, 1 or 2 (query, key, value) of each row.

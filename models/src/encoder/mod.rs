@@ -1,0 +1,114 @@
+//! Encoders of the BERT kind, which embedders and rerankers share.
+//!
+//! `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet, ModernBERT · `bert`, `modern`: the layers · `pieces`: texts and pairs of texts as word
+//! pieces
+
+mod attention;
+mod bert;
+mod config;
+mod family;
+#[cfg(test)]
+pub(crate) mod fixture;
+mod json_file;
+mod modern;
+mod pieces;
+mod relative_bias;
+mod tensors;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::ModelError;
+use crate::kernel::Team;
+use bert::{Bert, EncoderBuffers};
+use modern::ModernBert;
+
+pub(crate) use config::EncoderConfig;
+pub(crate) use family::EncoderFamily;
+pub(crate) use json_file::{parse, parse_present, read};
+pub(crate) use pieces::{PieceSequence, PieceTokenizer};
+pub(crate) use tensors::EncoderTensors;
+
+/// Maximum number of word pieces per pass: enough to amortize reading the weights, and few enough to keep the
+/// activations in the last-level cache.
+const PASS_PIECES: usize = 1024;
+
+/// Encoder on a thread team.
+///
+/// Shareable between threads: concurrent calls alternate pass by pass.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    body: EncoderBody,
+    hidden: usize,
+    team: Arc<Team>,
+    /// Held by the caller whose pass is next. Waiting for the buffers happens under this lock, so that a long
+    /// batch, which asks for them again at once, cannot overtake waiting callers.
+    next: Mutex<()>,
+    buffers: Mutex<EncoderBuffers>,
+}
+
+/// Layers of an encoder.
+#[derive(Debug)]
+enum EncoderBody {
+    Bert(Bert),
+    Modern(ModernBert),
+}
+
+impl Encoder {
+    /// Loads the layers of an encoder.
+    pub(crate) fn load(
+        config: &EncoderConfig,
+        source: &EncoderTensors<'_>,
+        team: Arc<Team>,
+    ) -> Result<Self, ModelError> {
+        let body = match &config.modern {
+            Some(modern) => EncoderBody::Modern(ModernBert::load(config, modern, source)?),
+            None => EncoderBody::Bert(Bert::load(config, source)?),
+        };
+        Ok(Encoder { body, hidden: config.hidden, team, next: Mutex::default(), buffers: Mutex::default() })
+    }
+
+    /// Threads that compute the encoder.
+    pub(crate) fn team(&self) -> &Team {
+        &self.team
+    }
+
+    /// Applies `read` to the output of the last layer for each sequence, row by row, and returns the results in order.
+    pub(crate) fn run<T>(&self, sequences: &[PieceSequence], mut read: impl FnMut(&[f32]) -> T) -> Vec<T> {
+        let mut results = Vec::with_capacity(sequences.len());
+        let mut rest = sequences;
+        while !rest.is_empty() {
+            let (pass, later) = rest.split_at(pass_len(rest));
+            // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it.
+            let mut buffers = self.turn();
+            match &self.body {
+                EncoderBody::Bert(body) => body.forward(&self.team, pass, &mut buffers),
+                EncoderBody::Modern(body) => body.forward(&self.team, pass, &mut buffers),
+            }
+            let mut rows = buffers.hidden();
+            for sequence in pass {
+                let (own, later) = rows.split_at(sequence.len() * self.hidden);
+                results.push(read(own));
+                rows = later;
+            }
+            rest = later;
+        }
+        results
+    }
+
+    /// Locks the buffers, after earlier callers have had their pass.
+    fn turn(&self) -> MutexGuard<'_, EncoderBuffers> {
+        let _next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Number of leading sequences that fit into one pass; at least one.
+fn pass_len(sequences: &[PieceSequence]) -> usize {
+    let mut pieces = 0;
+    let fits = sequences.iter().take_while(|sequence| {
+        pieces += sequence.len();
+        pieces <= PASS_PIECES
+    });
+    // A sequence longer than the limit gets a pass of its own.
+    fits.count().max(1)
+}
