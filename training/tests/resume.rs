@@ -161,7 +161,7 @@ fn samples_of_another_policy_are_refused_by_line() {
 }
 
 #[test]
-fn init_policies_of_another_base_model_or_protocol_are_refused() {
+fn init_policies_of_another_base_model_are_refused() {
     let temp = ready();
     let dir = temp.path();
     let short = ["--set", "sft.limit=4", "--set", "sft.epochs=1"];
@@ -176,12 +176,6 @@ fn init_policies_of_another_base_model_or_protocol_are_refused() {
     for (text, from, to, stderr) in [
         (&text, &id, "base_id = \"other\"", "the adapter belongs to the base model with ID other"),
         (&named, &base, "base = \"other\"", "the adapter belongs to the base model other"),
-        (
-            &text,
-            &"protocol = \"routerag\"".to_owned(),
-            "protocol = \"search-r1\"",
-            "the protocol of the policy is search-r1",
-        ),
     ] {
         assert!(text.contains(from), "{text}");
         fs::write(&policy, text.replacen(from, to, 1)).unwrap();
@@ -189,4 +183,21 @@ fn init_policies_of_another_base_model_or_protocol_are_refused() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && error.contains("--init") && error.contains(stderr), "{error}");
     }
+
+    // Lessons teach the protocol of the recipe to a policy that speaks another one.
+    let other = text.replacen("protocol = \"routerag\"", "protocol = \"search-r1\"", 1);
+    assert_ne!(other, text);
+    fs::write(&policy, &other).unwrap();
+    let output = on("taught");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let taught = fs::read_to_string(dir.join("taught/policy/policy.toml")).unwrap();
+    assert!(taught.contains("protocol = \"routerag\""), "{taught}");
+
+    // No other command does.
+    let mut blend = Command::new(env!("CARGO_BIN_EXE_train"));
+    blend.args(["blend", "--threads", "1", "--share", "0.5", "--recipe"]).arg(dir.join("recipe.toml"));
+    blend.arg("--from").arg(dir.join("first")).arg("--to").arg(dir.join("second")).arg("--out").arg(dir.join("between"));
+    let output = blend.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("the protocol of the policy is search-r1"), "{error}");
 }
