@@ -196,7 +196,13 @@ fn init_policies_of_another_base_model_are_refused() {
     // No other command does.
     let mut blend = Command::new(env!("CARGO_BIN_EXE_train"));
     blend.args(["blend", "--threads", "1", "--share", "0.5", "--recipe"]).arg(dir.join("recipe.toml"));
-    blend.arg("--from").arg(dir.join("first")).arg("--to").arg(dir.join("second")).arg("--out").arg(dir.join("between"));
+    blend
+        .arg("--from")
+        .arg(dir.join("first"))
+        .arg("--to")
+        .arg(dir.join("second"))
+        .arg("--out")
+        .arg(dir.join("between"));
     let output = blend.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("the protocol of the policy is search-r1"), "{error}");
