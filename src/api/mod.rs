@@ -7,6 +7,7 @@
 //! | `completions`, `tokenize` | `/v1/completions`, `/tokenize`, `/detokenize`: text without a conversation |
 //! | `generate` | `/inference/v1/generate`: token IDs in and out, for a loop in another process |
 //! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, stored responses |
+//! | `answer_calls`, `call_history` | tool calls in answers, and in the messages of a conversation |
 //! | `agent` | `/v1/agent`, an episode with its typed trace |
 //! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
 //! | `search`, `vector_stores`, `embeddings`, `models`, `health`, `openapi` | the other routes |
@@ -42,10 +43,12 @@
 
 mod absence;
 pub mod agent;
+mod answer_calls;
 pub mod api_keys;
 pub mod auth;
 mod blocking;
 mod body;
+mod call_history;
 pub mod chat;
 mod chunks;
 mod commit_meter;

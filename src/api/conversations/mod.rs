@@ -16,13 +16,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
-use waymark_agent::ConversationMessage;
 
 use self::record::{ConversationObject, ConversationRecord, checked_items};
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::responses::input;
+use super::records::ListedRecord;
+use super::responses::chat_history::ChatHistory;
+use super::responses::parsed_item::ParsedItem;
 use super::responses::plan_metadata;
 use super::state::{AppState, now};
 use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
@@ -143,11 +144,7 @@ pub(crate) async fn delete(
 }
 
 /// Returns the messages of the caller's conversation `id`, for a response to continue.
-pub(super) async fn messages(
-    state: &AppState,
-    caller: &Caller,
-    id: &str,
-) -> Result<Vec<ConversationMessage>, ApiError> {
+pub(super) async fn messages(state: &AppState, caller: &Caller, id: &str) -> Result<ChatHistory, ApiError> {
     let param = "conversation";
     find(state, caller, id.to_owned()).await.map_err(|error| error.with_param(param))?;
     let range = RecordRange {
@@ -163,8 +160,12 @@ pub(super) async fn messages(
         let message = format!("the conversation `{id}` has more than {MAX_ITEMS} items: begin another one");
         return Err(ApiError::invalid(param, message));
     }
-    let each = items.into_iter().map(|item| input::message(item.value, &format!("conversation.{}", item.id)));
-    each.filter_map(Result::transpose).collect()
+    let parsed = |item: ListedRecord<Value>| {
+        let at = format!("conversation.{}", item.id);
+        let item = ParsedItem::read(item.value, &at)?;
+        Ok((at, item))
+    };
+    ChatHistory::default().with_items(items.into_iter().map(parsed).collect::<Result<_, ApiError>>()?)
 }
 
 /// Returns the key of the caller's conversation `id`.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use waymark_agent::ConversationMessage;
 
+use super::chat_history::ChatHistory;
 use super::generation::{SharedBuilder, lock};
 use super::log::EventLog;
 use super::object::ResponseObject;
@@ -27,7 +27,7 @@ pub(super) struct ResponseEntry {
     pub(super) until: Option<Instant>,
     pub(super) builder: SharedBuilder,
     /// Conversation up to the question.
-    pub(super) history: Vec<ConversationMessage>,
+    pub(super) history: ChatHistory,
     /// Input of the request, as items.
     pub(super) input: Vec<Value>,
     /// Conversation that the response continues, and adds its items to.
@@ -56,7 +56,7 @@ impl ResponseEntry {
             id: plan.object.id.clone(),
             owner: caller.owner,
             until: caller.lifetime.end(),
-            builder: Arc::new(Mutex::new(ResponseBuilder::new(plan.object.clone(), plan.show))),
+            builder: Arc::new(Mutex::new(ResponseBuilder::new(plan.object.clone(), plan.show, &plan.functions))),
             history: plan.history.clone(),
             input: plan.input.clone(),
             conversation: plan.conversation.clone(),

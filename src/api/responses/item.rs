@@ -1,4 +1,4 @@
-//! Items of a response's output: reasoning, searches, and the answer.
+//! Items of a response's output: reasoning, searches, calls of functions, and the answer.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -19,6 +19,8 @@ pub enum OutputItem {
     FileSearchCall(FileSearchCall),
     /// Answer, or refusal to give one.
     Message(MessageItem),
+    /// Call of a function of the client.
+    FunctionCall(FunctionCallItem),
 }
 
 /// Reasoning of one turn.
@@ -71,6 +73,21 @@ pub struct FileSearchResult {
     pub text: String,
     /// Details on how the passage was found, and metadata of its document.
     pub attributes: Attributes,
+}
+
+/// Call of a function of the client, whose result a later request sends as `function_call_output`.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct FunctionCallItem {
+    /// ID of the item.
+    pub id: String,
+    /// ID of the call, which its result repeats.
+    pub call_id: String,
+    /// Name of the function.
+    pub name: String,
+    /// Arguments: a JSON object, as text.
+    pub arguments: String,
+    /// Status of the item.
+    pub status: ItemStatus,
 }
 
 /// Answer, or refusal to give one.
@@ -168,6 +185,7 @@ impl OutputItem {
             Self::Reasoning(item) => &mut item.status,
             Self::FileSearchCall(item) => &mut item.status,
             Self::Message(item) => &mut item.status,
+            Self::FunctionCall(item) => &mut item.status,
         }
     }
 

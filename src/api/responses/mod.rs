@@ -2,7 +2,8 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `request`, `input`, `tool`, `format`, `show` | request types and their options |
+//! | `request`, `input`, `tool`, `function_tool`, `format`, `show` | request types and their options |
+//! | `parsed_item`, `chat_history`, `references` | from the items of an input to the messages of a conversation |
 //! | `plan` | validated requests |
 //! | `object`, `item`, `attributes`, `event` | response types |
 //! | `response_builder`, `generation` | from the events of an episode to items and events |
@@ -14,10 +15,12 @@
 pub mod attributes;
 mod background;
 pub(super) mod cancel;
+pub(super) mod chat_history;
 pub mod delete;
 mod entry;
 pub mod event;
 pub mod format;
+pub mod function_tool;
 mod generation;
 mod id;
 pub mod input;
@@ -25,9 +28,11 @@ pub mod input_items;
 pub mod item;
 mod log;
 pub mod object;
+pub(super) mod parsed_item;
 mod plan;
 #[cfg(test)]
 mod property;
+mod references;
 pub mod request;
 mod response_builder;
 pub(super) mod retrieve;
@@ -40,7 +45,6 @@ mod whole;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use waymark_agent::ConversationMessage;
 
 use super::auth::Caller;
 use super::body::JsonBody;
@@ -48,6 +52,7 @@ use super::conversations;
 use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
+use chat_history::ChatHistory;
 use entry::ResponseEntry;
 use event::ResponseEvent;
 use object::ResponseObject;
@@ -60,7 +65,8 @@ pub use store::Responses;
 /// Answers a question, or continues a conversation.
 ///
 /// The policy thinks, searches and answers. The output holds one `reasoning` item per turn, one `file_search_call` per
-/// search, and a message with the answer and citations of the passages that support it. With `stream: true` the
+/// search, and a message with the answer and citations of the passages that support it. A policy may call functions of
+/// the client; the output then holds `function_call` items, and the next request sends their results. With `stream: true` the
 /// response is a stream of events that ends with `response.completed`, `response.incomplete` or `response.failed`. With
 /// `background: true` the request returns at once while the response is generated; it can be fetched, followed and
 /// canceled by its ID.
@@ -74,8 +80,9 @@ pub use store::Responses;
 pub(super) async fn create(
     State(state): State<AppState>,
     caller: Caller,
-    JsonBody(request): JsonBody<ResponsesRequest>,
+    JsonBody(mut request): JsonBody<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
+    references::resolve(&state, &caller, &mut request.input).await?;
     let previous = continued(&state, &caller, &request).await?;
     let (plan, question) = ResponsePlan::new(&state, &caller, request, previous)?;
     if plan.object.background {
@@ -99,11 +106,7 @@ pub(super) async fn create(
 }
 
 /// Returns the messages that a request continues: those of a response, or of a conversation.
-async fn continued(
-    state: &AppState,
-    caller: &Caller,
-    request: &ResponsesRequest,
-) -> Result<Vec<ConversationMessage>, ApiError> {
+async fn continued(state: &AppState, caller: &Caller, request: &ResponsesRequest) -> Result<ChatHistory, ApiError> {
     match (&request.previous_response_id, &request.conversation) {
         (Some(_), Some(_)) => {
             let message = "`conversation` and `previous_response_id` exclude each other: give one of them";
@@ -111,6 +114,6 @@ async fn continued(
         }
         (Some(id), None) => state.responses.conversation(id, caller).await,
         (None, Some(conversation)) => conversations::messages(state, caller, conversation.id()).await,
-        (None, None) => Ok(Vec::new()),
+        (None, None) => Ok(ChatHistory::default()),
     }
 }

@@ -7,13 +7,15 @@ use serde_json::Value;
 use uuid::Uuid;
 use waymark_agent::{Conversation, ConversationMessage, EpisodeOptions, Policy, Role, Sampling};
 
+use super::chat_history::ChatHistory;
 use super::format::TextFormat;
-use super::input;
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
+use super::parsed_item::ParsedItem;
 use super::request::{ConversationParam, ConversationReference, ResponsesRequest};
 use super::show::Show;
-use super::tool::{self, SearchTools};
+use super::tool::RequestTools;
 use crate::api::auth::Caller;
+use crate::api::chat::tool;
 use crate::api::conversations;
 use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::{ApiError, Code};
@@ -32,8 +34,10 @@ pub(super) struct ResponsePlan {
     pub(super) show: Show,
     /// Response object in its initial state.
     pub(super) object: ResponseObject,
+    /// Names of the functions whose calls stand in the answer.
+    pub(super) functions: Vec<String>,
     /// Messages as another response may continue them: without instructions.
-    pub(super) history: Vec<ConversationMessage>,
+    pub(super) history: ChatHistory,
     /// Input of the request, as items.
     pub(super) input: Vec<Value>,
     /// Conversation that the response continues.
@@ -41,12 +45,13 @@ pub(super) struct ResponsePlan {
 }
 
 impl ResponsePlan {
-    /// Validates everything about a request that does not need the engine. `previous` are the messages that it continues.
+    /// Validates everything about a request that does not need the engine. `previous` are the messages that it continues. References in its
+    /// input are resolved.
     pub(super) fn new(
         state: &AppState,
         caller: &Caller,
         request: ResponsesRequest,
-        previous: Vec<ConversationMessage>,
+        previous: ChatHistory,
     ) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
         let store = request.store.unwrap_or(true);
@@ -64,10 +69,10 @@ impl ResponsePlan {
         }
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;
-        let mut tools = SearchTools::read(state, request.tools.clone(), &policy)?;
+        let mut tools = RequestTools::read(state, request.tools.clone(), &policy)?;
         let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
         let state = &tools.searched(state, named, &policy)?;
-        let searches = tool::may_search(request.tool_choice.as_ref())?;
+        let (functions, searches) = std::mem::take(&mut tools.functions).chosen(request.tool_choice.as_ref())?;
         metadata(request.metadata.as_ref())?;
         let id = format!("resp_{}", Uuid::now_v7().simple());
         let mut options = EpisodeOptions {
@@ -86,15 +91,23 @@ impl ResponsePlan {
         options.store = options.store.or_else(|| (!store).then_some(false));
         restrict(&mut options, &request, &tools, searches)?;
         let object = object(id, &policy, &options, &request, tools.listed);
-        let mut history = previous;
-        let own = input::messages(request.input)?;
-        let input = input::items(&own);
-        history.extend(own);
+        let own = request.input.parsed()?;
+        let input = own.iter().filter(|(_, item)| item.is_seen()).map(|(_, item)| item.listed()).collect();
+        let answered = match own.last() {
+            Some((_, ParsedItem::Output { id, .. })) => Some(id.clone()),
+            _ => None,
+        };
+        let history = previous.with_items(own)?;
         let key = |conversation: &ConversationParam| conversations::key(caller, conversation.id());
         let conversation_key = request.conversation.as_ref().map(key);
         let instructions = request.instructions.map(|text| ConversationMessage::new(Role::System, text));
-        let messages = instructions.into_iter().chain(history.iter().cloned()).collect();
+        let messages = instructions.into_iter().chain(history.messages.iter().cloned()).collect();
         let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
+        let (functions, conversation) =
+            tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options)
+                .map_err(of_input)?;
+        let mut question = (conversation, options);
+        tool::resume(state, caller, &policy, answered.as_deref(), &mut question);
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
         let stream = request.stream.unwrap_or(false);
         let plan = ResponsePlan {
@@ -103,11 +116,12 @@ impl ResponsePlan {
             stream,
             show,
             object,
+            functions,
             history,
             input,
             conversation: conversation_key,
         };
-        Ok((plan, (conversation, options)))
+        Ok((plan, question))
     }
 }
 
@@ -124,20 +138,20 @@ pub(super) fn of_input(error: ApiError) -> ApiError {
 fn restrict(
     options: &mut EpisodeOptions,
     request: &ResponsesRequest,
-    tools: &SearchTools,
+    tools: &RequestTools,
     searches: bool,
 ) -> Result<(), ApiError> {
     if let (Some(k), Some(other)) = (tools.search.k, options.search.k)
         && k != other
     {
-        let message = "`tools[0].max_num_results` and `rag.k` differ: give one of them";
-        return Err(ApiError::invalid("tools[0].max_num_results", message));
+        let param = tools.search_param("max_num_results");
+        return Err(ApiError::invalid(&param, format!("`{param}` and `rag.k` differ: give one of them")));
     }
     if let (Some(filters), Some(other)) = (&tools.search.filters, &options.search.filters)
         && filters != other
     {
-        let message = "`tools[0].filters` and `rag.filters` differ: give one of them";
-        return Err(ApiError::invalid("tools[0].filters", message));
+        let param = tools.search_param("filters");
+        return Err(ApiError::invalid(&param, format!("`{param}` and `rag.filters` differ: give one of them")));
     }
     options.search = tools.search.clone().or(&options.search);
     // `tool_choice: none` allows no round with a search.
@@ -216,7 +230,7 @@ fn object(
             format: format(request),
             verbosity: request.text.as_ref().and_then(|text| text.verbosity.clone()),
         },
-        tool_choice: request.tool_choice.as_ref().and_then(Value::as_str).unwrap_or("auto").to_owned(),
+        tool_choice: request.tool_choice.clone().unwrap_or_else(|| "auto".into()),
         tools,
         top_logprobs: request.top_logprobs.unwrap_or(0),
         top_p: sampling.top_p,

@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
+use waymark_agent::{ConversationMessage, Role};
 
 use super::format::TextRequest;
+use super::function_tool::ToolChoiceShape;
 use super::input::InputShape;
-use super::tool::FileSearchTool;
+use super::parsed_item::ParsedItem;
+use super::tool::ToolShape;
 use crate::api::body::WireRequest;
+use crate::api::error::ApiError;
 use crate::api::hint::Hint;
 use crate::api::rag::RagOptions;
 
@@ -37,14 +41,16 @@ pub struct ResponsesRequest {
     pub stream: Option<bool>,
     /// Optional parts of the response to return: `file_search_call.results`, `message.output_text.logprobs`.
     pub include: Option<Vec<String>>,
-    /// At most one tool of type `file_search`, with search options. Policies search whether or not the tool is listed;
+    /// Functions that the policy may call, and at most one tool of type `file_search`, with search options. A policy
+    /// that searches calls at most one function in a response. Policies search whether or not `file_search` is listed;
     /// `tool_choice` prevents searching.
-    #[schema(value_type = Option<Vec<FileSearchTool>>)]
+    #[schema(value_type = Option<Vec<ToolShape>>)]
     pub tools: Option<Vec<Value>>,
-    /// `auto` (the default), or `none`: the policy answers without searching.
-    #[schema(value_type = Option<String>)]
+    /// `auto` (the default); `none`: the policy answers without searching or calling functions; `required`: exactly one
+    /// call of a function takes the place of the answer; or a function that is called so.
+    #[schema(value_type = Option<ToolChoiceShape>)]
     pub tool_choice: Option<Value>,
-    /// Accepted without effect: searches run one after the other.
+    /// If `false`, the answer ends after its first call of a function. Searches run one after the other in any case.
     pub parallel_tool_calls: Option<bool>,
     /// Maximum number of rounds with searches.
     pub max_tool_calls: Option<usize>,
@@ -127,6 +133,28 @@ pub enum ResponsesInput {
     Text(String),
     /// Messages, and items of earlier responses.
     Items(Vec<Value>),
+}
+
+impl ResponsesInput {
+    /// Parses the items, each beside its path in the request.
+    ///
+    /// # Errors
+    /// Names the item, and the field in it, that cannot be used.
+    pub(super) fn parsed(self) -> Result<Vec<(String, ParsedItem)>, ApiError> {
+        let items = match self {
+            ResponsesInput::Text(text) => {
+                let question = ParsedItem::Message(ConversationMessage::new(Role::User, text));
+                return Ok(vec![("input".to_owned(), question)]);
+            }
+            ResponsesInput::Items(items) => items,
+        };
+        let parsed = |(at, item): (usize, Value)| {
+            let at = format!("input[{at}]");
+            let item = ParsedItem::read(item, &at)?;
+            Ok((at, item))
+        };
+        items.into_iter().enumerate().map(parsed).collect()
+    }
 }
 
 impl WireRequest for ResponsesRequest {

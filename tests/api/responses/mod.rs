@@ -2,6 +2,7 @@
 
 mod background;
 mod conversation;
+mod functions;
 mod golden;
 mod owner;
 mod refusals;
