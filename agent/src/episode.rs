@@ -19,7 +19,7 @@ use super::generator::SessionSource;
 use super::guide::AllowedActions;
 use super::loop_variant::LoopVariant;
 use super::observation::frame;
-use super::options::EpisodeOptions;
+use super::options::{EpisodeOptions, TurnEnds};
 use super::policy::Policy;
 use super::protocol::ModePrefix;
 use super::retrieval::Retrieval;
@@ -53,6 +53,8 @@ pub(super) struct EpisodeSettings {
     pub(super) sampling: Sampling,
     pub(super) seed: u64,
     pub(super) stop: Vec<String>,
+    /// Tokens that end a turn.
+    pub(super) ends: TurnEnds,
     /// Names of the tools whose call in the answer ends it.
     pub(super) one_call: Vec<String>,
     pub(super) guided: bool,
@@ -118,6 +120,12 @@ impl<S: SessionSource> Episode<S> {
     ) -> Result<Episode<S>, AgentError> {
         // Cheap checks come first; the prompt is encoded only for a valid request.
         let budget = options.budget(policy)?;
+        if !options.ends.is_default() && policy.budget.turns > 0 {
+            return Err(AgentError::Option {
+                field: "stop_token_ids",
+                reason: "a policy that searches ends its turns itself",
+            });
+        }
         let retrieval = options.retrieval(policy)?;
         let excluded = ExcludedPassages::new(&options.without)?;
         check_search(runtime, policy, &budget, retrieval.search.mode())?;
@@ -164,6 +172,7 @@ impl<S: SessionSource> Episode<S> {
             sampling,
             seed: options.seed,
             stop: options.stop,
+            ends: options.ends,
             one_call: if policy.protocol.calls() { options.one_call } else { Vec::new() },
             guided,
             first_query,

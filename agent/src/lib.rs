@@ -97,7 +97,7 @@ pub use graphrag_r1::GraphragR1;
 pub use guide::{AllowedActions, Guide, GuideState};
 pub use loaded_base::{LoadedBase, WeightsSummary};
 pub use loop_variant::LoopVariant;
-pub use options::EpisodeOptions;
+pub use options::{EpisodeOptions, TurnEnds};
 pub use path_router::PathRouter;
 pub use plain::Plain;
 pub use policy::Policy;

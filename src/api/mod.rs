@@ -24,7 +24,7 @@
 //! | `rollouts` | `/v1/rollouts`, trajectories with masks and rewards for trainers that run elsewhere |
 //! | `absence` | messages about IDs under which nothing is kept |
 //! | `trainers` | retrieval interfaces of the reference systems' trainers |
-//! | `sampling_params`, `rag` | options of requests for sampling and for searching |
+//! | `sampling_params`, `rag`, `vllm_options` | options of requests for sampling and for searching, and those of vLLM |
 //! | `episodes`, `usage` | starting episodes, and counting their tokens |
 //! | `head` | checks of the heads of all requests: `Host`, and repeated headers |
 //! | `cors`, `lifetime` | allowed origins, and deadlines of connections |
@@ -103,6 +103,7 @@ pub mod traces;
 pub mod trainers;
 pub mod usage;
 pub mod vector_stores;
+pub mod vllm_options;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;

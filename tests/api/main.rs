@@ -67,3 +67,4 @@ mod tools;
 mod traces;
 mod trainers;
 mod vector_stores;
+mod vllm_options;

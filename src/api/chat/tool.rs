@@ -313,8 +313,8 @@ pub(crate) fn offer(
     }
     let in_answer = policy.protocol.calls();
     // A grammar for the whole answer would leave no room for calls in it, or in its place.
-    if options.json.is_some() && (in_answer || !demanded.is_empty()) {
-        return Err(ApiError::unsupported("response_format", "answers held to JSON beside these `tools` are"));
+    if options.form.is_some() && (in_answer || !demanded.is_empty()) {
+        return Err(ApiError::unsupported("response_format", "answers held to a form beside these `tools` are"));
     }
     let names: Vec<String> = shown.iter().map(|tool| tool.name.clone()).collect();
     // A forced call is always a single call, so the limit matters only for free ones.

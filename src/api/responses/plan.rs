@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use uuid::Uuid;
 use waymark_agent::{Conversation, ConversationMessage, EpisodeOptions, Policy, Role, Sampling};
+use waymark_models::grammar::OutputForm;
 
 use super::chat_history::ChatHistory;
 use super::format::TextFormat;
@@ -84,7 +85,7 @@ impl ResponsePlan {
             cites: true,
             ..EpisodeOptions::default()
         };
-        options.json = format(&request).shape()?;
+        options.form = format(&request).shape()?.map(OutputForm::Json);
         let rag = request.rag.clone().unwrap_or_default();
         rag::apply(&rag, &mut options)?;
         // A response that is not stored leaves no trace either, unless `rag.store` asks for one.
