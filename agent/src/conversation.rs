@@ -151,6 +151,22 @@ impl Conversation {
         self.messages.iter().map(message).sum::<usize>() + tools.sum::<usize>()
     }
 
+    /// Returns the same chat without its messages before `start`, which is at most the index of the question. Keeps
+    /// instructions.
+    pub(super) fn beginning_at(&self, start: usize) -> Conversation {
+        let kept = |at: usize, message: &ConversationMessage| at >= start || message.role == Role::System;
+        let messages: Vec<ConversationMessage> = self
+            .messages
+            .iter()
+            .enumerate()
+            .filter(|(at, message)| kept(*at, message))
+            .map(|(_, message)| message.clone())
+            .collect();
+        // Everything from the question on is kept, so its distance from the end stays.
+        let asked = messages.len() - (self.messages.len() - self.asked);
+        Conversation { messages, asked, tools: Arc::clone(&self.tools), thinking: self.thinking }
+    }
+
     /// Returns the whole chat, with `content` in place of the question.
     pub fn with_question(&self, content: String) -> Vec<ConversationMessage> {
         let mut messages = self.messages.clone();

@@ -134,6 +134,11 @@ impl<S: SessionSource> Episode<S> {
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
         let guided = guided(policy, options.guided)?;
         let first_query = options.mode_prefix(policy, guided)?;
+        let context = budget.context_tokens.min(runtime.engine.limit());
+        let reserved = reserved_tokens(runtime, policy, guided, question.question(), &budget, context);
+        let room = context.saturating_sub(reserved);
+        let mut question = question;
+        let mut continues = options.continues;
         let mut prompt = match &options.prompt {
             Some(ids) => ids.clone(),
             None => {
@@ -141,11 +146,16 @@ impl<S: SessionSource> Episode<S> {
                 if !policy.variant.is_training() {
                     runtime.check_bytes(question.bytes())?;
                 }
-                prompt(runtime, policy, &question, options.continues.as_deref(), guided)?
+                prompt(runtime, policy, &question, continues.as_deref(), guided)?
             }
         };
-        let context = budget.context_tokens.min(runtime.engine.limit());
-        let reserved = reserved_tokens(runtime, policy, guided, question.question(), &budget, context);
+        if options.truncates && options.prompt.is_none() && prompt.len() >= room {
+            // The sequence of an earlier episode cannot be shortened, but its conversation can.
+            continues = None;
+            let encode = |shorter: &Conversation| runtime.encode_conversation(&*policy.protocol, shorter, guided);
+            question = question.shortened(|shorter| encode(shorter).map(|ids| ids.len() < room))?;
+            prompt = encode(&question)?;
+        }
         let context = match policy.variant {
             LoopVariant::Training => {
                 check_turns(runtime, policy, &budget)?;
@@ -158,6 +168,7 @@ impl<S: SessionSource> Episode<S> {
             }
             LoopVariant::Serving | LoopVariant::Evaluation => context,
         };
+        let options = EpisodeOptions { continues, ..options };
         let forms = EpisodeForms::new(runtime, policy, &question, &options, guided)?;
         let tags = policy.protocol.tags();
         // JSON or a call must begin at once if it is the whole turn, even if the template has opened a thought.

@@ -76,6 +76,7 @@ mod tool_constraint;
 mod tool_prompt;
 mod training_protocol;
 mod trajectory;
+mod truncation;
 mod turn_calls;
 mod turn_openings;
 mod turn_reader;

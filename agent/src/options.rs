@@ -87,6 +87,9 @@ pub struct EpisodeOptions {
     /// Earlier episode that goes on with the results of its call, if its tokens are known. The conversation holds its
     /// messages all the same.
     pub continues: Option<Arc<ContinuedEpisode>>,
+    /// If `true`, the oldest turns of a conversation that is too long for the context are dropped. If `false`, it is
+    /// refused.
+    pub truncates: bool,
     /// Token ids of the prompt, instead of the protocol's rendering of the conversation.
     pub prompt: Option<Vec<u32>>,
     /// Salt of the prefix cache, which separates tenants.

@@ -134,6 +134,7 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(chat::create))
         .infer(routes!(chat::create_short))
         .infer(routes!(responses::create))
+        .infer(routes!(responses::input_tokens::count))
         .infer(routes!(agent::create))
         .infer(routes!(mcp::receive))
         .infer(routes!(completions::create))

@@ -12,6 +12,7 @@ use super::log::EventLog;
 use super::object::ResponseObject;
 use super::plan::ResponsePlan;
 use super::response_builder::ResponseBuilder;
+use super::sealed::Sealer;
 use super::show::Show;
 use crate::api::auth::Caller;
 use crate::keys::KeyOwner;
@@ -51,12 +52,13 @@ pub(super) enum StopRequest {
 
 impl ResponseEntry {
     /// Creates an entry for a response without output. The deadline of the caller's request must be set.
-    pub(super) fn new(plan: &ResponsePlan, caller: &Caller) -> Arc<ResponseEntry> {
+    pub(super) fn new(plan: &ResponsePlan, caller: &Caller, sealer: Option<Sealer>) -> Arc<ResponseEntry> {
+        let builder = ResponseBuilder::new(plan.object.clone(), plan.show, &plan.functions).sealed_by(sealer);
         Arc::new(ResponseEntry {
             id: plan.object.id.clone(),
             owner: caller.owner,
             until: caller.lifetime.end(),
-            builder: Arc::new(Mutex::new(ResponseBuilder::new(plan.object.clone(), plan.show, &plan.functions))),
+            builder: Arc::new(Mutex::new(builder)),
             history: plan.history.clone(),
             input: plan.input.clone(),
             conversation: plan.conversation.clone(),

@@ -34,6 +34,10 @@ pub struct ReasoningItem {
     pub content: Vec<ReasoningText>,
     /// Status of the item.
     pub status: ItemStatus,
+    /// The reasoning in a form that only this server can read, if `include` holds `reasoning.encrypted_content`. A client
+    /// may send it back with the item; the server refuses one that it has not made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encrypted_content: Option<String>,
 }
 
 /// Text of reasoning.
@@ -193,6 +197,7 @@ impl OutputItem {
     pub(super) fn strip(&mut self, show: Show) {
         match self {
             Self::FileSearchCall(call) if !show.results => call.results = None,
+            Self::Reasoning(item) if !show.sealed => item.encrypted_content = None,
             Self::Message(message) if !show.logprobs => {
                 for part in &mut message.content {
                     if let MessagePart::Text(part) = part {

@@ -10,6 +10,8 @@
 //! | `whole`, `stream`, `background` | the three kinds of responses |
 //! | `entry`, `log` | responses in progress |
 //! | `store`, `stored` | stored responses |
+//! | `sealed` | sealed reasoning |
+//! | `input_tokens` | counts of tokens without a response |
 //! | `retrieve`, `input_items`, `cancel`, `delete`, `id` | the routes of one response |
 
 pub mod attributes;
@@ -25,6 +27,7 @@ mod generation;
 mod id;
 pub mod input;
 pub mod input_items;
+pub mod input_tokens;
 pub mod item;
 mod log;
 pub mod object;
@@ -36,6 +39,7 @@ mod references;
 pub mod request;
 mod response_builder;
 pub(super) mod retrieve;
+mod sealed;
 mod show;
 mod store;
 mod stored;
@@ -49,7 +53,7 @@ use axum::response::{IntoResponse, Response};
 use super::auth::Caller;
 use super::body::JsonBody;
 use super::conversations;
-use super::episodes;
+use super::episodes::{self, EpisodeQuestion};
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
 use chat_history::ChatHistory;
@@ -80,18 +84,17 @@ pub use store::Responses;
 pub(super) async fn create(
     State(state): State<AppState>,
     caller: Caller,
-    JsonBody(mut request): JsonBody<ResponsesRequest>,
+    JsonBody(request): JsonBody<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
-    references::resolve(&state, &caller, &mut request.input).await?;
-    let previous = continued(&state, &caller, &request).await?;
-    let (plan, question) = ResponsePlan::new(&state, &caller, request, previous)?;
+    let (plan, question) = planned(&state, &caller, request).await?;
+    let sealer = if plan.show.sealed { Some(state.responses.seals.sealer(&caller).await?) } else { None };
     if plan.object.background {
         // Checked before the episode starts, so that a refusal costs no work.
         state.responses.check_room(&caller)?;
     }
     let started = episodes::start(&plan.state, &caller, &plan.policy, question, 1).await;
     let events = started.map_err(of_input)?;
-    let entry = ResponseEntry::new(&plan, &caller);
+    let entry = ResponseEntry::new(&plan, &caller, sealer);
     if plan.object.background {
         background::start(&state, &caller, &entry, events).await?;
         return Ok(match entry.log.clone() {
@@ -103,6 +106,18 @@ pub(super) async fn create(
         return Ok(stream::respond(&state, entry, events));
     }
     whole::collect(&state, &entry, events).await
+}
+
+/// Validates a request, with what its input refers to and what it continues.
+async fn planned(
+    state: &AppState,
+    caller: &Caller,
+    mut request: ResponsesRequest,
+) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
+    state.responses.seals.check(caller, &request.input).await?;
+    references::resolve(state, caller, &mut request.input).await?;
+    let previous = continued(state, caller, &request).await?;
+    ResponsePlan::new(state, caller, request, previous)
 }
 
 /// Returns the messages that a request continues: those of a response, or of a conversation.

@@ -11,7 +11,7 @@ use waymark_agent::{EpisodeEnd, Usage};
 use super::format::TextFormat;
 use super::function_tool::ToolChoiceShape;
 use super::item::{FunctionCallItem, ItemStatus, MessagePart, OutputItem};
-use super::request::ConversationReference;
+use super::request::{ConversationReference, Truncation};
 use super::show::Show;
 use crate::api::error::ApiError;
 use crate::api::rag::RagTrace;
@@ -87,8 +87,8 @@ pub struct ResponseObject {
     pub top_logprobs: u32,
     /// Nucleus sampling threshold in effect.
     pub top_p: f32,
-    /// Always `disabled`.
-    pub truncation: &'static str,
+    /// Same as in the request.
+    pub truncation: Truncation,
     /// Tokens and searches used. Null until the response has ended.
     #[schema(required)]
     pub usage: Option<ResponseUsage>,

@@ -12,7 +12,7 @@ use super::chat_history::ChatHistory;
 use super::format::TextFormat;
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
 use super::parsed_item::ParsedItem;
-use super::request::{ConversationParam, ConversationReference, ResponsesRequest};
+use super::request::{ConversationParam, ConversationReference, ResponsesRequest, Truncation};
 use super::show::Show;
 use super::tool::RequestTools;
 use crate::api::auth::Caller;
@@ -104,6 +104,13 @@ impl ResponsePlan {
         let instructions = request.instructions.map(|text| ConversationMessage::new(Role::System, text));
         let messages = instructions.into_iter().chain(history.messages.iter().cloned()).collect();
         let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
+        options.truncates = request.truncation == Some(Truncation::Auto);
+        let conversation = match options.truncates {
+            // Texts are admitted to encoding by their bytes, before their tokens are known.
+            true => conversation
+                .shortened(|shorter| Ok::<bool, ApiError>(state.runtime.check_bytes(shorter.bytes()).is_ok()))?,
+            false => conversation,
+        };
         let (functions, conversation) =
             tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options)
                 .map_err(of_input)?;
@@ -235,7 +242,7 @@ fn object(
         tools,
         top_logprobs: request.top_logprobs.unwrap_or(0),
         top_p: sampling.top_p,
-        truncation: "disabled",
+        truncation: request.truncation.unwrap_or_default(),
         usage: None,
         user: request.user.clone(),
         rag: trace.then(RagTrace::default),

@@ -10,6 +10,7 @@ use waymark_agent::{Cited, EpisodeEnd, Event, TokenLogprob, Usage};
 use waymark_index::{Hit, HitPath, Mode, Passage};
 
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
+use super::request::Truncation;
 use super::response_builder::ResponseBuilder;
 use super::show::Show;
 use crate::api::error::{ApiError, Code};
@@ -45,7 +46,7 @@ pub(super) fn object(background: bool, trace: bool) -> ResponseObject {
         tools: Vec::new(),
         top_logprobs: 0,
         top_p: 1.0,
-        truncation: "disabled",
+        truncation: Truncation::Disabled,
         usage: None,
         user: None,
         rag: trace.then(RagTrace::default),
@@ -262,7 +263,7 @@ proptest! {
     fn the_stream_tells_the_response(
         events in steps(), end in end(), results: bool, logprobs: bool, background: bool, trace: bool,
     ) {
-        let (told, last) = play(events, end, Show { results, logprobs }, background, trace);
+        let (told, last) = play(events, end, Show { results, logprobs, sealed: false }, background, trace);
         let kind = |at: usize| told[at]["type"].as_str().unwrap();
         let numbers: Vec<_> = told.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
         prop_assert_eq!(numbers, (0..told.len() as u64).collect::<Vec<_>>());
@@ -313,7 +314,7 @@ proptest! {
             }
         }
         let searches = events.iter().filter(|event| matches!(event, Event::SearchStarted { .. })).count();
-        let show = Show { results, logprobs };
+        let show = Show { results, logprobs, sealed: false };
         let (told, last) = play(events, End::Finished(EpisodeEnd::Stop, true), show, false, false);
         let items = |kind: &str| -> Vec<&Value> {
             last["output"].as_array().unwrap().iter().filter(|item| item["type"] == kind).collect()

@@ -39,7 +39,8 @@ pub struct ResponsesRequest {
     pub background: Option<bool>,
     /// If `true`, the response is a stream of server-sent events.
     pub stream: Option<bool>,
-    /// Optional parts of the response to return: `file_search_call.results`, `message.output_text.logprobs`.
+    /// Optional parts of the response to return: `file_search_call.results`, `message.output_text.logprobs`,
+    /// `reasoning.encrypted_content`.
     pub include: Option<Vec<String>>,
     /// Functions that the policy may call, and at most one tool of type `file_search`, with search options. A policy
     /// that searches calls at most one function in a response. Policies search whether or not `file_search` is listed;
@@ -58,6 +59,9 @@ pub struct ResponsesRequest {
     /// count.
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
+    /// `disabled` (the default): a conversation that is too long for the context is refused. `auto`: its oldest turns are
+    /// dropped; instructions and the question are kept.
+    pub truncation: Option<Truncation>,
     /// Sampling temperature.
     #[schema(minimum = 0, maximum = 2)]
     pub temperature: Option<f32>,
@@ -88,6 +92,53 @@ pub struct ResponsesRequest {
     pub user: Option<String>,
     /// Name of the end user, for the log. Replaces `user`.
     pub safety_identifier: Option<String>,
+}
+
+impl ResponsesRequest {
+    /// Creates a request without options.
+    pub(super) fn new(model: String, input: ResponsesInput) -> ResponsesRequest {
+        ResponsesRequest {
+            model,
+            input,
+            instructions: None,
+            previous_response_id: None,
+            conversation: None,
+            store: None,
+            background: None,
+            stream: None,
+            include: None,
+            tools: None,
+            tool_choice: None,
+            parallel_tool_calls: None,
+            max_tool_calls: None,
+            max_output_tokens: None,
+            truncation: None,
+            temperature: None,
+            top_p: None,
+            top_logprobs: None,
+            text: None,
+            seed: None,
+            metadata: None,
+            rag: None,
+            prompt_cache_key: None,
+            prompt_cache_retention: None,
+            reasoning: None,
+            service_tier: None,
+            user: None,
+            safety_identifier: None,
+        }
+    }
+}
+
+/// Treatment of conversations that are too long for the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Truncation {
+    /// The oldest turns are dropped.
+    Auto,
+    /// They are refused.
+    #[default]
+    Disabled,
 }
 
 /// Conversation of a request.
@@ -172,7 +223,6 @@ impl WireRequest for ResponsesRequest {
         ("reasoning.summary", &[]),
         ("stream_options.include_obfuscation", &["false"]),
         ("stream_options", &["{}"]),
-        ("truncation", &["\"disabled\""]),
     ];
     const HINTS: &'static [Hint] =
         &[Hint::CACHE_KEY, Hint::CACHE_RETENTION, Hint::NESTED_EFFORT, Hint::NESTED_VERBOSITY, Hint::TIER];

@@ -11,6 +11,7 @@ use super::item::{
     OutputText, ReasoningItem, ReasoningText,
 };
 use super::object::{IncompleteDetails, ResponseFault, ResponseObject, ResponseStatus, ResponseUsage, bound};
+use super::sealed::Sealer;
 use super::show::Show;
 use crate::api::answer_calls::{AnswerPart, CallParser};
 use crate::api::chat::completion::LogProb;
@@ -28,6 +29,8 @@ pub(super) struct ResponseBuilder {
     events: Vec<ResponseEvent>,
     sequence: u64,
     reasoning: Option<Reasoning>,
+    /// Seals reasoning. `None` if no sealed reasoning was requested.
+    sealer: Option<Sealer>,
     /// Parser of calls in the answer. `None` if the answer holds none.
     calls: Option<CallParser>,
     /// If `true`, the policy has called a function.
@@ -56,6 +59,7 @@ impl ResponseBuilder {
     /// Creates a response without any events. `tools` are the functions whose calls stand in the answer.
     pub(super) fn new(object: ResponseObject, show: Show, tools: &[String]) -> Self {
         Self {
+            sealer: None,
             calls: CallParser::new(tools),
             called: false,
             object,
@@ -68,6 +72,11 @@ impl ResponseBuilder {
             search: None,
             failure: None,
         }
+    }
+
+    /// Seals the reasoning of the response.
+    pub(super) fn sealed_by(self, sealer: Option<Sealer>) -> Self {
+        Self { sealer, ..self }
     }
 
     /// Returns the response in its current state, including parts that the client did not ask for.
@@ -238,7 +247,8 @@ impl ResponseBuilder {
     fn begin_reasoning(&mut self, turn: usize) {
         let id = self.id("rs");
         let status = ItemStatus::InProgress;
-        let item = ReasoningItem { id: id.clone(), summary: Vec::new(), content: Vec::new(), status };
+        let item =
+            ReasoningItem { id: id.clone(), summary: Vec::new(), content: Vec::new(), status, encrypted_content: None };
         let at = self.add(OutputItem::Reasoning(item));
         let part = ReasoningText { text: String::new() };
         if let OutputItem::Reasoning(item) = &mut self.object.output[at] {
@@ -254,6 +264,7 @@ impl ResponseBuilder {
         let OutputItem::Reasoning(item) = &mut self.object.output[at] else { return };
         item.status = ItemStatus::Completed;
         let Some(part) = item.content.first().cloned() else { return };
+        item.encrypted_content = self.sealer.as_ref().and_then(|sealer| sealer.seal(&part.text));
         let item_id = item.id.clone();
         let text = part.text.clone();
         self.emit(ResponseEventKind::ReasoningDone {

@@ -11,6 +11,7 @@ use super::chat_history::ChatHistory;
 use super::entry::ResponseEntry;
 use super::generation::lock;
 use super::log::EventLog;
+use super::sealed::Seals;
 use super::show::Show;
 use super::stored::{Reader, StoredResponse};
 use crate::api::absence;
@@ -28,6 +29,8 @@ pub struct Responses {
     /// Background responses in progress, which are never evicted.
     running: Arc<Mutex<HashMap<String, Arc<ResponseEntry>>>>,
     limits: ResponseLimits,
+    /// Secrets that seal reasoning.
+    pub(super) seals: Seals,
     /// ID of this process.
     process: Arc<str>,
 }
@@ -54,7 +57,8 @@ impl FoundResponse {
 impl Responses {
     /// Creates an interface to the responses in `records`.
     pub(crate) fn new(records: Records, limits: ResponseLimits) -> Self {
-        Self { records, running: Arc::default(), limits, process: Uuid::new_v4().to_string().into() }
+        let seals = Seals::new(records.clone());
+        Self { records, running: Arc::default(), limits, seals, process: Uuid::new_v4().to_string().into() }
     }
 
     /// Returns `true` if responses are stored.

@@ -148,6 +148,10 @@ fn called(call: &FunctionCallItem) -> Option<ToolCall> {
 fn strip(item: &mut Value, show: Show) {
     match item["type"].as_str() {
         Some("file_search_call") if !show.results => item["results"] = Value::Null,
+        Some("reasoning") if !show.sealed => {
+            // Absent, as in a response that was created without it.
+            item.as_object_mut().map(|fields| fields.shift_remove("encrypted_content"));
+        }
         Some("message") if !show.logprobs => {
             for part in item["content"].as_array_mut().into_iter().flatten() {
                 if part["type"] == "output_text" {
@@ -186,7 +190,7 @@ mod tests {
 
     #[test]
     fn optional_parts_are_shown_where_they_are_asked_for() {
-        let all = Show { results: true, logprobs: true };
+        let all = Show { results: true, logprobs: true, sealed: true };
         let whole = stored("completed").shown(all);
         assert_eq!(whole["output"][0]["results"][0]["text"], "long");
         assert_eq!(whole["output"][1]["content"][0]["logprobs"][0]["token"], "y");
