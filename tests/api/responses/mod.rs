@@ -1,6 +1,7 @@
 //! `/v1/responses` over HTTP.
 
 mod background;
+mod context;
 mod conversation;
 mod functions;
 mod golden;
