@@ -18,7 +18,9 @@ impl MachineMemory {
         let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
         // The file holds `max` if the group has no limit.
         let group = number("/sys/fs/cgroup/memory.max");
-        Some(machine.within(group, number("/sys/fs/cgroup/memory.current").unwrap_or(0)))
+        let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
+        let cache = fs::read_to_string("/sys/fs/cgroup/memory.stat").ok().and_then(|text| reclaimable(&text));
+        Some(machine.within(group, used.saturating_sub(cache.unwrap_or(0))))
     }
 
     fn of_meminfo(text: &str) -> Option<Self> {
@@ -36,6 +38,11 @@ impl MachineMemory {
     }
 }
 
+/// Returns the size of the files in memory that the group gives up first. The group counts them as used.
+fn reclaimable(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("inactive_file "))?.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -50,5 +57,7 @@ mod tests {
         assert_eq!(machine.within(Some(4096), 1024), MachineMemory { limit: 4096, available: 3072 });
         assert_eq!(machine.within(Some(4096), 9000).available, 0);
         assert_eq!(MachineMemory::of_meminfo("MemTotal: 16 kB\n"), None);
+        assert_eq!(reclaimable("file 9\ninactive_file 4096\nactive_file 1\n"), Some(4096));
+        assert_eq!(reclaimable("total_inactive_file 1\n"), None);
     }
 }

@@ -45,6 +45,8 @@ impl From<Unwritten> for ApiError {
 #[derive(Debug)]
 pub(crate) struct ListedRecord<T> {
     pub(crate) id: String,
+    /// Position in lists, after which the next page begins.
+    pub(crate) position: i64,
     pub(crate) value: T,
 }
 
@@ -203,13 +205,13 @@ impl Records {
     where
         T: DeserializeOwned + Send + 'static,
     {
-        let Record { key, body, .. } = record;
+        let Record { key, position, body } = record;
         let decode = move || codec::decode(&body).map_err(|error| ApiError::new(Code::Internal, error.to_string()));
         let value = run_blocking(decode).await.map_err(|error| {
             let id = key.id.clone();
             self.unread(key.kind, &StoreError::Record { kind: key.kind, id, reason: error.message })
         })?;
-        Ok(ListedRecord { id: key.id, value })
+        Ok(ListedRecord { id: key.id, position, value })
     }
 
     fn written<T>(&self, kind: RecordKind, outcome: Result<T, StoreError>) -> Result<T, Unwritten> {

@@ -11,6 +11,7 @@ use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
 use waymark_runtime::config::cores;
 use waymark_runtime::embedding::Embedding;
+use waymark_runtime::printable;
 
 use super::corpus::{self, CorpusArgs};
 use super::index::{BuildBars, mebibytes};
@@ -117,7 +118,8 @@ impl AddArgs {
     fn tell_added(&self, report: &CommitReport, out: &mut dyn Write) -> io::Result<()> {
         let CommitReport { added, added_ids, .. } = report;
         let shown = added_ids.len().min(SHOWN);
-        added_ids[..shown].iter().try_for_each(|id| writeln!(out, "  + {id}"))?;
+        // IDs come from outside, and may contain escape sequences for the terminal.
+        added_ids[..shown].iter().try_for_each(|id| writeln!(out, "  + {}", printable(id)))?;
         let rest = added.saturating_sub(shown as u64);
         if rest == 0 {
             return Ok(());
@@ -153,7 +155,7 @@ impl RemoveArgs {
             writeln!(
                 out,
                 "{}",
-                if near.is_empty() { String::new() } else { format!(": near are {}", near.join(", ")) }
+                if near.is_empty() { String::new() } else { format!(": near are {}", printable(&near.join(", "))) }
             )?;
         }
         Ok(())

@@ -38,7 +38,8 @@ pub struct StoreSize {
     pub bytes: usize,
 }
 
-/// Error of a store. The record in question is unchanged, or was never written.
+/// Error of a store. The record in question is unchanged, or was never written; only after a timeout it may have been written
+/// all the same.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database returned an error: it is full, gone, or damaged.

@@ -7,18 +7,14 @@ use serde_json::{Value, json};
 use crate::golden::{ask, golden, loops, steady};
 use crate::harness::{Abyss, Letters, ServerPlan, TestServer, answer, chunks, read_until, says, script};
 
-/// Tools that are not supported are refused before anything is computed; `tools` tests supported ones.
+/// Choices and results without a tool are refused before anything is computed; `tools` tests the tools themselves.
 #[tokio::test]
 async fn tools_are_refused() {
     let server = TestServer::new(says("hi")).await;
-    let tools = json!([{"type": "function", "function": {"name": "look", "parameters": {}}}]);
-    let call = json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}});
     let user = json!({"role": "user", "content": "x"});
     let mut told = Vec::new();
     for change in [
-        json!({"model": "routerag", "tools": tools, "stream": true}),
         json!({"tool_choice": "required"}),
-        json!({"model": "routerag", "messages": [{"role": "assistant", "tool_calls": [call]}, user]}),
         json!({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}, user]}),
     ] {
         let (status, answer) = server.chat(&ask(change)).await;

@@ -53,6 +53,45 @@ async fn a_response_continues_a_conversation_and_adds_to_it() {
 }
 
 #[tokio::test]
+async fn a_page_of_large_items_ends_early_and_says_so() {
+    let server = TestServer::new(says("hi")).await;
+    let conversation = create(&server, json!({})).await;
+    let large = "x".repeat(1 << 20);
+    for _ in 0..25 {
+        let more = json!({"items": [{"role": "user", "content": large}]});
+        assert_eq!(server.post(&format!("{}/items", path(&conversation)), &more).await.status(), 200);
+    }
+    let mut seen = 0;
+    let mut query = "?limit=100".to_owned();
+    loop {
+        let page = items(&server, &conversation, &query).await;
+        let count = texts(&page).len();
+        assert!((1..=8).contains(&count), "{count}");
+        seen += count;
+        if page["has_more"] == false {
+            break;
+        }
+        query = format!("?limit=100&after={}", page["last_id"].as_str().unwrap());
+    }
+    assert_eq!(seen, 25);
+    // The texts together are too long for a response.
+    let (status, refused) = responses::create(&server, &ask(json!({"conversation": conversation["id"]}))).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("conversation")), "{refused}");
+}
+
+#[tokio::test]
+async fn a_conversation_grows_on_a_server_that_keeps_no_responses() {
+    let mut plan = ServerPlan::new(says("hi"));
+    plan.http.responses.kept = 0;
+    let server = plan.build().await;
+    let conversation = create(&server, json!({})).await;
+    let (status, response) = responses::create(&server, &ask(json!({"conversation": conversation["id"]}))).await;
+    assert_eq!(status, 200, "{response}");
+    assert_eq!(texts(&items(&server, &conversation, "?order=asc").await), ["hello", "hi"]);
+    assert_eq!(responses::fetch(&server, &response["id"], "").await.0, 404);
+}
+
+#[tokio::test]
 async fn conversations_and_items_are_changed_and_deleted() {
     let server = TestServer::new(says("hi")).await;
     let first = json!({"role": "user", "content": "first"});

@@ -153,11 +153,12 @@ async fn a_policy_loaded_over_http_is_there_after_a_restart() {
     assert_eq!(create(&third, &ask(json!({"model": "loaded"}))).await.0, 404);
 }
 
-/// Store whose writes fail while it is full.
+/// Store whose writes fail while it is full, and whose writes of responses never end while it hangs.
 #[derive(Debug)]
 struct Full {
     inner: Arc<dyn Store>,
     full: AtomicBool,
+    hangs: AtomicBool,
 }
 
 impl Full {
@@ -171,6 +172,9 @@ impl Full {
 
 impl Store for Full {
     fn put(&self, record: Record, children: Vec<Record>) -> StoreFuture<'_, ()> {
+        if record.key.kind == RecordKind::Response && self.hangs.load(SeqCst) {
+            return Box::pin(std::future::pending());
+        }
         self.write(self.inner.put(record, children))
     }
 
@@ -214,7 +218,7 @@ impl Store for Full {
 #[tokio::test]
 async fn with_a_full_state_answers_go_out_and_their_loss_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let full = Arc::new(Full { inner: open(&dir).await, full: AtomicBool::new(false) });
+    let full = Arc::new(Full { inner: open(&dir).await, full: false.into(), hangs: false.into() });
     let store: Arc<dyn Store> = Arc::clone(&full) as _;
     let server = over(&store, ServerPlan::new(says("hi"))).await;
     let (_, early) = create(&server, &ask(json!({}))).await;
@@ -245,4 +249,25 @@ async fn with_a_full_state_answers_go_out_and_their_loss_is_told() {
     let response = server.post("/v1/responses", &ask(json!({}))).await;
     assert!(!response.headers().contains_key("x-waymark-not-stored"));
     eventually("the state is written again", || server.state.drain.running() == 0).await;
+}
+
+#[tokio::test]
+async fn a_background_response_whose_client_leaves_before_it_is_stored_takes_no_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = Arc::new(Full { inner: open(&dir).await, full: false.into(), hangs: true.into() });
+    let store: Arc<dyn Store> = Arc::clone(&full) as _;
+    let mut plan = ServerPlan::new(says("hi"));
+    plan.http.responses.background = 1;
+    let server = over(&store, plan).await;
+    let body = ask(json!({"background": true}));
+    let asked = server.client.post(server.url("/v1/responses")).json(&body).timeout(Duration::from_millis(500));
+    assert!(asked.send().await.unwrap_err().is_timeout());
+    full.hangs.store(false, SeqCst);
+    for _ in 0..200 {
+        match create(&server, &body).await.0 {
+            503 => tokio::time::sleep(Duration::from_millis(20)).await,
+            status => return assert_eq!(status, 200),
+        }
+    }
+    panic!("the place is never free again");
 }

@@ -1,4 +1,4 @@
-//! Client-defined tools, called by the policy `plain`, which writes its calls in the answer.
+//! Client-defined tools, called by the policy `plain`, which writes its calls in the answer, and by one that searches.
 
 use serde_json::{Value, json};
 use waymark_engine::MockBackend;
@@ -330,4 +330,33 @@ async fn tools_that_cannot_be_had_are_refused_by_name() {
     body["tool_choice"] = json!("required");
     let error = refused(&server, body).await;
     assert!(error["param"] == "tools" && error["message"].as_str().unwrap().contains("`x`"), "{error}");
+}
+
+#[tokio::test]
+async fn a_policy_that_searches_calls_a_tool_and_goes_on_with_its_result() {
+    let search = "<think>Where?</think>\n<search>[passage] Bonn</search>".to_owned();
+    let lines = Lines::new([search, format!("<think>How warm?</think>\n{CALL}")])
+        .rule("<tool_response>21 degrees</tool_response>", ["<think>So.</think>\n<answer>It is warm.</answer>"])
+        .terminator("</information>\n\n");
+    let mut plan = ServerPlan { template: template(), ..ServerPlan::new(script(&lines)) };
+    // Each byte is one token here.
+    plan.policies.iter_mut().for_each(|policy| policy.budget.context_tokens = 16_384);
+    let server = plan.build().await;
+    let mut body = with(json!({"model": "routerag"}));
+    let (_, whole) = server.chat(&body).await;
+    assert_eq!(calls(&whole["choices"][0]), (vec![BONN], "tool_calls"), "{whole}");
+    let message = whole["choices"][0]["message"].clone();
+    let id = message["tool_calls"][0]["id"].clone();
+    let result = json!({"role": "tool", "tool_call_id": id, "content": "21 degrees"});
+    body["messages"].as_array_mut().unwrap().extend([message, result]);
+    let continued = async |body: &Value| {
+        let (status, answer) = server.chat(body).await;
+        assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, &json!("It is warm.")), "{answer}");
+        let trace = server.get(&format!("/v1/traces/{}", answer["id"].as_str().unwrap())).await;
+        trace.json::<Value>().await.unwrap()["options"]["continued_tokens"].clone()
+    };
+    assert!(continued(&body).await.as_u64().is_some_and(|tokens| tokens > 0));
+    // After another beginning it is another conversation.
+    body["messages"][0]["content"] = json!("hi");
+    assert_eq!(continued(&body).await, Value::Null);
 }

@@ -522,9 +522,14 @@ async fn lessons_have_the_format_that_rewards_ask_for() {
             stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap()
         };
         let sample = play("graphrag-r1").await;
-        assert_eq!(CostAware::default().score(&[sample.clone()])[0].parts["form"], 0.5, "{}", sample.text);
+        assert_eq!(CostAware::default().score(std::slice::from_ref(&sample))[0].parts["form"], 0.5, "{}", sample.text);
         let sample = play("tearag").await;
-        assert_eq!(TeaRagReward::default().score(&[sample.clone()])[0].parts["format"], 1.0, "{}", sample.text);
+        assert_eq!(
+            TeaRagReward::default().score(std::slice::from_ref(&sample))[0].parts["format"],
+            1.0,
+            "{}",
+            sample.text
+        );
         // A final answer has no closing tag, so that the policy has to learn to end its turn.
         assert_eq!(sample.tokens.last(), Some(&257));
         assert!(sample.loss_mask().last().is_some_and(|learnt| *learnt));

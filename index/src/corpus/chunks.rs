@@ -85,7 +85,7 @@ impl Chunker {
         if self.measure(record.document.text.trim(), room) <= room {
             return Ok((vec![record], Some((name, 0))));
         }
-        let CorpusRecord { location, document, from_content } = record;
+        let CorpusRecord { location, mut document, from_content } = record;
         if document.triples.as_ref().is_some_and(|triples| !triples.is_empty()) {
             let unit = if self.tokens.is_some() { "tokens" } else { "characters" };
             let message = format!(
@@ -94,7 +94,9 @@ impl Chunker {
             );
             return Err(IndexError::BadCorpus { location, message });
         }
-        let records = self.pieces(&document.text, false, room).into_iter().zip(1_u64..).map(|((_, text), number)| {
+        // Taken out, so that no chunk copies the whole text.
+        let whole = std::mem::take(&mut document.text);
+        let records = self.pieces(&whole, false, room).into_iter().zip(1_u64..).map(|((_, text), number)| {
             let id = format!("{name}#{number}");
             let document = Document { id, text: text.to_owned(), ..document.clone() };
             CorpusRecord { location: location.clone(), document, from_content }

@@ -79,8 +79,9 @@ impl FieldMap {
 /// Field of Search-R1's corpora: the title in quotes, a line break, and the text.
 pub(super) const CONTENTS: &str = "contents";
 
+/// Names of a field. An empty name of one's own is no name, although a table may have a column without one.
 fn names<'a>(own: Option<&'a String>, usual: &[&'a str]) -> Vec<&'a str> {
-    own.map_or_else(|| usual.to_vec(), |own| vec![own.as_str()])
+    own.map_or_else(|| usual.to_vec(), |own| Some(own.as_str()).filter(|own| !own.is_empty()).into_iter().collect())
 }
 
 /// Removes the first of the fields that has a value. Fields before it that are null are removed as well.
@@ -93,6 +94,16 @@ fn take(fields: &mut Map<String, Value>, names: &[&str]) -> Option<(String, Valu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_name_takes_no_column_without_a_name() {
+        // As `to_csv` of pandas writes its index.
+        let mut fields = Map::from_iter([(String::new(), Value::from(7)), ("text".to_owned(), "a".into())]);
+        let map = FieldMap::parse(["id=", "title="]).unwrap_or_default();
+        assert!(map.has_no_id());
+        assert_eq!((map.take_id(&mut fields), map.take_title(&mut fields)), (None, None));
+        assert_eq!(map.take_text(&mut fields), Some(("text".to_owned(), "a".into())));
+    }
 
     #[test]
     fn assignments_are_understood_or_refused() {

@@ -223,7 +223,13 @@ impl PageText {
         let level = name.strip_prefix('h').and_then(|level| level.parse().ok()).filter(|level| (1..=6).contains(level));
         match (level, self.heading) {
             (Some(level), None) if !closes => self.begin_heading(level),
-            (Some(_), Some(level)) => self.end_heading(level),
+            (Some(next), Some(level)) => {
+                self.end_heading(level);
+                // A heading in a heading ends it, as in browsers.
+                if !closes {
+                    self.begin_heading(next);
+                }
+            }
             // A heading is one line, whatever its elements.
             (None, Some(_)) if name == "br" || BLOCKS.contains(&name) => self.space(" "),
             (None, Some(_)) => {}
@@ -336,6 +342,17 @@ mod tests {
             let text: String = sections.into_iter().map(|(_, text)| text).collect();
             assert_eq!(text.trim(), expected, "{page}");
         }
+    }
+
+    #[test]
+    fn a_heading_that_is_not_closed_loses_no_text() {
+        let (title, sections) = texts("<h1>Head<h2>Sub</h2>text");
+        assert_eq!((title.as_str(), sections), ("Head", vec![("Head/Sub".to_owned(), "text".to_owned())]));
+        let long = "word ".repeat(100);
+        let (title, sections) = texts(&format!("<h1>{long}<h2>Sub</h2>text"));
+        assert_eq!(title.chars().count(), 200);
+        assert_eq!(sections.len(), 2);
+        assert_eq!(sections[0].1, long.trim_end());
     }
 
     #[test]

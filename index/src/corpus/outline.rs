@@ -23,17 +23,23 @@ impl Outline {
         }
     }
 
-    /// Begins a section. Level 1 is the outermost.
+    /// Begins a section. Level 1 is the outermost. The whole of a heading that is cut becomes a section as well.
     pub(super) fn enter(&mut self, level: u8, heading: &str) {
         let heading = heading.split_whitespace().collect::<Vec<_>>().join(" ");
         self.path.retain(|(outer, _)| *outer < level);
         if heading.is_empty() {
             return;
         }
+        let shown: String = heading.chars().take(LONGEST_HEADING).collect();
         if level == 1 && self.title.is_none() {
-            self.title = Some(heading.clone());
+            self.title = Some(shown.clone());
         }
-        self.path.push((level, heading.chars().take(LONGEST_HEADING).collect()));
+        let is_cut = shown.len() < heading.len();
+        self.path.push((level, shown));
+        if is_cut {
+            // A heading that is not closed may hold the text of a whole page.
+            self.add(&heading, 1, false);
+        }
     }
 
     /// Returns title and sections. The title is empty if there is none.

@@ -7,6 +7,10 @@ use lopdf::{Document, LoadOptions, Object};
 use super::prose::{ProseFault, Section, Sections};
 use super::{LONGEST_RECORD, pdf_text};
 
+/// Maximum bytes of the contents of all pages, decompressed. Pages may share one content, so that a small file can have
+/// any number of them.
+const LARGEST_CONTENTS: usize = 1 << 30;
+
 /// Returns the title that the file names, if any, and one section per page.
 pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
     // The parser of another crate reads bytes from anywhere: a panic in it is a damaged file, not the end of a build.
@@ -22,9 +26,10 @@ fn pages(bytes: &[u8]) -> Result<Sections, ProseFault> {
         return Err(ProseFault::Unsupported("the PDF file is encrypted: remove its password first".to_owned()));
     }
     let mut left = LONGEST_RECORD;
+    let mut contents = LARGEST_CONTENTS;
     let mut sections = Vec::new();
     for (number, page) in document.get_pages() {
-        let text = pdf_text::read(&document, page, LONGEST_RECORD)
+        let text = pdf_text::read(&document, page, LONGEST_RECORD, &mut contents)
             .map_err(|error| ProseFault::Damaged(format!("page {number} of the PDF file cannot be read: {error}")))?;
         left = left.checked_sub(text.len()).ok_or_else(|| {
             ProseFault::Unsupported(format!("the PDF file holds more than {LONGEST_RECORD} bytes of text: split it"))

@@ -14,14 +14,17 @@ const LINE_GAP: f32 = 0.5;
 /// Returns the text of a page. A font whose encoding is not understood loses its own text alone.
 ///
 /// # Errors
-/// If the page cannot be read, or its content is longer than `limit` bytes.
-pub(super) fn read(document: &Document, page: ObjectId, limit: usize) -> lopdf::Result<String> {
+/// If the page cannot be read, or its content is longer than `limit` bytes or than the `budget` for it and all later
+/// pages, from which it is subtracted.
+pub(super) fn read(document: &Document, page: ObjectId, limit: usize, budget: &mut usize) -> lopdf::Result<String> {
     let fonts: BTreeMap<Vec<u8>, &Dictionary> = document.get_page_fonts(page)?;
     let encodings: BTreeMap<&[u8], Encoding<'_>> = fonts
         .iter()
         .filter_map(|(name, font)| Some((name.as_slice(), font.get_font_encoding_with_limit(document, limit).ok()?)))
         .collect();
-    let content = Content::decode(&document.get_page_content_with_limit(page, limit)?)?;
+    let content = document.get_page_content_with_limit(page, limit.min(*budget))?;
+    *budget = budget.saturating_sub(content.len());
+    let content = Content::decode(&content)?;
     let mut shown = ShownText::default();
     for operation in content.operations {
         if operation.operator == "Tf" {

@@ -11,6 +11,9 @@ use crate::location::Location;
 /// Maximum bytes of a file that holds images beside its text.
 const LARGEST_CONTAINER: usize = 256 << 20;
 
+/// Maximum characters of a title, of which every chunk has a copy.
+const LONGEST_TITLE: usize = 500;
+
 /// Text of a file.
 pub(super) struct Prose {
     pub(super) file: Arc<Path>,
@@ -71,7 +74,11 @@ pub(super) fn read(path: &Path, name: String) -> Result<Prose, IndexError> {
             (String::new(), vec![Section { line: 1, text, ..Section::default() }])
         }
     };
-    let title = if title.trim().is_empty() { stem(path, compression) } else { title.trim().to_owned() };
+    let title = if title.trim().is_empty() {
+        stem(path, compression)
+    } else {
+        title.trim().chars().take(LONGEST_TITLE).collect()
+    };
     Ok(Prose { file, name, title, sections })
 }
 

@@ -54,11 +54,14 @@ fn skip_mark(reader: &mut FileReader) -> io::Result<()> {
     Ok(())
 }
 
+/// Frame from its first four bytes on, which tell its kind.
+type FrameSource = io::Chain<io::Cursor<[u8; 4]>, BufReader<File>>;
+
 /// Zstandard frames one after the other, which the decoder does not join by itself.
 enum Frames {
     /// Position before a frame or at the end.
     Compressed(BufReader<File>),
-    Frame(Box<StreamingDecoder<BufReader<File>, ruzstd::decoding::FrameDecoder>>),
+    Frame(Box<StreamingDecoder<FrameSource, ruzstd::decoding::FrameDecoder>>),
     /// End, or an error before.
     Ended,
 }
@@ -72,8 +75,16 @@ impl Read for Frames {
                     if file.fill_buf()?.is_empty() {
                         return Ok(0);
                     }
-                    let decoder = StreamingDecoder::new(file).map_err(io::Error::other)?;
-                    *self = Frames::Frame(Box::new(decoder));
+                    let mut magic = [0; 4];
+                    file.read_exact(&mut magic)?;
+                    if is_skippable(magic) {
+                        skip_frame(&mut file)?;
+                        *self = Frames::Compressed(file);
+                    } else {
+                        let source = io::Cursor::new(magic).chain(file);
+                        let decoder = StreamingDecoder::new(source).map_err(io::Error::other)?;
+                        *self = Frames::Frame(Box::new(decoder));
+                    }
                 }
                 Frames::Frame(mut decoder) => {
                     let read = decoder.read(buffer)?;
@@ -81,11 +92,26 @@ impl Read for Frames {
                         *self = Frames::Frame(decoder);
                         return Ok(read);
                     }
-                    *self = Frames::Compressed(decoder.into_inner());
+                    *self = Frames::Compressed(decoder.into_inner().into_inner().1);
                 }
             }
         }
     }
+}
+
+/// Returns `true` for the first bytes of a frame without content, such as pzstd and the seekable format write (RFC 8878,
+/// section 3.1.2).
+fn is_skippable(magic: [u8; 4]) -> bool {
+    (0x184d_2a50..=0x184d_2a5f).contains(&u32::from_le_bytes(magic))
+}
+
+/// Skips the rest of a frame without content.
+fn skip_frame(file: &mut BufReader<File>) -> io::Result<()> {
+    let mut length = [0; 4];
+    file.read_exact(&mut length)?;
+    let length = u64::from(u32::from_le_bytes(length));
+    let skipped = io::copy(&mut file.take(length), &mut io::sink())?;
+    if skipped == length { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 #[cfg(test)]
@@ -111,6 +137,15 @@ mod tests {
         let frames = ["one\n", "two\n"].map(|part| ruzstd::encoding::compress_to_vec(part.as_bytes(), level));
         std::fs::write(&path, frames.concat()).unwrap();
         assert_eq!(read_whole(&path, Compression::Zstandard, 8).unwrap(), b"one\ntwo\n", "both frames");
+        let skipped = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
+        let [one, two] = &frames;
+        std::fs::write(&path, [&skipped[..], one, skipped, two, skipped].concat()).unwrap();
+        assert_eq!(
+            read_whole(&path, Compression::Zstandard, 8).unwrap(),
+            b"one\ntwo\n",
+            "beside frames without content"
+        );
+        std::fs::write(&path, frames.concat()).unwrap();
         assert!(matches!(read_whole(&path, Compression::Zstandard, 7), Err(IndexError::UnsupportedFile { .. })));
         std::fs::write(&path, &gzip[..gzip.len() - 9]).unwrap();
         assert!(read_whole(&path, Compression::Gzip, 8).is_err(), "a file that is cut off");

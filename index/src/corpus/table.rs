@@ -13,6 +13,9 @@ use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
 use crate::location::Location;
 
+/// Maximum number of columns. A line of separators alone would take many times its bytes of memory.
+const MOST_COLUMNS: usize = 4096;
+
 /// Reads row by row. The first line names the fields and tells what separates them: a comma, a semicolon or a tab.
 ///
 /// # Errors
@@ -59,6 +62,9 @@ impl<R: BufRead> Table<R> {
     fn read_header(&mut self, parser: &RecordParser, path: &Path) -> Result<(), IndexError> {
         let unsupported = |message| Err(IndexError::UnsupportedFile { path: path.to_owned(), message });
         let header = match self.rows.headers() {
+            Ok(header) if header.len() > MOST_COLUMNS => {
+                return unsupported(format!("it has {} columns: expected at most {MOST_COLUMNS}", header.len()));
+            }
             Ok(header) => header.iter().map(|name| name.trim().to_owned()).collect(),
             Err(error) => return unsupported(format!("its header cannot be read: {error}")),
         };

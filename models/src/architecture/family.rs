@@ -216,7 +216,8 @@ mod tests {
         };
         assert!(layers("llama", 4, None).is_empty());
         assert!(layers("mistral", 4, None).is_empty());
-        assert!(layers("mistral", 2, Some(8)).iter().all(|layer| layer.window == Some(8)));
+        let windows: Vec<_> = layers("mistral", 2, Some(8)).iter().map(|layer| layer.window).collect();
+        assert_eq!(windows, [Some(8), Some(8)]);
         let rotated: Vec<bool> =
             layers("smollm3", 5, None).iter().map(|layer| layer.rotary != LayerRotary::None).collect();
         assert_eq!(rotated, [true, true, true, false, true]);

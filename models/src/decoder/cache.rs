@@ -17,7 +17,7 @@ pub enum KvKind {
     #[default]
     F32,
     /// Half precision: half the memory and memory traffic, at a relative error of 2⁻¹¹ per value. Values beyond
-    /// ±65,504 become infinite.
+    /// ±65,504 are stored as these.
     F16,
 }
 
@@ -225,6 +225,11 @@ mod tests {
         for text in ["", "F16", "bf16", "q8"] {
             assert_eq!(text.parse::<KvKind>(), Err("`f32` or `f16`"), "{text}");
         }
+    }
+
+    #[test]
+    fn half_precision_holds_no_infinity() {
+        assert_eq!([1e9, f32::INFINITY, -1e9, 0.5].map(f16::keep), [f16::MAX, f16::MAX, f16::MIN, f16::from_f32(0.5)]);
     }
 
     #[test]

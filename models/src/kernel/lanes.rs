@@ -84,7 +84,7 @@ pub(crate) trait Lanes: Copy {
 
 /// Storage type of a number that is computed in `f32`.
 pub(crate) trait Stored: Copy + Default + Send + Sync {
-    /// Nearest representable number.
+    /// Nearest representable finite number.
     fn keep(value: f32) -> Self;
 
     /// Loads sixteen numbers.
@@ -108,7 +108,8 @@ impl Stored for f32 {
 
 impl Stored for f16 {
     fn keep(value: f32) -> Self {
-        Self::from_f32(value)
+        // An infinite value would make NaN of all sums that it enters, even with a weight of 0.
+        Self::from_f32(value.clamp(Self::MIN.to_f32(), Self::MAX.to_f32()))
     }
 
     #[inline(always)]

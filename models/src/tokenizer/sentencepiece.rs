@@ -30,6 +30,9 @@ pub(super) enum PieceKind {
     Byte,
 }
 
+/// Maximum bytes of a piece, far more than in any real vocabulary. The search for merges takes the square of it.
+const LONGEST_PIECE: usize = 1024;
+
 /// Mark of a space.
 const SPACE: &str = "▁";
 
@@ -54,6 +57,9 @@ impl PieceKind {
 /// # Errors
 /// A message that describes the defect of the vocabulary.
 pub(super) fn pipeline(pieces: &[ScoredPiece], prefix: bool, further: Vec<AddedToken>) -> Result<Pipeline, String> {
+    if let Some((id, piece)) = pieces.iter().enumerate().find(|(_, piece)| piece.text.len() > LONGEST_PIECE) {
+        return Err(format!("piece {id} has {} bytes: expected at most {LONGEST_PIECE}", piece.text.len()));
+    }
     let mut ids: HashMap<&str, u32> = HashMap::with_capacity(pieces.len());
     for (id, piece) in (0..).zip(pieces) {
         ids.entry(&piece.text).or_insert(id);
@@ -127,6 +133,13 @@ mod tests {
         let without = Tokenizer::from_fast(pipeline(&pieces(), false, Vec::new()).unwrap()).unwrap();
         assert_eq!(without.encode("ab!", Specials::Literal).unwrap(), [7, 2]);
         assert_eq!(without.encode("ab ab", Specials::Literal).unwrap(), [7, 3, 4]);
+    }
+
+    #[test]
+    fn a_piece_of_any_length_is_refused() {
+        let mut pieces = pieces();
+        pieces[6].text = "a".repeat(LONGEST_PIECE + 1);
+        assert!(pipeline(&pieces, true, Vec::new()).unwrap_err().contains("piece 6 has 1025 bytes"));
     }
 
     #[test]

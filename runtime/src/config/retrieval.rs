@@ -121,8 +121,11 @@ impl RetrievalArgs {
     }
 }
 
+/// A name and the directory of the index that has it.
+type NamedDir = (String, PathBuf);
+
 /// Returns the default index: the one without a name, or else the first; and the names and directories of the others.
-fn named_indexes(mut places: Vec<IndexPlace>) -> Result<(Option<IndexPlace>, Vec<(String, PathBuf)>), ConfigError> {
+fn named_indexes(mut places: Vec<IndexPlace>) -> Result<(Option<IndexPlace>, Vec<NamedDir>), ConfigError> {
     if places.is_empty() {
         return Ok((None, Vec::new()));
     }

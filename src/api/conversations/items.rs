@@ -7,13 +7,16 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::record::{ConversationObject, checked_items};
-use super::{absent, find, key, known};
+use super::{READ_AT_ONCE, absent, find, key, known};
 use crate::api::auth::Caller;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
 use crate::api::page::{CursorQuery, ItemList};
 use crate::api::state::AppState;
 use crate::store::{RecordKey, RecordKind, RecordRange};
+
+/// Size from which a page ends, in bytes. It has one item in any case.
+const PAGE_BYTES: usize = 8 << 20;
 
 /// Items to add to a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -57,17 +60,34 @@ pub(crate) async fn list(
             Some(record.ok_or_else(unknown)?.position)
         }
     };
-    let range = RecordRange {
+    let mut range = RecordRange {
         kind: RecordKind::ConversationItem,
         owner: caller.owner,
         parent: id,
         order: page.order,
         after,
-        // One more than the limit is fetched, to find out whether there are more.
-        limit: page.limit + 1,
+        limit: READ_AT_ONCE.min(page.limit + 1),
     };
-    let items = state.records.list::<Value>(&range).await?;
-    Ok(axum::Json(ItemList::new(items.into_iter().map(|item| item.value).collect(), page.limit)))
+    let mut items = Vec::new();
+    let mut bytes = 0;
+    let mut limit = page.limit;
+    // One more than the limit is read, to find out whether there are more.
+    while items.len() <= limit {
+        let read = state.records.list::<Value>(&range).await?;
+        let is_last = read.len() < range.limit;
+        range.after = read.last().map(|item| item.position);
+        for item in read {
+            bytes += item.value.to_string().len();
+            items.push(item.value);
+            if bytes > PAGE_BYTES && items.len() > 1 {
+                limit = limit.min(items.len() - 1);
+            }
+        }
+        if is_last {
+            break;
+        }
+    }
+    Ok(axum::Json(ItemList::new(items, limit)))
 }
 
 /// Adds items to a conversation, after those it has.

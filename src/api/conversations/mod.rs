@@ -21,7 +21,6 @@ use self::record::{ConversationObject, ConversationRecord, checked_items};
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::records::ListedRecord;
 use super::responses::chat_history::ChatHistory;
 use super::responses::parsed_item::ParsedItem;
 use super::responses::plan_metadata;
@@ -30,6 +29,12 @@ use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
 
 /// Maximum number of items that a response reads from its conversation.
 const MAX_ITEMS: usize = 1000;
+
+/// Maximum size of the texts that a response reads from its conversation, in bytes.
+const MAX_TEXT: usize = 16 << 20;
+
+/// Number of items that are read at once. Each may be as large as a request.
+const READ_AT_ONCE: usize = 20;
 
 /// New conversation. `null` is the same as leaving a field out.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -147,25 +152,40 @@ pub(crate) async fn delete(
 pub(super) async fn messages(state: &AppState, caller: &Caller, id: &str) -> Result<ChatHistory, ApiError> {
     let param = "conversation";
     find(state, caller, id.to_owned()).await.map_err(|error| error.with_param(param))?;
-    let range = RecordRange {
+    let mut range = RecordRange {
         kind: RecordKind::ConversationItem,
         owner: caller.owner,
         parent: id.to_owned(),
         order: RecordOrder::Ascending,
         after: None,
-        limit: MAX_ITEMS + 1,
+        limit: READ_AT_ONCE,
     };
-    let items = state.records.list::<Value>(&range).await?;
-    if items.len() > MAX_ITEMS {
-        let message = format!("the conversation `{id}` has more than {MAX_ITEMS} items: begin another one");
-        return Err(ApiError::invalid(param, message));
+    let mut items: Vec<(String, ParsedItem)> = Vec::new();
+    let mut count = 0;
+    let mut bytes = 0;
+    loop {
+        let page = state.records.list::<Value>(&range).await?;
+        let is_last = page.len() < READ_AT_ONCE;
+        count += page.len();
+        range.after = page.last().map(|item| item.position);
+        for item in page {
+            let at = format!("conversation.{}", item.id);
+            let item = ParsedItem::read(item.value, &at)?;
+            bytes += item.seen_bytes();
+            if item.is_seen() {
+                items.push((at, item));
+            }
+        }
+        if count > MAX_ITEMS || bytes > MAX_TEXT {
+            let message = format!(
+                "the conversation `{id}` has more than {MAX_ITEMS} items or {MAX_TEXT} bytes of text: begin another one"
+            );
+            return Err(ApiError::invalid(param, message));
+        }
+        if is_last {
+            return ChatHistory::default().with_items(items);
+        }
     }
-    let parsed = |item: ListedRecord<Value>| {
-        let at = format!("conversation.{}", item.id);
-        let item = ParsedItem::read(item.value, &at)?;
-        Ok((at, item))
-    };
-    ChatHistory::default().with_items(items.into_iter().map(parsed).collect::<Result<_, ApiError>>()?)
 }
 
 /// Returns the key of the caller's conversation `id`.

@@ -115,8 +115,21 @@ impl ParsedItem {
     }
 
     /// Returns `true` if the model sees the item.
-    pub(super) fn is_seen(&self) -> bool {
+    pub(in crate::api) fn is_seen(&self) -> bool {
         !matches!(self, ParsedItem::Unseen(_))
+    }
+
+    /// Returns the size of the text that the model sees, in bytes.
+    pub(in crate::api) fn seen_bytes(&self) -> usize {
+        match self {
+            ParsedItem::Message(message) => message.content.len(),
+            ParsedItem::Call { call, .. } => {
+                let arguments = call.arguments.iter().map(|(name, value)| name.len() + value.to_string().len());
+                call.name.len() + arguments.sum::<usize>()
+            }
+            ParsedItem::Output { text, .. } => text.len(),
+            ParsedItem::Unseen(_) => 0,
+        }
     }
 }
 

@@ -132,11 +132,14 @@ impl Responses {
             self.check_capacity(&running, caller)?;
             running.insert(entry.id.clone(), Arc::clone(entry));
         }
+        // Also if the client disconnects during the write: nothing else would unregister the response.
+        let registration = Registration { responses: self, id: Some(&entry.id) };
         if self.records.is_durable() {
             let left = entry.until.map_or(0, |until| until.saturating_duration_since(Instant::now()).as_secs());
             let stored = StoredResponse::of(entry, &self.process, left + 1);
-            self.records.put(key(entry), stored).await.inspect_err(|_| self.end(&entry.id))?;
+            self.records.put(key(entry), stored).await?;
         }
+        registration.confirm();
         Ok(())
     }
 
@@ -169,7 +172,7 @@ impl Responses {
     /// If either cannot be written. The loss is logged and counted.
     pub(super) async fn keep(&self, entry: &Arc<ResponseEntry>) -> Result<(), Unwritten> {
         let asked = lock(&entry.builder).object().store;
-        if !asked || !self.is_enabled() {
+        if !asked {
             return Ok(());
         }
         let stored = StoredResponse::of(entry, &self.process, 0);
@@ -177,14 +180,22 @@ impl Responses {
             Some(conversation) if stored.can_be_continued() => Some((conversation, added_items(&stored))),
             _ => None,
         };
+        // A server that keeps no responses keeps their conversations all the same.
+        if self.is_enabled() {
+            self.put_ended(entry, stored).await?;
+        }
+        if let Some((conversation, items)) = added {
+            self.records.append(conversation, items).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_ended(&self, entry: &ResponseEntry, stored: StoredResponse) -> Result<(), Unwritten> {
         if entry.log.is_some() && self.records.is_durable() {
             // Another server may have deleted the response, which must not come back.
             self.records.update(&key(entry), stored).await?;
         } else {
             self.records.put(key(entry), stored).await?;
-        }
-        if let Some((conversation, items)) = added {
-            self.records.append(conversation, items).await?;
         }
         Ok(())
     }
@@ -205,6 +216,27 @@ impl Responses {
 
     fn in_progress(&self) -> MutexGuard<'_, HashMap<String, Arc<ResponseEntry>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Registration of a background response, which is undone on drop unless it was confirmed.
+struct Registration<'a> {
+    responses: &'a Responses,
+    /// ID of the response. `None` once the registration is confirmed.
+    id: Option<&'a str>,
+}
+
+impl Registration<'_> {
+    fn confirm(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.responses.end(id);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Stored traces: the youngest in memory, where they can be replayed, and all of them in the server's state.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Serialize, Serializer};
@@ -20,6 +20,9 @@ use crate::store::{Archive, RecordKey, RecordKind, RecordRange};
 /// Maximum number of traces that wait to be written; further ones are lost.
 const MAX_PENDING: usize = 256;
 
+/// Maximum size of the traces that wait to be written, in bytes; further ones are lost.
+const MAX_PENDING_BYTES: usize = 256 << 20;
+
 /// Maximum number of traces that are written at once: answers wait for their own records beside them.
 const MAX_WRITING: usize = 2;
 
@@ -32,8 +35,8 @@ pub(crate) struct Traces {
     recent: Archive<StoredTrace>,
     records: Records,
     drain: Drain,
-    /// IDs of traces that are being written.
-    pending: Arc<Mutex<HashSet<String>>>,
+    /// Sizes of the traces that are being written, by ID.
+    pending: Arc<Mutex<HashMap<String, usize>>>,
     writing: Arc<Semaphore>,
 }
 
@@ -90,11 +93,10 @@ impl Traces {
         }
         // A trace that is dropped with the runtime itself can no longer be written.
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.pending().len() >= MAX_PENDING {
+        if !self.enqueue(id, bytes) {
             self.records.lost(RecordKind::Trace, "too many traces wait to be written");
             return;
         }
-        self.pending().insert(id);
         let traces = self.clone();
         let running = self.drain.enter();
         let work = async move {
@@ -102,6 +104,17 @@ impl Traces {
             drop(running);
         };
         runtime.spawn(work.in_current_span());
+    }
+
+    /// Adds a trace to those that are being written. Returns `false` if there is no room for it.
+    fn enqueue(&self, id: String, bytes: usize) -> bool {
+        let mut pending = self.pending();
+        let waiting: usize = pending.values().sum();
+        let fits = pending.len() < MAX_PENDING && waiting.saturating_add(bytes) <= MAX_PENDING_BYTES;
+        if fits {
+            pending.insert(id, bytes);
+        }
+        fits
     }
 
     /// Writes a trace. A loss is logged and counted.
@@ -112,7 +125,7 @@ impl Traces {
         let key = RecordKey::new(RecordKind::Trace, trace.asked.owner, id.clone());
         let content = TraceContent(Arc::clone(&trace));
         let written = self.records.put_with(key.clone(), trace.summary(), vec![(CONTENT.to_owned(), content)]).await;
-        let kept = self.pending().remove(&id);
+        let kept = self.pending().remove(&id).is_some();
         // Whoever deleted the trace meanwhile may have been earlier than the write.
         if written.is_ok() && !kept {
             let _ = self.records.remove(&key).await;
@@ -169,7 +182,7 @@ impl Traces {
         Ok(())
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn pending(&self) -> MutexGuard<'_, HashMap<String, usize>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

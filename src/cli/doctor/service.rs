@@ -16,7 +16,8 @@ pub(super) fn checks(config: &ServeConfig) -> Vec<DoctorCheck> {
     let mut checks = vec![address(config.address), downloads(config)];
     checks.extend(config.model.weights.as_deref().map(model));
     checks.extend(config.policies.iter().map(|dir| policy(dir)));
-    checks.push(index(config));
+    checks.push(default_index(config));
+    checks.extend(config.retrieval.others.iter().map(|(_, dir)| index(dir)));
     checks.push(access(config));
     checks
 }
@@ -77,14 +78,21 @@ fn policy(dir: &Path) -> DoctorCheck {
     }
 }
 
-fn index(config: &ServeConfig) -> DoctorCheck {
-    let Some(dir) = &config.retrieval.index else {
-        return DoctorCheck::warning("index", "none is given: policies that search cannot be asked (--index DIR)");
-    };
+fn default_index(config: &ServeConfig) -> DoctorCheck {
+    match &config.retrieval.index {
+        Some(dir) => index(dir),
+        None => DoctorCheck::warning("index", "none is given: policies that search cannot be asked (--index DIR)"),
+    }
+}
+
+/// Reads the manifest of the index in `dir`.
+fn index(dir: &Path) -> DoctorCheck {
     match Manifest::read(dir) {
         Ok(manifest) => {
             let Manifest { passages, snapshot, embedder, .. } = manifest;
-            DoctorCheck::good("index", format!("{passages} passages, snapshot {snapshot}, embedder {}", embedder.id))
+            let about = dir.display();
+            let detail = format!("{about}: {passages} passages, snapshot {snapshot}, embedder {}", embedder.id);
+            DoctorCheck::good("index", detail)
         }
         Err(error) => DoctorCheck::failure("index", error.to_string()),
     }

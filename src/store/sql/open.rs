@@ -37,6 +37,7 @@ impl SqlStore {
             TryLockError::Error(source) => failed(source),
         })?;
         let path = std::path::absolute(dir.join(FILE)).map_err(failed)?;
+        touch_private(&path).map_err(failed)?;
         let text = path.to_str().ok_or_else(|| failed(io::Error::other("its path is not valid UTF-8")))?;
         let url = format!("sqlite://{}?mode=rwc", percent_encoded(text));
         Self::open(&url, Dialect::Sqlite, Some(lock), limits).await
@@ -84,6 +85,16 @@ fn create_private(dir: &Path) -> io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.recursive(true).create(dir)
+}
+
+/// Creates the file of the database, if it is missing, such that only its owner can read it: the directory may be an older
+/// one that others can read. SQLite gives its other files the same permissions.
+fn touch_private(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map(drop)
 }
 
 /// Encodes a path for a URL.

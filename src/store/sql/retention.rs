@@ -107,21 +107,22 @@ impl Tables {
         let statement = "SELECT id, bytes FROM record WHERE kind = $1 AND tenant = $2 AND parent = '' \
                          ORDER BY position ASC LIMIT $3";
         let query = sqlx::query(statement).bind(kind.name()).bind(super::tenant(owner)).bind(BATCH);
+        // Taken before the records are chosen: an append makes a conversation young again.
+        let _turn = self.turn().await;
         let rows = query.fetch_all(&self.pool).await?;
         let mut left = shares.to_vec();
         let mut removed = 0;
-        let _turn = self.turn().await;
         let mut transaction = self.pool.begin().await?;
         for row in rows {
             if over(&left, limits).is_none_or(|now| left[now].owner != owner) {
                 break;
             }
             let bytes: i64 = row.try_get("bytes")?;
-            delete(&mut transaction, &RecordKey::new(kind, owner, row.try_get::<String, _>("id")?)).await?;
+            let key = RecordKey::new(kind, owner, row.try_get::<String, _>("id")?);
+            removed += usize::from(delete(&mut transaction, &key).await?);
             let share = &mut left[largest].size;
             share.count = share.count.saturating_sub(1);
             share.bytes = share.bytes.saturating_sub(usize::try_from(bytes).unwrap_or(0));
-            removed += 1;
         }
         transaction.commit().await?;
         Ok(removed)
@@ -131,17 +132,21 @@ impl Tables {
     async fn remove_before(&self, kind: RecordKind, oldest: i64) -> Result<(), StoreError> {
         loop {
             let statement = "SELECT tenant, id FROM record WHERE kind = $1 AND parent = '' AND position < $2 LIMIT $3";
-            let rows = sqlx::query(statement).bind(kind.name()).bind(oldest).bind(BATCH).fetch_all(&self.pool).await?;
-            if rows.is_empty() {
-                return Ok(());
-            }
+            // Taken before the records are chosen: an append makes a conversation young again.
             let _turn = self.turn().await;
+            let rows = sqlx::query(statement).bind(kind.name()).bind(oldest).bind(BATCH).fetch_all(&self.pool).await?;
             let mut transaction = self.pool.begin().await?;
+            let mut removed = 0;
             for row in &rows {
                 let owner = KeyOwner::parse(&row.try_get::<String, _>("tenant")?);
-                delete(&mut transaction, &RecordKey::new(kind, owner, row.try_get::<String, _>("id")?)).await?;
+                let key = RecordKey::new(kind, owner, row.try_get::<String, _>("id")?);
+                removed += usize::from(delete(&mut transaction, &key).await?);
             }
             transaction.commit().await?;
+            // Nothing to remove: there are no such records, or another server was faster.
+            if removed == 0 {
+                return Ok(());
+            }
         }
     }
 }

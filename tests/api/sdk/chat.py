@@ -101,9 +101,9 @@ try:
 except openai.NotFoundError as error:
     assert (error.code, error.param, bool(error.request_id)) == ("model_not_found", "model", True), error
 try:
-    client.chat.completions.create(model="routerag", messages=messages, tools=[{"type": "function", "function": {"name": "x"}}])
+    client.chat.completions.create(model="plain", messages=messages, tools=tools, response_format={"type": "json_object"})
     raise AssertionError("no error")
 except openai.BadRequestError as error:
-    assert (error.code, error.param) == ("unsupported_parameter", "tools"), error
+    assert (error.code, error.param) == ("unsupported_parameter", "response_format"), error
 
 print("ok")

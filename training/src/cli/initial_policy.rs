@@ -22,11 +22,38 @@ pub(super) fn load(
     base: &BaseIdentity,
     learner: &mut Learner,
 ) -> anyhow::Result<(Option<Table>, String)> {
+    let (own, policy) = open(flag, dir, recipe)?;
+    load_values(flag, dir, &own, policy, recipe, base, learner)
+}
+
+/// Loads values as [`load`] does, also those of a policy that speaks another protocol than the recipe's: supervised
+/// training teaches the recipe's.
+pub(super) fn load_for_lessons(
+    flag: &str,
+    dir: &Path,
+    recipe: &Recipe,
+    base: &BaseIdentity,
+    learner: &mut Learner,
+) -> anyhow::Result<(Option<Table>, String)> {
+    let own = policy_writer::policy_dir(dir);
+    let policy = Policy::open(&own).with_context(|| format!("{flag} {}", dir.display()))?;
+    load_values(flag, dir, &own, policy, recipe, base, learner)
+}
+
+/// Loads the values of `policy` in the directory `own`, which the option `flag` named as `dir`.
+fn load_values(
+    flag: &str,
+    dir: &Path,
+    own: &Path,
+    policy: Policy,
+    recipe: &Recipe,
+    base: &BaseIdentity,
+    learner: &mut Learner,
+) -> anyhow::Result<(Option<Table>, String)> {
     let named = || format!("{flag} {}", dir.display());
-    let (dir, policy) = open(flag, dir, recipe)?;
     let values = match recipe.adapter {
         Some(_) => load_adapter(&policy, recipe, base, learner),
-        None => load_weights(&dir, &policy, base, learner),
+        None => load_weights(own, &policy, base, learner),
     };
     let (_, hash) = policy_writer::fingerprint(&values.with_context(named)?)?;
     Ok((policy.training, hash))

@@ -113,7 +113,12 @@ impl QuestionFile {
             tracing::info!(questions = name, left_out, "questions with withheld passages: the reward has no refusals");
         }
         let some = !self.questions.is_empty() && (measured == 0 || !self.validation.is_empty());
-        ensure!(some, "{}: the passages of all questions are withheld", self.path.display());
+        ensure!(
+            some,
+            "{}: the passages of all questions are withheld: add questions that can be answered, or use the reward evo_rag, \
+             which pays for refusals",
+            self.path.display()
+        );
         Ok(self)
     }
 

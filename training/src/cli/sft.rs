@@ -79,7 +79,7 @@ impl Args {
         let protocol = recipe.policy()?.protocol.name();
         let fit = SampleCheck { protocol, vocab: learner.config().vocab, vocabulary: &base.vocabulary };
         let dataset = self.dataset(&recipe, settings, &fit)?;
-        let take = |dir: &PathBuf| initial_policy::load("--init", dir, &recipe, &base, &mut learner);
+        let take = |dir: &PathBuf| initial_policy::load_for_lessons("--init", dir, &recipe, &base, &mut learner);
         let init = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
         let training = SftTraining::new(settings, recipe.seed, &dataset);
         if self.recipe_args.dry_run {

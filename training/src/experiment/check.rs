@@ -117,6 +117,9 @@ fn stage(experiment: &Experiment, at: usize) -> Option<Flaw> {
             return refuse(field("seed"), format!("{from:?} is trained for each seed: set a seed there too"));
         }
     }
+    if stage.init.is_some() && stage.policy.is_some() {
+        return refuse(field("policy"), "conflicts with `init`");
+    }
     let grpo = stage.kind == StageKind::Grpo;
     let unused = [("reference", stage.reference.is_some()), ("part", stage.part.is_some())];
     if let Some((name, _)) = unused.into_iter().find(|(_, given)| *given && !grpo) {

@@ -11,7 +11,6 @@ use super::child::Trainer;
 use super::error::ExperimentError;
 use super::file::{Arm, Experiment};
 use super::jobs::{Job, JobKind, Layout, evaluations, trainings};
-use crate::run::RunFolder;
 
 /// Number of questions in the trial of an evaluation: enough for a batch.
 const TRIAL: usize = 32;
@@ -73,7 +72,7 @@ fn training(job: &Job, trainer: &Trainer) -> Result<String, ExperimentError> {
     let exists = |arg: &OsString| {
         let text = arg.to_string_lossy();
         let from = text.strip_prefix("--init=").or_else(|| text.strip_prefix("--reference="));
-        from.is_none_or(|dir| RunFolder::is_run(Path::new(dir)))
+        from.is_none_or(|dir| Path::new(dir).exists())
     };
     let mut args: Vec<OsString> = job.args.iter().filter(|arg| exists(arg)).cloned().collect();
     args.extend(["--dry-run".into(), "--out".into(), run.clone().into_os_string()]);

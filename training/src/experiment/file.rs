@@ -87,9 +87,12 @@ pub struct Stage {
     /// Overrides of the recipe's fields, as `--set` takes them.
     #[serde(default)]
     pub set: Vec<String>,
-    /// Name of the earlier stage to start from. `None` starts from the base model.
+    /// Name of the earlier stage to start from. `None` starts from `policy`, or else from the base model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
+    /// Directory of the policy to start from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PathBuf>,
     /// Name of the earlier stage that the KL divergence is measured from; for `grpo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,

@@ -43,13 +43,13 @@ impl Inputs {
         for index in indexes.chain(experiment.evaluation.iter().map(|set| &set.index)) {
             inputs.insert(index.display().to_string(), index_state(index)?);
         }
-        for policy in experiment.arm.iter().filter_map(|arm| arm.policy.as_ref()) {
-            let dir = Path::new(policy);
-            if dir.is_dir() {
-                let mut hasher = blake3::Hasher::new();
-                hash_dir(dir, Path::new(""), DEPTH, &mut hasher)?;
-                inputs.insert(policy.clone(), hasher.finalize().to_hex().to_string());
-            }
+        // Arms may also name protocols and baselines, which are part of the program.
+        let arms = experiment.arm.iter().filter_map(|arm| arm.policy.as_deref()).map(Path::new);
+        let stages = experiment.stage.iter().filter_map(|stage| stage.policy.as_deref());
+        for dir in arms.chain(stages).filter(|dir| dir.is_dir()) {
+            let mut hasher = blake3::Hasher::new();
+            hash_dir(dir, Path::new(""), DEPTH, &mut hasher)?;
+            inputs.insert(dir.display().to_string(), hasher.finalize().to_hex().to_string());
         }
         Ok(Inputs { inputs, description })
     }

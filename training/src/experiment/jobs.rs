@@ -116,6 +116,7 @@ fn training(experiment: &Experiment, layout: &Layout, stage: &Stage, seed: u64) 
             args.path(flag, &layout.run(earlier, seed));
         }
     }
+    stage.policy.iter().for_each(|dir| args.path("--init", dir));
     if let Some(part) = stage.part {
         args.text("--stage", &part.to_string());
     }

@@ -123,6 +123,13 @@ fn a_shared_stage_runs_once() {
 }
 
 #[test]
+fn a_stage_may_start_from_a_policy() {
+    let text = TEXT.replacen("kind = \"sft\"", "kind = \"sft\"\npolicy = \"policies/first\"", 1);
+    let jobs = jobs(&parse(&text).unwrap(), &Layout::new("out".into()));
+    assert!(jobs[0].args.contains(&"--init=policies/first".into()), "{:?}", jobs[0]);
+}
+
+#[test]
 fn refusals_name_the_field() {
     for (from, to, field, reason) in [
         ("seeds = [1, 2]", "seeds = [1, 1]", "seeds", "listed twice"),
@@ -133,6 +140,7 @@ fn refusals_name_the_field() {
         ("name = \"stage1\"", "name = \"a-seed1\"", "arm[0].name", "is kept for the seeds"),
         ("name = \"stage1\"", "name = \"stage2\"", "arm[1].name", "used twice"),
         ("init = \"one\"", "init = \"two\"", "stage[2].init", "no earlier stage"),
+        ("init = \"one\"", "init = \"one\"\npolicy = \"p\"", "stage[2].policy", "conflicts with `init`"),
         ("part = 2", "part = 2\nseed = 3", "stage[2].seed", "trained for each seed"),
         ("part = 2", "part = -2", "stage[2].part", "invalid value"),
         ("data = [\"samples.jsonl\"]", "part = 1", "stage[0].part", "`grpo` only"),

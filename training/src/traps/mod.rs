@@ -85,7 +85,7 @@ pub enum TrapError {
         stage: String,
         /// The behavior that earns most.
         trap: Trap,
-        /// Its reward.
+        /// Reward of the behavior.
         earned: f64,
         /// Reward of the right behavior.
         right: f64,

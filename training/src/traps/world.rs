@@ -7,10 +7,10 @@ use waymark_index::{Evidence, Hit, HitPath, Mode, Passage, TripleHit};
 /// A question of two hops.
 pub(super) const QUESTION: &str = "Where was the director of Low Tide born?";
 
-/// Its answer.
+/// Right answer of [`QUESTION`].
 pub(super) const RIGHT: &str = "Leeds";
 
-/// An answer that is wrong.
+/// Wrong answer to [`QUESTION`].
 pub(super) const WRONG: &str = "Paris";
 
 /// A fact on the way to the answer, with the passage that states it and the query that finds it.

@@ -1,8 +1,8 @@
 //! Synonyms after a change.
 //!
-//! New phrases are compared with all others by their sketches, so each list gains exactly the new phrases that a search over all would
-//! find. A list that loses a phrase is complete without it, unless it was full and may have left others out: then it is
-//! computed again. See also `synonyms/update.rs`.
+//! New phrases are compared with all others by their sketches, so each list gains exactly the new phrases that a search
+//! over all would find. A list that loses a phrase is complete without it, unless it was full and may have left others
+//! out: then it is computed again. See also `synonyms/update.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

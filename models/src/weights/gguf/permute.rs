@@ -1,8 +1,8 @@
 //! Inverse of the row permutation that llama.cpp applies to query and key projections.
 //!
-//! For the architecture `llama` and those derived from it, `convert_hf_to_gguf.py` (`LlamaModel.permute`) interleaves the two halves of each
-//! head, because ggml rotates adjacent values and Hugging Face rotates value i with value i + d/2. Rows consist of
-//! whole blocks, so they can be reordered without unpacking.
+//! For the architecture `llama` and those derived from it, `convert_hf_to_gguf.py` (`LlamaModel.permute`) interleaves
+//! the two halves of each head, because ggml rotates adjacent values and Hugging Face rotates value i with value
+//! i + d/2. Rows consist of whole blocks, so they can be reordered without unpacking.
 
 use super::Gguf;
 use crate::ModelError;

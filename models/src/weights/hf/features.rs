@@ -24,7 +24,11 @@ impl ConfigFile {
             rotary_dim: self.rotated_share().map(|share| (head_dim as f32 * share) as usize),
             local_rope_base: if family.local_rope { Some(self.local_rope_base()?) } else { None },
             layers: self.layers(family)?,
-            attention_scale: scalar.map(|scalar| 1.0 / scalar.sqrt()).or(given(fields.attention_multiplier)),
+            // Granite's default is 1, not the width of a head (`configuration_granite.py`).
+            attention_scale: match family.multipliers {
+                true => Some(fields.attention_multiplier.unwrap_or(1.0)),
+                false => scalar.map(|scalar| 1.0 / scalar.sqrt()),
+            },
             score_cap: fields.attn_logit_softcapping.filter(|_| family.gemma),
             logit_cap: fields.final_logit_softcapping.filter(|_| family.gemma),
             embedding_scale: match family.gemma {

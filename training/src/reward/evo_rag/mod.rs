@@ -9,7 +9,7 @@ use waymark_agent::Action;
 use waymark_agent::metric::{exact_match, f1};
 
 use super::{Reward, RewardContext, TextSimilarity};
-use crate::sample::{RetrievalRecord, RewardValue, Sample, TurnAction};
+use crate::sample::{RewardValue, Sample, TurnAction};
 
 pub use weights::{EvoRagStage, StepRewardName, StepRewards, WeightSchedule};
 
@@ -178,11 +178,10 @@ fn has_failed(sample: &Sample, turn: usize) -> bool {
 impl RetrievalBonus {
     /// Returns `true` if the search of a turn earns the bonus. `None` if that cannot be decided.
     fn finds(self, sample: &Sample, turn: usize) -> Option<bool> {
-        let ids = |found: &'_ RetrievalRecord| found.passages.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>();
         let earlier = sample.evidence.iter().filter(|found| found.turn < turn && self == RetrievalBonus::New);
-        let known: HashSet<String> = earlier.flat_map(ids).collect();
-        let mut found = sample.evidence.iter().filter(|found| found.turn == turn).flat_map(ids);
-        let finds = found.any(|id| sample.supporting.contains(&id) && !known.contains(&id));
+        let known: HashSet<&String> = earlier.flat_map(|found| &found.passages).map(|(id, _)| id).collect();
+        let mut found = sample.evidence.iter().filter(|found| found.turn == turn).flat_map(|found| &found.passages);
+        let finds = found.any(|(id, _)| sample.supporting.contains(id) && !known.contains(id));
         (finds || is_known(sample)).then_some(finds)
     }
 }
