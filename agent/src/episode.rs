@@ -137,25 +137,8 @@ impl<S: SessionSource> Episode<S> {
         let context = budget.context_tokens.min(runtime.engine.limit());
         let reserved = reserved_tokens(runtime, policy, guided, question.question(), &budget, context);
         let room = context.saturating_sub(reserved);
-        let mut question = question;
-        let mut continues = options.continues;
-        let mut prompt = match &options.prompt {
-            Some(ids) => ids.clone(),
-            None => {
-                // The training variant shortens a long prompt instead of refusing it.
-                if !policy.variant.is_training() {
-                    runtime.check_bytes(question.bytes())?;
-                }
-                prompt(runtime, policy, &question, continues.as_deref(), guided)?
-            }
-        };
-        if options.truncates && options.prompt.is_none() && prompt.len() >= room {
-            // The sequence of an earlier episode cannot be shortened, but its conversation can.
-            continues = None;
-            let encode = |shorter: &Conversation| runtime.encode_conversation(&*policy.protocol, shorter, guided);
-            question = question.shortened(|shorter| encode(shorter).map(|ids| ids.len() < room))?;
-            prompt = encode(&question)?;
-        }
+        let FittedPrompt { question, ids: mut prompt, continues } =
+            FittedPrompt::new(runtime, policy, question, &options, PromptFit { guided, room })?;
         let context = match policy.variant {
             LoopVariant::Training => {
                 check_turns(runtime, policy, &budget)?;
@@ -242,6 +225,52 @@ impl<S: SessionSource> Episode<S> {
         let (sender, receiver) = oneshot::channel();
         self.partial = Some(sender);
         receiver
+    }
+}
+
+/// Prompt of an episode, and what it was made of.
+struct FittedPrompt {
+    /// Conversation, without the turns that were dropped.
+    question: Conversation,
+    ids: Vec<u32>,
+    /// Episode that the prompt continues.
+    continues: Option<Arc<ContinuedEpisode>>,
+}
+
+/// Conditions that a prompt is made for.
+#[derive(Clone, Copy)]
+struct PromptFit {
+    guided: bool,
+    /// Number of tokens that a prompt must stay below if turns may be dropped for it.
+    room: usize,
+}
+
+impl FittedPrompt {
+    /// Encodes the prompt that the options give, or that of a conversation.
+    fn new<S: SessionSource>(
+        runtime: &Runtime<S>,
+        policy: &Policy,
+        question: Conversation,
+        options: &EpisodeOptions,
+        PromptFit { guided, room }: PromptFit,
+    ) -> Result<FittedPrompt, AgentError> {
+        let continues = options.continues.clone();
+        if let Some(ids) = options.prompt.clone() {
+            return Ok(FittedPrompt { question, ids, continues });
+        }
+        // The training variant shortens a long prompt instead of refusing it.
+        if !policy.variant.is_training() {
+            runtime.check_bytes(question.bytes())?;
+        }
+        let ids = prompt(runtime, policy, &question, continues.as_deref(), guided)?;
+        if !options.truncates || ids.len() < room {
+            return Ok(FittedPrompt { question, ids, continues });
+        }
+        let encode = |shorter: &Conversation| runtime.encode_conversation(&*policy.protocol, shorter, guided);
+        let question = question.shortened(|shorter| encode(shorter).map(|ids| ids.len() < room))?;
+        let ids = encode(&question)?;
+        // The sequence of an earlier episode cannot be shortened, but its conversation can.
+        Ok(FittedPrompt { question, ids, continues: None })
     }
 }
 

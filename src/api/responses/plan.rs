@@ -56,18 +56,7 @@ impl ResponsePlan {
     ) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
         let store = request.store.unwrap_or(true);
-        let background = request.background.unwrap_or(false);
-        if background && !store {
-            return Err(ApiError::invalid("background", "`background` needs `store: true`"));
-        }
-        if request.conversation.is_some() && !store {
-            return Err(ApiError::invalid("conversation", "`conversation` needs `store: true`"));
-        }
-        if background && !state.responses.is_enabled() {
-            let message =
-                "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
-            return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("background"));
-        }
+        check_store(state, &request, store)?;
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;
         let mut tools = RequestTools::read(state, request.tools.clone(), &policy)?;
@@ -105,12 +94,7 @@ impl ResponsePlan {
         let messages = instructions.into_iter().chain(history.messages.iter().cloned()).collect();
         let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
         options.truncates = request.truncation == Some(Truncation::Auto);
-        let conversation = match options.truncates {
-            // Texts are admitted to encoding by their bytes, before their tokens are known.
-            true => conversation
-                .shortened(|shorter| Ok::<bool, ApiError>(state.runtime.check_bytes(shorter.bytes()).is_ok()))?,
-            false => conversation,
-        };
+        let conversation = if options.truncates { readable(state, conversation)? } else { conversation };
         let (functions, conversation) =
             tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options)
                 .map_err(of_input)?;
@@ -131,6 +115,28 @@ impl ResponsePlan {
         };
         Ok((plan, question))
     }
+}
+
+/// Checks the options that need a stored response. `store` is `true` if the response is stored.
+fn check_store(state: &AppState, request: &ResponsesRequest, store: bool) -> Result<(), ApiError> {
+    let background = request.background.unwrap_or(false);
+    if background && !store {
+        return Err(ApiError::invalid("background", "`background` needs `store: true`"));
+    }
+    if request.conversation.is_some() && !store {
+        return Err(ApiError::invalid("conversation", "`conversation` needs `store: true`"));
+    }
+    if background && !state.responses.is_enabled() {
+        let message = "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
+        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("background"));
+    }
+    Ok(())
+}
+
+/// Returns a conversation without the oldest turns that no context could hold. Texts are admitted to encoding by their
+/// bytes, before their tokens are known.
+fn readable(state: &AppState, conversation: Conversation) -> Result<Conversation, ApiError> {
+    conversation.shortened(|shorter| Ok(state.runtime.check_bytes(shorter.bytes()).is_ok()))
 }
 
 fn format(request: &ResponsesRequest) -> TextFormat {
