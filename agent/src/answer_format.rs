@@ -1,10 +1,11 @@
 //! Constraints on the format of an answer: JSON or a tool call, enforced token by token.
 
+use std::slice;
 use std::sync::Arc;
 
 use serde_json::Value;
 use waymark_engine::Constraint;
-use waymark_models::grammar::{GrammarError, Json, Vocabulary};
+use waymark_models::grammar::{GrammarError, Json, OutputForm, Vocabulary};
 use waymark_models::tokenizer::TokenBytes;
 
 use super::answer_closing::{AnswerClosing, ClosingTag};
@@ -49,17 +50,20 @@ pub(super) struct AnswerFormat {
 }
 
 impl AnswerFormat {
-    /// Creates the constraints for `json` answers: on the text between the answer tags, or on the whole turn without
+    /// Creates the constraints for answers of the form `form`: on the text between the answer tags, or on the whole turn without
     /// tags.
     pub(super) fn new(
-        json: &Json,
+        form: &OutputForm,
         around: Option<AnswerTags>,
         vocabulary: &Vocabulary,
         eos: &[u32],
     ) -> Result<AnswerFormat, GrammarError> {
-        let rule: Arc<dyn Constraint> = Arc::new(vocabulary.compile(json)?);
-        if let Json::Schema(schema) = json {
-            check_between(schema, around.as_ref())?;
+        let rule: Arc<dyn Constraint> = Arc::new(vocabulary.compile_form(form)?);
+        match form {
+            OutputForm::Json(Json::Object) => {}
+            OutputForm::Json(Json::Schema(schema)) => check_between(schema, around.as_ref())?,
+            OutputForm::Regex(text) | OutputForm::Lark(text) => check_text(slice::from_ref(text), around.as_ref())?,
+            OutputForm::Choice(texts) => check_text(texts, around.as_ref())?,
         }
         Ok(AnswerFormat::between(rule, around, eos))
     }
@@ -96,6 +100,15 @@ pub(super) fn check_between(schema: &Value, around: Option<&AnswerTags>) -> Resu
     let closed = around.is_some_and(|tags| tags.ends.is_some());
     if closed && prescribes_angle_bracket(schema) {
         return Err(GrammarError::Schema(UNSUPPORTED_TEXT.to_owned()));
+    }
+    Ok(())
+}
+
+/// Checks that texts of a form that is not JSON, which cannot escape a character, can stand in an answer between tags.
+fn check_text(texts: &[String], around: Option<&AnswerTags>) -> Result<(), GrammarError> {
+    let closed = around.is_some_and(|tags| tags.ends.is_some());
+    if closed && texts.iter().any(|text| text.contains('<')) {
+        return Err(GrammarError::Schema("it contains `<`, which an answer between tags must not contain".to_owned()));
     }
     Ok(())
 }
@@ -150,7 +163,8 @@ mod tests {
         let eos = [257];
         let vocabulary = Vocabulary::new(&tokens, &eos).unwrap();
         let fits = |schema: &Value, tags: &Tags| {
-            AnswerFormat::new(&Json::Schema(schema.clone()), AnswerTags::new(tags, &tokens), &vocabulary, &eos).is_ok()
+            AnswerFormat::new(&Json::Schema(schema.clone()).into(), AnswerTags::new(tags, &tokens), &vocabulary, &eos)
+                .is_ok()
         };
         for (schema, between) in [
             (json!({"enum": ["<1 year", ">1 year"]}), false),

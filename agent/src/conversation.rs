@@ -61,13 +61,15 @@ pub struct Conversation {
     asked: usize,
     /// Shared, since several answers may be generated for one conversation.
     tools: Arc<[Tool]>,
+    /// Value of the chat template's switch for thinking. `None` leaves it as the template has it.
+    thinking: Option<bool>,
 }
 
 impl Conversation {
     /// Creates a conversation from a question without a history.
     pub fn new(question: impl Into<String>) -> Conversation {
         let messages = vec![ConversationMessage::new(Role::User, question)];
-        Conversation { messages, asked: 0, tools: Arc::default() }
+        Conversation { messages, asked: 0, tools: Arc::default(), thinking: None }
     }
 
     /// Creates a conversation from a chat. Its question is the last message of the user; calls and their results may
@@ -86,7 +88,7 @@ impl Conversation {
             Role::User if last.content.trim().is_empty() => Err(AgentError::Conversation("the last message is empty")),
             Role::User | Role::Tool => {
                 let asked = messages.iter().rposition(by_user).unwrap_or(messages.len() - 1);
-                Ok(Conversation { messages, asked, tools: Arc::default() })
+                Ok(Conversation { messages, asked, tools: Arc::default(), thinking: None })
             }
         }
     }
@@ -95,6 +97,17 @@ impl Conversation {
     #[must_use]
     pub fn with_tools(self, tools: Vec<Tool>) -> Conversation {
         Conversation { tools: tools.into(), ..self }
+    }
+
+    /// Sets the chat template's switch for thinking. `None` leaves it as the template has it.
+    #[must_use]
+    pub fn with_thinking(self, thinking: Option<bool>) -> Conversation {
+        Conversation { thinking, ..self }
+    }
+
+    /// Returns the value of the chat template's switch for thinking.
+    pub(super) fn thinking(&self) -> Option<bool> {
+        self.thinking
     }
 
     /// Returns the question.
@@ -138,6 +151,22 @@ impl Conversation {
         self.messages.iter().map(message).sum::<usize>() + tools.sum::<usize>()
     }
 
+    /// Returns the same chat without its messages before `start`, which is at most the index of the question. Keeps
+    /// instructions.
+    pub(super) fn beginning_at(&self, start: usize) -> Conversation {
+        let kept = |at: usize, message: &ConversationMessage| at >= start || message.role == Role::System;
+        let messages: Vec<ConversationMessage> = self
+            .messages
+            .iter()
+            .enumerate()
+            .filter(|(at, message)| kept(*at, message))
+            .map(|(_, message)| message.clone())
+            .collect();
+        // Everything from the question on is kept, so its distance from the end stays.
+        let asked = messages.len() - (self.messages.len() - self.asked);
+        Conversation { messages, asked, tools: Arc::clone(&self.tools), thinking: self.thinking }
+    }
+
     /// Returns the whole chat, with `content` in place of the question.
     pub fn with_question(&self, content: String) -> Vec<ConversationMessage> {
         let mut messages = self.messages.clone();
@@ -149,7 +178,7 @@ impl Conversation {
     /// at most a new first one.
     pub(super) fn reworded(&self, messages: Vec<ConversationMessage>) -> Conversation {
         let asked = self.asked + messages.len().saturating_sub(self.messages.len());
-        Conversation { messages, asked, tools: Arc::default() }
+        Conversation { messages, asked, tools: Arc::default(), thinking: self.thinking }
     }
 }
 

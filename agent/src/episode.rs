@@ -19,7 +19,7 @@ use super::generator::SessionSource;
 use super::guide::AllowedActions;
 use super::loop_variant::LoopVariant;
 use super::observation::frame;
-use super::options::EpisodeOptions;
+use super::options::{EpisodeOptions, TurnEnds};
 use super::policy::Policy;
 use super::protocol::ModePrefix;
 use super::retrieval::Retrieval;
@@ -53,6 +53,8 @@ pub(super) struct EpisodeSettings {
     pub(super) sampling: Sampling,
     pub(super) seed: u64,
     pub(super) stop: Vec<String>,
+    /// Tokens that end a turn.
+    pub(super) ends: TurnEnds,
     /// Names of the tools whose call in the answer ends it.
     pub(super) one_call: Vec<String>,
     pub(super) guided: bool,
@@ -118,6 +120,12 @@ impl<S: SessionSource> Episode<S> {
     ) -> Result<Episode<S>, AgentError> {
         // Cheap checks come first; the prompt is encoded only for a valid request.
         let budget = options.budget(policy)?;
+        if !options.ends.is_default() && policy.budget.turns > 0 {
+            return Err(AgentError::Option {
+                field: "stop_token_ids",
+                reason: "a policy that searches ends its turns itself",
+            });
+        }
         let retrieval = options.retrieval(policy)?;
         let excluded = ExcludedPassages::new(&options.without)?;
         check_search(runtime, policy, &budget, &retrieval.search)?;
@@ -126,18 +134,11 @@ impl<S: SessionSource> Episode<S> {
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
         let guided = guided(policy, options.guided)?;
         let first_query = options.mode_prefix(policy, guided)?;
-        let mut prompt = match &options.prompt {
-            Some(ids) => ids.clone(),
-            None => {
-                // The training variant shortens a long prompt instead of refusing it.
-                if !policy.variant.is_training() {
-                    runtime.check_bytes(question.bytes())?;
-                }
-                prompt(runtime, policy, &question, options.continues.as_deref(), guided)?
-            }
-        };
         let context = budget.context_tokens.min(runtime.engine.limit());
         let reserved = reserved_tokens(runtime, policy, guided, question.question(), &budget, context);
+        let room = context.saturating_sub(reserved);
+        let FittedPrompt { question, ids: mut prompt, continues } =
+            FittedPrompt::new(runtime, policy, question, &options, PromptFit { guided, room })?;
         let context = match policy.variant {
             LoopVariant::Training => {
                 check_turns(runtime, policy, &budget)?;
@@ -150,6 +151,7 @@ impl<S: SessionSource> Episode<S> {
             }
             LoopVariant::Serving | LoopVariant::Evaluation => context,
         };
+        let options = EpisodeOptions { continues, ..options };
         let forms = EpisodeForms::new(runtime, policy, &question, &options, guided)?;
         let tags = policy.protocol.tags();
         // JSON or a call must begin at once if it is the whole turn, even if the template has opened a thought.
@@ -164,6 +166,7 @@ impl<S: SessionSource> Episode<S> {
             sampling,
             seed: options.seed,
             stop: options.stop,
+            ends: options.ends,
             one_call: if policy.protocol.calls() { options.one_call } else { Vec::new() },
             guided,
             first_query,
@@ -222,6 +225,52 @@ impl<S: SessionSource> Episode<S> {
         let (sender, receiver) = oneshot::channel();
         self.partial = Some(sender);
         receiver
+    }
+}
+
+/// Prompt of an episode, and what it was made of.
+struct FittedPrompt {
+    /// Conversation, without the turns that were dropped.
+    question: Conversation,
+    ids: Vec<u32>,
+    /// Episode that the prompt continues.
+    continues: Option<Arc<ContinuedEpisode>>,
+}
+
+/// Conditions that a prompt is made for.
+#[derive(Clone, Copy)]
+struct PromptFit {
+    guided: bool,
+    /// Number of tokens that a prompt must stay below if turns may be dropped for it.
+    room: usize,
+}
+
+impl FittedPrompt {
+    /// Encodes the prompt that the options give, or that of a conversation.
+    fn new<S: SessionSource>(
+        runtime: &Runtime<S>,
+        policy: &Policy,
+        question: Conversation,
+        options: &EpisodeOptions,
+        PromptFit { guided, room }: PromptFit,
+    ) -> Result<FittedPrompt, AgentError> {
+        let continues = options.continues.clone();
+        if let Some(ids) = options.prompt.clone() {
+            return Ok(FittedPrompt { question, ids, continues });
+        }
+        // The training variant shortens a long prompt instead of refusing it.
+        if !policy.variant.is_training() {
+            runtime.check_bytes(question.bytes())?;
+        }
+        let ids = prompt(runtime, policy, &question, continues.as_deref(), guided)?;
+        if !options.truncates || ids.len() < room {
+            return Ok(FittedPrompt { question, ids, continues });
+        }
+        let encode = |shorter: &Conversation| runtime.encode_conversation(&*policy.protocol, shorter, guided);
+        let question = question.shortened(|shorter| encode(shorter).map(|ids| ids.len() < room))?;
+        let ids = encode(&question)?;
+        // The sequence of an earlier episode cannot be shortened, but its conversation can.
+        Ok(FittedPrompt { question, ids, continues: None })
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use waymark_engine::Constraint;
 use waymark_models::chat::Tool;
+use waymark_models::grammar::OutputForm;
 
 use super::AgentError;
 use super::answer_format::{AnswerFormat, check_between};
@@ -52,8 +53,8 @@ impl EpisodeForms {
             return Err(AgentError::Option { field: "tools", reason: "the training loop takes no tools" });
         }
         let demanded = !options.calls.is_empty();
-        let answer = match &options.json {
-            Some(json) => Some(shape(runtime, policy, json)?),
+        let answer = match &options.form {
+            Some(form) => Some(shape(runtime, policy, form)?),
             None if !demanded => None,
             None if in_answer => Some(AnswerFormat::whole(Arc::new(call(runtime, tools, options)?))),
             None => Some(answer_call(runtime, policy, tools, options)?),
@@ -78,14 +79,14 @@ impl EpisodeForms {
     }
 }
 
-/// Returns the constraints of answers that must be JSON.
+/// Returns the constraints of answers that must have a form.
 fn shape<S: SessionSource>(
     runtime: &Runtime<S>,
     policy: &Policy,
-    json: &waymark_models::grammar::Json,
+    form: &OutputForm,
 ) -> Result<AnswerFormat, AgentError> {
     let around = runtime.around(&*policy.protocol);
-    Ok(AnswerFormat::new(json, around, runtime.vocabulary()?, &runtime.eos)?)
+    Ok(AnswerFormat::new(form, around, runtime.vocabulary()?, &runtime.eos)?)
 }
 
 /// Returns the tools of which a call may be made.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use waymark_engine::{Priority, RequestId};
 use waymark_index::{Mode, SearchOptions};
-use waymark_models::grammar::Json;
+use waymark_models::grammar::OutputForm;
 
 use super::AgentError;
 use super::budget::Budget;
@@ -14,6 +15,24 @@ use super::policy::{Policy, check_mode};
 use super::protocol::ModePrefix;
 use super::retrieval::Retrieval;
 use super::sampling::Sampling;
+
+/// Tokens that end a turn. Only for policies that do not search, since every turn of an episode would end so.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct TurnEnds {
+    /// Tokens that end the turn beside the model's own.
+    pub stop_ids: Vec<u32>,
+    /// If `true`, the model's own end-of-sequence tokens do not end the turn.
+    pub ignores_eos: bool,
+    /// Number of tokens before which neither of them is sampled.
+    pub min_tokens: usize,
+}
+
+impl TurnEnds {
+    /// Returns `true` if they are those of the model.
+    pub fn is_default(&self) -> bool {
+        *self == TurnEnds::default()
+    }
+}
 
 /// Settings of one episode that differ from its policy. Limits can be tightened, never widened.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -54,8 +73,10 @@ pub struct EpisodeOptions {
     pub evidence_bytes: Option<usize>,
     /// If `true`, the final event contains citations.
     pub cites: bool,
-    /// Constrains the answer to JSON. `None` allows any answer.
-    pub json: Option<Json>,
+    /// Constrains the answer to a form. `None` allows any answer.
+    pub form: Option<OutputForm>,
+    /// Tokens that end the only turn of a policy that does not search.
+    pub ends: TurnEnds,
     /// Names of the tools of which the reply must be one call. Empty allows any reply.
     pub calls: Vec<String>,
     /// Names of the tools whose first call ends the answer, which need not contain one. Empty lets no call end it.
@@ -66,6 +87,9 @@ pub struct EpisodeOptions {
     /// Earlier episode that goes on with the results of its call, if its tokens are known. The conversation holds its
     /// messages all the same.
     pub continues: Option<Arc<ContinuedEpisode>>,
+    /// If `true`, the oldest turns of a conversation that is too long for the context are dropped. If `false`, it is
+    /// refused.
+    pub truncates: bool,
     /// Token ids of the prompt, instead of the protocol's rendering of the conversation.
     pub prompt: Option<Vec<u32>>,
     /// Salt of the prefix cache, which separates tenants.
@@ -84,7 +108,7 @@ impl EpisodeOptions {
     /// Returns `true` if an episode of `policy` compiles grammars, which may take seconds.
     pub fn compiles(&self, policy: &Policy, conversation: &Conversation) -> bool {
         let guided = self.guided.unwrap_or(policy.guided) && !conversation.tools().is_empty();
-        self.json.is_some() || !self.calls.is_empty() || !self.strict.is_empty() || guided
+        self.form.is_some() || !self.calls.is_empty() || !self.strict.is_empty() || guided
     }
 
     /// Returns the policy's limits, tightened by the options.

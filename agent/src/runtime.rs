@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use waymark_engine::Engine;
 use waymark_models::ModelError;
-use waymark_models::chat::{ChatTemplate, Message, TextSegment, Tool};
+use waymark_models::chat::{ChatTemplate, Message, PromptOptions, TextSegment};
 use waymark_models::grammar::{GrammarError, Vocabulary};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
@@ -118,12 +118,17 @@ impl<S: SessionSource> Runtime<S> {
         self.template.as_ref().is_some_and(|template| template.takes_tools())
     }
 
+    /// Returns `true` if the template has a switch for thinking.
+    pub fn takes_thinking(&self) -> bool {
+        self.template.as_ref().is_some_and(|template| template.takes_thinking())
+    }
+
     /// Encodes a prompt. Control tokens come from the template only, never from the text of messages.
     ///
     /// # Errors
     /// [`AgentError::Text`] when template or tokenizer fail.
     pub fn encode(&self, prompt: &ProtocolPrompt) -> Result<Vec<u32>, AgentError> {
-        self.encode_with_tools(prompt, &[])
+        self.encode_with(prompt, PromptOptions::default())
     }
 
     /// Encodes the prompt of a conversation in a protocol. Tools, calls and results that the prompt has no form for are
@@ -140,9 +145,10 @@ impl<S: SessionSource> Runtime<S> {
         let prompt = protocol.prompt(conversation, guided);
         let formless = matches!(prompt, ProtocolPrompt::Raw(_)) || !self.takes_tools();
         if formless && conversation.has_tools() {
-            return self.encode(&protocol.prompt(&tool_prompt::described(conversation), guided));
+            let prompt = protocol.prompt(&tool_prompt::described(conversation), guided);
+            return self.encode_with(&prompt, PromptOptions { thinking: conversation.thinking(), tools: &[] });
         }
-        self.encode_with_tools(&prompt, conversation.tools())
+        self.encode_with(&prompt, PromptOptions { thinking: conversation.thinking(), tools: conversation.tools() })
     }
 
     /// Encodes messages that follow a reply, from the text that ends the reply to the beginning of the next one.
@@ -156,30 +162,34 @@ impl<S: SessionSource> Runtime<S> {
         let written = |message: &ConversationMessage| tool_prompt::written(message);
         let rest: Vec<ConversationMessage> =
             if self.takes_tools() { messages.to_vec() } else { messages.iter().map(written).collect() };
-        let segments = self.segments(&[before.as_slice(), &rest].concat(), &[])?;
+        let segments = self.segments(&[before.as_slice(), &rest].concat(), PromptOptions::default())?;
         let reply = segments.iter().position(|segment| !segment.trusted && segment.text == REPLY);
         let mixed = || ModelError::Template("it does not keep the messages of a conversation apart".to_owned());
         let reply = reply.ok_or_else(mixed)?;
         Ok(self.tokenizer.encode_segments(&segments[reply + 1..])?)
     }
 
-    /// Encodes a prompt with tools, which the template shows.
-    fn encode_with_tools(&self, prompt: &ProtocolPrompt, tools: &[Tool]) -> Result<Vec<u32>, AgentError> {
+    /// Encodes a prompt with options of its template.
+    fn encode_with(&self, prompt: &ProtocolPrompt, options: PromptOptions<'_>) -> Result<Vec<u32>, AgentError> {
         let messages = match prompt {
             ProtocolPrompt::Raw(text) => return self.literal(text),
             ProtocolPrompt::Chat(messages) => messages,
         };
-        Ok(self.tokenizer.encode_segments(&self.segments(messages, tools)?)?)
+        Ok(self.tokenizer.encode_segments(&self.segments(messages, options)?)?)
     }
 
-    fn segments(&self, messages: &[ConversationMessage], tools: &[Tool]) -> Result<Vec<TextSegment>, AgentError> {
+    fn segments(
+        &self,
+        messages: &[ConversationMessage],
+        options: PromptOptions<'_>,
+    ) -> Result<Vec<TextSegment>, AgentError> {
         let shown = |message: &ConversationMessage| Message {
             tool_calls: message.calls.clone(),
             ..Message::new(message.role.name(), message.content.as_str())
         };
         let messages: Vec<Message> = messages.iter().map(shown).collect();
         match &self.template {
-            Some(template) => Ok(template.render_segments_with_tools(&messages, tools, true)?),
+            Some(template) => Ok(template.render_segments_with(&messages, options, true)?),
             None => {
                 let texts: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
                 Ok(vec![TextSegment { text: texts.join("\n"), trusted: false }])

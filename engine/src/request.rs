@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 use waymark_models::AdapterSlot;
-use waymark_models::sampler::SamplingParams;
+use waymark_models::sampler::{SamplingParams, TokenMask};
 
 use super::constraint::Constraint;
 use super::stop::StopSet;
@@ -76,6 +76,8 @@ pub struct Generate {
     pub sampling: SamplingParams,
     /// Maximum number of sampled tokens; at least 1.
     pub max_tokens: usize,
+    /// Number of tokens before which no token of `eos` is sampled. Without effect on forced tokens; excludes `allow`.
+    pub min_tokens: usize,
     /// Byte strings that end the turn with the token that completes one. That token is kept whole.
     pub stops: Arc<StopSet>,
     /// Tokens that end the turn.
@@ -96,6 +98,7 @@ impl Default for Generate {
         Self {
             sampling: SamplingParams::default(),
             max_tokens: 256,
+            min_tokens: 0,
             stops: Arc::default(),
             eos: Vec::new(),
             allow: None,
@@ -103,5 +106,14 @@ impl Default for Generate {
             force: Vec::new(),
             ignore_eos: false,
         }
+    }
+}
+
+impl Generate {
+    /// Returns the mask of a token before `min_tokens`, given the mask of the constraint and the size of the vocabulary.
+    pub(super) fn early_mask(&self, mask: Option<TokenMask>, vocab: usize) -> TokenMask {
+        let mut mask = mask.unwrap_or_else(|| TokenMask::all(vocab));
+        self.eos.iter().for_each(|&id| mask.forbid(id));
+        mask
     }
 }

@@ -86,8 +86,9 @@ impl RunningTurn {
     /// sequence of `len` tokens. `None` if the choice is restricted, or needs more than one row of logits.
     pub(super) fn pick(&mut self, len: usize, offset: usize) -> Option<Pick> {
         let forced = self.sampled(len) + offset < self.generate.force.len();
-        let Generate { allow, constraint, .. } = &self.generate;
-        if forced || allow.is_some() || constraint.is_some() { None } else { self.sampler.pick_ahead(offset) }
+        let Generate { allow, constraint, min_tokens, .. } = &self.generate;
+        let early = self.sampled(len) + offset < *min_tokens;
+        if forced || early || allow.is_some() || constraint.is_some() { None } else { self.sampler.pick_ahead(offset) }
     }
 
     /// Records that the backend has drawn the next token by its [`pick`](Self::pick).
@@ -114,6 +115,8 @@ impl RunningTurn {
         // A forced token is scored under the full distribution, whatever else is allowed.
         let forced = generate.force.get(history.len()).map(slice::from_ref);
         let allow = forced.or(generate.allow.as_deref());
+        let mask =
+            if history.len() < generate.min_tokens { Some(generate.early_mask(mask, logits.len())) } else { mask };
         let sampled = catch_unwind(AssertUnwindSafe(|| match mask.as_ref().filter(|_| forced.is_none()) {
             Some(mask) => sampler.sample_within(logits, history, mask),
             None => sampler.sample(logits, history, allow),

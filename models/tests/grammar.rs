@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
-use waymark_models::grammar::{GrammarError, GrammarWriter, Json, Vocabulary};
+use waymark_models::grammar::{GrammarError, GrammarWriter, Json, OutputForm, Vocabulary};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
 const EOS: u32 = 257;
@@ -137,4 +137,29 @@ fn a_vocabulary_without_an_end_is_refused() {
     let table = Tokenizer::bytes().table();
     assert!(matches!(Vocabulary::new(&table, &[]), Err(GrammarError::Vocabulary(_))));
     assert!(matches!(Vocabulary::new(&table, &[100_000]), Err(GrammarError::Vocabulary(_))));
+}
+
+#[test]
+fn texts_follow_an_expression_a_choice_or_a_grammar() {
+    let vocabulary = vocabulary();
+    for (form, whole, broken, kept) in [
+        (OutputForm::Regex("[0-9]{4}-(0[1-9]|1[0-2])/?".into()), "1808-12/", "1808-13", "1808-1"),
+        (OutputForm::Choice(vec!["a.b".into(), "a/c (d)".into(), "\u{e9}".into()]), "a/c (d)", "aab", "a"),
+        (OutputForm::Choice(vec!["yes".into(), "yes, but".into()]), "yes, but", "yes, and", "yes, "),
+        (OutputForm::Lark("start: word (\", \" word)*\nword: /[a-z]+/".into()), "faust, tell", "faust; tell", "faust"),
+    ] {
+        let grammar = vocabulary.compile_form(&form).unwrap();
+        let mut writer = grammar.begin();
+        write(&mut writer, whole).unwrap();
+        assert!(writer.complete().unwrap(), "{form:?}");
+        assert_eq!(write(&mut grammar.begin(), broken), Err(kept.to_owned()), "{form:?}");
+    }
+    for form in [
+        OutputForm::Regex("(".into()),
+        OutputForm::Lark("start: unknown".into()),
+        OutputForm::Lark("word: \"a\"".into()),
+        OutputForm::Lark(String::new()),
+    ] {
+        assert!(matches!(vocabulary.compile_form(&form), Err(GrammarError::Schema(_))), "{form:?}");
+    }
 }

@@ -101,7 +101,7 @@ async fn build_recorded(
     // Refused first, before the request takes time or waits for one of the few compile slots.
     let records = questions.iter().map(|(_, options)| traces::should_record(state, options.store));
     let records = records.collect::<Result<Vec<bool>, _>>()?;
-    let calls = questions.iter().all(|(_, options)| options.json.is_none());
+    let calls = questions.iter().all(|(_, options)| options.form.is_none());
     let schema = questions.iter().any(|(conversation, options)| options.compiles(policy, conversation));
     let share = state.admit_text(questions.iter().map(prompt_bytes).max().unwrap_or(0)).await?;
     let owned = state.clone();
@@ -254,7 +254,7 @@ mod tests {
         // No compile slot can be acquired any more.
         state.compiling.close();
         for (store, code) in [(Some(true), Code::UnsupportedParameter), (None, Code::QueueFull)] {
-            let options = EpisodeOptions { json: Some(Json::Object), store, ..EpisodeOptions::default() };
+            let options = EpisodeOptions { form: Some(Json::Object.into()), store, ..EpisodeOptions::default() };
             let question = (Conversation::new("?"), options);
             let refused = start(&state, &Caller::default(), &policy, question, 1).await.err().unwrap();
             assert_eq!(refused.code.name(), code.name());

@@ -7,6 +7,7 @@
 //! | `completions`, `tokenize` | `/v1/completions`, `/tokenize`, `/detokenize`: text without a conversation |
 //! | `generate` | `/inference/v1/generate`: token IDs in and out, for a loop in another process |
 //! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, stored responses |
+//! | `answer_calls`, `call_history` | tool calls in answers, and in the messages of a conversation |
 //! | `agent` | `/v1/agent`, an episode with its typed trace |
 //! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
 //! | `search`, `vector_stores`, `embeddings`, `rerank`, `models`, `health`, `openapi` | the other routes |
@@ -23,7 +24,7 @@
 //! | `rollouts` | `/v1/rollouts`, trajectories with masks and rewards for trainers that run elsewhere |
 //! | `absence` | messages about IDs under which nothing is kept |
 //! | `trainers` | retrieval interfaces of the reference systems' trainers |
-//! | `sampling_params`, `rag` | options of requests for sampling and for searching |
+//! | `sampling_params`, `rag`, `vllm_options` | options of requests for sampling and for searching, and those of vLLM |
 //! | `episodes`, `usage` | starting episodes, and counting their tokens |
 //! | `head` | checks of the heads of all requests: `Host`, and repeated headers |
 //! | `cors`, `lifetime` | allowed origins, and deadlines of connections |
@@ -42,10 +43,12 @@
 
 mod absence;
 pub mod agent;
+mod answer_calls;
 pub mod api_keys;
 pub mod auth;
 mod blocking;
 mod body;
+mod call_history;
 pub mod chat;
 mod chunks;
 mod commit_meter;
@@ -102,6 +105,7 @@ pub mod traces;
 pub mod trainers;
 pub mod usage;
 pub mod vector_stores;
+pub mod vllm_options;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -133,6 +137,7 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(chat::create))
         .infer(routes!(chat::create_short))
         .infer(routes!(responses::create))
+        .infer(routes!(responses::input_tokens::count))
         .infer(routes!(agent::create))
         .infer(routes!(mcp::receive))
         .infer(routes!(completions::create))

@@ -26,6 +26,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// `--ping-seconds` sets another interval.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Timeout of a silent server that answers a message in one piece.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Maximum size of such an answer in bytes.
+const MAX_MESSAGE: u64 = 64 << 20;
+
 /// Client of one server.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -138,6 +144,25 @@ impl Client {
             Ok(accepted(response.map_err(|error| unreachable(&url, error))?)?.body_mut().read_to_string()?)
         };
         spawn_blocking(fetch).await?
+    }
+
+    /// Sends a message of the Model Context Protocol of the negotiated `revision`. Returns the body of the response, also
+    /// of a refusal. Blocks.
+    ///
+    /// # Errors
+    /// If the server cannot be reached, or is silent for an hour.
+    pub(super) fn message(&self, path: &str, body: String, revision: Option<&str>) -> anyhow::Result<String> {
+        let url = format!("{}{path}", self.base);
+        let request = self.keyed(self.agent.post(&url)).content_type("application/json");
+        let request = request.header("accept", "application/json, text/event-stream");
+        let request = match revision {
+            Some(revision) => request.header("mcp-protocol-version", revision),
+            None => request,
+        };
+        // The response is one document, so nothing arrives while an episode runs.
+        let request = request.config().timeout_per_read(Some(MESSAGE_TIMEOUT)).build();
+        let mut response = request.send(body).map_err(|error| unreachable(&url, error))?;
+        Ok(response.body_mut().with_config().limit(MAX_MESSAGE).read_to_string()?)
     }
 
     /// Runs one episode and passes every event to `each` as it arrives.

@@ -23,6 +23,7 @@ mod index;
 mod inspect;
 mod key;
 mod man;
+mod mcp;
 mod openapi;
 mod policy;
 mod pull;
@@ -95,6 +96,7 @@ enum Command {
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
     Health(health::Args),
+    Mcp(mcp::Args),
     Status(status::Args),
     Doctor(doctor::Args),
     /// Shows the configuration of a server.
@@ -149,6 +151,7 @@ impl Cli {
                 Command::Key(command) => command.run(),
                 Command::Health(args) => args.run().await,
                 Command::Policy(command) => command.run(self.log.as_deref()).await,
+                Command::Mcp(args) => args.run().await,
                 Command::Status(args) => args.run().await,
                 Command::Doctor(args) => args.run(),
                 Command::Config(command) => command.run(),

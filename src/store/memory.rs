@@ -61,7 +61,11 @@ impl MemoryStore {
         match kind {
             RecordKind::Response => &self.responses,
             RecordKind::Conversation | RecordKind::ConversationItem => &self.conversations,
-            RecordKind::Trace | RecordKind::TraceContent | RecordKind::Policy | RecordKind::Key => &self.others,
+            RecordKind::Trace
+            | RecordKind::TraceContent
+            | RecordKind::Policy
+            | RecordKind::Key
+            | RecordKind::Secret => &self.others,
         }
     }
 

@@ -26,6 +26,8 @@ pub enum RecordKind {
     Policy,
     /// API key created over HTTP.
     Key,
+    /// Secret with which the servers of the state seal what clients keep for them.
+    Secret,
 }
 
 impl RecordKind {
@@ -42,6 +44,7 @@ impl RecordKind {
             Self::ConversationItem => "conversation_item",
             Self::Policy => "policy",
             Self::Key => "key",
+            Self::Secret => "secret",
         }
     }
 

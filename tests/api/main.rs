@@ -68,3 +68,4 @@ mod tools;
 mod traces;
 mod trainers;
 mod vector_stores;
+mod vllm_options;

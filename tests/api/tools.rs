@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use waymark_engine::MockBackend;
 use waymark_engine::mock::Lines;
-use waymark_models::chat::ChatTemplate;
+use waymark_models::chat::{ChatTemplate, PromptOptions};
 
 use crate::golden::{ask, golden, transcript};
 use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script, with_fields};
@@ -171,7 +171,8 @@ async fn nothing_from_outside_spells_a_control_token() {
         let mut called = waymark_models::chat::Message::new("assistant", "");
         called.tool_calls.push(call);
         let messages = [called, waymark_models::chat::Message::new("tool", text)];
-        let segments = template.render_segments_with_tools(&messages, &[tool], true).unwrap();
+        let segments =
+            template.render_segments_with(&messages, PromptOptions { tools: &[tool], thinking: None }, true).unwrap();
         let whole: String = segments.iter().map(|segment| segment.text.as_str()).collect();
         let ids = tokenizer.encode_segments(&segments).unwrap();
         (whole, ids.into_iter().filter(|&id| tokenizer.is_control(id)).collect::<Vec<_>>())

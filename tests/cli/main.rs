@@ -9,6 +9,7 @@ mod export;
 mod fleet;
 mod health;
 mod image;
+mod mcp;
 mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
 mod pulled;

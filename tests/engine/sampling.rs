@@ -84,3 +84,15 @@ async fn a_seed_gives_the_same_tokens_alone_and_in_company() {
     assert_eq!(ids(&session_alone), ids(&crowd[1]));
     assert_ne!(ids(&session_alone)[50..], ids(&crowd[2])[50..]);
 }
+
+#[tokio::test]
+async fn no_end_is_sampled_before_the_least_number_of_tokens() {
+    let engine = start(mock(), EngineConfig::default());
+    let eos: Vec<u32> = (0..256).filter(|id| id % 2 == 0).collect();
+    let generate = |min_tokens| Generate { eos: eos.clone(), min_tokens, ..greedy(200) };
+    let (steps, finish) = run(&mut session(&engine, &prompt(1, 20)), generate(0)).await.unwrap();
+    assert!(steps.len() < 20 && finish == TurnFinish::Eos, "half of all tokens end it: {}", steps.len());
+    let (steps, finish) = run(&mut session(&engine, &prompt(1, 20)), generate(20)).await.unwrap();
+    assert!(steps[..20].iter().all(|step| !eos.contains(&step.id)), "{steps:?}");
+    assert!(steps.len() > 20 && finish == TurnFinish::Eos, "{}", steps.len());
+}

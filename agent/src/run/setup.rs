@@ -10,6 +10,7 @@ use crate::answer_filter::AnswerFilter;
 use crate::episode::EpisodeSettings;
 use crate::guide::{AllowedActions, Guide};
 use crate::loop_rules::LoopRules;
+use crate::options::TurnEnds;
 use crate::policy::Policy;
 use crate::protocol::{Injected, Protocol, ReadingRule};
 use crate::segment::SegmentKind;
@@ -146,7 +147,10 @@ impl EpisodeSetup {
         let mut sampling = self.settings.sampling.params(seed, self.settings.logprobs.unwrap_or(0));
         sampling.logit_bias.extend(params.bans.iter().flat_map(|bans| bans.iter()));
         let GenerationParams { max, stops, allow, constraint, .. } = params;
-        let eos = self.codec.eos.clone();
-        Generate { sampling, max_tokens: max, stops, eos, allow, constraint, ..Generate::default() }
+        let TurnEnds { stop_ids, ignores_eos, min_tokens } = &self.settings.ends;
+        let own = if *ignores_eos { &[][..] } else { self.codec.eos.as_slice() };
+        let eos = [own, stop_ids].concat();
+        let min_tokens = *min_tokens;
+        Generate { sampling, max_tokens: max, min_tokens, stops, eos, allow, constraint, ..Generate::default() }
     }
 }

@@ -15,7 +15,7 @@ use minijinja::{Environment, Value, context};
 use tool::{Mark, TemplateInput};
 
 use crate::ModelError;
-pub use tool::{Tool, ToolCall};
+pub use tool::{PromptOptions, Tool, ToolCall};
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,12 +88,23 @@ impl ChatTemplate {
         })
     }
 
+    /// Returns `true` if the template has a switch for thinking, as Qwen3's has.
+    pub fn takes_thinking(&self) -> bool {
+        let declared = self.environment.get_template(NAME).map(|template| template.undeclared_variables(false));
+        declared.is_ok_and(|variables| variables.contains("enable_thinking"))
+    }
+
     /// Renders the whole conversation as one text. Templates that write the date get the current UTC date.
     ///
     /// # Errors
     /// [`ModelError::Template`] when the template refuses the messages.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ModelError> {
-        self.render_at(date::now(), TemplateInput { messages, tools: &[] }, add_generation_prompt, &str::to_owned)
+        self.render_at(
+            date::now(),
+            TemplateInput { messages, options: PromptOptions::default() },
+            add_generation_prompt,
+            &str::to_owned,
+        )
     }
 
     fn render_at(
@@ -120,6 +131,8 @@ impl ChatTemplate {
         let values = context! {
             messages => messages,
             tools => tools,
+            // Templates test for the switch by whether the variable is defined.
+            enable_thinking => input.options.thinking.map_or(Value::UNDEFINED, Value::from),
             add_generation_prompt => add_generation_prompt,
             bos_token => self.bos.as_str(),
             eos_token => self.eos.as_str(),
@@ -153,23 +166,23 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<Vec<TextSegment>, ModelError> {
-        self.render_segments_with_tools(messages, &[], add_generation_prompt)
+        self.render_segments_with(messages, PromptOptions::default(), add_generation_prompt)
     }
 
-    /// Renders the conversation together with callable tools. Tool definitions and call arguments are separated
+    /// Renders the conversation with options, among them callable tools. Tool definitions and call arguments are separated
     /// from template text like message contents.
     ///
     /// # Errors
     /// The same as for [`render`](Self::render).
-    pub fn render_segments_with_tools(
+    pub fn render_segments_with(
         &self,
         messages: &[Message],
-        tools: &[Tool],
+        options: PromptOptions<'_>,
         add_generation_prompt: bool,
     ) -> Result<Vec<TextSegment>, ModelError> {
         // All renderings share one time because their outputs are compared.
         let now = date::now();
-        let input = TemplateInput { messages, tools };
+        let input = TemplateInput { messages, options };
         let render = |mark: Mark<'_>| self.render_at(now, input, add_generation_prompt, mark);
         let plain = render(&str::to_owned)?;
         let marks = content_marks::ContentMarks::avoiding(input);

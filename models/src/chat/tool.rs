@@ -29,11 +29,20 @@ pub struct ToolCall {
 /// Transformation applied to every untrusted text before a template sees it.
 pub(super) type Mark<'a> = &'a dyn Fn(&str) -> String;
 
+/// Options of a prompt beside its messages.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PromptOptions<'a> {
+    /// Tools that the template shows.
+    pub tools: &'a [Tool],
+    /// Value of the template's switch for thinking. `None` leaves it undefined.
+    pub thinking: Option<bool>,
+}
+
 /// All untrusted input of a template.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TemplateInput<'a> {
     pub(super) messages: &'a [Message],
-    pub(super) tools: &'a [Tool],
+    pub(super) options: PromptOptions<'a>,
 }
 
 impl TemplateInput<'_> {
@@ -42,8 +51,8 @@ impl TemplateInput<'_> {
     pub(super) fn values(&self, mark: Mark<'_>) -> (Value, Value) {
         let messages = self.messages.iter().map(|message| message_value(message, mark)).collect();
         // Templates test for tools by whether the variable is defined.
-        let none = self.tools.is_empty();
-        let tools = || self.tools.iter().map(|tool| tool_value(tool, mark)).collect();
+        let none = self.options.tools.is_empty();
+        let tools = || self.options.tools.iter().map(|tool| tool_value(tool, mark)).collect();
         (messages, if none { Value::UNDEFINED } else { tools() })
     }
 }

@@ -1,13 +1,15 @@
-//! Constrained decoding: token masks that hold output to JSON or to a JSON schema.
+//! Constrained decoding: token masks that hold output to JSON, a regular expression, a choice or a grammar.
 //!
-//! A [`Vocabulary`] holds the tokens and is built once per model. It compiles a [`Json`] into a [`Grammar`],
+//! A [`Vocabulary`] holds the tokens and is built once per model. It compiles an [`OutputForm`] into a [`Grammar`],
 //! which can constrain any number of outputs. Each output has a [`GrammarWriter`], which returns the allowed next
 //! tokens. Parsing is done by llguidance; this module limits how much work a schema may cause.
 
+mod form;
 mod json;
 mod vocabulary;
 mod writer;
 
+pub use form::OutputForm;
 pub use json::Json;
 pub use vocabulary::Vocabulary;
 pub use writer::{Grammar, GrammarWriter};

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use llguidance::ParserFactory;
-use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
-use super::{Grammar, GrammarError, Json, first_line};
+use super::{Grammar, GrammarError, Json, OutputForm, first_line};
 use crate::tokenizer::TokenBytes;
 
 /// Tokens of a model, prepared for grammars. Construction takes tens of milliseconds for 50,000 tokens.
@@ -48,7 +48,15 @@ impl Vocabulary {
     /// # Errors
     /// [`GrammarError::Schema`] naming the part that is invalid, too large or not enforceable.
     pub fn compile(&self, json: &Json) -> Result<Grammar, GrammarError> {
-        let top = TopLevelGrammar::from_json_schema(json.schema()?);
+        self.compile_form(&OutputForm::Json(json.clone()))
+    }
+
+    /// Compiles a grammar for the given form.
+    ///
+    /// # Errors
+    /// [`GrammarError::Schema`] naming the part that is invalid, too large or not enforceable.
+    pub fn compile_form(&self, form: &OutputForm) -> Result<Grammar, GrammarError> {
+        let top = form.grammar()?;
         let parser = self.0.create_parser(top).map_err(|error| GrammarError::Schema(first_line(&error)))?;
         let trie = self.0.tok_env().tok_trie();
         let is_blank = |id: u32| trie.token(id).trim_ascii().is_empty();

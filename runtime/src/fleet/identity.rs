@@ -132,6 +132,7 @@ async fn score_over(dialect: Dialect, endpoint: &Endpoint, model: &str, ids: &[u
         sampling: &SamplingParams::greedy(),
         seed: 0,
         max_tokens: 1,
+        min_tokens: 0,
         stops: &StopSet::default(),
         eos: &[],
         allow: None,

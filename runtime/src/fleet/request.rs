@@ -35,6 +35,8 @@ pub(super) struct TokenRequest<'a> {
     pub(super) sampling: &'a SamplingParams,
     pub(super) seed: u64,
     pub(super) max_tokens: usize,
+    /// Number of tokens before which none that ends the generation is sampled.
+    pub(super) min_tokens: usize,
     pub(super) stops: &'a StopSet,
     /// Tokens that end the generation.
     pub(super) eos: &'a [u32],
@@ -85,6 +87,8 @@ struct StreamOptions {
 #[derive(Serialize)]
 struct Params<'a> {
     max_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_tokens: Option<usize>,
     temperature: f32,
     seed: i64,
     logprobs: usize,
@@ -160,6 +164,7 @@ impl TokenRequest<'_> {
         let stop = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok().filter(|text| !text.is_empty());
         Params {
             max_tokens: self.max_tokens,
+            min_tokens: (self.min_tokens > 0).then_some(self.min_tokens),
             temperature: if sampling.is_greedy() { 0.0 } else { sampling.temperature },
             // A seed is a signed number there.
             seed: self.seed.cast_signed(),
@@ -202,6 +207,7 @@ mod tests {
             sampling,
             seed: u64::MAX,
             max_tokens: 4,
+            min_tokens: 0,
             stops: &stops,
             eos: &[9],
             allow,

@@ -40,6 +40,7 @@ impl FleetShared {
             seed: 0,
             // An engine samples at least one token; it is not used.
             max_tokens: 1,
+            min_tokens: 0,
             stops: &StopSet::default(),
             eos: &[],
             allow: None,

@@ -230,6 +230,7 @@ impl<'a> RemoteTurn<'a> {
             sampling: &spec.sampling,
             seed: spec.sampling.seed.wrapping_add((sampled as u64).wrapping_mul(SEED_STRIDE)),
             max_tokens: if corrected.is_some() { 1 } else { spec.max_tokens - sampled },
+            min_tokens: spec.min_tokens.saturating_sub(sampled),
             stops: &spec.stops,
             eos: if spec.ignore_eos { &[] } else { &spec.eos },
             allow: corrected.as_deref().or(spec.allow.as_deref()),

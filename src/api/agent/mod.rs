@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_agent::{Cited, EpisodeEnd, EpisodeOptions, Event, Usage};
 use waymark_index::AnswerCut;
+use waymark_models::grammar::OutputForm;
 
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
@@ -174,7 +175,7 @@ fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {
         max_tokens: sampling_params::most_tokens("max_tokens", request.max_tokens)?,
         logprobs: sampling_params::alternatives("logprobs", request.logprobs)?,
         cites: true,
-        json: ResponseFormat::shape(request.response_format.clone())?,
+        form: ResponseFormat::shape(request.response_format.clone())?.map(OutputForm::Json),
         ..EpisodeOptions::default()
     };
     rag::apply(&request.rag.clone().unwrap_or_default(), &mut options)?;

@@ -1,20 +1,11 @@
 //! Converts the messages of a chat request to a conversation.
 
-use std::collections::HashMap;
-
 use waymark_agent::{Conversation, ConversationMessage, Role};
 
 use super::request::{ChatMessage, ChatRole, ContentPart, MessageContent};
 use super::tool::ChatToolCall;
+use crate::api::call_history::{CallHistory, in_call_order};
 use crate::api::error::ApiError;
-
-/// Tool calls of a conversation up to the current message.
-#[derive(Debug, Default)]
-struct CallHistory {
-    made: usize,
-    /// Calls without a result so far: their numbers by their IDs.
-    open: HashMap<String, usize>,
-}
 
 /// Converts `messages` to a conversation. Consecutive tool results are sorted into the order of their calls, because
 /// the chat template matches results to calls by position alone.
@@ -30,11 +21,8 @@ pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
         let answered = answered(at, &message, &mut calls)?;
         Ok((answered, convert(at, message, &mut calls)?))
     };
-    let mut messages = messages.into_iter().enumerate().map(convert).collect::<Result<Vec<_>, _>>()?;
-    for results in messages.chunk_by_mut(|(one, _), (next, _)| one.is_some() && next.is_some()) {
-        results.sort_by_key(|(call, _)| *call);
-    }
-    Ok(Conversation::from_messages(messages.into_iter().map(|(_, message)| message).collect())?)
+    let messages = messages.into_iter().enumerate().map(convert).collect::<Result<Vec<_>, _>>()?;
+    Ok(Conversation::from_messages(in_call_order(messages))?)
 }
 
 /// Returns the ID of the call whose result is the last message, if it is one.
@@ -97,11 +85,10 @@ fn called(
     }
     let shown = |(index, call): (usize, ChatToolCall)| {
         let param = format!("{param}[{index}]");
-        if known.open.insert(call.id.clone(), known.made).is_some() {
+        if !known.add(&call.id) {
             let param = format!("{param}.id");
             return Err(ApiError::invalid(&param, format!("`{param}`: another call of this id waits for its result")));
         }
-        known.made += 1;
         call.shown(&param)
     };
     calls.into_iter().enumerate().map(shown).collect()
@@ -113,7 +100,7 @@ fn answered(at: usize, message: &ChatMessage, known: &mut CallHistory) -> Result
     match (&message.tool_call_id, message.role) {
         (Some(id), ChatRole::Tool) => {
             let unknown = || format!("`{param}` names no call of an earlier message that waits for its result");
-            known.open.remove(id).map(Some).ok_or_else(|| ApiError::invalid(&param, unknown()))
+            known.answer(id).map(Some).ok_or_else(|| ApiError::invalid(&param, unknown()))
         }
         (Some(_), _) => Err(ApiError::unsupported(&param, "results by others than tools are")),
         (None, ChatRole::Tool) => Err(ApiError::missing(&param)),

@@ -51,7 +51,8 @@ pub(super) async fn create(
     let (plan, question) = ChatPlan::new(&state, &caller, request)?;
     // The gate has counted one request, for the first choice.
     caller.accounts.count_requests(plan.n - 1)?;
-    let events = episodes::start(&plan.state, &caller, &plan.policy, question, plan.n).await?;
+    let events = episodes::start(&plan.state, &caller, &plan.policy, question, plan.n).await;
+    let events = events.map_err(|error| plan.of_form(error))?;
     if plan.stream {
         return Ok(chunks::respond(&state, ChatWriter::new(&plan), events));
     }

@@ -1,12 +1,10 @@
 //! Translates the events of an episode to the pieces of a chat completion.
 
-use std::collections::VecDeque;
-
-use waymark_agent::tool_call::{CallScanner, ReplySegment};
 use waymark_agent::{Cited, EpisodeEnd, Event, TokenLogprob, Usage};
 
 use super::completion::{FinishReason, LogProb, TopLogProb};
 use super::tool::ChatToolCall;
+use crate::api::answer_calls::{AnswerPart, CallParser};
 use crate::api::rag::RagStep;
 
 /// Stand-in for a missing log-probability, as in OpenAI's interface. Forced tokens have none.
@@ -41,14 +39,15 @@ pub(super) struct Translator {
     line_ended: bool,
     /// Parser of tool calls in the answer. `None` if the answer holds none.
     calls: Option<CallParser>,
+    /// Number of calls in the answer so far.
+    made: usize,
     /// ID of the episode.
     episode: String,
 }
 
 impl Translator {
     pub(super) fn new(trace: bool, tools: &[String]) -> Self {
-        let calls = (!tools.is_empty()).then(|| CallParser::new(tools.to_vec()));
-        Self { trace, calls, ..Self::default() }
+        Self { trace, calls: CallParser::new(tools), ..Self::default() }
     }
 
     /// Returns the pieces of `event`, possibly none. Text outside every known tag counts as reasoning: the policy wrote
@@ -60,13 +59,15 @@ impl Translator {
                 Vec::new()
             }
             Event::Answer { text, tokens } if self.calls.is_some() => {
-                self.calls.as_mut().map(|calls| calls.read(&text, tokens)).unwrap_or_default()
+                let parts = self.calls.as_mut().map(|calls| calls.read(&text, tokens)).unwrap_or_default();
+                parts.into_iter().map(|part| self.part(part)).collect()
             }
             Event::Finished { reason, usage, citations, .. } => {
                 let ended = reason == EpisodeEnd::Stop;
-                let mut pieces = self.calls.as_mut().map(|calls| calls.finish(ended)).unwrap_or_default();
+                let parts = self.calls.as_mut().map(|calls| calls.finish(ended)).unwrap_or_default();
+                let mut pieces: Vec<ChatPiece> = parts.into_iter().map(|part| self.part(part)).collect();
                 // A truncated answer may lack its last call, so it keeps its own finish reason.
-                let called = ended && self.calls.as_ref().is_some_and(|calls| calls.made > 0);
+                let called = ended && self.made > 0;
                 let reason = if called { FinishReason::ToolCalls } else { reason.into() };
                 pieces.push(ChatPiece::Finish(reason, usage, citations));
                 pieces
@@ -90,6 +91,17 @@ impl Translator {
         }
     }
 
+    /// Translates a part of an answer that may hold calls.
+    fn part(&mut self, part: AnswerPart) -> ChatPiece {
+        match part {
+            AnswerPart::Text(text, tokens) => ChatPiece::Content(text, tokens.into_iter().map(logprob).collect()),
+            AnswerPart::Call(call) => {
+                self.made += 1;
+                ChatPiece::Call(self.made - 1, ChatToolCall::new(call))
+            }
+        }
+    }
+
     /// Translates reasoning. The trace joins turns without a separator; as one text they need a line break between
     /// them.
     fn reasoning(&mut self, turn: usize, text: String) -> Option<ChatPiece> {
@@ -110,65 +122,6 @@ impl Translator {
         let step = RagStep { index: self.steps, event };
         self.steps += 1;
         ChatPiece::Step(step)
-    }
-}
-
-/// Separates the tool calls of one answer from its text.
-#[derive(Debug)]
-struct CallParser {
-    scanner: CallScanner,
-    /// Tokens not sent yet, by their byte offset in the answer.
-    tokens: VecDeque<(usize, TokenLogprob)>,
-    /// Length of the answer so far, in bytes.
-    taken: usize,
-    /// Number of calls so far.
-    made: usize,
-}
-
-impl CallParser {
-    fn new(tools: Vec<String>) -> CallParser {
-        CallParser { scanner: CallScanner::new(tools), tokens: VecDeque::new(), taken: 0, made: 0 }
-    }
-
-    fn read(&mut self, text: &str, tokens: Vec<TokenLogprob>) -> Vec<ChatPiece> {
-        let mut at = 0;
-        for token in tokens {
-            // A token without a whole character belongs to the text it arrives with.
-            let within = at.min(text.len().saturating_sub(1));
-            at += token.bytes.len();
-            self.tokens.push_back((self.taken + within, token));
-        }
-        self.taken += text.len();
-        let parts = self.scanner.push(text);
-        self.pieces(parts)
-    }
-
-    fn finish(&mut self, ended: bool) -> Vec<ChatPiece> {
-        let parts = self.scanner.finish(ended);
-        self.pieces(parts)
-    }
-
-    fn pieces(&mut self, parts: Vec<ReplySegment>) -> Vec<ChatPiece> {
-        parts.into_iter().map(|part| self.piece(part)).collect()
-    }
-
-    /// Converts a part to a piece. Tokens of a call, and of white space around it, are not reported.
-    fn piece(&mut self, part: ReplySegment) -> ChatPiece {
-        match part {
-            ReplySegment::Text(text, start) => {
-                let count = self.tokens.iter().take_while(|(at, _)| *at < start + text.len()).count();
-                // A token that begins in the white space before the text still contributes to the text if it extends
-                // into it.
-                let gives = |at: usize, token: &TokenLogprob| at >= start || at + token.bytes.len() > start;
-                let inside = self.tokens.drain(..count).filter(|(at, token)| gives(*at, token));
-                let tokens = inside.map(|(_, token)| logprob(token)).collect();
-                ChatPiece::Content(text, tokens)
-            }
-            ReplySegment::Call(call) => {
-                self.made += 1;
-                ChatPiece::Call(self.made - 1, ChatToolCall::new(call))
-            }
-        }
     }
 }
 
@@ -202,23 +155,6 @@ mod tests {
             }
         }
         assert_eq!(text, "ab\n\nc\n\nd");
-    }
-
-    #[test]
-    fn a_token_that_begins_with_the_space_behind_a_call_is_told() {
-        let read = |calls: &mut CallParser, text: &str| {
-            let bytes = text.as_bytes().to_vec();
-            let top = Vec::new();
-            calls.read(text, vec![TokenLogprob { id: 0, text: text.into(), bytes, logprob: Some(-1.0), top }])
-        };
-        let mut calls = CallParser::new(vec!["look".into()]);
-        let call = read(&mut calls, "<tool_call>{\"name\": \"look\"}</tool_call>");
-        assert!(matches!(&call[..], [ChatPiece::Call(0, _)]), "{call:?}");
-        assert!(read(&mut calls, "\n").is_empty());
-        let pieces = read(&mut calls, " Done");
-        let [ChatPiece::Content(text, tokens)] = &pieces[..] else { panic!("{pieces:?}") };
-        let tokens: Vec<&str> = tokens.iter().map(|token| token.token.as_str()).collect();
-        assert_eq!((text.as_str(), tokens), ("Done", vec![" Done"]));
     }
 
     #[test]

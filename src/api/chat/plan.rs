@@ -15,6 +15,7 @@ use crate::api::error::ApiError;
 use crate::api::rag;
 use crate::api::sampling_params;
 use crate::api::state::AppState;
+use crate::api::vllm_options::{self, EndFields, FormFields};
 
 /// Validated chat request.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(super) struct ChatPlan {
     pub(super) mirror: bool,
     /// Names of the tools whose calls stand in the answer.
     pub(super) tools: Vec<String>,
+    /// Path of the field that gives the form of the answer, if one does.
+    form_param: Option<&'static str>,
 }
 
 impl ChatPlan {
@@ -60,7 +63,15 @@ impl ChatPlan {
             ..EpisodeOptions::default()
         };
         options.stop = sampling_params::stops(request.stop)?;
-        options.json = ResponseFormat::shape(request.response_format)?;
+        let fields = FormFields {
+            structured_outputs: request.structured_outputs,
+            guided_json: request.guided_json,
+            guided_regex: request.guided_regex,
+            guided_choice: request.guided_choice,
+            guided_grammar: request.guided_grammar,
+        };
+        let (form_param, form) = fields.form(ResponseFormat::shape(request.response_format)?)?.unzip();
+        options.form = form;
         let rag = request.rag.unwrap_or_default();
         rag::apply(&rag, &mut options)?;
         let state = &state.of_request("rag.index", rag.rest.index.as_deref(), &policy)?;
@@ -73,7 +84,16 @@ impl ChatPlan {
         let call = last_call(&request.messages).map(str::to_owned);
         let conversation = conversation(request.messages)?;
         let (tools, conversation) =
-            tool::offer(tools, request.parallel_tool_calls, &policy, conversation, &mut options)?;
+            tool::offer(tools, request.parallel_tool_calls, &policy, conversation, &mut options)
+                .map_err(|error| of_form(error, form_param))?;
+        let ends = EndFields {
+            stop_token_ids: request.stop_token_ids,
+            ignore_eos: request.ignore_eos,
+            min_tokens: request.min_tokens,
+        };
+        ends.apply(&policy, state.runtime.engine.spec().vocab, &mut options)?;
+        let switched = policy.budget.turns == 0 && state.runtime.takes_thinking();
+        let conversation = conversation.with_thinking(vllm_options::thinking(request.chat_template_kwargs, switched)?);
         let mut question = (conversation, options);
         tool::resume(state, caller, &policy, call.as_deref(), &mut question);
         let plan = ChatPlan {
@@ -89,7 +109,20 @@ impl ChatPlan {
             cites: rag.rest.citations.unwrap_or(false),
             mirror: state.config.mirror_reasoning,
             tools,
+            form_param,
         };
         Ok((plan, question))
+    }
+
+    /// Renames the field at fault in an error about the form of the answer to that of the request.
+    pub(super) fn of_form(&self, error: ApiError) -> ApiError {
+        of_form(error, self.form_param)
+    }
+}
+
+fn of_form(error: ApiError, param: Option<&str>) -> ApiError {
+    match param {
+        Some(param) => error.renamed("response_format", param),
+        None => error,
     }
 }

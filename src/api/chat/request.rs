@@ -14,6 +14,7 @@ use crate::api::error::ApiError;
 use crate::api::hint::Hint;
 use crate::api::rag::RagOptions;
 use crate::api::sampling_params::StopStrings;
+use crate::api::vllm_options::StructuredOutputs;
 
 /// Chat completion request. `null` is the same as leaving a field out.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -75,6 +76,30 @@ pub struct ChatRequest {
     pub stop: Option<StopStrings>,
     /// Format of the answer: any text, a JSON object, or JSON that follows a schema.
     pub response_format: Option<ResponseFormat>,
+    /// Form of the answer, in place of `response_format`. Not in OpenAI's interface.
+    pub structured_outputs: Option<StructuredOutputs>,
+    /// JSON schema of the answer: old name of `structured_outputs.json`. Not in OpenAI's interface.
+    #[schema(value_type = Option<Object>)]
+    pub guided_json: Option<Value>,
+    /// Regular expression of the answer: old name of `structured_outputs.regex`. Not in OpenAI's interface.
+    pub guided_regex: Option<String>,
+    /// Texts of which the answer is one: old name of `structured_outputs.choice`. Not in OpenAI's interface.
+    pub guided_choice: Option<Vec<String>>,
+    /// Lark grammar of the answer: old name of `structured_outputs.grammar`. Not in OpenAI's interface.
+    pub guided_grammar: Option<String>,
+    /// Up to 64 token IDs that end the answer, beside the model's own. The text of such a token is returned unless it
+    /// is a control token. Only for policies that do not search. Not in OpenAI's interface.
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// If `true`, the model's own end-of-sequence tokens do not end the answer. Only for policies that do not search.
+    /// Not in OpenAI's interface.
+    pub ignore_eos: Option<bool>,
+    /// Number of tokens before which no end-of-sequence or stop token is sampled. Stop strings end the answer all the
+    /// same. Only for policies that do not search. Not in OpenAI's interface.
+    pub min_tokens: Option<u32>,
+    /// Variables of the chat template: `enable_thinking`, if the template has such a switch and the policy does not
+    /// search. Not in OpenAI's interface.
+    #[schema(value_type = Option<Object>)]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
     /// Functions that the model may call. A policy that searches calls at most one in an answer. Shown by the model's
     /// chat template, or in the system message if the template knows no tools in the form of Hermes and Qwen. A call of
     /// an unknown function, a call whose arguments are not a JSON object, and a truncated call are returned as text.
@@ -107,6 +132,12 @@ pub struct ChatRequest {
 impl WireRequest for ChatRequest {
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[
         ("audio", &[]),
+        ("add_generation_prompt", &["true"]),
+        ("continue_final_message", &["false"]),
+        ("include_reasoning", &["true"]),
+        ("skip_special_tokens", &["true"]),
+        ("spaces_between_special_tokens", &["true"]),
+        ("include_stop_str_in_output", &["false"]),
         ("function_call", &["\"auto\"", "\"none\""]),
         ("functions", &["[]"]),
         ("modalities", &["[\"text\"]"]),

@@ -70,7 +70,7 @@ pub enum ToolChoice {
 }
 
 /// Mode of tool calling.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolMode {
     /// No calls; the tools are not shown to the model.
@@ -181,9 +181,17 @@ impl ChatToolCall {
     /// Converts a call of an earlier answer to the form that the chat template takes. `param` is its path in the
     /// request.
     pub(crate) fn shown(self, param: &str) -> Result<waymark_models::chat::ToolCall, ApiError> {
-        let CalledFunction { name, arguments } = self.function;
-        check_name(&format!("{param}.function.name"), &name)?;
-        let param = format!("{param}.function.arguments");
+        self.function.shown(&format!("{param}.function"))
+    }
+}
+
+impl CalledFunction {
+    /// Converts a call of an earlier answer to the form that the chat template takes. `param` is the path of its name
+    /// and arguments in the request.
+    pub(crate) fn shown(self, param: &str) -> Result<waymark_models::chat::ToolCall, ApiError> {
+        let CalledFunction { name, arguments } = self;
+        check_name(&format!("{param}.name"), &name)?;
+        let param = format!("{param}.arguments");
         // Some clients send a call without arguments back with an empty text.
         let none = arguments.trim().is_empty();
         let arguments = if none { Ok(Map::new()) } else { serde_json::from_str(&arguments) };
@@ -213,27 +221,37 @@ impl ClientTools {
         tools: Option<Vec<ToolDefinition>>,
         choice: Option<ToolChoice>,
     ) -> Result<ClientTools, ApiError> {
+        let functions = tools.into_iter().flatten().enumerate();
+        let functions = functions.map(|(at, tool)| (format!("tools[{at}].function"), tool.function));
+        ClientTools::of_functions(functions.collect(), choice)
+    }
+
+    /// Validates functions, each beside its path in the request, and `tool_choice`.
+    ///
+    /// # Errors
+    /// Names the function, the field in it, or the choice that is not supported.
+    pub(crate) fn of_functions(
+        functions: Vec<(String, FunctionDefinition)>,
+        choice: Option<ToolChoice>,
+    ) -> Result<ClientTools, ApiError> {
         const CHOICE: &str = "tool_choice";
-        let tools = tools.unwrap_or_default();
-        if tools.len() > MAX_TOOLS {
-            return Err(ApiError::invalid(
-                "tools",
-                format!("`tools` holds {} tools, {MAX_TOOLS} at most", tools.len()),
-            ));
+        if functions.len() > MAX_TOOLS {
+            let message = format!("`tools` holds {} tools, {MAX_TOOLS} at most", functions.len());
+            return Err(ApiError::invalid("tools", message));
         }
         let demands = matches!(choice, Some(ToolChoice::Named(_) | ToolChoice::Mode(ToolMode::Required)));
-        if demands && tools.is_empty() {
+        if demands && functions.is_empty() {
             return Err(ApiError::invalid(CHOICE, format!("`{CHOICE}`: there are no `tools` to call")));
         }
         let mut strict = Vec::new();
-        let mut shown: Vec<Tool> = Vec::with_capacity(tools.len());
-        for (at, tool) in tools.into_iter().enumerate() {
-            if tool.function.strict == Some(true) {
-                strict.push(tool.function.name.clone());
+        let mut shown: Vec<Tool> = Vec::with_capacity(functions.len());
+        for (at, function) in functions {
+            if function.strict == Some(true) {
+                strict.push(function.name.clone());
             }
-            let tool = tool.function.tool(&format!("tools[{at}].function"))?;
+            let tool = function.tool(&at)?;
             if shown.iter().any(|other| other.name == tool.name) {
-                let param = format!("tools[{at}].function.name");
+                let param = format!("{at}.name");
                 return Err(ApiError::invalid(&param, format!("`{param}`: there is another tool of this name")));
             }
             shown.push(tool);
@@ -295,8 +313,8 @@ pub(crate) fn offer(
     }
     let in_answer = policy.protocol.calls();
     // A grammar for the whole answer would leave no room for calls in it, or in its place.
-    if options.json.is_some() && (in_answer || !demanded.is_empty()) {
-        return Err(ApiError::unsupported("response_format", "answers held to JSON beside these `tools` are"));
+    if options.form.is_some() && (in_answer || !demanded.is_empty()) {
+        return Err(ApiError::unsupported("response_format", "answers held to a form beside these `tools` are"));
     }
     let names: Vec<String> = shown.iter().map(|tool| tool.name.clone()).collect();
     // A forced call is always a single call, so the limit matters only for free ones.

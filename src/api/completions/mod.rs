@@ -46,7 +46,8 @@ pub(super) async fn create(
     // Each prompt is a request of its own, and so is each answer beyond the first.
     caller.accounts.count_requests(questions.len() * plan.n - 1)?;
     let started = episodes::start_all(&state, &caller, &plan.policy, questions, plan.n).await;
-    let events = started.map_err(|error| error.renamed("messages", "prompt").renamed("rag.store", "store"))?;
+    let events =
+        started.map_err(|error| plan.of_form(error).renamed("messages", "prompt").renamed("rag.store", "store"))?;
     if plan.streams {
         return Ok(chunks::respond(&state, CompletionWriter::new(&plan), events));
     }

@@ -14,6 +14,7 @@ use crate::api::error::{ApiError, Code};
 use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::AppState;
 use crate::api::usage::ChatUsage;
+use crate::api::vllm_options::{EndFields, FormFields};
 
 /// Default of `max_tokens`, as in OpenAI's interface.
 const MAX_TOKENS: usize = 16;
@@ -38,6 +39,8 @@ pub(super) struct CompletionPlan {
     pub(super) streams: bool,
     pub(super) include_usage: bool,
     logprobs: Option<usize>,
+    /// Path of the field that gives the form of the answers, if one does.
+    form_param: Option<&'static str>,
 }
 
 impl CompletionPlan {
@@ -52,7 +55,7 @@ impl CompletionPlan {
         let streams = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
         let n = sampling_params::choices(request.n)?;
         let logprobs = logprobs(&request)?;
-        let options = EpisodeOptions {
+        let mut options = EpisodeOptions {
             id: Some(head.id.clone()),
             sampling: sampling(&request).sampling(state.runtime.engine.spec().vocab)?,
             seed: episodes::seed(request.seed),
@@ -63,6 +66,21 @@ impl CompletionPlan {
             priority: request.priority.map(Priority::from),
             ..EpisodeOptions::default()
         };
+        let fields = FormFields {
+            structured_outputs: request.structured_outputs,
+            guided_json: request.guided_json,
+            guided_regex: request.guided_regex,
+            guided_choice: request.guided_choice,
+            guided_grammar: request.guided_grammar,
+        };
+        let (form_param, form) = fields.form(None)?.unzip();
+        options.form = form;
+        let ends = EndFields {
+            stop_token_ids: request.stop_token_ids,
+            ignore_eos: request.ignore_eos,
+            min_tokens: request.min_tokens,
+        };
+        ends.apply(&policy, state.runtime.engine.spec().vocab, &mut options)?;
         let prompts = prompts(state, request.prompt, n)?;
         sampling_params::note_user(request.user.as_deref());
         let echo = request.echo.unwrap_or(false);
@@ -75,9 +93,18 @@ impl CompletionPlan {
             streams,
             include_usage: request.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
             logprobs,
+            form_param,
         };
         let question = |(text, prompt)| (Conversation::new(text), EpisodeOptions { prompt, ..options.clone() });
         Ok((plan, prompts.into_iter().map(question).collect()))
+    }
+
+    /// Renames the field at fault in an error about the form of the answers to that of the request.
+    pub(super) fn of_form(&self, error: ApiError) -> ApiError {
+        match self.form_param {
+            Some(param) => error.renamed("response_format", param),
+            None => error,
+        }
     }
 
     /// Creates the answers, all still empty.

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::api::body::WireRequest;
 use crate::api::chat::request::StreamOptions;
 use crate::api::sampling_params::StopStrings;
+use crate::api::vllm_options::StructuredOutputs;
 use crate::keys::RequestPriority;
 
 /// Completion request. `null` is the same as leaving a field out.
@@ -59,6 +61,26 @@ pub struct CompletionRequest {
     pub seed: Option<i64>,
     /// Strings that end the answer. The stop string itself is not returned.
     pub stop: Option<StopStrings>,
+    /// Form of the answer. Not in OpenAI's interface.
+    pub structured_outputs: Option<StructuredOutputs>,
+    /// JSON schema of the answer: old name of `structured_outputs.json`. Not in OpenAI's interface.
+    #[schema(value_type = Option<Object>)]
+    pub guided_json: Option<Value>,
+    /// Regular expression of the answer: old name of `structured_outputs.regex`. Not in OpenAI's interface.
+    pub guided_regex: Option<String>,
+    /// Texts of which the answer is one: old name of `structured_outputs.choice`. Not in OpenAI's interface.
+    pub guided_choice: Option<Vec<String>>,
+    /// Lark grammar of the answer: old name of `structured_outputs.grammar`. Not in OpenAI's interface.
+    pub guided_grammar: Option<String>,
+    /// Up to 64 token IDs that end the answer, beside the model's own. The text of such a token is returned unless it
+    /// is a control token. Only for policies that do not search. Not in OpenAI's interface.
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// If `true`, the model's own end-of-sequence tokens do not end the answer. Only for policies that do not search.
+    /// Not in OpenAI's interface.
+    pub ignore_eos: Option<bool>,
+    /// Number of tokens before which no end-of-sequence or stop token is sampled. Stop strings end the answer all the
+    /// same. Only for policies that do not search. Not in OpenAI's interface.
+    pub min_tokens: Option<u32>,
     /// If `false`, no trace is kept (`/v1/traces`). Not in OpenAI's interface.
     pub store: Option<bool>,
     /// Priority of the request beside others: at most that of the key, which is also the default. Not in OpenAI's
@@ -69,8 +91,14 @@ pub struct CompletionRequest {
 }
 
 impl WireRequest for CompletionRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] =
-        &[("best_of", &["1"]), ("stream_options.include_obfuscation", &["false"]), ("suffix", &["\"\""])];
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[
+        ("best_of", &["1"]),
+        ("skip_special_tokens", &["true"]),
+        ("spaces_between_special_tokens", &["true"]),
+        ("include_stop_str_in_output", &["false"]),
+        ("stream_options.include_obfuscation", &["false"]),
+        ("suffix", &["\"\""]),
+    ];
 }
 
 /// One prompt or several.

@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
-use waymark_agent::ConversationMessage;
 
 use self::record::{ConversationObject, ConversationRecord, checked_items};
 use super::absence;
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::responses::input;
+use super::responses::chat_history::ChatHistory;
+use super::responses::parsed_item::ParsedItem;
 use super::responses::plan_metadata;
 use super::state::{AppState, now};
 use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
@@ -150,11 +150,7 @@ pub(crate) async fn delete(
 }
 
 /// Returns the messages of the caller's conversation `id`, for a response to continue.
-pub(super) async fn messages(
-    state: &AppState,
-    caller: &Caller,
-    id: &str,
-) -> Result<Vec<ConversationMessage>, ApiError> {
+pub(super) async fn messages(state: &AppState, caller: &Caller, id: &str) -> Result<ChatHistory, ApiError> {
     let param = "conversation";
     find(state, caller, id.to_owned()).await.map_err(|error| error.with_param(param))?;
     let mut range = RecordRange {
@@ -165,28 +161,30 @@ pub(super) async fn messages(
         after: None,
         limit: READ_AT_ONCE,
     };
-    let mut messages: Vec<ConversationMessage> = Vec::new();
-    let mut items = 0;
+    let mut items: Vec<(String, ParsedItem)> = Vec::new();
+    let mut count = 0;
     let mut bytes = 0;
     loop {
         let page = state.records.list::<Value>(&range).await?;
         let is_last = page.len() < READ_AT_ONCE;
-        items += page.len();
+        count += page.len();
         range.after = page.last().map(|item| item.position);
         for item in page {
-            if let Some(message) = input::message(item.value, &format!("conversation.{}", item.id))? {
-                bytes += message.content.len();
-                messages.push(message);
+            let at = format!("conversation.{}", item.id);
+            let item = ParsedItem::read(item.value, &at)?;
+            bytes += item.seen_bytes();
+            if item.is_seen() {
+                items.push((at, item));
             }
         }
-        if items > MAX_ITEMS || bytes > MAX_TEXT {
+        if count > MAX_ITEMS || bytes > MAX_TEXT {
             let message = format!(
                 "the conversation `{id}` has more than {MAX_ITEMS} items or {MAX_TEXT} bytes of text: begin another one"
             );
             return Err(ApiError::invalid(param, message));
         }
         if is_last {
-            return Ok(messages);
+            return ChatHistory::default().with_items(items);
         }
     }
 }

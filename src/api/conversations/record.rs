@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::api::error::ApiError;
-use crate::api::responses::input;
+use crate::api::responses::parsed_item::ParsedItem;
 
 /// Maximum number of items in one request, as in OpenAI's interface.
 pub(super) const MAX_ADDED: usize = 20;
@@ -57,16 +57,8 @@ pub(super) fn checked_items(items: Vec<Value>) -> Result<Vec<(String, Value)>, A
         return Err(ApiError::invalid("items", message));
     }
     let mut checked = Vec::with_capacity(items.len());
-    for (at, mut item) in items.into_iter().enumerate() {
-        let added = match input::message(item.clone(), &format!("items[{at}]"))? {
-            Some(message) => input::items(&[message]).pop().unwrap_or_default(),
-            // Reasoning and searches of a response, which no model sees again.
-            None => {
-                let prefix = if item["type"] == "reasoning" { "rs" } else { "fs" };
-                item["id"] = format!("{prefix}_{}", Uuid::now_v7().simple()).into();
-                item
-            }
-        };
+    for (at, item) in items.into_iter().enumerate() {
+        let added = ParsedItem::read(item, &format!("items[{at}]"))?.listed();
         checked.push((item_id(&added), added));
     }
     Ok(checked)

@@ -131,9 +131,18 @@ fn spec(state: &AppState, params: GenerateParams, head: &GenerateHead, top: usiz
     if !params.ignore_eos.unwrap_or(false) {
         eos.extend(&state.runtime.eos);
     }
+    let min_tokens = params.min_tokens.unwrap_or(0) as usize;
+    let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
+    if min_tokens > max_tokens || (min_tokens > 0 && params.allowed_token_ids.is_some()) {
+        let message = format!(
+            "`sampling_params.min_tokens` must be at most `max_tokens`, {max_tokens}, and excludes `allowed_token_ids`"
+        );
+        return Err(ApiError::invalid("sampling_params.min_tokens", message));
+    }
     Ok(Generate {
+        min_tokens,
         sampling: sampling.params(episodes::seed(params.seed), top),
-        max_tokens: max_tokens.unwrap_or(MAX_TOKENS),
+        max_tokens,
         stops: Arc::new(StopSet::new(&head.stops)),
         eos,
         allow: params.allowed_token_ids,

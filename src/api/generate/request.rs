@@ -34,7 +34,6 @@ impl WireRequest for GenerateRequest {
         ("output_mode", &["\"tokens\""]),
         ("priority", &["0"]),
         ("sampling_params.n", &["1"]),
-        ("sampling_params.min_tokens", &["0"]),
         ("sampling_params.structured_outputs", &[]),
         ("sampling_params.bad_words", &["[]"]),
         // The token IDs hold the stop string either way.
@@ -85,6 +84,8 @@ pub struct GenerateParams {
     pub stop_token_ids: Option<Vec<u32>>,
     /// If `true`, the model's own end-of-sequence tokens do not end the generation.
     pub ignore_eos: Option<bool>,
+    /// Number of tokens before which none that ends the generation is sampled. Excludes `allowed_token_ids`.
+    pub min_tokens: Option<u32>,
     /// Number of alternatives per sampled token, from 0 to 20. Without it, no log-probabilities are sent.
     #[schema(maximum = 20)]
     pub logprobs: Option<u32>,

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use waymark_agent::ConversationMessage;
 
+use super::chat_history::ChatHistory;
 use super::generation::{SharedBuilder, lock};
 use super::log::EventLog;
 use super::object::ResponseObject;
 use super::plan::ResponsePlan;
 use super::response_builder::ResponseBuilder;
+use super::sealed::Sealer;
 use super::show::Show;
 use crate::api::auth::Caller;
 use crate::keys::KeyOwner;
@@ -27,7 +28,7 @@ pub(super) struct ResponseEntry {
     pub(super) until: Option<Instant>,
     pub(super) builder: SharedBuilder,
     /// Conversation up to the question.
-    pub(super) history: Vec<ConversationMessage>,
+    pub(super) history: ChatHistory,
     /// Input of the request, as items.
     pub(super) input: Vec<Value>,
     /// Conversation that the response continues, and adds its items to.
@@ -51,12 +52,13 @@ pub(super) enum StopRequest {
 
 impl ResponseEntry {
     /// Creates an entry for a response without output. The deadline of the caller's request must be set.
-    pub(super) fn new(plan: &ResponsePlan, caller: &Caller) -> Arc<ResponseEntry> {
+    pub(super) fn new(plan: &ResponsePlan, caller: &Caller, sealer: Option<Sealer>) -> Arc<ResponseEntry> {
+        let builder = ResponseBuilder::new(plan.object.clone(), plan.show, &plan.functions).sealed_by(sealer);
         Arc::new(ResponseEntry {
             id: plan.object.id.clone(),
             owner: caller.owner,
             until: caller.lifetime.end(),
-            builder: Arc::new(Mutex::new(ResponseBuilder::new(plan.object.clone(), plan.show))),
+            builder: Arc::new(Mutex::new(builder)),
             history: plan.history.clone(),
             input: plan.input.clone(),
             conversation: plan.conversation.clone(),

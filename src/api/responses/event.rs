@@ -190,6 +190,28 @@ pub enum ResponseEventKind {
         /// Tokens of the text, if requested.
         logprobs: Vec<LogProb>,
     },
+    /// The arguments of a call, as a single delta.
+    #[serde(rename = "response.function_call_arguments.delta")]
+    ArgumentsDelta {
+        /// ID of the item.
+        item_id: String,
+        /// Index of the item in the output.
+        output_index: usize,
+        /// The arguments.
+        delta: String,
+    },
+    /// The arguments of a call are complete.
+    #[serde(rename = "response.function_call_arguments.done")]
+    ArgumentsDone {
+        /// ID of the item.
+        item_id: String,
+        /// Index of the item in the output.
+        output_index: usize,
+        /// Name of the function.
+        name: String,
+        /// Complete arguments.
+        arguments: String,
+    },
     /// The complete refusal, as a single delta.
     #[serde(rename = "response.refusal.delta")]
     RefusalDelta {
@@ -269,6 +291,8 @@ impl ResponseEventKind {
             Self::TextDelta { .. } => "response.output_text.delta",
             Self::AnnotationAdded { .. } => "response.output_text.annotation.added",
             Self::TextDone { .. } => "response.output_text.done",
+            Self::ArgumentsDelta { .. } => "response.function_call_arguments.delta",
+            Self::ArgumentsDone { .. } => "response.function_call_arguments.done",
             Self::RefusalDelta { .. } => "response.refusal.delta",
             Self::RefusalDone { .. } => "response.refusal.done",
             Self::RagStep { .. } => "response.rag.step",

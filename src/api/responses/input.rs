@@ -1,12 +1,9 @@
-//! Converts the input of a request to messages.
+//! Items of the input of a request, as they are sent.
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use utoipa::ToSchema;
-use uuid::Uuid;
-use waymark_agent::{ConversationMessage, Role};
 
-use super::request::ResponsesInput;
 use crate::api::body;
 use crate::api::error::ApiError;
 
@@ -15,7 +12,7 @@ use crate::api::error::ApiError;
 #[serde(deny_unknown_fields)]
 pub struct InputItem {
     /// Type of the item; defaults to `message`. Items of type `reasoning` and `file_search_call`, as this server
-    /// returns them, are accepted, but the model does not see them again; all other types are refused.
+    /// returns them, are accepted, but the model does not see them again.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Role of the speaker.
@@ -29,6 +26,54 @@ pub struct InputItem {
     pub status: Option<String>,
     /// Must be null or `final_answer`.
     pub phase: Option<String>,
+}
+
+/// Call of a function in an earlier response.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InputCall {
+    /// Always `function_call`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// ID of the call, which the item with its result repeats.
+    pub call_id: String,
+    /// Name of the function.
+    pub name: String,
+    /// Arguments: a JSON object, as text.
+    pub arguments: String,
+    /// ID of the item.
+    pub id: Option<String>,
+    /// Status of the item.
+    pub status: Option<String>,
+}
+
+/// Result of a call.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InputCallOutput {
+    /// Always `function_call_output`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// ID of the call whose result this is.
+    pub call_id: String,
+    /// The result: text, or parts of type `input_text`.
+    #[schema(value_type = InputContent)]
+    pub output: Value,
+    /// ID of the item.
+    pub id: Option<String>,
+    /// Status of the item.
+    pub status: Option<String>,
+}
+
+/// Reference to an item of a stored response, in place of the item.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ItemReference {
+    /// Always `item_reference`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// ID of the item.
+    pub id: String,
 }
 
 /// Role of the speaker.
@@ -54,7 +99,22 @@ pub(super) enum InputShape {
     /// Question.
     Text(String),
     /// Messages, and items of earlier responses.
-    Items(Vec<InputItem>),
+    Items(Vec<InputEntry>),
+}
+
+/// Item of the input.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum InputEntry {
+    /// Message, or an item without a meaning for the model.
+    Message(InputItem),
+    /// Call of a function.
+    Call(InputCall),
+    /// Result of a call.
+    Output(InputCallOutput),
+    /// Reference to an item.
+    Reference(ItemReference),
 }
 
 /// Content of a message: text, or a list of parts.
@@ -107,58 +167,11 @@ pub struct InputRefusal {
     pub refusal: String,
 }
 
-/// Converts `input` to messages, oldest first.
+/// Concatenates the text of a message. `at` is its path in the request.
 ///
 /// # Errors
-/// Names the item, and the field in it, that cannot be used.
-pub(super) fn messages(input: ResponsesInput) -> Result<Vec<ConversationMessage>, ApiError> {
-    match input {
-        ResponsesInput::Text(text) => Ok(vec![ConversationMessage::new(Role::User, text)]),
-        ResponsesInput::Items(items) => {
-            let each = items.into_iter().enumerate().map(|(at, item)| message(item, &format!("input[{at}]")));
-            each.filter_map(Result::transpose).collect()
-        }
-    }
-}
-
-/// Converts messages to items, each with an ID of its own.
-pub(in crate::api) fn items(messages: &[ConversationMessage]) -> Vec<Value> {
-    let item = |message: &ConversationMessage| {
-        let kind = if message.role == Role::Assistant { "output_text" } else { "input_text" };
-        json!({
-            "type": "message",
-            "id": format!("msg_{}", Uuid::now_v7().simple()),
-            "status": "completed",
-            "role": message.role,
-            "content": [{"type": kind, "text": message.content}],
-        })
-    };
-    messages.iter().map(item).collect()
-}
-
-/// Converts an item to a message. `None` for reasoning and searches of earlier responses.
-pub(in crate::api) fn message(item: Value, at: &str) -> Result<Option<ConversationMessage>, ApiError> {
-    match item.get("type") {
-        None | Some(Value::Null) => {}
-        Some(Value::String(kind)) if kind == "message" => {}
-        // As with `previous_response_id`, a conversation continues only the texts of answers.
-        Some(Value::String(kind)) if kind == "reasoning" || kind == "file_search_call" => return Ok(None),
-        Some(Value::String(kind)) => return Err(ApiError::unsupported(at, &format!("items of type `{kind}` are"))),
-        Some(_) => return Err(ApiError::invalid(&format!("{at}.type"), format!("`{at}.type` must be a string"))),
-    }
-    let item: InputItem = body::read(item, at)?;
-    if item.phase.is_some_and(|phase| phase != "final_answer") {
-        return Err(ApiError::unsupported(&format!("{at}.phase"), "phases other than `final_answer` are"));
-    }
-    let role = match item.role {
-        InputRole::Developer | InputRole::System => Role::System,
-        InputRole::User => Role::User,
-        InputRole::Assistant => Role::Assistant,
-    };
-    Ok(Some(ConversationMessage::new(role, text(item.content, &format!("{at}.content"))?)))
-}
-
-fn text(content: Value, at: &str) -> Result<String, ApiError> {
+/// Names the part that is not supported.
+pub(super) fn text(content: Value, at: &str) -> Result<String, ApiError> {
     let parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,

@@ -1,4 +1,4 @@
-//! Items of a response's output: reasoning, searches, and the answer.
+//! Items of a response's output: reasoning, searches, calls of functions, and the answer.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -19,6 +19,8 @@ pub enum OutputItem {
     FileSearchCall(FileSearchCall),
     /// Answer, or refusal to give one.
     Message(MessageItem),
+    /// Call of a function of the client.
+    FunctionCall(FunctionCallItem),
 }
 
 /// Reasoning of one turn.
@@ -32,6 +34,10 @@ pub struct ReasoningItem {
     pub content: Vec<ReasoningText>,
     /// Status of the item.
     pub status: ItemStatus,
+    /// The reasoning in a form that only this server can read, if `include` holds `reasoning.encrypted_content`. A client
+    /// may send it back with the item; the server refuses one that it has not made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encrypted_content: Option<String>,
 }
 
 /// Text of reasoning.
@@ -71,6 +77,21 @@ pub struct FileSearchResult {
     pub text: String,
     /// Details on how the passage was found, and metadata of its document.
     pub attributes: Attributes,
+}
+
+/// Call of a function of the client, whose result a later request sends as `function_call_output`.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct FunctionCallItem {
+    /// ID of the item.
+    pub id: String,
+    /// ID of the call, which its result repeats.
+    pub call_id: String,
+    /// Name of the function.
+    pub name: String,
+    /// Arguments: a JSON object, as text.
+    pub arguments: String,
+    /// Status of the item.
+    pub status: ItemStatus,
 }
 
 /// Answer, or refusal to give one.
@@ -168,6 +189,7 @@ impl OutputItem {
             Self::Reasoning(item) => &mut item.status,
             Self::FileSearchCall(item) => &mut item.status,
             Self::Message(item) => &mut item.status,
+            Self::FunctionCall(item) => &mut item.status,
         }
     }
 
@@ -175,6 +197,7 @@ impl OutputItem {
     pub(super) fn strip(&mut self, show: Show) {
         match self {
             Self::FileSearchCall(call) if !show.results => call.results = None,
+            Self::Reasoning(item) if !show.sealed => item.encrypted_content = None,
             Self::Message(message) if !show.logprobs => {
                 for part in &mut message.content {
                     if let MessagePart::Text(part) = part {

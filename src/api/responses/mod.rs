@@ -2,35 +2,44 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `request`, `input`, `tool`, `format`, `show` | request types and their options |
+//! | `request`, `input`, `tool`, `function_tool`, `format`, `show` | request types and their options |
+//! | `parsed_item`, `chat_history`, `references` | from the items of an input to the messages of a conversation |
 //! | `plan` | validated requests |
 //! | `object`, `item`, `attributes`, `event` | response types |
 //! | `response_builder`, `generation` | from the events of an episode to items and events |
 //! | `whole`, `stream`, `background` | the three kinds of responses |
 //! | `entry`, `log` | responses in progress |
 //! | `store`, `stored` | stored responses |
+//! | `sealed` | sealed reasoning |
+//! | `input_tokens` | counts of tokens without a response |
 //! | `retrieve`, `input_items`, `cancel`, `delete`, `id` | the routes of one response |
 
 pub mod attributes;
 mod background;
 pub(super) mod cancel;
+pub(super) mod chat_history;
 pub mod delete;
 mod entry;
 pub mod event;
 pub mod format;
+pub mod function_tool;
 mod generation;
 mod id;
 pub mod input;
 pub mod input_items;
+pub mod input_tokens;
 pub mod item;
 mod log;
 pub mod object;
+pub(super) mod parsed_item;
 mod plan;
 #[cfg(test)]
 mod property;
+mod references;
 pub mod request;
 mod response_builder;
 pub(super) mod retrieve;
+mod sealed;
 mod show;
 mod store;
 mod stored;
@@ -40,14 +49,14 @@ mod whole;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use waymark_agent::ConversationMessage;
 
 use super::auth::Caller;
 use super::body::JsonBody;
 use super::conversations;
-use super::episodes;
+use super::episodes::{self, EpisodeQuestion};
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
+use chat_history::ChatHistory;
 use entry::ResponseEntry;
 use event::ResponseEvent;
 use object::ResponseObject;
@@ -60,7 +69,8 @@ pub use store::Responses;
 /// Answers a question, or continues a conversation.
 ///
 /// The policy thinks, searches and answers. The output holds one `reasoning` item per turn, one `file_search_call` per
-/// search, and a message with the answer and citations of the passages that support it. With `stream: true` the
+/// search, and a message with the answer and citations of the passages that support it. A policy may call functions of
+/// the client; the output then holds `function_call` items, and the next request sends their results. With `stream: true` the
 /// response is a stream of events that ends with `response.completed`, `response.incomplete` or `response.failed`. With
 /// `background: true` the request returns at once while the response is generated; it can be fetched, followed and
 /// canceled by its ID.
@@ -76,15 +86,15 @@ pub(super) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
-    let previous = continued(&state, &caller, &request).await?;
-    let (plan, question) = ResponsePlan::new(&state, &caller, request, previous)?;
+    let (plan, question) = planned(&state, &caller, request).await?;
+    let sealer = if plan.show.sealed { Some(state.responses.seals.sealer(&caller).await?) } else { None };
     if plan.object.background {
         // Checked before the episode starts, so that a refusal costs no work.
         state.responses.check_room(&caller)?;
     }
     let started = episodes::start(&plan.state, &caller, &plan.policy, question, 1).await;
     let events = started.map_err(of_input)?;
-    let entry = ResponseEntry::new(&plan, &caller);
+    let entry = ResponseEntry::new(&plan, &caller, sealer);
     if plan.object.background {
         background::start(&state, &caller, &entry, events).await?;
         return Ok(match entry.log.clone() {
@@ -98,12 +108,20 @@ pub(super) async fn create(
     whole::collect(&state, &entry, events).await
 }
 
-/// Returns the messages that a request continues: those of a response, or of a conversation.
-async fn continued(
+/// Validates a request, with what its input refers to and what it continues.
+async fn planned(
     state: &AppState,
     caller: &Caller,
-    request: &ResponsesRequest,
-) -> Result<Vec<ConversationMessage>, ApiError> {
+    mut request: ResponsesRequest,
+) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
+    state.responses.seals.check(caller, &request.input).await?;
+    references::resolve(state, caller, &mut request.input).await?;
+    let previous = continued(state, caller, &request).await?;
+    ResponsePlan::new(state, caller, request, previous)
+}
+
+/// Returns the messages that a request continues: those of a response, or of a conversation.
+async fn continued(state: &AppState, caller: &Caller, request: &ResponsesRequest) -> Result<ChatHistory, ApiError> {
     match (&request.previous_response_id, &request.conversation) {
         (Some(_), Some(_)) => {
             let message = "`conversation` and `previous_response_id` exclude each other: give one of them";
@@ -111,6 +129,6 @@ async fn continued(
         }
         (Some(id), None) => state.responses.conversation(id, caller).await,
         (None, Some(conversation)) => conversations::messages(state, caller, conversation.id()).await,
-        (None, None) => Ok(Vec::new()),
+        (None, None) => Ok(ChatHistory::default()),
     }
 }

@@ -9,8 +9,9 @@ use utoipa::ToSchema;
 use waymark_agent::{EpisodeEnd, Usage};
 
 use super::format::TextFormat;
-use super::item::{ItemStatus, MessagePart, OutputItem};
-use super::request::ConversationReference;
+use super::function_tool::ToolChoiceShape;
+use super::item::{FunctionCallItem, ItemStatus, MessagePart, OutputItem};
+use super::request::{ConversationReference, Truncation};
 use super::show::Show;
 use crate::api::error::ApiError;
 use crate::api::rag::RagTrace;
@@ -53,7 +54,7 @@ pub struct ResponseObject {
     pub metadata: BTreeMap<String, String>,
     /// Name of the policy that answers.
     pub model: String,
-    /// Reasoning, searches and the answer, in the order they began.
+    /// Reasoning, searches, calls of functions and the answer, in the order they began.
     pub output: Vec<OutputItem>,
     /// Same as in the request. Searches run one after the other in any case.
     pub parallel_tool_calls: bool,
@@ -76,8 +77,9 @@ pub struct ResponseObject {
     pub temperature: f32,
     /// Same as in the request.
     pub text: TextOptions,
-    /// Same as in the request: `auto` or `none`.
-    pub tool_choice: String,
+    /// Same as in the request: `auto`, `none`, `required`, or a function by its name.
+    #[schema(value_type = ToolChoiceShape)]
+    pub tool_choice: Value,
     /// Same as in the request.
     #[schema(value_type = Vec<Object>)]
     pub tools: Vec<Value>,
@@ -85,8 +87,8 @@ pub struct ResponseObject {
     pub top_logprobs: u32,
     /// Nucleus sampling threshold in effect.
     pub top_p: f32,
-    /// Always `disabled`.
-    pub truncation: &'static str,
+    /// Same as in the request.
+    pub truncation: Truncation,
     /// Tokens and searches used. Null until the response has ended.
     #[schema(required)]
     pub usage: Option<ResponseUsage>,
@@ -123,6 +125,14 @@ impl ResponseObject {
             _ => None,
         });
         messages.flatten().map(MessagePart::text).collect()
+    }
+
+    /// Returns the complete calls of functions so far.
+    pub(super) fn calls(&self) -> impl Iterator<Item = &FunctionCallItem> {
+        self.output.iter().filter_map(|item| match item {
+            OutputItem::FunctionCall(call) if call.status == ItemStatus::Completed => Some(call),
+            _ => None,
+        })
     }
 }
 

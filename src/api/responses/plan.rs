@@ -6,14 +6,17 @@ use std::sync::Arc;
 use serde_json::Value;
 use uuid::Uuid;
 use waymark_agent::{Conversation, ConversationMessage, EpisodeOptions, Policy, Role, Sampling};
+use waymark_models::grammar::OutputForm;
 
+use super::chat_history::ChatHistory;
 use super::format::TextFormat;
-use super::input;
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
-use super::request::{ConversationParam, ConversationReference, ResponsesRequest};
+use super::parsed_item::ParsedItem;
+use super::request::{ConversationParam, ConversationReference, ResponsesRequest, Truncation};
 use super::show::Show;
-use super::tool::{self, SearchTools};
+use super::tool::RequestTools;
 use crate::api::auth::Caller;
+use crate::api::chat::tool;
 use crate::api::conversations;
 use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::{ApiError, Code};
@@ -32,8 +35,10 @@ pub(super) struct ResponsePlan {
     pub(super) show: Show,
     /// Response object in its initial state.
     pub(super) object: ResponseObject,
+    /// Names of the functions whose calls stand in the answer.
+    pub(super) functions: Vec<String>,
     /// Messages as another response may continue them: without instructions.
-    pub(super) history: Vec<ConversationMessage>,
+    pub(super) history: ChatHistory,
     /// Input of the request, as items.
     pub(super) input: Vec<Value>,
     /// Conversation that the response continues.
@@ -41,33 +46,23 @@ pub(super) struct ResponsePlan {
 }
 
 impl ResponsePlan {
-    /// Validates everything about a request that does not need the engine. `previous` are the messages that it continues.
+    /// Validates everything about a request that does not need the engine. `previous` are the messages that it continues. References in its
+    /// input are resolved.
     pub(super) fn new(
         state: &AppState,
         caller: &Caller,
         request: ResponsesRequest,
-        previous: Vec<ConversationMessage>,
+        previous: ChatHistory,
     ) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
         let store = request.store.unwrap_or(true);
-        let background = request.background.unwrap_or(false);
-        if background && !store {
-            return Err(ApiError::invalid("background", "`background` needs `store: true`"));
-        }
-        if request.conversation.is_some() && !store {
-            return Err(ApiError::invalid("conversation", "`conversation` needs `store: true`"));
-        }
-        if background && !state.responses.is_enabled() {
-            let message =
-                "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
-            return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("background"));
-        }
+        check_store(state, &request, store)?;
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;
-        let mut tools = SearchTools::read(state, request.tools.clone(), &policy)?;
+        let mut tools = RequestTools::read(state, request.tools.clone(), &policy)?;
         let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
         let state = &tools.searched(state, named, &policy)?;
-        let searches = tool::may_search(request.tool_choice.as_ref())?;
+        let (functions, searches) = std::mem::take(&mut tools.functions).chosen(request.tool_choice.as_ref())?;
         metadata(request.metadata.as_ref())?;
         let id = format!("resp_{}", Uuid::now_v7().simple());
         let mut options = EpisodeOptions {
@@ -79,22 +74,32 @@ impl ResponsePlan {
             cites: true,
             ..EpisodeOptions::default()
         };
-        options.json = format(&request).shape()?;
+        options.form = format(&request).shape()?.map(OutputForm::Json);
         let rag = request.rag.clone().unwrap_or_default();
         rag::apply(&rag, &mut options)?;
         // A response that is not stored leaves no trace either, unless `rag.store` asks for one.
         options.store = options.store.or_else(|| (!store).then_some(false));
         restrict(&mut options, &request, &tools, searches)?;
         let object = object(id, &policy, &options, &request, tools.listed);
-        let mut history = previous;
-        let own = input::messages(request.input)?;
-        let input = input::items(&own);
-        history.extend(own);
+        let own = request.input.parsed()?;
+        let input = own.iter().filter(|(_, item)| item.is_seen()).map(|(_, item)| item.listed()).collect();
+        let answered = match own.last() {
+            Some((_, ParsedItem::Output { id, .. })) => Some(id.clone()),
+            _ => None,
+        };
+        let history = previous.with_items(own)?;
         let key = |conversation: &ConversationParam| conversations::key(caller, conversation.id());
         let conversation_key = request.conversation.as_ref().map(key);
         let instructions = request.instructions.map(|text| ConversationMessage::new(Role::System, text));
-        let messages = instructions.into_iter().chain(history.iter().cloned()).collect();
+        let messages = instructions.into_iter().chain(history.messages.iter().cloned()).collect();
         let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
+        options.truncates = request.truncation == Some(Truncation::Auto);
+        let conversation = if options.truncates { readable(state, conversation)? } else { conversation };
+        let (functions, conversation) =
+            tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options)
+                .map_err(of_input)?;
+        let mut question = (conversation, options);
+        tool::resume(state, caller, &policy, answered.as_deref(), &mut question);
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
         let stream = request.stream.unwrap_or(false);
         let plan = ResponsePlan {
@@ -103,12 +108,35 @@ impl ResponsePlan {
             stream,
             show,
             object,
+            functions,
             history,
             input,
             conversation: conversation_key,
         };
-        Ok((plan, (conversation, options)))
+        Ok((plan, question))
     }
+}
+
+/// Checks the options that need a stored response. `store` is `true` if the response is stored.
+fn check_store(state: &AppState, request: &ResponsesRequest, store: bool) -> Result<(), ApiError> {
+    let background = request.background.unwrap_or(false);
+    if background && !store {
+        return Err(ApiError::invalid("background", "`background` needs `store: true`"));
+    }
+    if request.conversation.is_some() && !store {
+        return Err(ApiError::invalid("conversation", "`conversation` needs `store: true`"));
+    }
+    if background && !state.responses.is_enabled() {
+        let message = "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
+        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("background"));
+    }
+    Ok(())
+}
+
+/// Returns a conversation without the oldest turns that no context could hold. Texts are admitted to encoding by their
+/// bytes, before their tokens are known.
+fn readable(state: &AppState, conversation: Conversation) -> Result<Conversation, ApiError> {
+    conversation.shortened(|shorter| Ok(state.runtime.check_bytes(shorter.bytes()).is_ok()))
 }
 
 fn format(request: &ResponsesRequest) -> TextFormat {
@@ -124,20 +152,20 @@ pub(super) fn of_input(error: ApiError) -> ApiError {
 fn restrict(
     options: &mut EpisodeOptions,
     request: &ResponsesRequest,
-    tools: &SearchTools,
+    tools: &RequestTools,
     searches: bool,
 ) -> Result<(), ApiError> {
     if let (Some(k), Some(other)) = (tools.search.k, options.search.k)
         && k != other
     {
-        let message = "`tools[0].max_num_results` and `rag.k` differ: give one of them";
-        return Err(ApiError::invalid("tools[0].max_num_results", message));
+        let param = tools.search_param("max_num_results");
+        return Err(ApiError::invalid(&param, format!("`{param}` and `rag.k` differ: give one of them")));
     }
     if let (Some(filters), Some(other)) = (&tools.search.filters, &options.search.filters)
         && filters != other
     {
-        let message = "`tools[0].filters` and `rag.filters` differ: give one of them";
-        return Err(ApiError::invalid("tools[0].filters", message));
+        let param = tools.search_param("filters");
+        return Err(ApiError::invalid(&param, format!("`{param}` and `rag.filters` differ: give one of them")));
     }
     options.search = tools.search.clone().or(&options.search);
     // `tool_choice: none` allows no round with a search.
@@ -216,11 +244,11 @@ fn object(
             format: format(request),
             verbosity: request.text.as_ref().and_then(|text| text.verbosity.clone()),
         },
-        tool_choice: request.tool_choice.as_ref().and_then(Value::as_str).unwrap_or("auto").to_owned(),
+        tool_choice: request.tool_choice.clone().unwrap_or_else(|| "auto".into()),
         tools,
         top_logprobs: request.top_logprobs.unwrap_or(0),
         top_p: sampling.top_p,
-        truncation: "disabled",
+        truncation: request.truncation.unwrap_or_default(),
         usage: None,
         user: request.user.clone(),
         rag: trace.then(RagTrace::default),

@@ -10,6 +10,7 @@ use waymark_agent::{Cited, EpisodeEnd, Event, TokenLogprob, Usage};
 use waymark_index::{Hit, HitPath, Mode, Passage};
 
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
+use super::request::Truncation;
 use super::response_builder::ResponseBuilder;
 use super::show::Show;
 use crate::api::error::{ApiError, Code};
@@ -45,7 +46,7 @@ pub(super) fn object(background: bool, trace: bool) -> ResponseObject {
         tools: Vec::new(),
         top_logprobs: 0,
         top_p: 1.0,
-        truncation: "disabled",
+        truncation: Truncation::Disabled,
         usage: None,
         user: None,
         rag: trace.then(RagTrace::default),
@@ -107,6 +108,10 @@ fn steps() -> impl Strategy<Value = Vec<Event>> {
 enum End {
     Finished(EpisodeEnd, bool),
     Refused(EpisodeEnd),
+    /// Call outside the answer.
+    Called,
+    /// Answers with a call in it: the text before and after it, and the reason for the end.
+    CalledInAnswer(&'static str, &'static str, EpisodeEnd),
     Failed,
     Cancelled,
 }
@@ -117,14 +122,25 @@ fn end() -> impl Strategy<Value = End> {
     prop_oneof![
         4 => (reason, any::<bool>()).prop_map(|(reason, answered)| End::Finished(reason, answered)),
         1 => prop_oneof![Just(EpisodeEnd::Refused), Just(EpisodeEnd::Length)].prop_map(End::Refused),
+        1 => Just(End::Called),
+        2 => (prop_oneof![Just(""), Just("a b \n")], prop_oneof![Just(""), Just("\nc")],
+            prop_oneof![Just(EpisodeEnd::Stop), Just(EpisodeEnd::Length)])
+            .prop_map(|(before, after, reason)| End::CalledInAnswer(before, after, reason)),
         1 => Just(End::Failed),
         1 => Just(End::Cancelled),
     ]
 }
 
+fn finished(reason: EpisodeEnd, answer: Option<String>) -> Event {
+    Event::Finished { reason, answer, usage: Usage::default(), turns: 0, searches: 0, citations: Vec::new() }
+}
+
 /// Returns the events of a stream as JSON, and the final response.
 fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool) -> (Vec<Value>, Value) {
-    let mut builder = ResponseBuilder::new(object(background, trace), show);
+    // Answers are read both with and without functions that they may call.
+    let offers = show.results || matches!(end, End::CalledInAnswer(..));
+    let tools = if offers { vec!["look".to_owned()] } else { Vec::new() };
+    let mut builder = ResponseBuilder::new(object(background, trace), show, &tools);
     builder.begin();
     let mut told = builder.take_events();
     for event in events {
@@ -141,15 +157,21 @@ fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool)
         }
         End::Refused(reason) => {
             builder.handle(Event::Refusal { text: "no, and that is all".into() });
-            let usage = Usage::default();
-            builder.handle(Event::Finished {
-                reason,
-                answer: None,
-                usage,
-                turns: 0,
-                searches: 0,
-                citations: Vec::new(),
-            });
+            builder.handle(finished(reason, None));
+        }
+        End::Called => {
+            builder.handle(Event::ToolCall { turn: 1, name: "look".into(), arguments: "{\"a\":1}".into() });
+            builder.handle(finished(EpisodeEnd::Called, None));
+        }
+        End::CalledInAnswer(before, after, reason) => {
+            const CALL: &str = "<tool_call>{\"name\": \"look\", \"arguments\": {}}</tool_call>";
+            // In two pieces, since a call is written over several steps.
+            let text = format!("{before}{CALL}{CALL}{after}");
+            let (head, tail) = text.split_at(before.len() + 9);
+            for piece in [head, tail] {
+                builder.handle(Event::Answer { text: piece.to_owned(), tokens: Vec::new() });
+            }
+            builder.handle(finished(reason, Some(text)));
         }
         End::Failed => builder.fail(ApiError::new(Code::Internal, "broken")),
         End::Cancelled => builder.cancel(),
@@ -186,7 +208,7 @@ impl Reader {
         if kind == "response.output_item.done" {
             assert_ne!(event["item"]["status"], "in_progress");
             // Everything but the status and the search results was sent before.
-            for field in ["id", "type", "role", "queries", "summary", "content"] {
+            for field in ["id", "type", "role", "queries", "summary", "content", "call_id", "name", "arguments"] {
                 assert_eq!(event["item"][field], self.items[index][field], "{field}");
             }
             self.items[index] = event["item"].clone();
@@ -194,6 +216,17 @@ impl Reader {
             return;
         }
         assert_eq!(event["item_id"], self.items[index]["id"]);
+        if let Some(step) = kind.strip_prefix("response.function_call_arguments.") {
+            let item = &mut self.items[index];
+            match step {
+                "delta" => {
+                    item["arguments"] =
+                        (item["arguments"].as_str().unwrap().to_owned() + event["delta"].as_str().unwrap()).into()
+                }
+                _ => assert_eq!((&event["name"], &event["arguments"]), (&item["name"], &item["arguments"])),
+            }
+            return;
+        }
         self.read_part(kind, index, event);
     }
 
@@ -230,7 +263,7 @@ proptest! {
     fn the_stream_tells_the_response(
         events in steps(), end in end(), results: bool, logprobs: bool, background: bool, trace: bool,
     ) {
-        let (told, last) = play(events, end, Show { results, logprobs }, background, trace);
+        let (told, last) = play(events, end, Show { results, logprobs, sealed: false }, background, trace);
         let kind = |at: usize| told[at]["type"].as_str().unwrap();
         let numbers: Vec<_> = told.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
         prop_assert_eq!(numbers, (0..told.len() as u64).collect::<Vec<_>>());
@@ -244,10 +277,19 @@ proptest! {
         let mut reader = Reader::default();
         told.iter().for_each(|event| reader.read(event));
         let output = last["output"].as_array().unwrap();
-        if matches!(end, End::Finished(..) | End::Refused(_)) {
+        if !matches!(end, End::Failed | End::Cancelled) {
             prop_assert!(reader.done.iter().all(|done| *done));
             let said: Vec<&Value> = output.iter().filter(|item| item["type"] == "message").collect();
-            prop_assert!(said.iter().all(|item| item["status"] == status), "{said:?}");
+            // A message before a call is complete.
+            let in_answer = matches!(end, End::CalledInAnswer(..));
+            prop_assert!(said.iter().all(|item| in_answer || item["status"] == status), "{said:?}");
+            let calls = output.iter().filter(|item| item["type"] == "function_call");
+            let expected = match end {
+                End::Called => 1,
+                End::CalledInAnswer(..) => 2,
+                _ => 0,
+            };
+            prop_assert_eq!(calls.count(), expected);
             prop_assert_eq!(output, &reader.items);
         } else {
             // Items that were cut off keep the content sent so far, and are marked incomplete.
@@ -272,7 +314,7 @@ proptest! {
             }
         }
         let searches = events.iter().filter(|event| matches!(event, Event::SearchStarted { .. })).count();
-        let show = Show { results, logprobs };
+        let show = Show { results, logprobs, sealed: false };
         let (told, last) = play(events, End::Finished(EpisodeEnd::Stop, true), show, false, false);
         let items = |kind: &str| -> Vec<&Value> {
             last["output"].as_array().unwrap().iter().filter(|item| item["type"] == kind).collect()

@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
+use waymark_agent::{ConversationMessage, Role};
 
 use super::format::TextRequest;
+use super::function_tool::ToolChoiceShape;
 use super::input::InputShape;
-use super::tool::FileSearchTool;
+use super::parsed_item::ParsedItem;
+use super::tool::ToolShape;
 use crate::api::body::WireRequest;
+use crate::api::error::ApiError;
 use crate::api::hint::Hint;
 use crate::api::rag::RagOptions;
 
@@ -35,16 +39,19 @@ pub struct ResponsesRequest {
     pub background: Option<bool>,
     /// If `true`, the response is a stream of server-sent events.
     pub stream: Option<bool>,
-    /// Optional parts of the response to return: `file_search_call.results`, `message.output_text.logprobs`.
+    /// Optional parts of the response to return: `file_search_call.results`, `message.output_text.logprobs`,
+    /// `reasoning.encrypted_content`.
     pub include: Option<Vec<String>>,
-    /// At most one tool of type `file_search`, with search options. Policies search whether or not the tool is listed;
+    /// Functions that the policy may call, and at most one tool of type `file_search`, with search options. A policy
+    /// that searches calls at most one function in a response. Policies search whether or not `file_search` is listed;
     /// `tool_choice` prevents searching.
-    #[schema(value_type = Option<Vec<FileSearchTool>>)]
+    #[schema(value_type = Option<Vec<ToolShape>>)]
     pub tools: Option<Vec<Value>>,
-    /// `auto` (the default), or `none`: the policy answers without searching.
-    #[schema(value_type = Option<String>)]
+    /// `auto` (the default); `none`: the policy answers without searching or calling functions; `required`: exactly one
+    /// call of a function takes the place of the answer; or a function that is called so.
+    #[schema(value_type = Option<ToolChoiceShape>)]
     pub tool_choice: Option<Value>,
-    /// Accepted without effect: searches run one after the other.
+    /// If `false`, the answer ends after its first call of a function. Searches run one after the other in any case.
     pub parallel_tool_calls: Option<bool>,
     /// Maximum number of rounds with searches.
     pub max_tool_calls: Option<usize>,
@@ -52,6 +59,9 @@ pub struct ResponsesRequest {
     /// count.
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
+    /// `disabled` (the default): a conversation that is too long for the context is refused. `auto`: its oldest turns are
+    /// dropped; instructions and the question are kept.
+    pub truncation: Option<Truncation>,
     /// Sampling temperature.
     #[schema(minimum = 0, maximum = 2)]
     pub temperature: Option<f32>,
@@ -82,6 +92,53 @@ pub struct ResponsesRequest {
     pub user: Option<String>,
     /// Name of the end user, for the log. Replaces `user`.
     pub safety_identifier: Option<String>,
+}
+
+impl ResponsesRequest {
+    /// Creates a request without options.
+    pub(super) fn new(model: String, input: ResponsesInput) -> ResponsesRequest {
+        ResponsesRequest {
+            model,
+            input,
+            instructions: None,
+            previous_response_id: None,
+            conversation: None,
+            store: None,
+            background: None,
+            stream: None,
+            include: None,
+            tools: None,
+            tool_choice: None,
+            parallel_tool_calls: None,
+            max_tool_calls: None,
+            max_output_tokens: None,
+            truncation: None,
+            temperature: None,
+            top_p: None,
+            top_logprobs: None,
+            text: None,
+            seed: None,
+            metadata: None,
+            rag: None,
+            prompt_cache_key: None,
+            prompt_cache_retention: None,
+            reasoning: None,
+            service_tier: None,
+            user: None,
+            safety_identifier: None,
+        }
+    }
+}
+
+/// Treatment of conversations that are too long for the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Truncation {
+    /// The oldest turns are dropped.
+    Auto,
+    /// They are refused.
+    #[default]
+    Disabled,
 }
 
 /// Conversation of a request.
@@ -129,6 +186,28 @@ pub enum ResponsesInput {
     Items(Vec<Value>),
 }
 
+impl ResponsesInput {
+    /// Parses the items, each beside its path in the request.
+    ///
+    /// # Errors
+    /// Names the item, and the field in it, that cannot be used.
+    pub(super) fn parsed(self) -> Result<Vec<(String, ParsedItem)>, ApiError> {
+        let items = match self {
+            ResponsesInput::Text(text) => {
+                let question = ParsedItem::Message(ConversationMessage::new(Role::User, text));
+                return Ok(vec![("input".to_owned(), question)]);
+            }
+            ResponsesInput::Items(items) => items,
+        };
+        let parsed = |(at, item): (usize, Value)| {
+            let at = format!("input[{at}]");
+            let item = ParsedItem::read(item, &at)?;
+            Ok((at, item))
+        };
+        items.into_iter().enumerate().map(parsed).collect()
+    }
+}
+
 impl WireRequest for ResponsesRequest {
     // A nested field stands before its parent: once the nested fields are removed, the parent must be empty.
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[
@@ -144,7 +223,6 @@ impl WireRequest for ResponsesRequest {
         ("reasoning.summary", &[]),
         ("stream_options.include_obfuscation", &["false"]),
         ("stream_options", &["{}"]),
-        ("truncation", &["\"disabled\""]),
     ];
     const HINTS: &'static [Hint] =
         &[Hint::CACHE_KEY, Hint::CACHE_RETENTION, Hint::NESTED_EFFORT, Hint::NESTED_VERBOSITY, Hint::TIER];

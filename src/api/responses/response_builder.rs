@@ -1,18 +1,22 @@
 //! Builder of a response: translates the events of an episode to output items and to the events of the response's
 //! stream.
 
-use waymark_agent::{EpisodeEnd, Event, Usage};
+use waymark_agent::{EpisodeEnd, Event, TokenLogprob, Usage};
 use waymark_index::Hit;
 
 use super::attributes::SearchOrigin;
 use super::event::{EventPart, ResponseEvent, ResponseEventKind};
 use super::item::{
-    Annotation, FileSearchCall, ItemStatus, MessageItem, MessagePart, OutputItem, OutputRefusal, OutputText,
-    ReasoningItem, ReasoningText,
+    Annotation, FileSearchCall, FunctionCallItem, ItemStatus, MessageItem, MessagePart, OutputItem, OutputRefusal,
+    OutputText, ReasoningItem, ReasoningText,
 };
 use super::object::{IncompleteDetails, ResponseFault, ResponseObject, ResponseStatus, ResponseUsage, bound};
+use super::sealed::Sealer;
 use super::show::Show;
+use crate::api::answer_calls::{AnswerPart, CallParser};
+use crate::api::chat::completion::LogProb;
 use crate::api::chat::logprob;
+use crate::api::chat::tool::{CalledFunction, ChatToolCall};
 use crate::api::error::ApiError;
 use crate::api::rag::RagStep;
 use crate::api::state::now;
@@ -25,7 +29,13 @@ pub(super) struct ResponseBuilder {
     events: Vec<ResponseEvent>,
     sequence: u64,
     reasoning: Option<Reasoning>,
-    /// Index of the message with the answer in the output, once it exists.
+    /// Seals reasoning. `None` if no sealed reasoning was requested.
+    sealer: Option<Sealer>,
+    /// Parser of calls in the answer. `None` if the answer holds none.
+    calls: Option<CallParser>,
+    /// If `true`, the policy has called a function.
+    called: bool,
+    /// Index of the open message with the answer in the output, once it exists.
     message: Option<usize>,
     /// Refusal of the policy. It is sent at the end, when it is known whether the refusal is complete.
     refusal: Option<String>,
@@ -46,9 +56,12 @@ struct Reasoning {
 }
 
 impl ResponseBuilder {
-    /// Creates a response without any events.
-    pub(super) fn new(object: ResponseObject, show: Show) -> Self {
+    /// Creates a response without any events. `tools` are the functions whose calls stand in the answer.
+    pub(super) fn new(object: ResponseObject, show: Show, tools: &[String]) -> Self {
         Self {
+            sealer: None,
+            calls: CallParser::new(tools),
+            called: false,
             object,
             show,
             events: Vec::new(),
@@ -59,6 +72,11 @@ impl ResponseBuilder {
             search: None,
             failure: None,
         }
+    }
+
+    /// Seals the reasoning of the response.
+    pub(super) fn sealed_by(self, sealer: Option<Sealer>) -> Self {
+        Self { sealer, ..self }
     }
 
     /// Returns the response in its current state, including parts that the client did not ask for.
@@ -110,13 +128,26 @@ impl ResponseBuilder {
         match event {
             Event::Think { turn, text, .. } | Event::Text { turn, text, .. } => self.reason(turn, &text),
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => {}
-            Event::Answer { text, tokens } => self.answer(text, tokens.into_iter().map(logprob).collect()),
+            Event::Answer { text, tokens } => match &mut self.calls {
+                None => self.answer(text, tokens),
+                Some(calls) => {
+                    let parts = calls.read(&text, tokens);
+                    self.answer_parts(parts);
+                }
+            },
+            Event::ToolCall { name, arguments, .. } => {
+                // The ID of the response is that of its episode, to which the ID of the call leads back.
+                self.call(ChatToolCall::of_episode(&self.object.id, name, arguments));
+            }
             Event::Refusal { text } => self.refusal = Some(text),
             Event::SearchStarted { query, .. } => self.search(query),
             Event::SearchFinished { turn, mode, hits, snapshot, cached, error, .. } => {
                 self.found(SearchOrigin { turn, mode, snapshot, cached }, &hits, error.is_some());
             }
             Event::Finished { reason, answer, usage, citations, .. } => {
+                let ended = reason == EpisodeEnd::Stop;
+                let parts = self.calls.as_mut().map(|calls| calls.finish(ended)).unwrap_or_default();
+                self.answer_parts(parts);
                 let citations = citations.into_iter().map(Annotation::from).collect();
                 self.finish(reason, answer.is_some(), &usage, citations);
             }
@@ -130,8 +161,8 @@ impl ResponseBuilder {
         self.end_reasoning();
         let bound = bound(reason);
         let status = if bound.is_none() { ItemStatus::Completed } else { ItemStatus::Incomplete };
-        // An empty answer has produced no event, and is a message all the same.
-        if self.message.is_some() || answered {
+        // An empty answer has produced no event, and is a message all the same, unless it only calls functions.
+        if self.message.is_some() || (answered && !self.called) {
             self.end_message(status, citations);
         }
         if let Some(refusal) = self.refusal.take() {
@@ -216,7 +247,8 @@ impl ResponseBuilder {
     fn begin_reasoning(&mut self, turn: usize) {
         let id = self.id("rs");
         let status = ItemStatus::InProgress;
-        let item = ReasoningItem { id: id.clone(), summary: Vec::new(), content: Vec::new(), status };
+        let item =
+            ReasoningItem { id: id.clone(), summary: Vec::new(), content: Vec::new(), status, encrypted_content: None };
         let at = self.add(OutputItem::Reasoning(item));
         let part = ReasoningText { text: String::new() };
         if let OutputItem::Reasoning(item) = &mut self.object.output[at] {
@@ -232,6 +264,7 @@ impl ResponseBuilder {
         let OutputItem::Reasoning(item) = &mut self.object.output[at] else { return };
         item.status = ItemStatus::Completed;
         let Some(part) = item.content.first().cloned() else { return };
+        item.encrypted_content = self.sealer.as_ref().and_then(|sealer| sealer.seal(&part.text));
         let item_id = item.id.clone();
         let text = part.text.clone();
         self.emit(ResponseEventKind::ReasoningDone {
@@ -269,13 +302,52 @@ impl ResponseBuilder {
         self.done(at);
     }
 
-    fn answer(&mut self, delta: String, tokens: Vec<crate::api::chat::completion::LogProb>) {
+    /// Adds parts of an answer that may hold calls.
+    fn answer_parts(&mut self, parts: Vec<AnswerPart>) {
+        for part in parts {
+            match part {
+                AnswerPart::Text(text, tokens) => self.answer(text, tokens),
+                AnswerPart::Call(call) => self.call(ChatToolCall::new(call)),
+            }
+        }
+    }
+
+    /// Adds a complete call. Text that follows it begins a new message.
+    fn call(&mut self, call: ChatToolCall) {
+        self.called = true;
+        self.end_reasoning();
+        if self.message.is_some() {
+            self.end_message(ItemStatus::Completed, Vec::new());
+            self.message = None;
+        }
+        let item_id = self.id("fc");
+        let ChatToolCall { id: call_id, function: CalledFunction { name, arguments }, .. } = call;
+        let item = FunctionCallItem {
+            id: item_id.clone(),
+            call_id,
+            name: name.clone(),
+            arguments: String::new(),
+            status: ItemStatus::InProgress,
+        };
+        let output_index = self.add(OutputItem::FunctionCall(item));
+        let delta = arguments.clone();
+        self.emit(ResponseEventKind::ArgumentsDelta { item_id: item_id.clone(), output_index, delta });
+        if let OutputItem::FunctionCall(item) = &mut self.object.output[output_index] {
+            item.arguments.clone_from(&arguments);
+            item.status = ItemStatus::Completed;
+        }
+        self.emit(ResponseEventKind::ArgumentsDone { item_id, output_index, name, arguments });
+        self.done(output_index);
+    }
+
+    fn answer(&mut self, delta: String, tokens: Vec<TokenLogprob>) {
         self.end_reasoning();
         let at = self.begin_message();
         let OutputItem::Message(item) = &mut self.object.output[at] else { return };
         let Some(MessagePart::Text(part)) = item.content.first_mut() else { return };
         part.text += &delta;
-        let logprobs = if self.show.logprobs { tokens } else { Vec::new() };
+        let logprobs: Vec<LogProb> =
+            if self.show.logprobs { tokens.into_iter().map(logprob).collect() } else { Vec::new() };
         part.logprobs.extend(logprobs.iter().cloned());
         let item_id = item.id.clone();
         self.emit(ResponseEventKind::TextDelta { item_id, output_index: at, content_index: 0, delta, logprobs });

@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::Value;
 use tokio::time::Instant;
 use uuid::Uuid;
-use waymark_agent::ConversationMessage;
 
+use super::chat_history::ChatHistory;
 use super::entry::ResponseEntry;
 use super::generation::lock;
 use super::log::EventLog;
+use super::sealed::Seals;
 use super::show::Show;
 use super::stored::{Reader, StoredResponse};
 use crate::api::absence;
@@ -27,6 +29,8 @@ pub struct Responses {
     /// Background responses in progress, which are never evicted.
     running: Arc<Mutex<HashMap<String, Arc<ResponseEntry>>>>,
     limits: ResponseLimits,
+    /// Secrets that seal reasoning.
+    pub(super) seals: Seals,
     /// ID of this process.
     process: Arc<str>,
 }
@@ -53,7 +57,8 @@ impl FoundResponse {
 impl Responses {
     /// Creates an interface to the responses in `records`.
     pub(crate) fn new(records: Records, limits: ResponseLimits) -> Self {
-        Self { records, running: Arc::default(), limits, process: Uuid::new_v4().to_string().into() }
+        let seals = Seals::new(records.clone());
+        Self { records, running: Arc::default(), limits, seals, process: Uuid::new_v4().to_string().into() }
     }
 
     /// Returns `true` if responses are stored.
@@ -79,7 +84,7 @@ impl Responses {
     }
 
     /// Returns the conversation of the response `id`, including its answer.
-    pub(super) async fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<ConversationMessage>, ApiError> {
+    pub(super) async fn conversation(&self, id: &str, caller: &Caller) -> Result<ChatHistory, ApiError> {
         let param = "previous_response_id";
         let unfit = |status: &str| {
             let message =
@@ -92,6 +97,19 @@ impl Responses {
                 Err(unfit(&status.to_string()))
             }
             FoundResponse::Stored(stored) => stored.conversation().map_err(|status| unfit(&status)),
+        }
+    }
+
+    /// Returns the output of the stored response `id`, without optional parts. `None` if there is no such response.
+    ///
+    /// # Errors
+    /// 503 if the store cannot be read.
+    pub(super) async fn output(&self, id: &str, caller: &Caller) -> Result<Option<Vec<Value>>, ApiError> {
+        match self.get(id, caller).await {
+            Ok(FoundResponse::Stored(stored)) => Ok(Some(stored.output())),
+            Ok(FoundResponse::Running(_)) => Ok(None),
+            Err(error) if error.code == Code::ResponseNotFound => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -232,7 +250,7 @@ fn key(entry: &ResponseEntry) -> RecordKey {
 }
 
 /// Returns the items that a response adds to its conversation, with their IDs: its input and its output.
-fn added_items(stored: &StoredResponse) -> Vec<(String, serde_json::Value)> {
+fn added_items(stored: &StoredResponse) -> Vec<(String, Value)> {
     let items = stored.input.iter().cloned().chain(stored.output());
     items.map(|item| (item_id(&item), item)).collect()
 }

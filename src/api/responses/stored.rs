@@ -4,9 +4,12 @@ use axum::body::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use waymark_agent::{ConversationMessage, Role};
+use waymark_models::chat::ToolCall;
 
+use super::chat_history::ChatHistory;
 use super::entry::ResponseEntry;
 use super::generation::lock;
+use super::item::FunctionCallItem;
 use super::object::ResponseStatus;
 use super::show::Show;
 use crate::api::state::now;
@@ -20,8 +23,14 @@ pub(super) struct StoredResponse {
     pub(super) show: Show,
     /// Conversation up to the question.
     history: Vec<ConversationMessage>,
+    /// IDs of the calls that wait for their results after the answer, in the order in which they were made.
+    #[serde(default)]
+    open: Vec<String>,
     /// Answer that another response may continue. `None` if the response cannot be continued.
     answer: Option<String>,
+    /// Calls of functions in the answer.
+    #[serde(default)]
+    calls: Vec<ToolCall>,
     /// Input of the request, as items.
     pub(super) input: Vec<Value>,
     /// Messages of the stream. `None` if the response was not generated in the background, or is unfinished.
@@ -49,12 +58,15 @@ impl StoredResponse {
         let continues = matches!(object.status, ResponseStatus::Completed | ResponseStatus::Incomplete);
         let ended = object.status.is_over();
         let log = entry.log.as_ref().filter(|_| ended);
+        let open = entry.history.open.iter().cloned();
         StoredResponse {
             // By its text, since numbers of 32 bits would become others of 64.
             object: serde_json::to_string(object).and_then(|text| serde_json::from_str(&text)).unwrap_or_default(),
             show: builder.show(),
-            history: entry.history.clone(),
+            history: entry.history.messages.clone(),
+            open: open.chain(object.calls().map(|call| call.call_id.clone())).collect(),
             answer: continues.then(|| object.text()),
+            calls: object.calls().filter_map(called).collect(),
             input: entry.input.clone(),
             events: log.map(|log| log.messages_so_far()),
             process: process.to_owned(),
@@ -108,11 +120,11 @@ impl StoredResponse {
     ///
     /// # Errors
     /// Status of the response, if it is one that cannot be continued.
-    pub(super) fn conversation(self) -> Result<Vec<ConversationMessage>, String> {
+    pub(super) fn conversation(self) -> Result<ChatHistory, String> {
         let Some(answer) = self.answer else { return Err(self.status().replace('_', " ")) };
         let mut messages = self.history;
-        messages.push(ConversationMessage::new(Role::Assistant, answer));
-        Ok(messages)
+        messages.push(ConversationMessage { calls: self.calls, ..ConversationMessage::new(Role::Assistant, answer) });
+        Ok(ChatHistory { messages, open: self.open })
     }
 
     /// Returns `true` if the response has an answer that can be continued.
@@ -126,10 +138,20 @@ impl StoredResponse {
     }
 }
 
+/// Converts a call to the form that the chat template takes. `None` if its arguments are no object, which no call of a
+/// policy has.
+fn called(call: &FunctionCallItem) -> Option<ToolCall> {
+    Some(ToolCall { name: call.name.clone(), arguments: serde_json::from_str(&call.arguments).ok()? })
+}
+
 /// Removes the parts of an output item that are not selected, as [`OutputItem::strip`](super::item::OutputItem) does.
 fn strip(item: &mut Value, show: Show) {
     match item["type"].as_str() {
         Some("file_search_call") if !show.results => item["results"] = Value::Null,
+        Some("reasoning") if !show.sealed => {
+            // Absent, as in a response that was created without it.
+            item.as_object_mut().map(|fields| fields.shift_remove("encrypted_content"));
+        }
         Some("message") if !show.logprobs => {
             for part in item["content"].as_array_mut().into_iter().flatten() {
                 if part["type"] == "output_text" {
@@ -156,6 +178,8 @@ mod tests {
             object: json!({"status": status, "error": null, "output": output}),
             show: Show::default(),
             history: Vec::new(),
+            open: Vec::new(),
+            calls: Vec::new(),
             answer: (status == "completed").then(|| "yes".to_owned()),
             input: Vec::new(),
             events: None,
@@ -166,7 +190,7 @@ mod tests {
 
     #[test]
     fn optional_parts_are_shown_where_they_are_asked_for() {
-        let all = Show { results: true, logprobs: true };
+        let all = Show { results: true, logprobs: true, sealed: true };
         let whole = stored("completed").shown(all);
         assert_eq!(whole["output"][0]["results"][0]["text"], "long");
         assert_eq!(whole["output"][1]["content"][0]["logprobs"][0]["token"], "y");
@@ -186,6 +210,6 @@ mod tests {
         let late = StoredResponse { until: now(), ..stored("queued") };
         assert_eq!(late.settled(Reader { process: "b", shared: true }).object["status"], "failed");
         assert_eq!(stored("failed").conversation().unwrap_err(), "failed");
-        assert_eq!(stored("completed").conversation().unwrap().len(), 1);
+        assert_eq!(stored("completed").conversation().unwrap().messages.len(), 1);
     }
 }

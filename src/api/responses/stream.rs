@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_breaks_ends_with_an_event_of_its_own_kind() {
-        let builder = Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default())));
+        let builder = Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default(), &[])));
         lock(&builder).begin();
         let new_events = lock(&builder).take_events().len();
         let frames = async_stream::stream! {

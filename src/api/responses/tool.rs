@@ -1,4 +1,4 @@
-//! The tool `file_search` and its supported options.
+//! Tools of a request: functions, and the tool `file_search` with its supported options.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use waymark_agent::Policy;
 use waymark_index::{Condition, SearchOptions};
 
+use super::function_tool::{FunctionTool, FunctionTools};
 use crate::api::body;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
@@ -46,28 +47,51 @@ pub struct RankingOptions {
     pub hybrid_search: Option<Value>,
 }
 
-/// Validated tools of a request.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct SearchTools {
+/// Tool of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ResponsesTool)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum ToolShape {
+    /// Search.
+    Search(FileSearchTool),
+    /// Function of the client.
+    Function(FunctionTool),
+}
+
+/// Tools of a request, of which the search tool is validated.
+#[derive(Debug, Default)]
+pub(super) struct RequestTools {
     /// Tools as returned in the response.
     pub(super) listed: Vec<Value>,
+    /// Functions of the client.
+    pub(super) functions: FunctionTools,
+    /// Index of the search tool among the tools, if there is one.
+    searching: Option<usize>,
     /// Options of the searches.
     pub(super) search: SearchOptions,
     /// Name of the index that the tool names, if it names one.
     index: Option<String>,
 }
 
-impl SearchTools {
+impl RequestTools {
     /// Validates the tools of a request to `policy`.
     ///
     /// # Errors
     /// Names the tool, or the field in it, that is not supported.
-    pub(super) fn read(state: &AppState, tools: Option<Vec<Value>>, policy: &Policy) -> Result<SearchTools, ApiError> {
-        let mut known = SearchTools::default();
+    pub(super) fn read(state: &AppState, tools: Option<Vec<Value>>, policy: &Policy) -> Result<RequestTools, ApiError> {
+        let mut known = RequestTools::default();
         for (at, tool) in tools.unwrap_or_default().into_iter().enumerate() {
             let param = format!("tools[{at}]");
             match tool.get("type").and_then(Value::as_str) {
-                Some("file_search") if at > 0 => return Err(ApiError::unsupported(&param, "more than one tool is")),
+                Some("function") => {
+                    let listed = known.functions.add(tool, &param)?;
+                    known.listed.push(listed);
+                    continue;
+                }
+                Some("file_search") if known.searching.is_some() => {
+                    return Err(ApiError::unsupported(&param, "more than one tool of type `file_search` is"));
+                }
                 Some("file_search") => {}
                 Some(kind) => return Err(ApiError::unsupported(&param, &format!("tools of type `{kind}` are"))),
                 None => return Err(ApiError::invalid(&param, format!("`{param}`: a tool has a `type`"))),
@@ -79,6 +103,7 @@ impl SearchTools {
                 ));
             }
             (known.index, known.search) = check(state, body::read(tool.clone(), &param)?, &param)?;
+            known.searching = Some(at);
             known.listed.push(tool);
         }
         Ok(known)
@@ -97,14 +122,20 @@ impl SearchTools {
         let chosen = state.of_request("rag.index", named.or(self.index.as_deref()), policy)?;
         let own = self.index.as_deref().and_then(|own| state.named(own));
         if own.is_some_and(|own| own.index_id() != chosen.index_id()) {
-            let message = "`tools[0].vector_store_ids` and `rag.index` name different indexes: give one of them";
+            let param = self.search_param("vector_store_ids");
+            let message = format!("`{param}` and `rag.index` name different indexes: give one of them");
             return Err(ApiError::invalid("rag.index", message));
         }
         // The response names the searched index even if the request did not.
-        for tool in &mut self.listed {
+        if let Some(tool) = self.searching.and_then(|at| self.listed.get_mut(at)) {
             tool["vector_store_ids"] = json!([chosen.index_id()]);
         }
         Ok(chosen)
+    }
+
+    /// Returns the path of a field of the search tool in the request.
+    pub(super) fn search_param(&self, field: &str) -> String {
+        format!("tools[{}].{field}", self.searching.unwrap_or(0))
     }
 }
 
@@ -147,17 +178,5 @@ impl RankingOptions {
             return Err(ApiError::unsupported(&format!("{at}.hybrid_search"), "weights are"));
         }
         Ok(())
-    }
-}
-
-/// Returns `true` if the policy may search.
-///
-/// # Errors
-/// For every choice except `auto` and `none`: no policy can be forced to search.
-pub(super) fn may_search(choice: Option<&Value>) -> Result<bool, ApiError> {
-    match choice.map(|choice| choice.as_str()) {
-        None | Some(Some("auto")) => Ok(true),
-        Some(Some("none")) => Ok(false),
-        _ => Err(ApiError::unsupported("tool_choice", "choices other than `auto` and `none` are")),
     }
 }

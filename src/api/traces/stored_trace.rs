@@ -9,7 +9,7 @@ use waymark_agent::{
 };
 use waymark_index::{Condition, Passage};
 use waymark_models::chat::{Tool, ToolCall};
-use waymark_models::grammar::Json;
+use waymark_models::grammar::{Json, OutputForm};
 
 use crate::api::auth::Caller;
 use crate::api::episodes;
@@ -186,7 +186,7 @@ impl StoredTrace {
             + self.asked.options.stop.iter().map(String::len).sum::<usize>()
             + names_bytes(&self.asked.options.without)
             + self.asked.options.search.filters.as_deref().map_or(0, condition_bytes)
-            + self.asked.options.json.as_ref().map_or(0, schema_bytes)
+            + self.asked.options.form.as_ref().map_or(0, form_bytes)
             + names_bytes(&self.asked.options.calls)
             + names_bytes(&self.asked.options.one_call)
             + names_bytes(&self.asked.options.strict)
@@ -220,10 +220,10 @@ fn condition_bytes(condition: &Condition) -> usize {
     }
 }
 
-fn schema_bytes(json: &Json) -> usize {
-    match json {
-        Json::Object => 0,
-        Json::Schema(schema) => value_bytes(schema),
+fn form_bytes(form: &OutputForm) -> usize {
+    match form {
+        OutputForm::Json(Json::Schema(schema)) => value_bytes(schema),
+        form => form.text_bytes(),
     }
 }
 

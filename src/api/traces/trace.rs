@@ -6,11 +6,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use waymark_agent::{
-    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, Role, Sampling, SearchRecord, Timings, Usage,
+    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, Role, Sampling, SearchRecord, Timings,
+    TurnEnds, Usage,
 };
 use waymark_index::{AnswerCut, Hit, Mode, SearchFields, SearchScope, TripleHit, WithSearch};
 use waymark_models::chat::ToolCall;
-use waymark_models::grammar::Json;
+use waymark_models::grammar::{Json, OutputForm};
 
 use super::stored_trace::{StoredTrace, TraceEnd};
 use super::tokens::TraceTokens;
@@ -139,6 +140,14 @@ pub struct TraceOptionFields<'a> {
     /// JSON schema that constrained the answer; `{"type": "object"}` if any object was allowed.
     #[schema(required, value_type = Option<Object>)]
     pub json: Option<Cow<'a, Value>>,
+    /// Form of the answer that is not JSON: `regex`, `choice` or `grammar` with its text. Absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub form: Option<Value>,
+    /// Tokens that ended the turn. Absent if only those of the model did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub ends: Option<&'a TurnEnds>,
     /// Names of the tools of which the reply had to be one call.
     pub calls: &'a [String],
     /// Names of the tools whose calls had to follow their parameters.
@@ -326,10 +335,18 @@ fn trace_options(options: &EpisodeOptions) -> TraceOptions<'_> {
         seconds: options.seconds,
         guided: options.guided,
         logprobs: options.logprobs,
-        json: options.json.as_ref().map(|shape| match shape {
-            Json::Object => Cow::Owned(json!({"type": "object"})),
-            Json::Schema(schema) => Cow::Borrowed(schema),
+        json: options.form.as_ref().and_then(|form| match form {
+            OutputForm::Json(Json::Object) => Some(Cow::Owned(json!({"type": "object"}))),
+            OutputForm::Json(Json::Schema(schema)) => Some(Cow::Borrowed(schema)),
+            OutputForm::Regex(_) | OutputForm::Choice(_) | OutputForm::Lark(_) => None,
         }),
+        form: options.form.as_ref().and_then(|form| match form {
+            OutputForm::Json(_) => None,
+            OutputForm::Regex(text) => Some(json!({"regex": text})),
+            OutputForm::Choice(texts) => Some(json!({"choice": texts})),
+            OutputForm::Lark(text) => Some(json!({"grammar": text})),
+        }),
+        ends: Some(&options.ends).filter(|ends| !ends.is_default()),
         calls: &options.calls,
         strict: &options.strict,
         continued_tokens: options.continues.as_ref().map(|earlier| earlier.tokens.len()),

@@ -1,7 +1,9 @@
 //! `/v1/responses` over HTTP.
 
 mod background;
+mod context;
 mod conversation;
+mod functions;
 mod golden;
 mod owner;
 mod refusals;

@@ -1,0 +1,128 @@
+//! Messages of a conversation, built from the items of requests and responses.
+
+use waymark_agent::{ConversationMessage, Role};
+
+use super::parsed_item::ParsedItem;
+use crate::api::call_history::{CallHistory, in_call_order};
+use crate::api::error::ApiError;
+
+/// Messages that a response continues.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::api) struct ChatHistory {
+    /// Messages, oldest first.
+    pub(in crate::api) messages: Vec<ConversationMessage>,
+    /// IDs of the calls that wait for their results, in the order in which they were made.
+    pub(in crate::api) open: Vec<String>,
+}
+
+impl ChatHistory {
+    /// Adds items, each beside its path in the request.
+    ///
+    /// # Errors
+    /// Names the call or the result that does not fit.
+    pub(in crate::api) fn with_items(self, items: Vec<(String, ParsedItem)>) -> Result<ChatHistory, ApiError> {
+        let earlier = self.messages.len();
+        let mut reader = ItemReader {
+            messages: self.messages.into_iter().map(|message| (None, message)).collect(),
+            earlier,
+            calls: CallHistory::waiting(self.open),
+        };
+        for (at, item) in items {
+            reader.add(&at, item)?;
+        }
+        Ok(ChatHistory { messages: in_call_order(reader.messages), open: reader.calls.into_open() })
+    }
+}
+
+/// Reader of items, one after the other.
+struct ItemReader {
+    /// Messages, each beside the number of the call whose result it is, if it is one.
+    messages: Vec<(Option<usize>, ConversationMessage)>,
+    /// Number of messages before the items.
+    earlier: usize,
+    calls: CallHistory,
+}
+
+impl ItemReader {
+    fn add(&mut self, at: &str, item: ParsedItem) -> Result<(), ApiError> {
+        match item {
+            ParsedItem::Message(message) => self.messages.push((None, message)),
+            ParsedItem::Call { id, call } => {
+                if !self.calls.add(&id) {
+                    let param = format!("{at}.call_id");
+                    let message = format!("`{param}`: another call of the ID `{id}` waits for its result");
+                    return Err(ApiError::invalid(&param, message));
+                }
+                self.answer().calls.push(call);
+            }
+            ParsedItem::Output { id, text } => {
+                let param = format!("{at}.call_id");
+                let unknown = || format!("`{param}`: there is no call `{id}` before it that waits for its result");
+                let number = self.calls.answer(&id).ok_or_else(|| ApiError::invalid(&param, unknown()))?;
+                self.messages.push((Some(number), ConversationMessage::new(Role::Tool, text)));
+            }
+            ParsedItem::Unseen(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Returns the answer that a call belongs to: the last message, or a new one without text.
+    fn answer(&mut self) -> &mut ConversationMessage {
+        let own = self.messages.len() > self.earlier;
+        let answers = own && self.messages.last().is_some_and(|(_, last)| last.role == Role::Assistant);
+        if !answers {
+            self.messages.push((None, ConversationMessage::new(Role::Assistant, "")));
+        }
+        let last = self.messages.len() - 1;
+        &mut self.messages[last].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(history: ChatHistory, items: &[serde_json::Value]) -> Result<ChatHistory, ApiError> {
+        let parsed = |(at, item): (usize, &serde_json::Value)| {
+            let at = format!("input[{at}]");
+            (at.clone(), ParsedItem::read(item.clone(), &at).unwrap())
+        };
+        history.with_items(items.iter().enumerate().map(parsed).collect())
+    }
+
+    fn call(id: &str) -> serde_json::Value {
+        json!({"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"})
+    }
+
+    fn output(id: &str, text: &str) -> serde_json::Value {
+        json!({"type": "function_call_output", "call_id": id, "output": text})
+    }
+
+    #[test]
+    fn calls_belong_to_one_answer_and_results_follow_their_order() {
+        let says = |text: &str| json!({"role": "assistant", "content": text});
+        let thought = json!({"type": "reasoning", "id": "rs_1", "summary": []});
+        let items = [says("Hm."), thought, call("a"), call("b"), output("b", "two"), output("a", "one")];
+        let history = read(ChatHistory::default(), &items).unwrap();
+        let texts: Vec<(Role, &str, usize)> =
+            history.messages.iter().map(|it| (it.role, it.content.as_str(), it.calls.len())).collect();
+        assert_eq!(texts, [(Role::Assistant, "Hm.", 2), (Role::Tool, "one", 0), (Role::Tool, "two", 0)]);
+        assert!(history.open.is_empty());
+    }
+
+    #[test]
+    fn a_call_may_get_its_result_in_a_later_request() {
+        let first = read(ChatHistory::default(), &[call("a"), call("b"), output("b", "two")]).unwrap();
+        assert_eq!(first.open, ["a"]);
+        let refused = read(first.clone(), &[output("b", "two")]).unwrap_err();
+        assert_eq!(refused.param.as_deref(), Some("input[0].call_id"));
+        let refused = read(first.clone(), &[call("a")]).unwrap_err();
+        assert_eq!(refused.param.as_deref(), Some("input[0].call_id"));
+        // A call after an earlier response begins an answer of its own.
+        let second = read(first, &[output("a", "one"), call("c")]).unwrap();
+        assert_eq!((second.messages.len(), second.open), (4, vec!["c".to_owned()]));
+    }
+}
