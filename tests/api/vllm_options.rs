@@ -8,6 +8,9 @@ use crate::golden::ask;
 use crate::harness::{ServerPlan, TestServer, answer, says, script, with_fields};
 use crate::traces::trace;
 
+/// Fields of a request, and the check of its answer.
+type FormCheck<'a> = (Value, &'a dyn Fn(&str) -> bool);
+
 fn content(whole: &Value) -> &str {
     whole["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{whole}"))
 }
@@ -26,7 +29,7 @@ async fn answers_have_the_form_that_is_asked_for() {
     let ok = |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|value| value["ok"].is_boolean());
     let play = |text: &str| ["Faust", "Tell"].contains(&text);
     let words = |text: &str| text == "ab" || text == "abb";
-    let checks: [(Value, &dyn Fn(&str) -> bool); 9] = [
+    let checks: [FormCheck<'_>; 9] = [
         (json!({"structured_outputs": {"json": schema}}), &ok),
         (json!({"guided_json": schema}), &ok),
         (json!({"guided_json": schema.to_string()}), &ok),
