@@ -30,7 +30,7 @@ fn messages_reach_the_server_and_responses_come_back() {
         request(1, "initialize", &client),
         json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
         request(2, "tools/list", &json!({})),
-        request(3, "tools/call", &json!({"name": "ask", "arguments": {"question": "Where?", "policy": "plain"}})),
+        request(3, "tools/call", &json!({"name": "ask", "arguments": {"question": "Where?", "model": "plain"}})),
         request(4, "nonsense", &json!({})),
     ]) + "{broken\n\n";
     let keyed = ["mcp", "--url", &server.url, "--api-key", "a-key-for-this-test-alone-0123"];
