@@ -124,7 +124,9 @@ impl McpBridge {
     fn pass(&self, line: &[u8]) -> anyhow::Result<()> {
         let message: Value = match serde_json::from_slice(line) {
             Ok(message) => message,
-            Err(error) => return self.write(&fault(&Value::Null, PARSE_ERROR, format!("not a JSON message: {error}"))),
+            Err(error) => {
+                return self.write(&fault(&Value::Null, PARSE_ERROR, &format!("not a JSON message: {error}")));
+            }
         };
         let revision = self.revision.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = self.client.message("/mcp", message.to_string(), revision.as_deref());
@@ -137,7 +139,7 @@ impl McpBridge {
                 self.write(&response)
             }
             Err(error) => match message.get("id") {
-                Some(id) => self.write(&fault(id, INTERNAL_ERROR, format!("{error:#}"))),
+                Some(id) => self.write(&fault(id, INTERNAL_ERROR, &format!("{error:#}"))),
                 // A notification has no response, not even for a failure.
                 None => {
                     tracing::warn!(error = format!("{error:#}"), "a notification was lost");
@@ -168,7 +170,7 @@ fn response(text: &str) -> anyhow::Result<Option<Value>> {
 }
 
 /// Creates the error response to the request `id`.
-fn fault(id: &Value, code: i64, message: String) -> Value {
+fn fault(id: &Value, code: i64, message: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 }
 

@@ -17,7 +17,7 @@ fn responses(run: &ProgramRun) -> HashMap<u64, Value> {
     parsed.map(|response| (response["id"].as_u64().unwrap_or(0), response)).collect()
 }
 
-fn request(id: u64, method: &str, params: Value) -> Value {
+fn request(id: u64, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
@@ -27,11 +27,11 @@ fn messages_reach_the_server_and_responses_come_back() {
     let client =
         json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     let input = lines(&[
-        request(1, "initialize", client.clone()),
+        request(1, "initialize", &client),
         json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
-        request(2, "tools/list", json!({})),
-        request(3, "tools/call", json!({"name": "ask", "arguments": {"question": "Where?", "policy": "plain"}})),
-        request(4, "nonsense", json!({})),
+        request(2, "tools/list", &json!({})),
+        request(3, "tools/call", &json!({"name": "ask", "arguments": {"question": "Where?", "model": "plain"}})),
+        request(4, "nonsense", &json!({})),
     ]) + "{broken\n\n";
     let keyed = ["mcp", "--url", &server.url, "--api-key", "a-key-for-this-test-alone-0123"];
     let told = responses(&typed(&input, &keyed));
@@ -44,7 +44,7 @@ fn messages_reach_the_server_and_responses_come_back() {
     assert_eq!((&told[&0]["error"]["code"], &told[&0]["id"]), (&json!(-32700), &Value::Null));
 
     // Without the key, every request is answered by an error that says why.
-    let told = responses(&typed(&lines(&[request(1, "initialize", client)]), &["mcp", "--url", &server.url]));
+    let told = responses(&typed(&lines(&[request(1, "initialize", &client)]), &["mcp", "--url", &server.url]));
     let reason = told[&1]["error"]["message"].as_str().unwrap();
     assert!(told[&1]["error"]["code"] == -32603 && reason.contains("key"), "{reason}");
     assert!(server.stop());
@@ -53,6 +53,6 @@ fn messages_reach_the_server_and_responses_come_back() {
 #[test]
 fn a_server_that_is_not_there_is_named() {
     let url = "http://127.0.0.1:9";
-    let told = responses(&typed(&lines(&[request(7, "ping", json!({}))]), &["mcp", "--url", url]));
+    let told = responses(&typed(&lines(&[request(7, "ping", &json!({}))]), &["mcp", "--url", url]));
     assert!(told[&7]["error"]["message"].as_str().unwrap().contains("127.0.0.1:9"), "{told:?}");
 }

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::request::ResponsesInput;
 use crate::api::auth::Caller;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::records::Records;
 use crate::keys::KeyOwner;
 use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
@@ -86,7 +86,7 @@ impl Seals {
                 let message = format!("`{param}` was not made by this server for this key: leave the item out");
                 ApiError::invalid(&param, message)
             };
-            let sealed = sealed.as_str().and_then(|text| Sealed::parse(text)).ok_or_else(forged)?;
+            let sealed = sealed.as_str().and_then(Sealed::parse).ok_or_else(forged)?;
             if read_again && !self.known().iter().any(|secret| secret.id == sealed.secret) {
                 // Another server may have added its secret. Once per request suffices.
                 self.refresh().await?;
@@ -108,8 +108,7 @@ impl Seals {
             self.refresh().await?;
         }
         let first = self.known().first().cloned();
-        first
-            .ok_or_else(|| ApiError::new(crate::api::error::Code::StateUnavailable, "the server's state has no secret"))
+        first.ok_or_else(|| ApiError::new(Code::StateUnavailable, "the server's state has no secret"))
     }
 
     async fn refresh(&self) -> Result<(), ApiError> {
