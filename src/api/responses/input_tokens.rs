@@ -96,7 +96,8 @@ pub(crate) async fn count(
     options.strict.clear();
     options.store = Some(false);
     let question = (conversation, options);
-    let built = episodes::build(&plan.state, &caller, &plan.policy, vec![question], 0).await.map_err(of_input)?;
+    let built = episodes::build(&plan.state, &caller, &plan.policy, vec![question], 1, 0, |seed, _, _| seed).await;
+    let built = built.map_err(of_input)?;
     let episode = built.first().ok_or_else(|| ApiError::new(Code::Internal, "no prompt was made"))?;
     Ok(axum::Json(InputTokens { object: "response.input_tokens", input_tokens: episode.prompt_tokens() }))
 }
