@@ -22,6 +22,7 @@ use waymark_index::{CommitOptions, Evidence, Hit, HitPath, LiveIndex, Mode, Open
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_runtime::embedding::TextEmbedder;
+use waymark_runtime::reranking::Reranking;
 
 use super::index::{self, Words};
 
@@ -73,7 +74,9 @@ impl House {
         fs::write(one.join("policy.toml"), "name = \"one\"\nprotocol = \"plain\"\n").expect("room for a small file");
         let mut house = House::build(lines, Arc::new(searcher), Some(root.join("state")), |state| {
             let state = state.with_library(Library::new(live, commits)).with_index_name("fuzz");
-            state.with_embedder("letters", Arc::new(Words)).with_store(PolicyStore::new(policies))
+            let state =
+                state.with_embedder("letters", Arc::new(Words)).with_reranker("words", Arc::new(Reranking::Mock));
+            state.with_store(PolicyStore::new(policies))
         });
         house._folder = Some(folder);
         house

@@ -12,7 +12,7 @@ use waymark_engine::mock::Lines;
 use super::house::{Answer, House};
 use super::sse;
 
-/// `a`, `b`, …, `z`, `{`, `|`, … in this order; new ones go to the end, or the seeds change their meaning.
+/// `a`, `b`, …, `z`, `{`, `|`, … (byte by byte) in this order; new ones go to the end, or the seeds change their meaning.
 pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::POST, "/v1/agent"),
     (&Method::POST, "/v1/chat"),
@@ -45,6 +45,8 @@ pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::POST, "/v1/conversations/{id}/items"),
     (&Method::POST, "/v1/keys"),
     (&Method::POST, "/v1/rollouts"),
+    (&Method::POST, "/v1/rerank"),
+    (&Method::POST, "/v1/responses/input_tokens"),
 ];
 
 thread_local! {

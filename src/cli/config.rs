@@ -177,7 +177,7 @@ mod tests {
         std::fs::write(&path, "port = 9000\npolicy = \"a,b\"\n").unwrap();
         let key = "wm_0123456789abcdef0123456789abcdef";
         let path = path.to_str().unwrap();
-        let text = of(&["--config", path, "--port=9000", "--kv-bytes=1GiB", "--api-key", key]);
+        let text = of(&["--config", path, "--port=9000", "--policy=a,b", "--kv-bytes=1GiB", "--api-key", key]);
         assert!(text.contains("port = 9000  # file") && text.contains("kv-bytes = \"1GiB\"  # command line"), "{text}");
         assert!(text.contains("policy = [\"a\", \"b\"]  # file"), "{text}");
         assert!(text.contains("# api-key is set, and not shown") && !text.contains(&key[3..]), "{text}");

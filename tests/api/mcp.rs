@@ -140,7 +140,7 @@ async fn the_tools_are_listed_with_their_schemas() {
     assert_eq!(fields["mode"]["enum"], json!(["passage"]), "what the index offers");
     assert_eq!(ask["inputSchema"]["properties"]["model"]["examples"], json!(["plain", "routerag", "a/b"]));
     let paths = search["outputSchema"]["$defs"]["EvidencePath"]["properties"].as_object().unwrap();
-    assert_eq!(paths.keys().collect::<Vec<_>>(), ["bm25", "dense", "graph"]);
+    assert_eq!(paths.keys().collect::<Vec<_>>(), ["bm25", "dense", "graph", "rerank"]);
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ except openai.NotFoundError as error:
 for wrong, param in [
     ({"include": ["everything"]}, "include[0]"),
     ({"tools": [{"type": "web_search"}]}, "tools[0]"),
-    ({"truncation": "auto"}, "truncation"),
+    ({"truncation": "last"}, "truncation"),
 ]:
     try:
         client.responses.create(model="routerag", input="x", **wrong)
