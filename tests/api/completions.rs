@@ -39,6 +39,7 @@ async fn a_text_goes_on() {
     let streamed = stream(&server, json!({"stream_options": {"include_usage": true}, "max_tokens": 3})).await;
     golden("completion_stream", &transcript(&streamed));
     let short = whole(&server, json!({"max_tokens": null})).await;
+    // OpenAI's default for this route.
     assert_eq!(short["usage"]["completion_tokens"], 16);
     assert_eq!(short["choices"][0]["finish_reason"], "length");
 }
@@ -85,6 +86,7 @@ async fn tokens_with_their_log_probabilities() {
     let answer = whole(&server, json!({"logprobs": 1})).await;
     golden("completion_logprobs", &format!("{:#}\n", steady(answer.clone())));
     let logprobs = &answer["choices"][0]["logprobs"];
+    // Offsets count characters, and four tokens write the emoji.
     assert_eq!(logprobs["text_offset"], json!([0, 1, 1, 1, 1, 2]));
     let streamed = chunks(&stream(&server, json!({"logprobs": 1})).await);
     for list in ["tokens", "token_logprobs", "text_offset", "top_logprobs"] {

@@ -31,6 +31,7 @@ async fn a_client_that_goes_during_a_search() {
     let body = ask(json!({"model": "routerag", "stream": true, "rag": {"trace": true}}));
     let mut socket = server.raw("/v1/chat/completions", &body).await;
     let mut seen = read_until(&mut socket, "search_started").await;
+    // The read may end within the event, but the transcript needs all of it.
     if !seen.rsplit("search_started").next().is_some_and(|rest| rest.contains("\n\n")) {
         seen += &read_until(&mut socket, "\n\n").await;
     }
@@ -78,6 +79,7 @@ async fn a_model_with_a_slash_in_its_name() {
 
 #[tokio::test]
 async fn three_choices_are_not_sent_one_after_the_other() {
+    // Slow, so that no choice ends before the others begin.
     let slow = says("abcdefgh").with_time(std::time::Duration::from_millis(3), std::time::Duration::ZERO);
     let server = TestServer::new(slow).await;
     let all = chunks(&server.stream(&ask(json!({"stream": true, "n": 3}))).await);

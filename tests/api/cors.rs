@@ -20,6 +20,7 @@ async fn told(server: &TestServer, origin: &str) -> (Option<String>, Option<Stri
         .request(reqwest::Method::OPTIONS, server.url("/v1/chat/completions"))
         .header("origin", origin)
         .header("access-control-request-method", "POST")
+        // OpenAI's SDK sends `x-stainless-` headers in browsers, too.
         .header("access-control-request-headers", "authorization,content-type,x-stainless-os")
         .send()
         .await
@@ -44,6 +45,7 @@ async fn opened_for_those_that_are_named() {
         let allowed = Some(origin.to_owned());
         assert_eq!(told(&server, origin).await, (allowed.clone(), allowed));
     }
+    // Sandboxed pages and local files have the origin `null`.
     for origin in ["https://example.org.evil.test", "http://example.org", "null"] {
         assert_eq!(told(&server, origin).await, (None, None), "{origin}");
     }

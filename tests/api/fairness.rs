@@ -40,6 +40,7 @@ async fn a_request_with_many_prompts_does_not_hold_up_another_key() {
     let (server, [many, one]) = guarded([RequestPriority::Normal; 2]).await;
     let long = complete(&server, &many, 64, 40);
     let short = async {
+        // The other key's prompts must fill the batch and the queue first.
         sleep(Duration::from_millis(100)).await;
         let begin = Instant::now();
         let (status, body) = complete(&server, &one, 1, 10).await;

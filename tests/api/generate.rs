@@ -46,6 +46,7 @@ async fn a_turn_of_a_session_computes_only_what_is_new() {
     sequence.extend(ids(choice));
     sequence.extend([65, 66, 67]);
     let counters = server.state.runtime.engine.counters();
+    // The response is sent before the session is parked.
     eventually("the session is parked", || counters.sessions_parked.get() == 1).await;
     let before = counters.prefill_tokens_total.get();
     let second = generate(&server, Some("s1"), &request(&sequence, params.clone())).await;
@@ -90,6 +91,7 @@ async fn scores_of_a_sequence_are_those_of_its_sampling() {
     let scored = generate(&server, None, &request(&sequence, scored)).await;
     let scores = scored["prompt_logprobs"].as_array().unwrap();
     assert_eq!((scores.len(), &scores[0]), (15, &Value::Null));
+    // The first three tokens are the prompt.
     for (entry, score) in sampled["choices"][0]["logprobs"]["content"].as_array().unwrap().iter().zip(&scores[3..]) {
         assert_eq!(score[entry["token_id"].to_string()]["logprob"], entry["logprob"]);
         let best = &entry["top_logprobs"][0];
@@ -109,6 +111,7 @@ async fn stops_end_with_their_reason() {
     assert_eq!(stopped["choices"][0]["stop_reason"], "two");
     assert_eq!(String::from_utf8_lossy(&bytes(&stopped)), "one two");
     let stopped = generate(&server, None, &ask(json!({"stop_token_ids": [116]}))).await;
+    // 116 is the byte `t`.
     assert_eq!((&stopped["choices"][0]["stop_reason"], bytes(&stopped).as_slice()), (&json!(116), b"one t".as_slice()));
     let ended = generate(&server, None, &ask(json!({}))).await;
     assert_eq!(

@@ -48,6 +48,7 @@ async fn without_keys_a_foreign_host_reaches_no_route() {
     for host in ["host: 10.0.0.7:8080", "host: [::1]", "host: localhost:1", "host: 127.0.0.1"] {
         assert_eq!(send(&server, "GET /health", &[host]).await.0, 200, "{host}");
     }
+    // The host of an absolute target takes precedence over the header (RFC 9112, section 3.2.2).
     assert_eq!(send(&server, "GET http://evil.test/health", &["host: localhost"]).await, refused());
 }
 
@@ -74,8 +75,10 @@ async fn ambiguous_heads_are_refused() {
     for headers in [
         &["host: localhost", &key, "authorization: Bearer other"][..],
         &["host: localhost", &key, &key],
+        // HTTP/1.1 requires a host.
         &[&key],
         &["host: localhost", "host: localhost", &key],
+        // Two lengths of one body are how requests are smuggled (RFC 9112, section 6.1).
         &["host: localhost", &key, "content-length: 5", "transfer-encoding: chunked"],
         &["host: localhost", &key, "transfer-encoding: chunked", "content-length: 5"],
     ] {

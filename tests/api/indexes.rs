@@ -18,6 +18,7 @@ async fn test_server() -> ([tempfile::TempDir; 2], TestServer) {
     let mut plan =
         ServerPlan { others, searcher: default.searcher, library: default.library, ..ServerPlan::new(script(&lines)) };
     let bound = Policy { name: "bound".into(), index: Some("second".into()), ..Policy::builtin("routerag").unwrap() };
+    // Its requests are refused, because the server has no such index.
     let lost = Policy { name: "lost".into(), index: Some("third".into()), ..Policy::builtin("routerag").unwrap() };
     plan.policies.extend([bound, lost]);
     ([first, second], plan.build().await)

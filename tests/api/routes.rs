@@ -71,6 +71,7 @@ async fn embeddings_as_numbers_and_as_base64() {
         (json!({"encoding_format": "roman"}), 400, "encoding_format"),
         (json!({"model": "other"}), 404, "model"),
         (json!({"colour": 1}), 400, "colour"),
+        // OpenAI allows 2048 inputs.
         (json!({"input": vec!["a"; 2049]}), 400, "input"),
     ] {
         let body = with_fields(json!({"model": "letters", "input": "a"}), change.clone());

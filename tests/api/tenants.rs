@@ -63,6 +63,7 @@ async fn resumable_streams_of_one_key_leave_room_for_others() {
     for _ in 0..8 {
         statuses.push(send(&server, &greedy, "POST", "/v1/agent", &stream).await.0);
     }
+    // One key gets half of the eight places.
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429, 429, 429]);
     assert_eq!(send(&server, &modest, "POST", "/v1/agent", &stream).await.0, 200);
 }

@@ -28,6 +28,7 @@ async fn conversations_are_the_ids_an_answer_begins_with() {
         let (_, tokens) = post(&server, "/tokenize", json!({"model": model, "messages": messages})).await;
         let (_, whole) = server.chat(&json!({"model": model, "messages": messages, "max_tokens": 1})).await;
         assert_eq!(tokens["count"], whole["usage"]["prompt_tokens"], "{model}");
+        // The ID of `<|im_start|>`, with which the template begins.
         assert_eq!(tokens["tokens"][0], 256);
     }
     let (_, tokens) = post(&server, "/tokenize", json!({"messages": messages})).await;

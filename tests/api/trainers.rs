@@ -61,6 +61,7 @@ async fn search_r1s_trainer_is_answered() {
         bare,
         json!({"result": [[{"id": "louvre", "contents": "\"Louvre\"\nThe Louvre is a museum in Paris."}]]})
     );
+    // As in the reference's server, both stand for its default of three.
     for topk in [json!(null), json!(0)] {
         let answer = post(&server, "/retrieve", json!({"queries": ["Paris"], "topk": topk})).await;
         assert_eq!(answer["result"][0].as_array().unwrap().len(), 3);

@@ -153,6 +153,7 @@ async fn every_search_of_an_episode_is_among_what_its_request_allows() {
     let id = traces["data"][0]["id"].as_str().unwrap();
     let trace: Value = server.get(&format!("/v1/traces/{id}")).await.json().await.unwrap();
     assert_eq!(trace["options"]["filters"], filters);
+    // A free replay searches again, and must not leave the filter of the trace behind.
     let (status, replay) = post(&server, &format!("/v1/traces/{id}/replay"), &json!({"mode": "free"})).await;
     assert_eq!(status, 200, "{replay}");
     let asked = asked.lock().unwrap();

@@ -86,6 +86,7 @@ fn what_cannot_be_measured_is_an_error_and_no_zeros() {
     let questions = place("questions.jsonl");
     let report = place("report.json");
     let rows = place("rows.jsonl");
+    // Longer than the context of `wide`, so that one of its episodes fails.
     let long = format!(r#"{{"id": "4", "question": "{}?", "answers": ["x"]}}"#, "Who is it ".repeat(3000));
     fs::write(&questions, format!("{QUESTIONS}{long}\n")).unwrap();
     for (name, context) in [("wide", 16384), ("narrow", 64)] {
@@ -147,6 +148,7 @@ fn arms_are_policies_and_baselines_in_forced_modes_over_several_sets() {
     }
     let run = waymark(&args);
     assert!(run.ok(), "{}", run.stderr);
+    // Baselines that choose no mode run once, whatever `--mode` says.
     let names = [
         "mine",
         "mine@graph",

@@ -9,6 +9,7 @@ use super::program::{Serving, waymark, with};
 
 /// Variables that a shell may have set for other commands.
 const BARE: [(&str, &str); 3] =
+    // Nothing listens at the proxy: a check that went through it would fail.
     [("WAYMARK_HOST", "127.0.0.1"), ("WAYMARK_TLS_CERT", ""), ("ALL_PROXY", "http://127.0.0.1:1")];
 
 #[test]
@@ -18,6 +19,7 @@ fn a_server_is_found_by_its_variables_or_its_address_until_it_is_gone() {
     let variables = [&BARE[..], &[("WAYMARK_PORT", port.as_str())]].concat();
     let found = with(&variables, &["health"]);
     assert!(found.ok() && found.stdout.contains("is ready"), "{}{}", found.stdout, found.stderr);
+    // The address of a server that listens everywhere, which is no address to connect to.
     let listening = [&[("WAYMARK_HOST", "0.0.0.0")][..], &variables[1..]].concat();
     let found = with(&listening, &["health"]);
     assert!(found.ok(), "{}", found.stderr);

@@ -14,6 +14,7 @@ fn lines(messages: &[Value]) -> String {
 fn responses(run: &ProgramRun) -> HashMap<u64, Value> {
     assert!(run.ok(), "{}", run.stderr);
     let parsed = run.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    // A line that cannot be parsed has no ID, and its response has `null`.
     parsed.map(|response| (response["id"].as_u64().unwrap_or(0), response)).collect()
 }
 

@@ -20,6 +20,7 @@ fn stub(dir: &Path, name: &str, text: &str) {
 fn command(script: &str, dir: &Path, args: &[&str]) -> Command {
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
     let mut command = Command::new(root().join(script));
+    // The scripts read them, and a developer's shell may have set them.
     command.args(args).env("PATH", path).env_remove("BENCH_SECONDS").env_remove("PEER_SECONDS");
     command
 }
@@ -51,6 +52,7 @@ fn sizes_in_either_form_reach_the_card_bench_and_its_peer() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
     let ours = said("waymark.txt");
+    // One run checks, the other measures.
     assert_eq!(ours.matches("--turns=2 --mock --loops 3 --prompt-tokens=40 --parts ").count(), 2, "{ours}");
     let peers = said("python3.txt");
     assert!(peers.trim_end().ends_with("--seconds 240 --turns=2 --loops 3 --prompt-tokens=40"), "{peers}");
@@ -79,6 +81,7 @@ fn the_smoke_test_says_why_no_answer_came_and_shows_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let serve = "echo http://127.0.0.1:9; echo '\"model\": \"m\"'; exec sleep 60";
     stub(dir.path(), "waymark", serve);
+    // 52 is curl's status for an empty reply.
     stub(dir.path(), "curl", "case \"$*\" in */ready) exit 0 ;; *) exit 52 ;; esac");
     let waymark = dir.path().join("waymark").to_str().unwrap().to_owned();
     let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();

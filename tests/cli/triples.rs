@@ -83,6 +83,7 @@ fn answer(mut stream: TcpStream, refuses: bool) {
         }
     };
     let reply = reply.to_string();
+    // A short wait, because the retries are part of the test's time.
     let head =
         format!("HTTP/1.1 {status}\r\nretry-after: 0.05\r\nconnection: close\r\ncontent-length: {}", reply.len());
     write!(stream, "{head}\r\n\r\n{reply}").unwrap();
@@ -151,6 +152,7 @@ fn a_model_is_asked_once_for_each_passage_and_never_told_of() {
         "{}",
         run.stdout
     );
+    // Two for each of three passages, names and triples, and the two that were refused.
     assert_eq!(requests.load(Ordering::SeqCst), 8);
     assert_eq!((&place.info()["graph"]["source"], &place.info()["graph"]["facts"]), (&json!("endpoint m"), &json!(3)));
 
@@ -163,6 +165,7 @@ fn a_model_is_asked_once_for_each_passage_and_never_told_of() {
     assert!(run.stdout.contains("3 records, triples for 3 of 3 passages"), "{}{}", run.stdout, run.stderr);
 
     fs::write(&key, "sk-wrong\n").unwrap();
+    // Without the stored replies, the model must be asked again.
     fs::remove_file(journal).unwrap();
     let run = place.build(&endpoint(&url, &key));
     assert!(!run.ok() && run.stderr.contains("401") && !run.stderr.contains("sk-wrong"), "{}", run.stderr);

@@ -66,6 +66,7 @@ fn check(address: &str, seen: &[Acknowledged]) {
         assert_eq!(status, 200, "{items}");
         let of = |role: &str| items["data"].as_array().unwrap().iter().filter(|item| item["role"] == role).count();
         let turn = (of("user"), of("assistant"));
+        // A turn is written as a whole: no question is there without its answer.
         assert!(turn == (1, 1) || (turn == (0, 0) && response.is_none()), "{items}");
         if let Some(response) = response {
             let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());

@@ -154,6 +154,7 @@ pub async fn measure(
 ) -> Result<Vec<Rollout>, TrainError> {
     let asked: Vec<(&QuestionSet, &Question)> =
         question_sets.iter().flat_map(|set| set.validation.iter().map(move |question| (set, question))).collect();
+    // Nothing is overridden: the policy is measured with the parameters that it is served with.
     let sampling = Sampling::default();
     let seed = seeding::seed(seed, "validation", 0);
     let plan = RolloutPlan { cost, ..RolloutPlan::new(&sampling, concurrent, seed) };

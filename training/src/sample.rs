@@ -387,6 +387,7 @@ fn forced(tokens: &[Token]) -> Vec<(usize, usize)> {
 
 fn logprobs(tokens: &[Token]) -> Vec<Option<f32>> {
     let all: Vec<_> = tokens.iter().filter(|token| token.origin == Origin::Policy).map(|token| token.logprob).collect();
+    // Without any sampled token, as in lessons, the list would hold nothing but nulls.
     if all.iter().all(Option::is_none) { Vec::new() } else { all }
 }
 

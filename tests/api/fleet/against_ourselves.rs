@@ -123,6 +123,7 @@ async fn a_client_that_leaves_stops_the_other_server_too() {
     let mut socket = pair.remote.raw("/v1/agent", &body).await;
     crate::harness::read_until(&mut socket, "turn_started").await;
     let counters = pair.engine.state.runtime.engine.counters();
+    // Without work there, its end would prove nothing.
     eventually("the other server generates", || counters.sessions_running.get() == 1).await;
     drop(socket);
     eventually("the other server is idle", || counters.sessions_running.get() == 0).await;

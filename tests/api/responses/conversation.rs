@@ -114,6 +114,7 @@ async fn the_oldest_responses_make_room() {
     let there =
         [fetch(&server, &ids[0], "").await.0, fetch(&server, &ids[1], "").await.0, fetch(&server, &ids[2], "").await.0];
     assert_eq!(there, [404, 200, 200]);
+    // Too few bytes for a single response.
     let limits = ResponseLimits { bytes: 100, ..ResponseLimits::default() };
     let server = ServerPlan { http: keeping(limits), ..ServerPlan::new(says("hi")) }.build().await;
     let (_, response) = create(&server, &ask(json!({}))).await;

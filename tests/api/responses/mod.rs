@@ -38,6 +38,7 @@ pub async fn fetch(server: &TestServer, id: &Value, query: &str) -> (u16, Value)
 
 /// Returns the events of a stream, after checking the rules that hold for all streams.
 pub fn events(stream: &str) -> Vec<Value> {
+    // Comments keep the connection alive and are no events.
     let messages = stream.split_terminator("\n\n").filter(|message| !message.starts_with(':'));
     let events: Vec<Value> = messages
         .map(|message| {

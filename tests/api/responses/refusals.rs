@@ -26,6 +26,7 @@ async fn bad_input_is_named() {
         (json!({"input": ""}), INVALID, "input"),
         (json!({"input": []}), INVALID, "input"),
         (json!({"input": 3}), INVALID, "input"),
+        // The mock has one token per byte, and a context of 32,768 tokens.
         (json!({"input": "x".repeat(40_000)}), "context_length_exceeded", "input"),
         (item(json!({"role": "assistant", "content": "x"})), INVALID, "input"),
         (item(json!({"role": "king", "content": "x"})), INVALID, "input[0].role"),
@@ -56,6 +57,7 @@ async fn bad_values_are_named() {
         format["type"] = json!("json_schema");
         json!({"text": {"format": format}})
     };
+    // OpenAI allows 16 pairs.
     let pairs = (0..17).map(|at| (at.to_string(), json!("x"))).collect::<serde_json::Map<_, _>>();
     for (change, code, param) in [
         (json!({"include": ["everything"]}), INVALID, "include[0]"),
@@ -91,6 +93,7 @@ async fn bad_values_are_named() {
             UNSUPPORTED,
             "tools[0].vector_store_ids[0]",
         ),
+        // OpenAI's tool returns at most 50 results.
         (tool(json!({"type": "file_search", "max_num_results": 51})), INVALID, "tools[0].max_num_results"),
         (
             tool(json!({"type": "file_search", "filters": {"type": "eq"}})),
@@ -153,6 +156,7 @@ async fn known_options_without_an_implementation_are_refused_unless_they_ask_for
 #[tokio::test]
 async fn null_is_the_same_as_absent() {
     let server = TestServer::new(says("hi")).await;
+    // From the document, so that fields that come later are tested, too.
     let document: Value = server.get("/openapi.json").await.json().await.unwrap();
     let known = document["components"]["schemas"]["ResponsesRequest"]["properties"].as_object().unwrap();
     let mut body = ask(json!({}));

@@ -35,10 +35,12 @@ fn python(folder: &str, package: &str) -> Option<PathBuf> {
     let folder = root().join("target").join(folder);
     let python = folder.join("bin/python");
     let (name, version) = package.split_once("==").unwrap();
+    // The metadata of an installed package is found by its name without extras.
     let name = name.split('[').next().unwrap();
     let ask = format!("from importlib.metadata import version; assert version('{name}') == '{version}'");
     let has = |python: &Path| succeeds(python, &["-c", &ask]);
     if !has(&python) {
+        // A failure shows in the check that follows.
         succeeds(Path::new("python3"), &["-m", "venv", &folder.to_string_lossy()]);
         succeeds(&python, &["-m", "pip", "install", "--quiet", package]);
     }

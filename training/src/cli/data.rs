@@ -243,6 +243,7 @@ async fn play_lessons(
             break;
         }
         let sample_id = sample_id(&source.dataset, lesson, *variant);
+        // Made before the build was interrupted: it counts, and is not played again.
         if let Some(known) = output.traits(&sample_id) {
             balance.add(known);
         } else {

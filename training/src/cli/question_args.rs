@@ -97,6 +97,7 @@ impl QuestionArgs {
         let mut question_sets = Vec::new();
         let mut index_facts = Vec::new();
         for (file, dir) in files.into_iter().zip(&self.index) {
+            // Several question files may share an index, which is opened once.
             let opened = match open.get(dir.as_path()) {
                 Some(opened) => opened.clone(),
                 None => self.open(dir, embedder, threads)?,

@@ -85,6 +85,7 @@ impl RolloutArgs {
         (host, gpu_plan): (&HostArgs, Option<&GpuPlan>),
     ) -> anyhow::Result<Runtime> {
         if let Some(engine) = gpu_plan.and_then(|gpu_plan| gpu_plan.need.engine) {
+            // The plan has divided the memory already, so the engine takes all that it is given.
             device.share = 1.0;
             device.blocks = Some(engine.plan.blocks);
         }

@@ -106,6 +106,7 @@ fn print(sample: &Sample, tokenizer: &Tokenizer, prompt: bool, out: &mut impl Wr
     writeln!(out, "{}    {}\n", "golds".bold(), printable(&sample.golds.join(" | ")))?;
     let mut at = 0;
     for &OriginRun(origin, length) in &sample.origins {
+        // The reader has checked that the runs cover all tokens.
         let text = printable(&tokenizer.decode(&sample.tokens[at..at + length]));
         at += length;
         match origin {

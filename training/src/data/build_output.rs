@@ -205,6 +205,7 @@ impl BuildOutput {
         let out = out.to_owned();
         let held = held.to_owned();
         let both = |(dataset, known): (&String, &SplitQuestions)| Some((dataset.clone(), known.both()?.clone()));
+        // The smallest one, because a hash map has no order of its own.
         if let Some((dataset, question)) = self.questions.iter().filter_map(both).min() {
             return Some(BuildOutputError::Leak { dataset, question, out, held });
         }

@@ -73,6 +73,7 @@ impl LessonPlayer {
         // Lessons take the way of a served request, so that their format is the server's by construction.
         let episode = Episode::new(&runtime, &self.policy, question, options)?;
         let (sender, mut events) = mpsc::channel(64);
+        // The channel is bounded: the episode would wait forever if nothing took its events.
         let (trajectory, ()) = tokio::join!(episode.run(sender), async { while events.recv().await.is_some() {} });
         let mut trajectory = trajectory?;
         let ending = teacher.lock().unwrap_or_else(PoisonError::into_inner).ending();

@@ -89,6 +89,7 @@ impl Generator for ScriptedSession {
             let mut author = self.script.author.lock().unwrap_or_else(PoisonError::into_inner);
             author.turn(observation.as_deref())
         };
+        // A lesson that quotes a control token must not write one.
         let ids = self.script.tokenizer.encode(&text, Specials::Literal);
         let ids = ids.map_err(|error| EngineError::Request(error.to_string()))?.into();
         Ok(ScriptedTurn { session: self, ids, matcher: Matcher::default(), spec, made: 0, finish: None })

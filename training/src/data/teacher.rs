@@ -126,6 +126,7 @@ impl LessonTeacher {
         // Drawn only if there is such a habit, so that recipes without it keep their lessons.
         let withholds = habits.withhold > 0.0 && rng.random_bool(habits.withhold) && !lesson.hops.is_empty();
         let withheld = withholds.then(|| rng.random_range(0..lesson.hops.len()));
+        // Without its passages a lesson cannot end well, so the teacher must give up at some point.
         let patience = if withheld.is_some() { Some(rng.random_range(2..=3)) } else { patience };
         LessonTeacher {
             searches: LessonSearches::new(Arc::clone(&settings.preview), settings.voice),
@@ -323,6 +324,7 @@ impl LessonTeacher {
             let plan = phrases::concession(&mut self.rng, &gold);
             return voice.answer(&TurnDraft { number, found, plan: &plan }, &gold);
         }
+        // The text does not matter: a dropped lesson makes no sample.
         self.ending = TeacherEnding::Dropped(drop_reason);
         voice.answer(&TurnDraft { number, found: "", plan: "I cannot find it." }, "unknown")
     }

@@ -135,6 +135,7 @@ impl DpoTraining<'_> {
             ledger.write_row(&row)?;
             ledger.advance(step);
             let mut go_on = observer.row(&row);
+            // Before the checkpoint, whose state then knows the best round.
             if step == last && go_on.is_continue() {
                 go_on = self.validate(before, learner, ledger, observer).await?;
             }

@@ -100,6 +100,7 @@ impl DpoTraining<'_> {
         if go_on.is_continue() {
             // Samples must be on disk before the checkpoint that refers to them.
             sample_writer.sync()?;
+            // A new optimizer, because the updates of a round start without moments.
             ledger.save(learner, &ledger.new_optimizer(learner))?;
             observer.saved(ledger, learner)?;
         }

@@ -54,6 +54,7 @@ pub fn update(
 ) -> Result<DpoUpdateStats, TrainError> {
     let sides: Vec<PairMember<'_>> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
     let sequences: Vec<TrainingSequence<'_>> = sides.iter().map(|side| side.sequence).collect();
+    // With the adapter: the likelihoods are those of the policy itself.
     let known = logprobs(learner, &sequences, pack_tokens, false)?;
     let scale = 1.0 / pairs.len().max(1) as f64;
     let mut updated = DpoUpdateStats::default();

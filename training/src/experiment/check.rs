@@ -66,6 +66,7 @@ fn named<'a>(field: &str, end: &str, names: impl Iterator<Item = &'a str>) -> Op
                 format!("invalid name {name:?}: expected 1 to {NAME} of a-z, 0-9, '_' and '-', not beginning with '-'"),
             );
         }
+        // Otherwise the stage `a-seed1` and the seed 1 of the stage `a` would share a directory.
         if name.contains("-seed") {
             return refuse(
                 field,
@@ -87,6 +88,7 @@ fn seeds(experiment: &Experiment) -> Option<Flaw> {
 
 fn validation(experiment: &Experiment) -> Option<Flaw> {
     let given = experiment.training.iter().filter(|set| set.validation.is_some()).count();
+    // The trainer pairs `--validation` with `--questions` by position, so that it takes one for each or none.
     if given == 0 || given == experiment.training.len() {
         return None;
     }
@@ -113,6 +115,7 @@ fn stage(experiment: &Experiment, at: usize) -> Option<Flaw> {
         let Some(earlier) = experiment.stage[..at].iter().find(|other| other.name == *from) else {
             return refuse(field(name), format!("{from:?} is no earlier stage"));
         };
+        // A stage with its own seed is trained once, and cannot start from several runs.
         if stage.seed.is_some() && earlier.seed.is_none() {
             return refuse(field("seed"), format!("{from:?} is trained for each seed: set a seed there too"));
         }

@@ -30,6 +30,7 @@ impl Trainer {
         if let Some(dir) = log.parent() {
             fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))?;
         }
+        // Appended, so that a resumed job keeps the log of the interrupted one.
         let file = File::options().create(true).append(true).open(log).map_err(ExperimentError::io("open", log))?;
         let errors = file.try_clone().map_err(ExperimentError::io("open", log))?;
         let mut child = self
@@ -58,6 +59,7 @@ impl Trainer {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(ExperimentError::io("start", &self.program))?;
+        // Taken out, because `wait_with_output` closes the standard input first, which would end the child.
         let tie = child.stdin.take();
         let output = child.wait_with_output().map_err(ExperimentError::io("wait for", &self.program))?;
         drop(tie);

@@ -183,6 +183,7 @@ impl EndpointOutcome {
             (!sets.is_empty()).then(|| mean(&sets))
         });
         let by_seed: Vec<Option<f64>> = by_seed.collect();
+        // Seeds are pooled within a set, and then each set counts alike, however many questions it has.
         let difference = mean(&strata.iter().map(|set| mean(&set.concat())).collect::<Vec<_>>());
         let interval = Interval::of_seeds(&strata);
         Ok(EndpointOutcome {

@@ -36,6 +36,7 @@ pub(super) fn write(
     for job in &trainings {
         let plan = training(job, trainer)?;
         text.push_str(&format!("\n{}\n{}", job.name, indented(&plan)));
+        // One plan without a time makes the sum unknown, too.
         hours = hours.zip(hours_in(&plan)).map(|(sum, own)| sum + own);
     }
     let questions = questions(experiment)?;
@@ -87,6 +88,7 @@ fn training(job: &Job, trainer: &Trainer) -> Result<String, ExperimentError> {
 
 /// Returns the seconds per question of one arm. `None` if no arm has a policy yet.
 fn trial(experiment: &Experiment, layout: &Layout, trainer: &Trainer) -> Result<Option<f64>, ExperimentError> {
+    // The policy of a stage does not exist yet; a fixed one does.
     let ready = |arm: &&Arm| arm.policy.is_some();
     let Some(arm) = experiment.arm.iter().find(ready) else { return Ok(None) };
     let temp = tempfile::tempdir().map_err(ExperimentError::io("create", Path::new("a temporary directory")))?;

@@ -120,6 +120,7 @@ fn training(experiment: &Experiment, layout: &Layout, stage: &Stage, seed: u64) 
     if let Some(part) = stage.part {
         args.text("--stage", &part.to_string());
     }
+    // Supervised training reads finished trajectories, and needs neither questions nor an index.
     if stage.kind == StageKind::Sft {
         stage.data.iter().for_each(|path| args.path("--data", path));
     } else {
@@ -138,6 +139,7 @@ fn evaluation(experiment: &Experiment, layout: &Layout, arm: &Arm, seed: Option<
     let mut args = Arguments::new("eval");
     match (&arm.policy, arm.stage.as_ref().and_then(|name| experiment.stage(name))) {
         (_, Some(stage)) => {
+            // A stage with its own seed has one run, which an arm evaluates without a seed.
             args.path("--policy", &layout.run(stage, seed.or(stage.seed).unwrap_or_default()).join("policy"));
             layout.bases.get(&stage.name).into_iter().for_each(|base| args.text("--model", base));
         }

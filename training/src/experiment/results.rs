@@ -66,6 +66,7 @@ impl ArmResults {
                 return Err(refuse(format!("{} and {} answered different questions", self.name, other.name)));
             }
             let pairs = own.iter().zip(theirs);
+            // Differences are paired, so a question counts only if both arms have a value.
             seeds.push(pairs.filter_map(|(a, b)| Some(metric.of(a)? - metric.of(b)?)).collect::<Vec<f64>>());
         }
         if seeds.iter().all(Vec::is_empty) {

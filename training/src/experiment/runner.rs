@@ -74,6 +74,7 @@ impl ExperimentRun {
                 field: format!("stage[{at}].recipe"),
                 reason: error.to_string(),
             })?;
+            // `sft` reads no reward, so a trap in another section of its recipe is never learned in this stage.
             if stage.kind != StageKind::Sft {
                 check_traps(&recipe).map_err(|reason| ExperimentError::Field {
                     path: path.to_owned(),
@@ -110,6 +111,7 @@ impl ExperimentRun {
         let dir = &self.layout.dir;
         fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))?;
         let _lock = lock(dir)?;
+        // Under the lock: two processes must not both find no `inputs.json`, and each write its own.
         self.inputs.settle(dir, &dir.join("inputs.json"))?;
         let jobs = jobs(&self.experiment, &self.layout);
         let mut times = RunTimes::default();
@@ -132,7 +134,9 @@ impl ExperimentRun {
 
     fn is_done(&self, job: &Job) -> bool {
         match &job.kind {
+            // The directory of a run exists before its first step, so only the mark tells that the training ended.
             JobKind::Training(_) => self.layout.mark(job).is_file(),
+            // `durable::folder` gives a directory its name when all its files are complete.
             JobKind::Evaluation(dir) => dir.is_dir(),
         }
     }

@@ -140,12 +140,14 @@ impl GrpoTraining<'_> {
             if due(self.settings.validate_every) && go_on.is_continue() {
                 let best = ledger.state().best;
                 go_on = self.validate(learner, ledger, observer).await?;
+                // The policy is made from the best checkpoint, so that its step needs one.
                 keep |= ledger.state().best != best;
             }
             if go_on.is_break() {
                 return Ok(());
             }
             if keep {
+                // Samples must be on disk before the checkpoint that refers to them.
                 sample_writer.sync()?;
                 ledger.save(learner, &optimizer)?;
                 observer.saved(ledger, learner)?;
@@ -218,6 +220,7 @@ impl GrpoTraining<'_> {
         let masked: Vec<MaskedSequence> = batch.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
         let participants: Vec<usize> = (0..batch.len()).filter(|&index| active[index]).collect();
         let (old, reference, row) = self.score_tokens(row, batch, &masked, &participants, learner)?;
+        // Trajectories that take no part keep an index without scores, which the update never reads.
         let mut index_of = vec![usize::MAX; batch.len()];
         participants.iter().enumerate().for_each(|(index, &member)| index_of[member] = index);
         let trajectory = |member: usize| LossTrajectory {
@@ -269,6 +272,7 @@ impl GrpoTraining<'_> {
             let row = rollout_metrics::add_drift(row, &participating, &old);
             (old, row)
         } else {
+            // The engine's own log-probabilities save a pass of the learner.
             let sampled = |&member: &usize| {
                 let all = batch[member].sample.sampled_logprobs();
                 all.into_iter().map(|logprob| logprob.unwrap_or(0.0)).collect()

@@ -45,6 +45,8 @@ impl GrpoTraining<'_> {
     ) -> Result<RolloutBatch, TrainError> {
         let policy = self.serve(learner).await?;
         let settings = self.settings;
+        // Steps count from 1 in each run, so the seed keeps a later stage from repeating the rollouts of an earlier
+        // one.
         let seed = seeding::seed(self.seed, "stage", self.earlier_steps);
         let plan = RolloutPlan {
             group: settings.group,
@@ -82,6 +84,7 @@ impl GrpoTraining<'_> {
             self.question_sets,
             &batch,
         );
+        // Step 0 has no checkpoint that could be the best one.
         if step > 0 {
             ledger.record_measurement(merit, before);
         }

@@ -122,6 +122,7 @@ pub fn lessons(
         let ends = by_subject.get(&object).into_iter().flatten();
         chains.extend(ends.filter(|second| leads_on(first, second)).map(|second| [*first, *second]));
     }
+    // Sorted, so that the same seed composes the same lessons in every process.
     let mut ways: BTreeMap<[&str; 2], Vec<Lesson>> = BTreeMap::new();
     for chain in &chains {
         ways.entry(chain.map(|known| known.relation)).or_default().extend(asked(*chain, rng));
@@ -226,6 +227,7 @@ fn bridged(form: &ComparisonForms, chains: &[FactChain<'_>], rng: &mut ChaCha8Rn
 /// Picks another entity to compare with. Half of the time it has the same value, since by chance nearly all values
 /// differ.
 fn partner<'a, T>(one: &T, all: &'a [T], of: impl Fn(&T) -> &KnownFact, rng: &mut ChaCha8Rng) -> Option<&'a T> {
+    // Equal dates have no earlier and no later one, so values with digits always differ.
     let same = rng.random_bool(0.5) && !value(of(one)).chars().any(|c| c.is_ascii_digit());
     let apart = |other: &&T| {
         let one = of(one);
@@ -233,6 +235,7 @@ fn partner<'a, T>(one: &T, all: &'a [T], of: impl Fn(&T) -> &KnownFact, rng: &mu
         normalized(&one.subject) != normalized(&other.subject)
             && (normalized(value(one)) == normalized(value(other))) == same
     };
+    // A rare value may have no partner, so the draws are bounded.
     (0..32).filter_map(|_| all.choose(rng)).find(apart)
 }
 

@@ -30,6 +30,7 @@ impl ContaminationFilter {
     pub fn add(&mut self, measured: &[SourceQuestion]) {
         for question in measured {
             self.add_question(&question.question);
+            // The title of a passage may have brackets that a training question leaves out.
             if let Some([subject, ..]) = &question.triple {
                 self.subjects.extend([normalized(subject), normalized(bare_title(subject))]);
             }

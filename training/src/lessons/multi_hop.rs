@@ -15,6 +15,7 @@ pub fn hop(relation: &Relation, subject: &str, answer: &str, sources: Vec<Corpus
     let need = relation.need.replace("{}", subject);
     let mut queries = vec![format!("{subject} {}", relation.words), need.trim_start_matches("the ").to_owned()];
     queries.extend(relation.asks.last().map(|ask| ask.replace("{}", subject)));
+    // Last, because the teacher tries the bare subject after all others.
     queries.push(subject.to_owned());
     let subject = subject.to_owned();
     let answer = answer.to_owned();
@@ -88,6 +89,7 @@ fn named(question: &str, subject: &str, sources: &[CorpusPassage]) -> Option<Str
     let forms = titles.chain([subject, bare_title(subject)]);
     forms.filter_map(|form| find_words(question, form)).max_by_key(ExactSizeIterator::len).map(|span| {
         let rest = &question[span.end..];
+        // Matches end before a closing bracket, which belongs to a title such as "Ann (singer)".
         let end = span.end + usize::from(rest.starts_with(')') && question[span.clone()].contains('('));
         question[span.start..end].to_owned()
     })
@@ -176,6 +178,7 @@ pub fn from_passages(question: &SourceQuestion, corpus: &PassageCorpus) -> Resul
         finding_form: FindingForm::Link,
     };
     let mut queries = vec![format!("{title} {}", keywords(&question.question, last)), title.to_owned()];
+    // Without keywords, the first query would be the title and a space.
     queries.retain(|query| !query.ends_with(' '));
     let end = Hop {
         need: format!("more information about {title}"),
@@ -194,6 +197,7 @@ fn nearest_sentence_hop(document: &CorpusPassage, question: &str) -> Hop {
     let title = bare_title(&document.title);
     let sentences = sentences(&document.text);
     let nearest =
+        // `max_by_key` takes the last of equal sentences, so the reversal prefers the earliest.
         sentences.iter().rev().max_by_key(|sentence| overlap(sentence, question)).copied().unwrap_or_default();
     Hop {
         need: format!("information about {title}"),

@@ -58,6 +58,7 @@ pub fn unequivocal(mut known: Vec<KnownFact>) -> Vec<KnownFact> {
         values.entry(key(one)).or_default().insert(object);
     }
     let mut taken = HashSet::new();
+    // Articles, gold triples and extracted triples repeat each other's facts.
     known.retain(|one| values.get(&key(one)).is_some_and(|objects| objects.len() == 1) && taken.insert(key(one)));
     known
 }
@@ -92,6 +93,7 @@ fn told(subject: &str, name: &str, object: &str, source: &CorpusPassage) -> Opti
     let relation = relation(name)?;
     let short = |text: &str| (1..=LONGEST).contains(&text.split_whitespace().count());
     let about = find_words(&source.title, bare_title(subject)).is_some();
+    // A question about a subject that contains the object would give the answer away.
     let said = find_words(&source.text, object).is_some() && find_words(subject, object).is_none();
     (about && said && short(subject) && short(object) && relation.admits(object)).then(|| KnownFact {
         subject: bare_title(subject).to_owned(),

@@ -63,6 +63,7 @@ pub(super) fn write(dir: &Path, learner: &Learner, base: &Path) -> Result<(), Tr
         Ok((parameter.name.as_str(), view))
     });
     let views = views.collect::<Result<Vec<_>, _>>().map_err(refuse)?;
+    // Readers of transformers expect the format in the metadata.
     let format = [("format".to_owned(), "pt".to_owned())].into();
     let file = safetensors::serialize(views, Some(format)).map_err(refuse)?;
     Ok(fs::write(&path, file).map_err(RunError::io("write", &path))?)

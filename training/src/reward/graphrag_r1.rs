@@ -119,6 +119,7 @@ fn form(sample: &Sample) -> f64 {
     let text = &sample.text;
     let kept = closed_answer(sample).is_some()
         && searches(sample) > 0
+        // R1-Searcher's fifth tag is a first document with a number, which these passages do not have.
         && answered(text, 4)
         && is_closed(text)
         && outside(text).into_iter().all(is_readable);

@@ -91,6 +91,7 @@ impl<'a> SftTraining<'a> {
             if due(self.settings.validate_every) && go_on.is_continue() {
                 let best = ledger.state().best;
                 go_on = self.validate(learner, ledger, observer)?;
+                // The policy is made from the best checkpoint, so that its step needs one.
                 keep |= ledger.state().best != best;
             }
             if go_on.is_break() {

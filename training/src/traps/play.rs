@@ -46,6 +46,7 @@ pub(super) async fn play(
     let tokenizer = Arc::new(Tokenizer::bytes());
     let script = ScriptedGenerator::new(Arc::clone(&tokenizer), Arc::new(Mutex::new(turns)), ROOM);
     let runtime = Runtime::new(script, tokenizer, None, Vec::new(), Some(Arc::new(WorldSearch)));
+    // Rollouts are not guided either.
     let options = EpisodeOptions { guided: Some(false), ..EpisodeOptions::default() };
     let played = evaluate::play(&runtime, &roomy(policy, rounds), QUESTION, options).await;
     let trajectory =

@@ -61,6 +61,7 @@ impl TrapTable {
         let Some(voice) = voice::voice(&protocol).filter(|_| !rewarded.is_empty()) else {
             return Ok(TrapTable { protocol, stages: Vec::new() });
         };
+        // Only `grpo` can choose a measure of the evidence.
         let measure = recipe.grpo.as_ref().map_or_else(EvidenceMeasure::default, |grpo| grpo.evidence);
         let mut samples = Vec::new();
         for behavior in Behavior::all() {
@@ -134,6 +135,7 @@ impl StageTraps {
         let worst = worst.filter(|(trap, _)| !self.allowed.contains(trap)).max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((trap, earned)) = worst else { return Ok(()) };
         let stage = self.stage.clone();
+        // The message proposes a whole list, which must name the traps that are allowed already, too.
         Err(TrapError::Trapped { stage, trap, earned, right: self.right, beaten_by: traps })
     }
 }

@@ -37,6 +37,7 @@ impl Voice for PathRouterVoice {
     }
 
     fn read<'o>(&self, observation: &'o str) -> Vec<ShownEvidence<'o>> {
+        // The environment shows facts in the mode of the hypergraph, and passages in all others.
         let facts = parse_facts(observation, CLOSE);
         if facts.is_empty() { parse_passages(observation, CLOSE) } else { facts }
     }

@@ -19,6 +19,7 @@ impl DpoTraining<'_> {
         learner: &mut Learner,
     ) -> Result<BranchStates, TrainError> {
         let tokens = self.settings.pack_tokens;
+        // Without an adapter to leave out, the frozen encoder is the model with the run's initial values.
         if *learner.tune() == Tune::Full {
             return under(learner, self.initial, |learner| encode(learner, branches, batch, tokens, false));
         }

@@ -57,6 +57,7 @@ impl RankerTraining<'_> {
                     let chosen = &self.states[&pair.chosen];
                     let rejected = &self.states[&pair.rejected];
                     for (row, slope) in gradients.chunks_exact_mut(self.hidden).zip(slopes) {
+                        // The loss of a batch is the mean over its pairs.
                         let slope = (slope / batch.len() as f64) as f32;
                         let apart = chosen.iter().zip(rejected).map(|(chosen, rejected)| chosen - rejected);
                         row.iter_mut().zip(apart).for_each(|(gradient, apart)| *gradient += slope * apart);

@@ -19,6 +19,7 @@ fn block(block: &Block) -> Option<String> {
 
 fn table(grid: &Grid) -> String {
     let line = |cells: &[String]| {
+        // A bar would end its cell.
         let cells: Vec<String> = cells.iter().map(|cell| escape(cell).replace('|', "\\|")).collect();
         format!("| {} |\n", cells.join(" | "))
     };

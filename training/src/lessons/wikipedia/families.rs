@@ -33,6 +33,7 @@ const MEN: &[&str] = &["king", "sir", "lord", "prince", "duke", "count", "empero
 pub fn facts(document: &CorpusPassage) -> Vec<ArticleFact> {
     let mut facts: Vec<ArticleFact> = Vec::new();
     let mut tell = |relation: &'static str, name: &str| {
+        // A name that the title contains is the subject's own.
         if !facts.iter().any(|fact| fact.relation == relation) && !bare_title(&document.title).contains(name) {
             facts.push(ArticleFact { relation, objects: vec![name.to_owned()] });
         }

@@ -155,6 +155,7 @@ fn steps(sample: &Sample) -> Vec<PathStep<'_>> {
             last.summary = act.summary.as_deref();
         }
         let Action::Search(request) = &act.action else { continue };
+        // A search that was not executed has no block of evidence, and must not take that of the next one.
         let block = if act.executed { blocks.next() } else { None };
         let lines = block.into_iter().flat_map(str::lines).map(str::trim);
         let context = lines.filter(|line| !line.is_empty()).collect();
@@ -184,6 +185,7 @@ fn is_formed(sample: &Sample) -> bool {
     let Some((last, before)) = sample.actions.split_last() else { return false };
     let named = |request: &PolicySearch| request.entities.iter().any(|entity| is_name(entity));
     let stepped = |act: &TurnAction| matches!(&act.action, Action::Search(request) if named(request)) && act.executed;
+    // The first turn has no evidence to summarize.
     let summarised = sample.actions.iter().skip(1).all(|act| act.summary.as_ref().is_some_and(|text| !text.is_empty()));
     matches!(last.action, Action::Answer { .. })
         && !before.is_empty()

@@ -81,6 +81,7 @@ fn evaluations(rows: &[MetricsRow]) -> Vec<Figure> {
     }
     let drawn = EVALUATION.iter().filter_map(|&(metric, look)| {
         let series = names.get(metric)?.iter().map(|(set, name)| Series::of(set, name, &rows));
+        // A single measurement makes no curve; the table has it.
         figure(look.title, look, true, series.filter(|series| series.points.len() > 1))
     });
     drawn.collect()

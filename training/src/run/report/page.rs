@@ -117,6 +117,7 @@ fn card(figure: &Figure, phases: &[RunPhase], steps: (u64, u64), id: usize) -> S
 /// Returns the last value of each curve, shown next to its name.
 fn now(figure: &Figure) -> Vec<String> {
     let last = |series: &Series| series.summary(true).map_or(f64::NAN, |summary| summary.last);
+    // An unbroken space keeps a number and its unit on one line.
     let show = |value: f64| escape_html(&figure.look.unit.show(value)).replace(' ', "&nbsp;");
     figure.series.iter().map(last).map(show).collect()
 }

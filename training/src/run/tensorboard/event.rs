@@ -31,6 +31,7 @@ pub(super) fn encode(wall_time: f64, step: u64, what: EventPayload<'_>) -> Vec<u
     event.key(1, EIGHT_BYTES).0.extend_from_slice(&wall_time.to_le_bytes());
     event.key(2, VARINT).varint(step);
     match what {
+        // TensorBoard reads the version of the format from this text.
         EventPayload::Version => event.bytes(3, b"brain.Event:2"),
         EventPayload::Start => {
             let mut log = ProtoMessage::default();
@@ -42,6 +43,7 @@ pub(super) fn encode(wall_time: f64, step: u64, what: EventPayload<'_>) -> Vec<u
             for (tag, value) in scalars {
                 let mut scalar = ProtoMessage::default();
                 scalar.bytes(1, tag.as_bytes());
+                // TensorBoard's `simple_value` has single precision.
                 scalar.key(2, FOUR_BYTES).0.extend_from_slice(&(*value as f32).to_le_bytes());
                 summary.bytes(1, &scalar.0);
             }
