@@ -103,6 +103,7 @@ pub struct DebugAdapter {
 ))]
 pub(crate) async fn state(State(state): State<AppState>) -> Result<axum::Json<DebugState>, ApiError> {
     let late = |_| ApiError::new(Code::EngineUnavailable, "the engine is in a long step: try again");
+    // The engine thread answers between two steps only.
     let snapshot = tokio::time::timeout(SNAPSHOT_TIMEOUT, state.runtime.engine.snapshot()).await.map_err(late)??;
     let snapshot = snapshot.ok_or_else(|| {
         ApiError::new(Code::NotConfigured, "the engine of this server runs elsewhere: ask it for its state")

@@ -169,6 +169,7 @@ fn check(request: EmbeddingRequest, served: &ServedEmbedder, answer_bytes: usize
     let texts = match request.input {
         EmbeddingInput::Text(text) => vec![text],
         EmbeddingInput::Texts(texts) => texts,
+        // Clients that send IDs take them from the tokenizer of OpenAI's models.
         EmbeddingInput::Tokens(_) | EmbeddingInput::TokenLists(_) => {
             let message = "lists of token ids are not supported: send text";
             return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("input"));

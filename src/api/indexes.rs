@@ -45,6 +45,7 @@ impl AppState {
     /// 400 if there is no such index, or no index at all.
     pub(crate) fn of_index(&self, param: &str, named: Option<&str>) -> Result<AppState, ApiError> {
         let Some(named) = named else { return Ok(self.clone()) };
+        // A server without any index says so, instead of listing names that it does not have.
         self.searcher().map_err(|error| error.with_param(param))?;
         let message = || format!("unknown index `{named}`: expected {}", self.index_names());
         self.named(named).ok_or_else(|| ApiError::invalid(param, message()))

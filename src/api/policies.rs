@@ -103,6 +103,7 @@ pub(crate) async fn load(
     let base = &state.base;
     let (served, replaced) = store(&state)?.load(&request.directory, &state.policies, engine, base).await?;
     let record = PolicyRecord { directory: request.directory };
+    // Recorded once it is loaded, so that no restart tries a folder that never was a policy.
     let recorded = state.records.put(PolicyRecord::key(&served.policy.name), record).await;
     let change = PolicyChange { object: "policies.load", policy: served.as_ref().into(), replaced };
     let response = axum::Json(change).into_response();

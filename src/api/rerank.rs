@@ -130,9 +130,11 @@ pub(crate) async fn create(
     check(&request, &served)?;
     let RerankRequest { query, documents, top_n, return_documents, .. } = request;
     let documents: Vec<String> = documents.into_iter().map(DocumentInput::text).collect();
+    // Copied on request only, because scoring consumes the texts.
     let shown = (return_documents == Some(true)).then(|| documents.clone());
     let (scores, tokens) = score(&state, &caller, &served, query, documents).await?;
     let mut order: Vec<(usize, RerankScore)> = scores.into_iter().enumerate().collect();
+    // A stable sort keeps ties in the order of the request.
     order.sort_by(|(_, a), (_, b)| a.best_first(b));
     order.truncate(top_n.unwrap_or(usize::MAX));
     let result = |(index, score): (usize, RerankScore)| RerankResult {
@@ -182,6 +184,7 @@ async fn score(
     query: String,
     mut documents: Vec<String>,
 ) -> Result<(Vec<RerankScore>, Option<usize>), ApiError> {
+    // Admission lasts for the whole request, while turns are taken per chunk.
     let _admitted = served.queue.admit(caller)?;
     let query: Arc<str> = query.into();
     let mut scores = Vec::with_capacity(documents.len());
@@ -198,10 +201,12 @@ async fn score(
             // The blocking thread holds the turn, because it keeps working even if the request is dropped.
             let _held = turn;
             let texts: Vec<&str> = chunk.iter().map(String::as_str).collect();
+            // The query is encoded again with each document, and so it is counted with each.
             let own = reranker.count_tokens(&query);
             let pair = |text: &&str| Some(reranker.count_tokens(text)? + own?);
             let tokens: Option<usize> = texts.iter().map(pair).sum();
             let found = reranker.rerank(&query, &texts).map_err(|error| failed(&error.to_string()))?;
+            // NaN has no rank, and a missing score would shift those of the documents after it.
             if found.len() == texts.len() && found.iter().all(|score| score.relevance.is_finite()) {
                 Ok((found, tokens))
             } else {
@@ -210,6 +215,7 @@ async fn score(
         };
         let (more, count) = run_blocking(holding(share, work)).await?;
         scores.extend(more);
+        // One chunk without a count makes the sum unknown.
         tokens = tokens.zip(count).map(|(tokens, count)| tokens + count);
     }
     Ok((scores, tokens))

@@ -139,6 +139,7 @@ impl AppState {
 
     /// Sets the store of records. They are in memory otherwise.
     pub fn with_records(mut self, store: Arc<dyn Store>) -> Self {
+        // Whatever holds the old store is made again.
         self.records = Records::new(store);
         self.stored_keys = StoredKeys::new(self.keys.clone(), self.records.clone());
         self.responses = Responses::new(self.records.clone(), self.config.responses);

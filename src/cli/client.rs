@@ -245,6 +245,7 @@ fn trust(roots: RootCerts) -> TlsConfig {
 /// Creates the HTTP agent for the server at `base` with the certificate checks of `tls`; it gives up after `silence`
 /// without data.
 fn agent(base: &str, tls: TlsConfig, silence: Duration) -> Agent {
+    // A proxy from the environment does not lead back to this machine.
     let direct = tls.disable_verification() || is_here(base);
     let config = Agent::config_builder().http_status_as_error(false).tls_config(tls);
     // The timeout applies to each read anew, so that a response may take any time while comments keep arriving.

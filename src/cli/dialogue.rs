@@ -90,6 +90,7 @@ impl Dialogue {
     /// # Errors
     /// If the file cannot be written; an earlier one then stays.
     pub(super) fn save(&self, path: &Path) -> anyhow::Result<()> {
+        // The rename would replace a device such as /dev/null by a file.
         if path.exists() && !path.is_file() {
             return Ok(());
         }

@@ -38,6 +38,7 @@ impl Args {
             ModelLayout::Foreign(ForeignLayout { name, remedy, .. }) => {
                 vec![("format", format!("{name}, which is not served as it is")), ("convert", remedy)]
             }
+            // A policy may name its base model instead of bringing it.
             ModelLayout::Unknown if holds_policy(path) => Vec::new(),
             ModelLayout::Unknown => bail!(
                 "{}: neither a GGUF file, nor a directory with config.json and safetensors, nor a PEFT adapter, nor a policy",
@@ -82,6 +83,7 @@ fn model(format: &str, path: &Path) -> ReportLines {
     if defaults != GenerationDefaults::default() {
         lines.push(("sampling", sampling(&defaults)));
     }
+    // Weights and tokenizer may both name the same missing file.
     lines.dedup();
     lines
 }

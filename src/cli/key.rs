@@ -147,7 +147,9 @@ impl NewKey {
                 ApiKeys::open(Some(file), vec![entry.clone()]).context("no key was created")?;
             }
             let appended = OpenOptions::new().create(true).append(true).open(file);
+            // Begins with a line break, because the file may not end in one.
             appended.and_then(|mut file| write!(file, "\n{entry}")).with_context(|| file.display().to_string())?;
+            // Alone on standard output, so that a script can take it.
             writeln!(out, "{}", secret.reveal())?;
             return Ok(());
         }

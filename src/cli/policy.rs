@@ -82,6 +82,7 @@ impl ListPolicies {
             let place = dir.display().to_string();
             match Policy::open(&dir) {
                 Ok(policy) => writeln!(out, "{}", row(&place, &policy))?,
+                // One invalid folder must not hide the others.
                 Err(error) => writeln!(out, "{place}  invalid: {error}")?,
             }
         }
@@ -159,6 +160,7 @@ impl CheckPolicy {
             let adapter = if policy.adapter().is_some() { " with its adapter" } else { "" };
             format!("it can be served over {}{adapter}", base.names.first().map_or("its base model", String::as_str))
         });
+        // Ended before an error returns, so that its thread does not outlive the check.
         engine.end(limit).await;
         writeln!(out, "{}", said?)?;
         Ok(())

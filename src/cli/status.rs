@@ -53,8 +53,10 @@ impl Args {
         // A certificate seldom names this machine's own address; a key is sent to a server that was named only.
         let client = if self.url.is_some() { Client::new(&url).with_key(key) } else { Client::local(&url) };
         let client = client.trusting(self.ca.as_deref())?;
+        // Asked first, so that one error stands for all where there is no server.
         client.text("/health").await?;
         let ready = client.ready(READY_TIMEOUT).await;
+        // Either may be closed to this key, which should not hide the other.
         let models = fetch(&client, "/v1/models").await;
         let load = fetch(&client, "/debug/load").await;
         let mut out = PrintableWriter(io::stdout().lock());

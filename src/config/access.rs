@@ -148,6 +148,7 @@ impl AccessConfig {
 fn is_origin(text: &str) -> bool {
     text == "*"
         || text.split_once("://").is_some_and(|(scheme, host)| {
+            // Browsers send an origin without a path, so that one with a path would never match.
             !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '?', '#', ' '])
         })
 }

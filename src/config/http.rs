@@ -130,6 +130,7 @@ impl HttpArgs {
             body_limit: self.body_limit.0,
             answer_bytes: self.answer_bytes.0,
             encoding_bytes: self.encoding_bytes.0,
+            // Without any pause a stream would consist of pings.
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
             mirror_reasoning: self.mirror_reasoning,

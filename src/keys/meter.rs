@@ -80,6 +80,7 @@ impl Meter {
         // The admitted request has taken the first of a minute's worth.
         let needed = (more as f64).min(f64::from(rate) - 1.0);
         bucket.check(needed, rate).map_err(Refused::Rate)?;
+        // May become negative, and later requests then wait until it is made up for.
         bucket.level -= more as f64;
         Ok(())
     }

@@ -89,10 +89,12 @@ fn without(text: &str, place: usize, count: usize) -> Option<String> {
 
 /// Replaces the file at `path` at once, with its permissions. A link stays, and its target is replaced.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // A link is followed, because the rename would otherwise replace the link.
     let path = &fs::canonicalize(path)?;
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
     let write = || -> io::Result<()> {
         let mut file = File::create(&draft)?;
+        // Before the content, which others may not be allowed to read.
         file.set_permissions(fs::metadata(path)?.permissions())?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;

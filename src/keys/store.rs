@@ -223,6 +223,7 @@ impl KeySources {
                 return Err(KeysError::Name(entry.id.clone()));
             }
         }
+        // Meters are kept, so that a reload does not refill the limits of a key.
         let meter =
             |id: &KeyId| before.iter().find(|known| known.entry.id == *id).map(|known| Arc::clone(&known.meter));
         let known =

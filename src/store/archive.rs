@@ -71,6 +71,7 @@ impl<T> Archive<T> {
             drop(state);
             return true;
         }
+        // Undone: what was replaced and evicted returns, and only the new value is dropped.
         for (id, entry) in gone {
             if !Arc::ptr_eq(&entry.value, value) {
                 state.put(id, entry);

@@ -71,6 +71,7 @@ impl MemoryStore {
 
     /// Returns a record without a parent, with its children.
     fn family(&self, key: &RecordKey) -> Option<Arc<Family>> {
+        // The archive knows IDs alone, and a record of another tenant or kind must not be found.
         self.archive(key.kind).get(&key.id).filter(|family| family.record.key == *key)
     }
 
@@ -113,6 +114,7 @@ impl MemoryStore {
     fn removed(&self, key: &RecordKey) -> Result<bool, StoreError> {
         let Some(parent) = key.of_parent() else {
             let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            // Within the turn: a change that has read the record would otherwise write it again.
             return Ok(self.family(key).is_some_and(|_| self.archive(key.kind).remove(&key.id).is_some()));
         };
         let mut found = false;
@@ -134,6 +136,7 @@ impl MemoryStore {
             }
             None => {
                 let youngest = self.archive(range.kind).youngest(range.owner, usize::MAX);
+                // One archive holds records of several kinds.
                 let of_kind = youngest.iter().filter(|family| family.record.key.kind == range.kind);
                 of_kind.map(|family| family.record.clone()).collect()
             }

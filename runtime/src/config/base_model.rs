@@ -25,6 +25,7 @@ pub fn base_model(named: Option<String>, first: Option<&Path>) -> Result<String,
 }
 
 fn of_policy(policy: &Policy) -> Result<String, ConfigError> {
+    // A policy that brings weights needs no other model.
     if let Some(dir) = policy.model_dir() {
         return Ok(text(&dir));
     }
@@ -50,6 +51,7 @@ fn known(base: &str, policy: &Policy, catalog: &Catalog) -> Option<String> {
     }
     let beside = policy.dir.as_ref().map(|dir| dir.join(base));
     let paths = [beside, Some(PathBuf::from(base))];
+    // Beside the policy first, so that a policy and its model can be moved together.
     let found = paths.into_iter().flatten().find(|path| path.exists());
     found.map(|path| text(&path)).or_else(|| is_hub_id(base).then(|| base.to_owned()))
 }

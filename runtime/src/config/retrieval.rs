@@ -70,6 +70,7 @@ impl FromStr for IndexPlace {
             (1..=64).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
         };
         Ok(match text.split_once('=') {
+            // A path may contain `=`, so the text before it must have the form of a name.
             Some((name, dir)) if is_name(name) => Self { name: Some(name.to_owned()), dir: dir.into() },
             _ => Self { name: None, dir: text.into() },
         })

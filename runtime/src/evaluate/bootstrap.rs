@@ -33,6 +33,7 @@ impl Interval {
         let mean = |_| strata.iter().map(|values| resample(values)).sum::<f64>() / strata.len() as f64;
         let mut means: Vec<f64> = (0..RESAMPLES).map(mean).collect();
         means.sort_by(f64::total_cmp);
+        // 2.5 % of the resamples lie beyond each bound.
         Interval { low: means[RESAMPLES / 40], high: means[RESAMPLES - 1 - RESAMPLES / 40] }
     }
 

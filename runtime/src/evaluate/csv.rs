@@ -70,6 +70,7 @@ pub(super) fn render(report: &EvaluationReport) -> String {
     for summary in &across.policies {
         let compared = across.compared.iter().find(|compared| compared.policy == summary.policy);
         let mut fields = vec![String::new(); COLUMNS.len()];
+        // By name, because only some columns have a value over all sets.
         for (column, value) in [
             ("set", quoted(ALL)),
             ("policy", quoted(&summary.policy)),

@@ -183,6 +183,7 @@ impl PolicyArgs {
         let plan = self.plan()?;
         let files = self.question_files()?;
         let judge = self.judge()?;
+        // Opened before hours of work, so that a path that cannot be written is refused now.
         let outputs = self.outputs()?;
         let mut rows = self.rows.as_deref().map(ReportFile::open).transpose()?;
         // A built-in policy has no directory, and takes any base model.
@@ -217,6 +218,7 @@ impl PolicyArgs {
             .failed()
             .map(|failed| format!("all episodes of {} failed: {}", failed.policy, failed.error))
             .collect();
+        // Only now, so that the results of the other policies are not lost.
         ensure!(failed.is_empty(), "{}", failed.join("\n"));
         Ok(())
     }
@@ -237,6 +239,7 @@ impl PolicyArgs {
             questions.truncate(self.limit.map_or(usize::MAX, NonZeroUsize::get));
             ensure!(!questions.is_empty(), "no questions in {}", path.display());
             let mut name = set_name(path);
+            // Scores of two sets must not stand under one name.
             if files.iter().any(|other| other.name == name) {
                 name = path.display().to_string();
             }
@@ -277,6 +280,7 @@ impl PolicyArgs {
             threads,
             kv_bytes: self.kv_bytes.0,
             kv_reserve: false,
+            // All concurrent episodes decode in one step, so that none of them waits.
             max_batch: self.concurrency,
             step_tokens: 512,
             lookup: 0,

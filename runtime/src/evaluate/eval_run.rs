@@ -83,6 +83,7 @@ impl EvalRun {
             };
             for arm in arms {
                 let mut outcome = measure(&self.runtime, arm, &file, &plan, rows.as_deref_mut()).await;
+                // The embedder and the judge block their thread.
                 tokio::task::block_in_place(|| self.add_model_scores(&mut outcome, &embedder, &mut evaluated));
                 set.outcomes.push((arm.name.clone(), outcome));
             }

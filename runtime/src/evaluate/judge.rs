@@ -97,6 +97,7 @@ impl Judge {
         for (aspect, meaning) in ASPECTS {
             grades.extend(self.ask(&grading(row, aspect, meaning))?.map(|reply| grade(&reply)));
         }
+        // A mean over fewer aspects could not be compared with the others.
         let whole = grades.len() == ASPECTS.len();
         let quality = whole.then(|| grades.iter().sum::<f64>() / grades.len() as f64 / 10.0);
         Ok(Verdict { correct, quality })

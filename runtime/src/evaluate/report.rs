@@ -131,6 +131,7 @@ impl SetReport {
     pub fn of(set: &SetOutcome) -> SetReport {
         let ran: Vec<(&str, &EvaluationOutcome)> = set.ran().collect();
         let beside = |&(name, other): &(&str, &EvaluationOutcome)| {
+            // Only entries after the first are compared, so that there is a first one.
             let (first, outcome) = ran[0];
             PairedComparison::of((name, &other.rows), (first, &outcome.rows))
         };

@@ -140,6 +140,7 @@ impl Summary {
             policy: policy.to_owned(),
             questions: rows.len(),
             failed: rows.len() - ran.len(),
+            // Over all rows: failed episodes count as wrong, but have no times, tokens or searches to average.
             em: Estimate::of(rows.iter().map(|row| row.em)),
             f1: Estimate::of(rows.iter().map(|row| row.f1)),
             searcher_f1: Estimate::of(rows.iter().map(|row| row.searcher_f1)),
@@ -194,6 +195,7 @@ impl Estimate {
         let count = known.len().max(1) as f64;
         Estimate {
             mean: known.iter().map(|estimate| estimate.mean).sum::<f64>() / count,
+            // The error of a mean of independent estimates.
             error: known.iter().map(|estimate| estimate.error.powi(2)).sum::<f64>().sqrt() / count,
             count: known.iter().map(|estimate| estimate.count).sum(),
         }
@@ -241,6 +243,7 @@ impl PerEpisode {
             sampled_tokens: mean(|row| row.tokens.sampled as f64),
             forced_tokens: mean(|row| row.tokens.forced as f64),
             environment_tokens: mean(|row| row.tokens.environment as f64),
+            // An episode without any token has waited for one until its end.
             first_token: mean(|row| row.first_token.unwrap_or(row.seconds)),
         }
     }

@@ -173,6 +173,7 @@ fn publish(dir: &Path, root: &Path) -> Result<RemoteAdapter, (PathBuf, io::Error
 fn copy(dir: &Path, root: &Path, path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(root)?;
     let unique = uuid::Uuid::now_v7().simple();
+    // Unique, because replicas may publish the same adapter at the same time.
     let draft = root.join(format!(".{unique}"));
     std::fs::create_dir(&draft)?;
     let copied = FILES.iter().try_for_each(|name| std::fs::copy(dir.join(name), draft.join(name)).map(drop));

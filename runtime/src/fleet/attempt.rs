@@ -67,6 +67,7 @@ impl Attempt {
         session: &str,
         top: usize,
     ) -> Result<Attempt, Fault> {
+        // Counted before the reply, because the choice of an engine compares the requests in flight.
         let in_flight = engine.enter();
         fleet.remote.requests_total.add(1);
         fleet.remote.sent_bytes_total.add(body.len());

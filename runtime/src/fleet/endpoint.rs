@@ -95,6 +95,7 @@ impl Endpoint {
             // Waymark tells a full queue from a dead engine; elsewhere 503 means no free worker.
             StatusCode::SERVICE_UNAVAILABLE if code == "engine_unavailable" || code == "draining" => FaultKind::Broken,
             StatusCode::SERVICE_UNAVAILABLE => FaultKind::Busy,
+            // vLLM answers so for a model or an adapter that it does not have.
             StatusCode::NOT_FOUND => FaultKind::MissingModel,
             status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => FaultKind::Broken,
             _ => FaultKind::Refused,

@@ -113,9 +113,11 @@ impl Fleet {
                     if let Err(difference) = compare(reference, &identity.scores) {
                         bail!("{}: {difference}", engine.endpoint.url());
                     }
+                    // Every engine must be able to take over every session.
                     limit = limit.min(identity.context);
                     engine.trust_again(identity.facts);
                 }
+                // Waiting mends none of these, while an engine that cannot be reached may still be starting.
                 Err(fault) if matches!(fault.kind, FaultKind::Unfit | FaultKind::Refused | FaultKind::MissingModel) => {
                     return Err(fault).context("an engine cannot be used");
                 }
@@ -151,6 +153,7 @@ impl Fleet {
             engines,
         });
         for (engine, fault) in down {
+            // As unreachable whatever failed, because that takes the engine out at once and starts its watch.
             shared.note(&engine, &Fault { kind: FaultKind::Unreachable, ..fault });
         }
         Ok(Fleet(shared))
@@ -205,6 +208,7 @@ impl SessionSource for Fleet {
 fn spec(identity: &EngineIdentity, vocab: usize, context: usize) -> BackendSpec {
     let mut hasher = blake3::Hasher::new();
     hasher.update(identity.facts.model.as_bytes());
+    // An engine tells no hash of its weights; the scores of the probe stand in for it.
     for score in &identity.scores {
         hasher.update(&score.to_le_bytes());
     }
@@ -217,6 +221,7 @@ fn spec(identity: &EngineIdentity, vocab: usize, context: usize) -> BackendSpec 
 impl FleetShared {
     /// Returns the engine for the next request: `preferred` if it takes requests, or else the one with the fewest.
     fn choose(&self, preferred: Option<&Arc<RemoteEngine>>) -> Result<Arc<RemoteEngine>, Fault> {
+        // The engine of the last turn may still have the session's prefix in its cache.
         if let Some(engine) = preferred.filter(|engine| engine.is_usable()) {
             return Ok(Arc::clone(engine));
         }
@@ -251,6 +256,7 @@ impl FleetShared {
         let unfit = |message: String| engine.endpoint.fault(FaultKind::Unfit, message);
         let reference = self.reference.get_or_init(|| identity.scores.clone());
         compare(reference, &identity.scores).map_err(unfit)?;
+        // Sessions were admitted under the limit found at the start.
         if identity.context < self.spec.context {
             return Err(unfit(format!(
                 "its context of {} tokens is shorter than the {} tokens at the start",
@@ -268,6 +274,7 @@ impl FleetShared {
         }
         tracing::error!(error = %fault, "an engine gets no more requests until it is healthy again");
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            // Weak, so that the watch of a dead engine does not keep the fleet alive.
             runtime.spawn(watch(Arc::downgrade(self), Arc::clone(engine), self.timeouts.recheck));
         }
     }

@@ -106,6 +106,7 @@ impl ReplyChoice {
     /// A description of what is missing or contradicts itself.
     pub(super) fn steps(&self, top: usize) -> Result<Vec<TokenStep>, String> {
         let ids = self.token_ids.as_deref().unwrap_or_default();
+        // A chunk that only ends the stream has neither tokens nor log-probabilities.
         let Some(logprobs) = &self.logprobs else {
             return if ids.is_empty() {
                 Ok(Vec::new())
@@ -159,11 +160,13 @@ impl TokenReply {
     pub(super) fn scores(&self, ids: &[u32], top: usize) -> Result<Vec<TokenStep>, String> {
         let in_choice = || self.choices.first().and_then(|choice| choice.prompt_logprobs.as_ref());
         let all = self.prompt_logprobs.as_ref().or_else(in_choice).ok_or("no prompt_logprobs were sent")?;
+        // The first token of a sequence has no score, so that callers ask for those at the end.
         let from = all.len().checked_sub(ids.len()).ok_or("too few prompt_logprobs were sent")?;
         ids.iter()
             .zip(&all[from..])
             .map(|(id, entry)| {
                 let entry = entry.as_ref().ok_or_else(|| format!("token {id} came without a log-probability"))?;
+                // An entry is an object by token ID, in which the token stands beside the most probable ones.
                 let own = entry.get(&id.to_string()).ok_or_else(|| format!("the score of token {id} is missing"))?;
                 let parsed =
                     entry.iter().filter_map(|(id, score)| Some((score.rank?, id.parse().ok()?, score.logprob)));

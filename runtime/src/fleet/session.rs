@@ -46,6 +46,7 @@ impl RemoteSession {
         if self.tokens.is_empty() {
             return refuse("the prompt has no tokens".to_owned());
         }
+        // The tokens before were checked in earlier turns.
         let mut given = self.tokens[self.known.min(self.tokens.len())..].iter().map(|token| token.id);
         if let Some(id) = given.find(|&id| id as usize >= spec.vocab) {
             return refuse(format!("token {id} is outside the vocabulary of {} tokens", spec.vocab));
@@ -82,6 +83,7 @@ impl Generator for RemoteSession {
     async fn generate(&mut self, spec: Generate) -> Result<RemoteTurn<'_>, EngineError> {
         self.check(&spec)?;
         let limit = self.fleet.requests;
+        // Refused instead of queued, because the engines have queues of their own.
         let permit = Arc::clone(&self.fleet.permits).try_acquire_owned();
         let permit = permit.map_err(|_| EngineError::QueueFull { limit })?;
         // The request itself is sent with the first token that is asked for, within the time limit of the episode.

@@ -82,6 +82,7 @@ impl<'a> RemoteTurn<'a> {
                 }
                 continue;
             }
+            // Forced tokens are not sampled, but reported with their log-probabilities like all others.
             if self.judge.sampled() < self.spec.force.len() {
                 self.score().await?;
                 continue;
@@ -130,6 +131,7 @@ impl<'a> RemoteTurn<'a> {
             self.unaccepted = Some(step.id);
             return Ok(true);
         }
+        // Another attempt would only withdraw such a token again.
         if self.correcting {
             let message = format!("the engine ignores allowed_token_ids: it sampled {}", step.id);
             return Err(EngineError::Unavailable(message));
@@ -163,6 +165,7 @@ impl<'a> RemoteTurn<'a> {
         match end.reason.as_str() {
             // A corrected attempt samples one token, and a turn that is not over goes on.
             "length" if self.spec.constraint.is_some() && tokens < self.spec.max_tokens && !self.is_full() => Ok(None),
+            // The judge itself ends a turn at `max_tokens`, so this is the engine's context.
             "length" => Ok(Some(TurnFinish::Context)),
             "stop" => Ok(Some(TurnFinish::Eos)),
             other => Err(EngineError::Unavailable(format!("the engine ended with the unknown reason {other:?}"))),
@@ -186,6 +189,7 @@ impl<'a> RemoteTurn<'a> {
             session.fleet.counters.prefill_tokens_recomputed_total.add(recomputed);
             session.fleet.counters.prefill_tokens_total.add(usage.prompt_tokens.saturating_sub(cached));
             session.fleet.counters.prefix_cache_hit_tokens_total.add(cached);
+            // The first prompt only: later ones repeat the session's own tokens.
             session.cached.get_or_insert(cached);
         }
         // The last sampled token was never fed to the model.
@@ -284,6 +288,7 @@ impl<'a> RemoteTurn<'a> {
         if fault.kind == FaultKind::MissingModel && adapter.is_none() {
             fault.kind = FaultKind::Unfit;
         }
+        // If the failure is of no engine, all are down, and another attempt would fail as well.
         let engine = self.session.engine.take().filter(|engine| engine.endpoint.url() == fault.url);
         let Some(engine) = engine else { return Err(fault.ending(fleet.requests)) };
         fleet.note(&engine, &fault);

@@ -81,6 +81,7 @@ impl RerankEndpoint {
 
     fn body(&self, query: &str, documents: &[&str]) -> Value {
         match self.form {
+            // Without `truncate`, text-embeddings-inference refuses texts that are too long for its model.
             RerankForm::Tei => json!({"query": query, "texts": documents, "raw_scores": false, "truncate": true}),
             RerankForm::Cohere => {
                 let mut body = json!({"query": query, "documents": documents, "top_n": documents.len()});
@@ -135,6 +136,7 @@ impl RerankEndpoint {
             RerankForm::Cohere => serde_json::from_str::<CohereReply>(reply).map(|reply| reply.results),
         };
         let found = found.map_err(|error| error.to_string())?;
+        // Replies are ordered by relevance, not as the documents were sent.
         let mut scores = vec![None; count];
         for EndpointScore { index, score } in found {
             let place = scores.get_mut(index).ok_or_else(|| format!("index {index} of {count} documents"))?;

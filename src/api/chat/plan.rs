@@ -81,6 +81,7 @@ impl ChatPlan {
         }
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
         let tools = ClientTools::read(request.tools, request.tool_choice)?;
+        // Read here, because the messages are consumed before `tool::resume` needs it.
         let call = last_call(&request.messages).map(str::to_owned);
         let conversation = conversation(request.messages)?;
         let (tools, conversation) =
@@ -99,6 +100,7 @@ impl ChatPlan {
         let plan = ChatPlan {
             state: state.clone(),
             head: CompletionHead::new(state, &policy, id),
+            // As in OpenAI's interface, only a request that names a tier is told one.
             service_tier: request.service_tier.as_deref().map(|_| "default"),
             policy,
             n,

@@ -51,6 +51,7 @@ pub(crate) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<ItemList>, ApiError> {
     let page = CursorQuery::parse(query.as_deref().unwrap_or_default())?;
+    // An unknown conversation gets 404 instead of an empty list.
     let (id, _) = find(&state, &caller, known(id)?).await?;
     let after = match &page.after {
         None => None,
@@ -79,6 +80,7 @@ pub(crate) async fn list(
         for item in read {
             bytes += item.value.to_string().len();
             items.push(item.value);
+            // The last item read then stands for "there are more".
             if bytes > PAGE_BYTES && items.len() > 1 {
                 limit = limit.min(items.len() - 1);
             }

@@ -88,6 +88,7 @@ pub(crate) async fn create(
     let items = checked_items(request.items.unwrap_or_default())?;
     let id = format!("conv_{}", Uuid::now_v7().simple());
     let record = ConversationRecord { created_at: now(), metadata: request.metadata.unwrap_or_default() };
+    // In one write, so that no response continues a conversation without its first items.
     state.records.put_with(key(&caller, &id), record.clone(), items).await?;
     Ok(axum::Json(ConversationObject::new(id, record)))
 }
@@ -123,6 +124,7 @@ pub(crate) async fn update(
     plan_metadata(Some(&request.metadata))?;
     let (id, mut record) = find(&state, &caller, known(id)?).await?;
     record.metadata = request.metadata;
+    // The conversation may have been deleted since it was read.
     if !state.records.update(&key(&caller, &id), record.clone()).await? {
         return Err(absent(&id));
     }
@@ -152,6 +154,7 @@ pub(crate) async fn delete(
 /// Returns the messages of the caller's conversation `id`, for a response to continue.
 pub(super) async fn messages(state: &AppState, caller: &Caller, id: &str) -> Result<ChatHistory, ApiError> {
     let param = "conversation";
+    // A missing conversation must not read as one without items.
     find(state, caller, id.to_owned()).await.map_err(|error| error.with_param(param))?;
     let mut range = RecordRange {
         kind: RecordKind::ConversationItem,
@@ -167,6 +170,7 @@ pub(super) async fn messages(state: &AppState, caller: &Caller, id: &str) -> Res
     loop {
         let page = state.records.list::<Value>(&range).await?;
         let is_last = page.len() < READ_AT_ONCE;
+        // Items that the model does not see count as well, because they are read and decoded like all others.
         count += page.len();
         range.after = page.last().map(|item| item.position);
         for item in page {
@@ -177,6 +181,7 @@ pub(super) async fn messages(state: &AppState, caller: &Caller, id: &str) -> Res
                 items.push((at, item));
             }
         }
+        // Checked after each page, so that at most one page beyond the limits is read.
         if count > MAX_ITEMS || bytes > MAX_TEXT {
             let message = format!(
                 "the conversation `{id}` has more than {MAX_ITEMS} items or {MAX_TEXT} bytes of text: begin another one"

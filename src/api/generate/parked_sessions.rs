@@ -76,8 +76,10 @@ impl ParkedSessions {
     /// Takes the session `name` if `ids` continues it with the same weights. A session that is not continued is closed.
     pub(super) fn take(&self, name: &SessionName, options: SessionOptions, ids: &[u32]) -> Option<SourceSession> {
         let mut lot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Removed even if it does not fit, because a session that is no longer continued only holds KV blocks.
         let ParkedSession { session, options: then, .. } = lot.sessions.remove(name)?;
         let same = then.adapter == options.adapter && then.salt == options.salt;
+        // A session only grows, so that it fits only a request that continues all of it.
         let grows = session.len() < ids.len() && session.tokens().iter().zip(ids).all(|(token, id)| token.id == *id);
         (same && grows).then_some(session)
     }
@@ -85,12 +87,14 @@ impl ParkedSessions {
     /// Parks a session, unless the caller already has its share of them. A parked session of the same name is closed.
     pub(super) fn put(&self, name: SessionName, options: SessionOptions, session: SourceSession, caller: &Caller) {
         let mut lot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Removed before the caller's own are counted, because it is replaced.
         lot.sessions.remove(&name);
         let own = lot.sessions.keys().filter(|other| other.owner == name.owner).count();
         if caller.may_take(own, lot.sessions.len(), MOST, "parked sessions").is_err() {
             return;
         }
         lot.sessions.insert(name, ParkedSession { session, options, since: Instant::now() });
+        // The sweeper ends with the last session, and a new one starts it again.
         if !lot.swept {
             lot.swept = true;
             tokio::spawn(self.clone().sweep());

@@ -182,6 +182,7 @@ impl From<&TokenStep> for GeneratedLogProb {
 pub(super) fn prompt_logprobs(steps: &[TokenStep]) -> Vec<Option<BTreeMap<String, PromptLogProb>>> {
     let scored = steps.iter().map(|step| {
         let rank = |id: u32| step.top.iter().position(|&(other, _)| other == id).map(|index| index + 1);
+        // The token itself is listed even if it is not among the most probable ones.
         let all = step.top.iter().copied().chain([(step.id, step.logprob)]);
         Some(
             all.map(|(id, logprob)| {
@@ -190,5 +191,6 @@ pub(super) fn prompt_logprobs(steps: &[TokenStep]) -> Vec<Option<BTreeMap<String
             .collect(),
         )
     });
+    // As in vLLM, the first token has no score, because nothing precedes it.
     std::iter::once(None).chain(scored).collect()
 }

@@ -102,11 +102,13 @@ impl ChangeQueue {
         let mut ready: Vec<(bool, usize, usize)> = ready
             .map(|(place, (_, change))| (change.begun.elapsed() < PATIENCE, size(&change.changes), place))
             .collect();
+        // `false` comes first: changes that have waited for long, then small ones.
         ready.sort_unstable();
         let mut total = 0;
         let mut taken = HashSet::new();
         for (_, size, place) in ready {
             total += size;
+            // A change larger than a slice is committed alone.
             if total > SLICE && !taken.is_empty() {
                 break;
             }
@@ -127,6 +129,7 @@ fn apart(waiting: &[QueuedChange]) -> Vec<bool> {
     let changes = waiting.iter().map(|waiting| &waiting.changes);
     let apart = changes.map(|changes| {
         let apart = changes.ids().all(|id| !named.contains(id));
+        // Also those of changes that must wait, so that the changes of one document keep their order.
         named.extend(changes.ids());
         apart
     });

@@ -148,6 +148,7 @@ impl Attributes {
 
 fn path(via: &[PathEdge]) -> String {
     let phrases: Vec<&str> = via.iter().map(|step| step.phrase.as_str()).collect();
+    // OpenAI's interface bounds the length of an attribute.
     phrases.join(" → ").chars().take(MAX_TEXT_CHARS).collect()
 }
 

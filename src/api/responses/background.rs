@@ -29,6 +29,7 @@ pub(super) async fn start(
     state.responses.begin(entry, caller).await?;
     let state = state.clone();
     let entry = entry.clone();
+    // Entered before the task is spawned, because a drain that begins in between would not wait for it.
     let running = state.drain.enter();
     let work = async move {
         let last = AssertUnwindSafe(make(&state, &entry, events)).catch_unwind().await.unwrap_or_else(|_| {
@@ -45,6 +46,7 @@ pub(super) async fn start(
             // A loss is logged and counted, and the stored response then shows as failed.
             let _ = state.responses.keep(&entry).await;
         }
+        // Unregistered after it was stored, so that the response can be found at every moment.
         state.responses.end(&entry.id);
         if let Some(log) = &entry.log {
             log.end();
@@ -72,6 +74,7 @@ async fn make(state: &AppState, entry: &ResponseEntry, events: Events) -> Vec<Re
             new_events = batches.next() => new_events,
         };
         let Some(new_events) = new_events else { return Vec::new() };
+        // The caller sends the last events, after it has stored the response.
         if lock(&entry.builder).is_over() {
             return new_events;
         }

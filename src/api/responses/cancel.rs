@@ -48,6 +48,7 @@ pub(crate) async fn cancel(
         }
         first
     });
+    // The log ends after the response was stored, so the reply shows its final state.
     log.ended().await;
     let show = lock(&entry.builder).show();
     Ok(axum::Json(entry.shown(show)).into_response())

@@ -59,6 +59,7 @@ impl ItemReader {
                 let param = format!("{at}.call_id");
                 let unknown = || format!("`{param}`: there is no call `{id}` before it that waits for its result");
                 let number = self.calls.answer(&id).ok_or_else(|| ApiError::invalid(&param, unknown()))?;
+                // Results may come in any order; their numbers let `in_call_order` sort them.
                 self.messages.push((Some(number), ConversationMessage::new(Role::Tool, text)));
             }
             ParsedItem::Unseen(_) => {}
@@ -68,6 +69,7 @@ impl ItemReader {
 
     /// Returns the answer that a call belongs to: the last message, or a new one without text.
     fn answer(&mut self) -> &mut ConversationMessage {
+        // The answers of earlier responses are complete, so that no call joins one of them.
         let own = self.messages.len() > self.earlier;
         let answers = own && self.messages.last().is_some_and(|(_, last)| last.role == Role::Assistant);
         if !answers {

@@ -36,6 +36,7 @@ pub(crate) async fn delete(
     ResponseId(id): ResponseId,
 ) -> Result<axum::Json<DeletedResponse>, ApiError> {
     if let FoundResponse::Running(entry) = state.responses.get(&id, &caller).await? {
+        // Replaces an earlier cancellation, after which the response would be stored.
         entry.stop.send_replace(StopRequest::Forget);
         if let Some(log) = &entry.log {
             log.ended().await;

@@ -61,6 +61,7 @@ impl TextFormat {
             ("schema", self.schema.is_some()),
             ("strict", self.strict.is_some()),
         ];
+        // A field of another kind would have no effect, which its client would not notice.
         let other = given.iter().find(|(_, given)| *given).map(|(name, _)| format!("text.format.{name}"));
         match (self.kind, other) {
             (FormatKind::Text, None) => Ok(None),

@@ -88,6 +88,7 @@ impl FunctionTools {
             None => ToolChoice::Mode(ToolMode::Auto),
             Some(Value::String(mode)) if mode == "auto" => ToolChoice::Mode(ToolMode::Auto),
             Some(Value::String(mode)) if mode == "none" => ToolChoice::Mode(ToolMode::None),
+            // Without functions it would demand a search, and no policy can be forced to search.
             Some(Value::String(mode)) if mode == "required" && !self.functions.is_empty() => {
                 ToolChoice::Mode(ToolMode::Required)
             }
@@ -101,6 +102,7 @@ impl FunctionTools {
                 return Err(ApiError::unsupported("tool_choice", what));
             }
         };
+        // A demanded call takes the place of the answer and leaves searches to the policy.
         let searches = !matches!(mode, ToolChoice::Mode(ToolMode::None));
         let tools = ClientTools::of_functions(self.functions, Some(mode))
             .map_err(|error| error.renamed("tool_choice.function.name", "tool_choice.name"))?;

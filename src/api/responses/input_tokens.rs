@@ -94,6 +94,7 @@ pub(crate) async fn count(
     options.form = None;
     options.calls.clear();
     options.strict.clear();
+    // No episode runs, and `build` must not be asked for a trace.
     options.store = Some(false);
     let question = (conversation, options);
     let built = episodes::build(&plan.state, &caller, &plan.policy, vec![question], 1, 0, |seed, _, _| seed).await;

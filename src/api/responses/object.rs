@@ -185,6 +185,7 @@ pub struct ResponseFault {
 
 impl From<&ApiError> for ResponseFault {
     fn from(error: &ApiError) -> Self {
+        // OpenAI's codes of failed responses are a closed list, to which the server's own codes do not belong.
         let code = if error.code.status().is_server_error() { "server_error" } else { "invalid_prompt" };
         Self { code, message: error.message.clone() }
     }

@@ -59,6 +59,7 @@ impl ParsedItem {
             return Err(ApiError::unsupported(&format!("{at}.phase"), "phases other than `final_answer` are"));
         }
         let role = match item.role {
+            // `developer` is OpenAI's newer name of the role; chat templates know the older one.
             InputRole::Developer | InputRole::System => Role::System,
             InputRole::User => Role::User,
             InputRole::Assistant => Role::Assistant,
@@ -96,6 +97,7 @@ impl ParsedItem {
                 "id": id("fc"),
                 "call_id": call_id,
                 "name": call.name,
+                // OpenAI's interface carries arguments as text.
                 "arguments": Value::Object(call.arguments.clone()).to_string(),
                 "status": "completed",
             }),

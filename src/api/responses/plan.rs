@@ -61,6 +61,7 @@ impl ResponsePlan {
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;
         let mut tools = RequestTools::read(state, request.tools.clone(), &policy)?;
         let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
+        // From here on the state searches the selected index, and the plan keeps it for the episodes.
         let state = &tools.searched(state, named, &policy)?;
         let (functions, searches) = std::mem::take(&mut tools.functions).chosen(request.tool_choice.as_ref())?;
         metadata(request.metadata.as_ref())?;
@@ -83,6 +84,7 @@ impl ResponsePlan {
         let object = object(id, &policy, &options, &request, tools.listed);
         let own = request.input.parsed()?;
         let input = own.iter().filter(|(_, item)| item.is_seen()).map(|(_, item)| item.listed()).collect();
+        // A result at the end may answer the call that ended an earlier episode; `tool::resume` lets that one go on.
         let answered = match own.last() {
             Some((_, ParsedItem::Output { id, .. })) => Some(id.clone()),
             _ => None,
@@ -90,6 +92,7 @@ impl ResponsePlan {
         let history = previous.with_items(own)?;
         let key = |conversation: &ConversationParam| conversations::key(caller, conversation.id());
         let conversation_key = request.conversation.as_ref().map(key);
+        // Not part of the history: a response that continues this one gives its own instructions.
         let instructions = request.instructions.map(|text| ConversationMessage::new(Role::System, text));
         let messages = instructions.into_iter().chain(history.messages.iter().cloned()).collect();
         let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
@@ -155,6 +158,7 @@ fn restrict(
     tools: &RequestTools,
     searches: bool,
 ) -> Result<(), ApiError> {
+    // The same value in both places contradicts nothing.
     if let (Some(k), Some(other)) = (tools.search.k, options.search.k)
         && k != other
     {
@@ -170,6 +174,7 @@ fn restrict(
     options.search = tools.search.clone().or(&options.search);
     // `tool_choice: none` allows no round with a search.
     let rounds = if searches { request.max_tool_calls } else { Some(0) };
+    // Both limits hold, so the lower one decides.
     options.turns = [options.turns, rounds].into_iter().flatten().min();
     Ok(())
 }
@@ -193,6 +198,7 @@ fn sampling(request: &ResponsesRequest) -> Result<Sampling, ApiError> {
 /// Checks the limits of OpenAI's interface.
 pub(in crate::api) fn metadata(metadata: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
     let metadata = metadata.into_iter().flatten();
+    // OpenAI states the limits in characters, not in bytes.
     for (count, (name, value)) in metadata.enumerate() {
         if count >= 16 || name.chars().count() > 64 || value.chars().count() > 512 {
             let message = "`metadata` holds at most 16 pairs: names of 64 characters, values of 512";

@@ -23,6 +23,7 @@ const SHARED_DIGITS: usize = 32;
 /// 404 if there is no such item, 400 if the items are too many or too large.
 pub(super) async fn resolve(state: &AppState, caller: &Caller, input: &mut ResponsesInput) -> Result<(), ApiError> {
     let ResponsesInput::Items(items) = input else { return Ok(()) };
+    // Each response is read once, however many of its items are named.
     let mut outputs: HashMap<String, Vec<Value>> = HashMap::new();
     let mut bytes = 0;
     for (at, item) in items.iter_mut().enumerate() {

@@ -173,6 +173,7 @@ impl ResponseBuilder {
         self.object.status = ResponseStatus::Incomplete;
         if bound.is_none() {
             self.object.status = ResponseStatus::Completed;
+            // As in OpenAI's interface, only a completed response has this time.
             self.object.completed_at = Some(now());
         }
         self.emit_status();
@@ -181,6 +182,7 @@ impl ResponseBuilder {
     /// Ends the response with an error.
     pub(super) fn fail(&mut self, error: ApiError) {
         self.object.error = Some(ResponseFault::from(&error));
+        // Kept as it is, because `whole` refuses the request with it.
         self.failure = Some(error);
         self.break_off(ResponseStatus::Failed);
     }
@@ -251,6 +253,7 @@ impl ResponseBuilder {
             ReasoningItem { id: id.clone(), summary: Vec::new(), content: Vec::new(), status, encrypted_content: None };
         let at = self.add(OutputItem::Reasoning(item));
         let part = ReasoningText { text: String::new() };
+        // The item is announced without content, because its part has an event of its own.
         if let OutputItem::Reasoning(item) = &mut self.object.output[at] {
             item.content.push(part.clone());
         }
@@ -326,6 +329,7 @@ impl ResponseBuilder {
             id: item_id.clone(),
             call_id,
             name: name.clone(),
+            // Empty in the first event of the item, because clients append the deltas to it.
             arguments: String::new(),
             status: ItemStatus::InProgress,
         };
@@ -379,6 +383,7 @@ impl ResponseBuilder {
         part.annotations.clone_from(&citations);
         let item_id = item.id.clone();
         let part = part.clone();
+        // The citations are known only at the end of the episode, so they all follow the text.
         for (annotation_index, annotation) in citations.into_iter().enumerate() {
             let item_id = item_id.clone();
             let output_index = at;

@@ -51,6 +51,7 @@ pub(crate) async fn retrieve(
     let asked = RetrieveQuery::read(query.as_deref().unwrap_or_default())?;
     let show = Show::read(&asked.include)?;
     let found = state.responses.get(&id, &caller).await?;
+    // Tokens are recorded on request only, so they cannot be added later.
     if show.logprobs && !found.show().logprobs {
         let message =
             "`include`: this response was created without log-probabilities: request them when creating a response";
@@ -62,6 +63,7 @@ pub(crate) async fn retrieve(
             FoundResponse::Stored(stored) => axum::Json(stored.shown(show)).into_response(),
         });
     }
+    // A client may send any number, also one beyond the last event.
     let from = asked.starting_after.map_or(0, |number| usize::try_from(number).unwrap_or(usize::MAX).saturating_add(1));
     let no_stream = |message: &str| ApiError::new(Code::UnsupportedParameter, message).with_param("stream");
     let unfit = || no_stream("`stream`: only background responses can be streamed again");
@@ -74,6 +76,7 @@ pub(crate) async fn retrieve(
             Ok(stream::send(&state, entry.builder.clone(), log.follow(from)))
         }
         FoundResponse::Stored(mut stored) => {
+            // All events are at hand, so only the time to send them counts.
             caller.lifetime.end_by(Instant::now() + state.config.connection.send);
             match stored.take_events() {
                 Some(events) => Ok(stream::repeat(&state, &events, from)),

@@ -102,6 +102,7 @@ impl Seals {
     async fn first(&self) -> Result<SealSecret, ApiError> {
         self.refresh().await?;
         if self.known().is_empty() {
+            // One secret serves all tenants, whom the associated data keeps apart.
             let key = RecordKey::new(RecordKind::Secret, None, Uuid::new_v4().simple().to_string());
             self.records.put(key, rand::random::<[u8; 32]>().to_vec()).await?;
             // Another server may have added one before.
@@ -113,6 +114,7 @@ impl Seals {
 
     async fn refresh(&self) -> Result<(), ApiError> {
         let youngest = RecordRange::youngest(RecordKind::Secret, None, MAX_SECRETS);
+        // Oldest first, so that servers that each added a secret agree on the first one.
         let range = RecordRange { order: RecordOrder::Ascending, ..youngest };
         let listed = self.records.list::<Vec<u8>>(&range).await?;
         let secrets = listed.into_iter().filter_map(|listed| SealSecret::new(&listed.id, &listed.value)).collect();
@@ -143,6 +145,7 @@ fn associated(owner: Option<KeyOwner>) -> Aad<String> {
 impl Sealer {
     /// Returns the seal of a text. `None` if the text is larger than the cipher allows, 256 GiB.
     pub(super) fn seal(&self, text: &str) -> Option<String> {
+        // Random, because servers share the secret and no counter.
         let nonce: [u8; NONCE_LEN] = rand::random();
         let mut bytes = text.as_bytes().to_vec();
         let sealing = Nonce::assume_unique_for_key(nonce);

@@ -75,6 +75,7 @@ impl Responses {
         // Running ones first: a response that ends meanwhile is stored before it leaves them.
         let running = self.in_progress().get(id).cloned();
         if let Some(entry) = running {
+            // Refused like an absent one, so that no tenant learns which IDs others have.
             return if entry.owner == caller.owner { Ok(FoundResponse::Running(entry)) } else { Err(absent()) };
         }
         let key = RecordKey::new(RecordKind::Response, caller.owner, id);
@@ -129,6 +130,7 @@ impl Responses {
     pub(super) async fn begin(&self, entry: &Arc<ResponseEntry>, caller: &Caller) -> Result<(), ApiError> {
         {
             let mut running = self.in_progress();
+            // Checked again under the lock that registers: other responses may have begun since `check_room`.
             self.check_capacity(&running, caller)?;
             running.insert(entry.id.clone(), Arc::clone(entry));
         }
@@ -136,6 +138,7 @@ impl Responses {
         let registration = Registration { responses: self, id: Some(&entry.id) };
         if self.records.is_durable() {
             let left = entry.until.map_or(0, |until| until.saturating_duration_since(Instant::now()).as_secs());
+            // Rounded up, so that no other server takes the response for lost before its deadline.
             let stored = StoredResponse::of(entry, &self.process, left + 1);
             self.records.put(key(entry), stored).await?;
         }

@@ -55,8 +55,10 @@ impl StoredResponse {
     pub(super) fn of(entry: &ResponseEntry, process: &str, seconds: u64) -> StoredResponse {
         let builder = lock(&entry.builder);
         let object = builder.object();
+        // A failed or canceled response has no answer to go on from.
         let continues = matches!(object.status, ResponseStatus::Completed | ResponseStatus::Incomplete);
         let ended = object.status.is_over();
+        // Half a stream is not stored, because a reader would take it for the whole.
         let log = entry.log.as_ref().filter(|_| ended);
         let open = entry.history.open.iter().cloned();
         StoredResponse {

@@ -149,6 +149,7 @@ fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<(Option<Str
             let message = format!("`{param}`: unknown vector store `{store}`: expected {}", state.index_names());
             ApiError::new(Code::UnsupportedParameter, message).with_param(&param)
         })?;
+        // An index has several names, so its ID is compared.
         if first.as_ref().is_some_and(|first| first.index_id() != named.index_id()) {
             return Err(ApiError::unsupported(&param, "searches in several indexes at once are"));
         }

@@ -107,6 +107,7 @@ fn check_count(questions: usize, group: usize) -> Result<(), ApiError> {
         let message = format!("`questions` has {questions} entries; it needs 1 to {MAX_QUESTIONS}");
         return Err(ApiError::invalid("questions", message));
     }
+    // Cannot overflow, because both factors were checked.
     let count = questions * group;
     if count > MAX_TRAJECTORIES {
         let message = format!("`n`: these are {count} trajectories; a request may ask for {MAX_TRAJECTORIES}");
@@ -132,6 +133,7 @@ fn check_reward(state: &AppState, reward: Option<&RewardChoice>, streams: bool) 
 /// Returns the options that all trajectories share.
 fn options(request: &RolloutRequest) -> Result<EpisodeOptions, ApiError> {
     let sampling = RequestSampling {
+        // Not the policy's own values: the log-probabilities are those of the full distribution at temperature 1.
         temperature: request.temperature.or(Some(1.0)),
         top_p: request.top_p.or(Some(1.0)),
         top_k: request.top_k.or(Some(0)),
@@ -144,7 +146,9 @@ fn options(request: &RolloutRequest) -> Result<EpisodeOptions, ApiError> {
         ..EpisodeOptions::default()
     };
     rag::apply(&request.rag.clone().unwrap_or_default(), &mut options)?;
+    // Guidance restricts the tokens, and a loss needs what the policy samples by itself.
     options.guided = Some(false);
+    // The client gets the trajectories themselves, and `episodes::build` keeps no traces.
     options.store = Some(false);
     Ok(options)
 }

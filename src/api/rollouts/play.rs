@@ -63,8 +63,10 @@ pub(super) async fn start(state: &AppState, caller: &Caller, plan: RolloutPlan) 
     // Only the running episodes hold evidence.
     let evidence = state.config.traces.evidence / concurrency;
     let built = episodes::build(state, caller, &policy, asked, group, evidence, seed_at).await;
+    // The shared code that encodes prompts names the field of chat requests.
     let built = built.map_err(|error| error.renamed("messages", "questions"))?;
     if let Some(time) = built.iter().map(ServedEpisode::time).max() {
+        // At worst each episode takes its whole time, and `concurrency` of them run at once.
         let waves = u32::try_from(built.len().div_ceil(concurrency)).unwrap_or(u32::MAX);
         caller.lifetime.end_by(Instant::now() + time * waves + state.config.connection.send);
     }
@@ -82,6 +84,7 @@ pub(super) async fn start(state: &AppState, caller: &Caller, plan: RolloutPlan) 
             let player = player.clone();
             async move { player.play(place, episode).await }
         })
+        // Unordered, so that one long episode does not hold back the start of others.
         .buffer_unordered(concurrency)
         .boxed();
     Ok(Rollouts { id, policy, played, scorer })

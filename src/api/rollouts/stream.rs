@@ -19,6 +19,7 @@ pub(super) fn respond(state: &AppState, rollouts: Rollouts) -> Response {
         let mut failures = 0;
         while let Some(ended) = played.next().await {
             match ended {
+                // Rewarded on its own: the plan refuses rewards that compare trajectories of a stream.
                 Ok(one) => match play::reward(scorer.as_ref(), vec![one]).await {
                     Ok(shown) => {
                         for trajectory in shown {

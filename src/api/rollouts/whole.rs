@@ -26,6 +26,7 @@ pub(super) async fn collect(state: &AppState, mut rollouts: Rollouts) -> Result<
             }
             Err(failure) => failures.push(failure),
         }
+        // Checked while episodes run, because returning cancels the rest of them.
         if bytes > limit {
             let message = format!(
                 "the trajectories take more than {limit} bytes; send `stream: true`, or fewer questions in a request"

@@ -130,6 +130,7 @@ pub struct MovedPassage {
 
 /// Returns the first position where the IDs of two sequences differ.
 pub(super) fn divergence(then: &[Token], now: &[Token], tokenizer: &Tokenizer) -> Option<TokenDivergence> {
+    // Over the longer list: an episode that ends earlier differs there.
     let at = (0..then.len().max(now.len())).find(|&at| id(then, at) != id(now, at))?;
     let there = |tokens: &[Token]| {
         let token = tokens.get(at)?;
@@ -177,6 +178,7 @@ pub(super) fn searches(then: &[SearchRecord], now: &[SearchRecord]) -> Vec<Searc
     let then = made(then);
     let now = made(now);
     let same = |(then, now): &(&&SearchRecord, &&SearchRecord)| (&then.query, then.mode) == (&now.query, now.mode);
+    // Paired up to the first difference, after which the two episodes go their own ways.
     let both = then.iter().zip(&now).take_while(same).count();
     let pairs = then.iter().zip(&now).take(both).map(|(then, now)| search(then, now));
     let gone =

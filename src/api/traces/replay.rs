@@ -92,6 +92,7 @@ impl ReplayRequest {
         };
         EpisodeOptions {
             id: (self.store == Some(true)).then(|| episodes::id("replay")),
+            // A forced replay has no answer of its own to cite for.
             cites: self.mode == ReplayMode::Free,
             search: SearchOptions { mode: self.search, k: self.k, ..SearchOptions::default() }.or(&search),
             without,
@@ -258,6 +259,7 @@ async fn free(
         _ => &now.tokens[..now.tokens.len().min(record.tokens.len())],
     };
     let differs = divergence(&record.tokens, compared, &state.runtime.tokenizer);
+    // Log-probabilities compare only where both episodes have the same tokens before them.
     let same = differs.as_ref().map_or(usize::MAX, |divergence| divergence.at);
     let until = |tokens: &[Token]| tokens.len().min(same);
     let answer_changed = match &kept.end {

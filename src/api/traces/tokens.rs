@@ -60,6 +60,7 @@ impl From<Origin> for TokenOrigin {
 
 fn runs(tokens: &[Token]) -> Vec<TokenRun> {
     let same = |a: &Token, b: &Token| (a.origin, a.forced) == (b.origin, b.forced);
+    // `chunk_by` yields no empty chunk.
     let run = |run: &[Token]| TokenRun { origin: run[0].origin.into(), forced: run[0].forced, tokens: run.len() };
     tokens.chunk_by(same).map(run).collect()
 }

@@ -60,6 +60,7 @@ impl LineSource {
 
 fn read_line(input: &mut impl BufRead) -> anyhow::Result<ReadLine> {
     let mut line = String::new();
+    // Bounded, because a pipe may hold no line break at all.
     if input.take(MAX_LINE).read_line(&mut line)? == 0 {
         return Ok(ReadLine::End);
     }

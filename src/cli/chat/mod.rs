@@ -103,6 +103,7 @@ impl ChatSession {
                     let reason = printable(&format!("{error:#}"));
                     writeln!(anstream::stderr(), "{} {reason}", "error:".red())?;
                 }
+                // Without a person, a failure ends the run, so that a script notices.
                 done => done?,
             }
         }
@@ -118,6 +119,7 @@ impl ChatSession {
                 mode.map_or("the policy chooses the mode".to_owned(), |mode| format!("all searches are in mode {mode}"))
             }
             ChatInput::K(k) => {
+                // Checked as a copy, so that a refused number changes nothing.
                 let search = SearchOptions { k: *k, ..self.search.clone() };
                 search.check()?;
                 self.search = search;

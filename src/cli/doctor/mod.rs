@@ -82,6 +82,7 @@ impl Args {
                 checks.push(machine::open_files(config.http.connection.most));
                 checks.extend(service::checks(&config));
             }
+            // All further checks need resolved flags.
             Err(error) => checks.push(DoctorCheck::failure("flags", error.to_string())),
         }
         let mut out = anstream::stdout();

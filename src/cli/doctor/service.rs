@@ -51,6 +51,7 @@ fn downloads(config: &ServeConfig) -> DoctorCheck {
 
 /// Writes a file into a folder and removes it.
 fn probe(folder: &Path) -> io::Result<()> {
+    // Named after the process, so that two checks at once do not remove each other's file.
     let probe = folder.join(format!(".doctor-{}", std::process::id()));
     std::fs::write(&probe, "x")?;
     std::fs::remove_file(&probe)

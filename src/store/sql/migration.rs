@@ -29,6 +29,7 @@ pub(super) async fn migrate(pool: &AnyPool, dialect: Dialect) -> Result<(), Stor
         if version <= found {
             continue;
         }
+        // A prepared statement of PostgreSQL holds one command.
         for statement in statements.split(';').map(str::trim).filter(|statement| !statement.is_empty()) {
             let statement = match dialect {
                 Dialect::Sqlite => statement.to_owned(),

@@ -89,9 +89,11 @@ impl Tables {
     }
 
     async fn put(&self, record: Record, children: Vec<Record>) -> Result<(), StoreError> {
+        // A parent counts the bytes of its children, because retention looks at parents alone.
         let bytes = children.iter().map(|child| child.body.len()).sum();
         let _turn = self.turn().await;
         let mut transaction = self.pool.begin().await?;
+        // Children of a replaced record must not become those of the new one.
         if record.key.kind.child().is_some() {
             delete(&mut transaction, &record.key).await?;
         }
@@ -111,6 +113,7 @@ impl Tables {
     }
 
     async fn update(&self, key: &RecordKey, body: Vec<u8>) -> Result<bool, StoreError> {
+        // Only the difference is added, because `bytes` counts the children as well.
         let statement = "UPDATE record SET bytes = bytes + $1 - LENGTH(body), body = $2 \
                          WHERE kind = $3 AND tenant = $4 AND parent = $5 AND id = $6";
         let query = sqlx::query(statement).bind(size(body.len())).bind(body);
@@ -219,6 +222,7 @@ async fn insert(
 
 /// Deletes a record and its children, or a child and its size in the parent's.
 async fn delete(transaction: &mut Transaction<'static, Any>, key: &RecordKey) -> Result<bool, StoreError> {
+    // Before the row itself is deleted, whose size the statement reads.
     if let Some(parent) = key.of_parent() {
         let statement = "UPDATE record SET bytes = bytes - COALESCE((SELECT child.bytes FROM record AS child \
                          WHERE child.kind = $1 AND child.tenant = $2 AND child.parent = $3 AND child.id = $4), 0) \

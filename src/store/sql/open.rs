@@ -30,10 +30,12 @@ impl SqlStore {
     /// If the directory cannot be used, or another process uses it.
     pub async fn open_directory(dir: &Path, limits: StateLimits) -> Result<SqlStore, StoreError> {
         let failed = |source| StoreError::Directory { path: dir.to_owned(), source };
+        // Locked before the database is opened, so that a second server changes nothing in it.
         let lock = lock(dir)?;
         let path = std::path::absolute(dir.join(FILE)).map_err(failed)?;
         touch_private(&path).map_err(failed)?;
         let text = path.to_str().ok_or_else(|| failed(io::Error::other("its path is not valid UTF-8")))?;
+        // Encoded, because `?` and `%` in a path have a meaning in a URL.
         let url = format!("sqlite://{}?mode=rwc", percent_encoded(text));
         Self::open(&url, Dialect::Sqlite, Some(lock), limits).await
     }

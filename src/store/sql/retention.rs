@@ -48,6 +48,7 @@ struct TenantShare {
 /// Enforces `limits` for as long as the task runs. A pass that fails is repeated.
 pub(super) async fn keep_within(tables: Tables, limits: StateLimits) {
     loop {
+        // Sleeps first, because opening the store has just made a pass.
         tokio::time::sleep(INTERVAL).await;
         if let Err(error) = tables.trim(limits).await {
             tracing::warn!(%error, "cannot remove old records of the state");
@@ -110,6 +111,7 @@ impl Tables {
         // Taken before the records are chosen: an append makes a conversation young again.
         let _turn = self.turn().await;
         let rows = query.fetch_all(&self.pool).await?;
+        // Kept up to date while records go, because another tenant may become the largest.
         let mut left = shares.to_vec();
         let mut removed = 0;
         let mut transaction = self.pool.begin().await?;

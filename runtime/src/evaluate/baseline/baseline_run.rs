@@ -87,6 +87,7 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         (stops, limit): (&[&str], usize),
     ) -> Result<Generated, AgentError> {
         let mut prompt = self.runtime.encode(&ProtocolPrompt::Chat(messages.to_vec()))?;
+        // Encoded as plain text, so that quoted evidence in it cannot become a control token.
         prompt.extend(self.runtime.literal(written)?);
         let options = EpisodeOptions {
             prompt: Some(prompt),

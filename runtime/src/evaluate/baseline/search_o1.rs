@@ -39,6 +39,7 @@ pub(super) async fn answer<S: SessionSource>(mut run: BaselineRun<'_, S>) -> Res
     for _ in 0..=SEARCHES {
         let turn = run.generate(&messages, &written, (&[QUERY.1], TURN)).await?;
         written.push_str(&turn.text);
+        // A turn that was cut at its limit has not closed its query.
         let Some(query) = query_in(&turn.text).filter(|_| turn.complete) else { break };
         written.push_str(QUERY.1);
         let query = query.to_owned();
