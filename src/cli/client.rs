@@ -32,6 +32,9 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Maximum size of such an answer in bytes.
 const MAX_MESSAGE: u64 = 64 << 20;
 
+/// Maximum size of an event in bytes.
+const MAX_EVENT: usize = 64 << 20;
+
 /// Client of one server.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -194,6 +197,7 @@ impl Client {
         let response = accepted(sent.map_err(|error| unreachable(&url, error))?)?;
         let mut stream = response.into_body().into_reader();
         let mut buffer = Vec::new();
+        let mut searched = 0;
         let mut chunk = [0; 1 << 14];
         while !events.is_closed() {
             let read = stream.read(&mut chunk).context("the stream broke off")?;
@@ -201,13 +205,17 @@ impl Client {
                 break;
             }
             buffer.extend_from_slice(&chunk[..read]);
-            while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
-                let message: Vec<u8> = buffer.drain(..end + 2).collect();
+            while let Some(place) = buffer[searched..].windows(2).position(|pair| pair == b"\n\n") {
+                let message: Vec<u8> = buffer.drain(..searched + place + 2).collect();
+                searched = 0;
                 if let Some(event) = parse(&message)? {
                     // A dropped receiver ends the loop above.
                     let _ = events.blocking_send(event);
                 }
             }
+            anyhow::ensure!(buffer.len() <= MAX_EVENT, "{url}: an event is longer than {MAX_EVENT} bytes");
+            // The end of an event may lie between two chunks.
+            searched = buffer.len().saturating_sub(1);
         }
         Ok(())
     }

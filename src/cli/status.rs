@@ -102,21 +102,22 @@ fn lines(models: anyhow::Result<Value>, load: anyhow::Result<Value>) -> Vec<(&'s
     lines
 }
 
-/// Describes the policies and the embedder.
+/// Describes the policies and the encoders.
 fn served(models: &Value) -> Vec<(&'static str, String)> {
     let data = models["data"].as_array().map(Vec::as_slice).unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
-    let is_embedder = |model: &&Value| model["protocol"] == "embedding";
+    let encoder = |protocol: &str| data.iter().find(|model| model["protocol"] == protocol);
+    let policies = || data.iter().filter(|model| model["protocol"] != "embedding" && model["protocol"] != "rerank");
     let mut lines = Vec::new();
-    if let Some(first) = data.iter().find(|model| !is_embedder(model)) {
+    if let Some(first) = policies().next() {
         let parameters = first["weights"]["parameters"].as_u64();
         let size = parameters.map_or_else(String::new, |count| format!(", {count} parameters"));
         lines.push(("model", format!("{}{size}", text(&first["parent"]))));
     }
-    let policies = data.iter().filter(|model| !is_embedder(model));
-    let named = policies.map(|model| format!("{} ({})", text(&model["id"]), text(&model["protocol"])));
+    let named = policies().map(|model| format!("{} ({})", text(&model["id"]), text(&model["protocol"])));
     lines.push(("policies", named.collect::<Vec<_>>().join(", ")));
-    lines.extend(data.iter().find(is_embedder).map(|model| ("embedder", text(&model["id"]))));
+    lines.extend(encoder("embedding").map(|model| ("embedder", text(&model["id"]))));
+    lines.extend(encoder("rerank").map(|model| ("reranker", text(&model["id"]))));
     lines
 }
 
@@ -191,6 +192,7 @@ mod tests {
         let models = json!({ "data": [
             { "id": "routerag", "protocol": "routerag", "parent": "small", "weights": { "parameters": 5 } },
             { "id": "minilm", "protocol": "embedding", "parent": "x" },
+            { "id": "cross", "protocol": "rerank", "parent": "y" },
         ]});
         let load = json!({
             "phase": "serving", "seconds": 12.4, "requests": 1,
@@ -204,6 +206,7 @@ mod tests {
             ("model", "small, 5 parameters"),
             ("policies", "routerag (routerag)"),
             ("embedder", "minilm"),
+            ("reranker", "cross"),
             ("phase", "serving, 12 s since the start"),
             ("sessions", "1 running, 2 waiting, 3 parked, 0 stalled"),
             ("so far", "7 turns, 8 tokens sampled, 10 searches"),

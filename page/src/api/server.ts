@@ -16,8 +16,11 @@ export const trouble = signal("");
 // A page that was saved as a file has no server.
 export const offline = location.protocol === "file:" || document.getElementById("run") !== null;
 
-export const searches = (protocol: string) => !["plain", "embedding", "verbatim"].includes(protocol);
-export const policies = computed(() => models.value.filter((model) => model.protocol !== "embedding"));
+// Models that are listed beside the policies and answer nothing.
+const ENCODERS = ["embedding", "rerank"];
+
+export const searches = (protocol: string) => !["plain", "verbatim", ...ENCODERS].includes(protocol);
+export const policies = computed(() => models.value.filter((model) => !ENCODERS.includes(model.protocol)));
 export const policyNamed = (name: string) => policies.value.find((model) => model.id === name);
 
 // The policy to begin with: the first that can answer here.

@@ -88,7 +88,7 @@ impl Endpoint {
     /// Maps an error response to its meaning.
     async fn refusal(&self, response: Response) -> Fault {
         let status = response.status();
-        let body = timeout(SHORT, self.read(response, MAX_ERROR)).await.ok().and_then(Result::ok).unwrap_or_default();
+        let body = timeout(SHORT, beginning(response, MAX_ERROR)).await.unwrap_or_default();
         let EngineRefusal { message, code } = EngineRefusal::read(&body);
         let kind = match status {
             StatusCode::TOO_MANY_REQUESTS => FaultKind::Busy,
@@ -181,6 +181,17 @@ pub(super) fn causes(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Reads at most the first `most` bytes of a body. One that breaks off ends there.
+async fn beginning(mut response: Response, most: usize) -> Vec<u8> {
+    let mut body = Vec::new();
+    while body.len() < most {
+        let Ok(Some(chunk)) = response.chunk().await else { break };
+        let room = most - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+    }
+    body
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ pub(super) async fn identify(
 /// Returns the name of the model to ask for.
 async fn model(endpoint: &Endpoint, wanted: Option<&str>) -> Result<String, Fault> {
     let ModelList { data } = endpoint.ask("/v1/models", None).await?;
-    let models = data.into_iter().filter(|model| model.protocol.as_deref() != Some("embedding"));
+    let models = data.into_iter().filter(|model| !matches!(model.protocol.as_deref(), Some("embedding" | "rerank")));
     // An adapter names its base as its parent, and so does a policy.
     let mut bases: Vec<String> = models.map(|model| model.parent.unwrap_or(model.id)).collect();
     bases.sort_unstable();

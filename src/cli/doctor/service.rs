@@ -87,7 +87,7 @@ fn model(spec: &str) -> DoctorCheck {
             format!("{spec} of the catalog; `waymark pull {spec}` downloads what is missing"),
         );
     }
-    if spec.contains('/') && !spec.starts_with(['/', '.']) {
+    if spec.matches('/').count() == 1 && !spec.starts_with(['/', '.']) {
         return DoctorCheck::good(
             "model",
             format!("{spec} on the model hub; `waymark pull {spec}` downloads what is missing"),

@@ -180,7 +180,8 @@ fn endpoint(experiment: &Experiment, endpoint: &Endpoint, at: usize) -> Option<F
     }
     match (endpoint.at_least, endpoint.at_most) {
         (Some(bar), None) | (None, Some(bar)) if bar.is_finite() => None,
-        (Some(_), None) | (None, Some(_)) => refuse(field("at_least"), "must be a finite number"),
+        (Some(_), None) => refuse(field("at_least"), "must be a finite number"),
+        (None, Some(_)) => refuse(field("at_most"), "must be a finite number"),
         (None, None) => refuse(field("at_least"), "needs a bar: `at_least` or `at_most`"),
         (Some(_), Some(_)) => refuse(field("at_most"), "conflicts with `at_least`"),
     }

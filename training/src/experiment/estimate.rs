@@ -130,7 +130,8 @@ fn indented(text: &str) -> String {
 
 /// Returns the hours that a plan estimates: its line `time       about 1 h 05 min …`.
 fn hours_in(plan: &str) -> Option<f64> {
-    let line = plan.lines().find(|line| line.starts_with("time"))?;
+    // The plan of a preference training tells the time of a round, and of the pairs that it will find.
+    let line = plan.lines().find(|line| line.starts_with("time") && !line.contains("per round"))?;
     let mut words = line.split_whitespace().skip_while(|word| *word != "about").skip(1);
     let hours: f64 = words.next()?.parse().ok()?;
     let unit = words.next()?;
@@ -148,5 +149,6 @@ mod tests {
         assert_eq!(hours_in(plan), Some(1.5));
         assert_eq!(hours_in("time       about 0 h 00 min at 5 tokens/s"), Some(0.0));
         assert_eq!(hours_in("time       not measured"), None);
+        assert_eq!(hours_in("time       about 0 h 10 min of rollouts per round, and 1.0 s per pair and epoch,"), None);
     }
 }

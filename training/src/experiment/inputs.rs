@@ -43,6 +43,13 @@ impl Inputs {
         for index in indexes.chain(experiment.evaluation.iter().map(|set| &set.index)) {
             inputs.insert(index.display().to_string(), index_state(index)?);
         }
+        for (at, stage) in experiment.stage.iter().enumerate() {
+            if let Some(dir) = stage.policy.as_ref().filter(|dir| !dir.is_dir()) {
+                let field = format!("stage[{at}].policy");
+                let reason = format!("{} is no directory", dir.display());
+                return Err(ExperimentError::Field { path: path.to_owned(), field, reason });
+            }
+        }
         // Arms may also name protocols and baselines, which are part of the program.
         let arms = experiment.arm.iter().filter_map(|arm| arm.policy.as_deref()).map(Path::new);
         let stages = experiment.stage.iter().filter_map(|stage| stage.policy.as_deref());

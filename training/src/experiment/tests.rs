@@ -157,6 +157,7 @@ fn refusals_name_the_field() {
         ("against = \"stage1\"", "against = \"x\"", "endpoint[0].against", "is no arm"),
         ("at_least = -0.01", "", "endpoint[0].at_least", "needs a bar"),
         ("at_least = -0.01", "at_least = nan", "endpoint[0].at_least", "finite"),
+        ("at_least = -0.01", "at_most = inf", "endpoint[0].at_most", "finite"),
         ("at_least = -0.01", "at_least = 0.0\nat_most = 0.0", "endpoint[0].at_most", "conflicts"),
         ("at_least = -0.01", "at_least = 0.0\nsets = [\"x\"]", "endpoint[0].sets", "is no evaluation set"),
     ] {

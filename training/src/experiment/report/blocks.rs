@@ -198,12 +198,13 @@ fn stages(stages: &[Stage]) -> Grid {
     let mut grid = Grid::new(["stage", "command", "recipe", "overrides", "from", "seed"]);
     for stage in stages {
         let part = stage.part.map_or_else(String::new, |part| format!(" --stage {part}"));
+        let policy = || stage.policy.as_ref().map(|dir| dir.display().to_string());
         grid.rows.push(vec![
             stage.name.clone(),
             format!("train {}{part}", stage.kind.command()),
             stage.recipe.display().to_string(),
             stage.set.join(" "),
-            stage.init.clone().unwrap_or_else(|| "base model".to_owned()),
+            stage.init.clone().or_else(policy).unwrap_or_else(|| "base model".to_owned()),
             stage.seed.map_or_else(|| "each".to_owned(), |seed| seed.to_string()),
         ]);
     }
