@@ -87,6 +87,10 @@ pub(crate) struct Args {
     /// Maximum number of trajectories per source, for a quick look.
     #[arg(long, value_name = "N")]
     most: Option<usize>,
+
+    /// Source of the recipe to leave out, by its data set. May be repeated.
+    #[arg(long, value_name = "DATASET")]
+    skip: Vec<String>,
 }
 
 /// Tokenizer and chat template of the base model.
@@ -101,7 +105,7 @@ struct BaseTokenizer {
 impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", LogFormat::Text)?;
-        let recipe = DataRecipe::read(&self.recipe, &self.set)?;
+        let recipe = DataRecipe::read(&self.recipe, &self.set)?.skipping(&self.skip)?;
         let mut contamination = ContaminationFilter::default();
         for path in &recipe.measured {
             contamination.add(&rows::<SourceQuestion>(&self.data.join(path))?);

@@ -84,6 +84,14 @@ pub struct DataRecipeError {
     reason: String,
 }
 
+/// Error returned if a source to leave out is not in the recipe.
+#[derive(Debug, thiserror::Error)]
+#[error("--skip {unknown}: the recipe has no such data set; it has {}", datasets.join(", "))]
+pub struct SkipError {
+    unknown: String,
+    datasets: Vec<String>,
+}
+
 impl DataRecipe {
     /// Reads and checks a recipe. Each of `overrides` is `section.field=value` and takes precedence over the file.
     ///
@@ -105,6 +113,20 @@ impl DataRecipe {
             return Err(fail(format!("policy.protocol {protocol:?}: lessons can be written for {known}")));
         }
         recipe.flaw().map_or(Ok(recipe), |flaw| Err(fail(flaw)))
+    }
+
+    /// Returns the recipe without the sources of the given data sets.
+    ///
+    /// # Errors
+    /// [`SkipError`] if the recipe has no such source.
+    pub fn skipping(mut self, datasets: &[String]) -> Result<DataRecipe, SkipError> {
+        let known = |name: &&String| self.sources.iter().all(|source| source.dataset != **name);
+        if let Some(unknown) = datasets.iter().find(known) {
+            let datasets = self.sources.iter().map(|source| source.dataset.clone()).collect();
+            return Err(SkipError { unknown: unknown.clone(), datasets });
+        }
+        self.sources.retain(|source| !datasets.contains(&source.dataset));
+        Ok(self)
     }
 
     /// Builds the policy whose episodes the lessons are.
@@ -184,6 +206,15 @@ mod tests {
         );
         std::fs::write(&path, [head].into_iter().chain(sources).collect::<String>()).unwrap();
         DataRecipe::read(&path, &[])
+    }
+
+    #[test]
+    fn sources_are_left_out_by_name() {
+        let skipped = read(&["a", "b"]).unwrap().skipping(&["b".to_owned()]).unwrap();
+        let left: Vec<&str> = skipped.sources.iter().map(|source| source.dataset.as_str()).collect();
+        assert_eq!(left, ["a"]);
+        let message = read(&["a", "b"]).unwrap().skipping(&["c".to_owned()]).unwrap_err().to_string();
+        assert_eq!(message, "--skip c: the recipe has no such data set; it has a, b");
     }
 
     #[test]
