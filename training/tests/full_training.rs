@@ -80,7 +80,10 @@ fn full_training_changes_all_weights_and_can_continue() {
     assert!(second.len() == first.len() && second != first);
     let policy: toml::Table =
         toml::from_str(&fs::read_to_string(dir.join("second/policy/policy.toml")).unwrap()).unwrap();
-    assert_eq!((policy["base"].as_str(), policy["training"]["before"]["kind"].as_str()), (Some("model"), Some("grpo")));
+    assert_eq!(
+        (policy["base"].as_str(), policy["training"]["earlier"][0]["kind"].as_str()),
+        (Some("model"), Some("grpo"))
+    );
     // The initial weights are part of the run's facts.
     let other = train(dir, "second", &["--stage", "2"]).output().unwrap();
     assert!(!other.status.success() && stderr(&other).contains("init = "), "{}", stderr(&other));

@@ -70,10 +70,21 @@ impl TrainingRecord {
         // A recipe consists of TOML values only, so serialization cannot fail in practice.
         add("recipe", Value::try_from(recipe).unwrap_or_else(|error| Value::String(error.to_string())));
         if let Some(before) = &self.before {
-            add("before", Value::Table(before.clone()));
+            add("earlier", Value::Array(lineage(before)));
         }
         table
     }
+}
+
+/// Returns the records of all earlier trainings, the latest first: that of the initial policy, then those that it lists.
+fn lineage(record: &Table) -> Vec<Value> {
+    let mut own = record.clone();
+    let listed = own.remove("earlier");
+    let mut records = vec![Value::Table(own)];
+    if let Some(Value::Array(earlier)) = listed {
+        records.extend(earlier);
+    }
+    records
 }
 
 fn whole(value: u64) -> Value {
@@ -219,6 +230,16 @@ mod tests {
         other.load_adapter(&dir).unwrap();
         assert_eq!(other.values(), learner.values());
         assert_eq!((policy_dir(temp.path()), policy_dir(&dir)), (dir.clone(), dir));
+    }
+
+    #[test]
+    fn earlier_trainings_are_listed_from_the_latest_to_the_first() {
+        let recipe = tiny::recipe(Path::new("base"));
+        let train = |kind, before| TrainingRecord { kind, before, ..TrainingRecord::default() }.table(&recipe);
+        let third = train("dpo", Some(train("grpo", Some(train("sft", None)))));
+        let kinds: Vec<_> = third["earlier"].as_array().unwrap().iter().map(|record| record["kind"].as_str()).collect();
+        assert_eq!(kinds, [Some("grpo"), Some("sft")]);
+        assert!(third["earlier"][0].get("earlier").is_none());
     }
 
     #[test]
