@@ -132,6 +132,7 @@ impl ShowPolicy {
                 "search": retrieval.search,
                 "format": retrieval.format,
                 "least_searches": retrieval.least_searches,
+                "backtrack": retrieval.backtrack,
             },
             "budget": policy.budget,
             "sampling": policy.sampling,

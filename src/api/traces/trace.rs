@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use waymark_agent::{
-    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, Role, Sampling, SearchRecord, Timings,
-    TurnEnds, Usage,
+    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, HiddenEvidence, Role, Sampling,
+    SearchRecord, Timings, TurnEnds, Usage,
 };
 use waymark_index::{AnswerCut, Hit, Mode, SearchFields, SearchScope, TripleHit, WithSearch};
 use waymark_models::chat::ToolCall;
@@ -208,6 +208,9 @@ pub struct TraceSearch<'a> {
     /// Turn that withdrew the search, if one did. Withdrawn results support no answer.
     #[schema(required)]
     pub withdrawn: Option<usize>,
+    /// Tokens of the evidence that the policy no longer saw after the withdrawal. Absent if it saw them to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<HiddenEvidence>,
 }
 
 /// Durations of the parts of an episode, in seconds.
@@ -382,6 +385,7 @@ impl<'a> From<&'a SearchRecord> for TraceSearch<'a> {
             error: found.error.as_deref(),
             cut: found.cut,
             withdrawn: found.withdrawn,
+            hidden: found.hidden,
         }
     }
 }
