@@ -74,7 +74,7 @@ impl ChatPlan {
         options.form = form;
         let rag = request.rag.unwrap_or_default();
         rag::apply(&rag, &mut options)?;
-        let state = &state.of_request("rag.index", rag.rest.index.as_deref(), &policy)?;
+        let state = &state.of_request(caller, "rag.index", rag.rest.index.as_deref(), &policy)?;
         // Either switch, `store` or `rag.store`, suffices to keep no trace.
         if check::store(request.store, state.config.strict)? == Some(false) {
             options.store = Some(false);

@@ -15,6 +15,7 @@ use waymark_models::grammar::{Json, OutputForm};
 
 use super::stored_trace::{StoredTrace, TraceEnd};
 use super::tokens::TraceTokens;
+use crate::api::indexes::INDEX;
 
 /// Everything that was recorded of an episode.
 #[derive(Debug, Serialize, ToSchema)]
@@ -35,6 +36,9 @@ pub struct Trace<'a> {
     pub model: &'a str,
     /// Name of the policy's protocol.
     pub protocol: &'static str,
+    /// Name of the index that the policy searched, or ID of the vector store; `default` for the default index. Each search
+    /// names its snapshot.
+    pub index: &'a str,
     /// ID of the policy's adapter as it was loaded. Null without an adapter.
     #[schema(required)]
     pub generation: Option<u64>,
@@ -297,6 +301,7 @@ impl StoredTrace {
             error,
             model: &asked.model,
             protocol: asked.protocol,
+            index: asked.index.as_deref().unwrap_or(INDEX),
             generation: asked.generation,
             system_fingerprint: &asked.fingerprint,
             messages,
