@@ -6,7 +6,7 @@
 //! | `policy`, `policy_file`, `policy_family`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
 //! | `conversation`, `continued_episode`, `tool_prompt`, `runtime`, `text_codec`, `speaker`, `episode`, `episode_limits`, `run`, `observation` | the loop |
 //! | `guide`, `token_bans` | the loop for policies that were never trained in it |
-//! | `episode_forms`, `answer_format`, `answer_opening`, `answer_closing`, `turn_openings`, `tool_constraint` | answers that must be JSON, or a tool call |
+//! | `episode_forms`, `answer_format`, `answer_opening`, `answer_closing`, `turn_openings`, `either_form`, `tool_constraint` | answers that must be JSON, or a tool call |
 //! | `scanner`, `answer_filter`, `turn_reader`, `turn_calls`, `tool_call` | tokens to deltas; tool calls in a reply |
 //! | `event`, `token_logprob`, `usage`, `trajectory`, `hidden_evidence`, `replay` | events, records, and replaying a record |
 //! | `citation` | passages that support an answer |
@@ -25,6 +25,7 @@ pub mod citation;
 mod content_hash;
 mod continued_episode;
 mod conversation;
+mod either_form;
 mod episode;
 mod episode_forms;
 mod episode_limits;

@@ -60,6 +60,7 @@ mod cors;
 pub mod debug;
 pub mod documents;
 pub mod drain;
+mod embedding_tokens;
 pub mod embeddings;
 mod encoder_queue;
 mod encoding;

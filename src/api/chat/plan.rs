@@ -83,10 +83,10 @@ impl ChatPlan {
         let tools = ClientTools::read(request.tools, request.tool_choice)?;
         // Read here, because the messages are consumed before `tool::resume` needs it.
         let call = last_call(&request.messages).map(str::to_owned);
+        check::speakers(&request.messages, state.config.strict)?;
         let conversation = conversation(request.messages)?;
         let (tools, conversation) =
-            tool::offer(tools, request.parallel_tool_calls, &policy, conversation, &mut options)
-                .map_err(|error| of_form(error, form_param))?;
+            tool::offer(tools, request.parallel_tool_calls, &policy, conversation, &mut options);
         let ends = EndFields {
             stop_token_ids: request.stop_token_ids,
             ignore_eos: request.ignore_eos,

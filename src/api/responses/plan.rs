@@ -99,8 +99,7 @@ impl ResponsePlan {
         options.truncates = request.truncation == Some(Truncation::Auto);
         let conversation = if options.truncates { readable(state, conversation)? } else { conversation };
         let (functions, conversation) =
-            tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options)
-                .map_err(of_input)?;
+            tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options);
         let mut question = (conversation, options);
         tool::resume(state, caller, &policy, answered.as_deref(), &mut question);
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
