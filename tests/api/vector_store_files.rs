@@ -154,6 +154,7 @@ async fn files_are_added_changed_and_removed() {
     assert!(refused["error"]["message"].as_str().unwrap().contains("no documents yet"));
 
     let files = format!("/v1/vector_stores/{store}/files");
+    let files = files.as_str();
     let rivers = client.upload("rivers.md", RIVERS).await;
     let records = "{\"id\": \"x\", \"title\": \"\", \"text\": \"Kivu again.\", \"kind\": \"lake\"}\n";
     let records = client.upload("lakes.jsonl", records).await;
