@@ -130,20 +130,22 @@ def check(client, server):
         print(f"exit status {code}\n{errors[-6000:]}", file=sys.stderr)
 
 
-def table(clients):
-    """Returns the results as Markdown."""
+def table(clients, kept=()):
+    """Returns the results as Markdown, with the rows of `kept` for clients that were not asked."""
     lines = ["| client | version | " + " | ".join(FEATURES) + " |", "|---" * (len(FEATURES) + 2) + "|"]
     for client in clients:
         cells = ["–" if name not in client.results else "✓" if client.results[name]["ok"] else "✗" for name in FEATURES]
         name = client.packages[0].split("[")[0]
-        lines.append(f"| {client.title} | `{name}` {client.versions.get(name, '')} | " + " | ".join(cells) + " |")
+        row = f"| {client.title} | `{name}` {client.versions.get(name, '')} | " + " | ".join(cells) + " |"
+        earlier = [line for line in kept if line.startswith(f"| {client.title} |")]
+        lines.append(row if client.results or not earlier else earlier[0])
     return "\n".join(lines) + "\n"
 
 
 def write(clients, version):
-    """Replaces the table of the page."""
+    """Replaces the table of the page. Clients that were not asked keep their rows."""
     page = PAGE.read_text()
-    told = f"Run on {date.today().isoformat()} against {version}:\n\n{table(clients)}"
+    told = f"Run on {date.today().isoformat()} against {version}:\n\n{table(clients, page.splitlines())}"
     page, count = re.subn(r"(<!-- clients.py writes from here -->\n).*(<!-- to here -->)",
                           lambda found: found[1] + told + found[2], page, flags=re.DOTALL)  # fmt: skip
     assert count == 1, f"{PAGE} has no place for the table"
@@ -207,7 +209,7 @@ def main():
         assert code == 0, f"the server ended with {code}:\n{log.read_text()}"
     print(table(clients))
     if given.write:
-        write(clients, f"Waymark {version}")
+        write(CLIENTS, f"Waymark {version}")
     sys.exit(any(not result["ok"] for client in clients for result in client.results.values()))
 
 
