@@ -69,16 +69,16 @@ pub mod error;
 mod error_mapping;
 pub mod explore;
 mod fair_slots;
-mod follow;
 pub mod files;
+mod follow;
 pub mod generate;
 mod guard;
 pub(crate) mod head;
 pub mod health;
 pub(crate) mod hint;
 mod indexes;
-mod library;
 mod json_file;
+mod library;
 pub mod lifetime;
 pub mod load;
 mod logprob_room;
@@ -129,8 +129,8 @@ pub use policy_registry::{PolicyRegistry, PolicyStore, ServedPolicy};
 pub use rerank::ServedReranker;
 pub use responses::Responses;
 pub use state::AppState;
-
 pub use vector_stores::{IndexParts, OpenIndex, VectorStores};
+
 /// Returns all routes, with their access rules and OpenAPI descriptions.
 fn routes() -> ProtectedRoutes {
     work().merge(information())

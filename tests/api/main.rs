@@ -67,6 +67,6 @@ mod tokenize;
 mod tools;
 mod traces;
 mod trainers;
-mod vector_stores;
 mod vector_store_files;
+mod vector_stores;
 mod vllm_options;

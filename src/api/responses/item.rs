@@ -67,7 +67,7 @@ pub struct FileSearchCall {
 pub struct FileSearchResult {
     /// ID of the file that the passage is from, or of the passage if it is from no uploaded file.
     pub file_id: String,
-    /// Title of the passage, or its ID if it has no title.
+    /// Name of the file. Of a passage from no uploaded file its title, or its ID if it has no title.
     pub filename: String,
     /// Score scaled to the range from 0 to 1: unchanged if the best score in the list is at most 1, and divided by the
     /// best score otherwise. `attributes.score` holds the raw score.
