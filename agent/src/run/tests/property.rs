@@ -163,7 +163,7 @@ fn play(plan: &Plan) -> Option<(Player, Trajectory)> {
                 player.machine.found(request.recalled.map_or(found, Ok), Duration::from_millis(1));
             }
             Step::Close => {
-                assert_eq!(recorded.len(), player.sequence.len());
+                assert_eq!(seen.len(), player.sequence.len());
                 player.machine.closed(3, player.clock);
             }
             Step::Cite { .. } => player.machine.cited(Vec::new()),
