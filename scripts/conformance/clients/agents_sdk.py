@@ -34,8 +34,8 @@ def chat_model(model):
 
 
 KINDS = [responses_model, chat_model]
-LIMITED = ModelSettings(max_tokens=600)
-FORCED = ModelSettings(max_tokens=600, tool_choice="required")
+LIMITED = ModelSettings(max_tokens=600, temperature=0.0)
+FORCED = ModelSettings(max_tokens=600, temperature=0.0, tool_choice="required")
 
 
 class City(BaseModel):
