@@ -45,6 +45,8 @@ pub struct Episode<S: SessionSource = Engine> {
 pub(super) struct EpisodeSettings {
     pub(super) id: String,
     pub(super) budget: Budget,
+    /// Maximum number of sampled and forced tokens together. `None` if the client has set no limit.
+    pub(super) max_tokens: Option<usize>,
     pub(super) retrieval: Retrieval,
     /// Passages excluded from its searches.
     pub(super) excluded: ExcludedPassages,
@@ -160,6 +162,7 @@ impl<S: SessionSource> Episode<S> {
         let settings = EpisodeSettings {
             id: options.id.unwrap_or_else(new_id),
             budget,
+            max_tokens: options.max_tokens,
             retrieval,
             excluded,
             mode: options.search.mode,

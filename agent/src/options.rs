@@ -43,7 +43,8 @@ pub struct EpisodeOptions {
     pub sampling: Sampling,
     /// Seed of the random sequence. Each of `n` episodes needs its own.
     pub seed: u64,
-    /// Maximum number of tokens to sample in the episode. `None` keeps the policy's limit.
+    /// Maximum number of completion tokens of the episode: sampled ones within the policy's own limit, and those that
+    /// the loop forces. `None` keeps the policy's limit, which counts sampled tokens only.
     pub max_tokens: Option<usize>,
     /// Strings that end the answer and are not shown.
     pub stop: Vec<String>,

@@ -81,6 +81,15 @@ impl Scanner {
         self.emit(self.held.len(), out);
     }
 
+    /// Ends a text that was cut off. An answer is not shown with a part of a tag at its end; other text is.
+    pub fn cut(&mut self, out: &mut Vec<TextPiece>) {
+        // A label is made of ordinary words, which an answer may end with.
+        let tags = self.known().filter(|tag| !tag.ends_with(':'));
+        let begun = if self.kind == SegmentKind::Answer { self.begun(tags) } else { 0 };
+        self.emit(self.held.len() - begun, out);
+        self.skip(begun);
+    }
+
     /// Returns the tags that count in the current state.
     fn known(&self) -> impl Iterator<Item = &'static str> + use<> {
         let kind = self.kind;
@@ -121,7 +130,12 @@ impl Scanner {
 
     /// Returns the number of bytes at the end of the held text that may begin a tag.
     fn doubtful(&self) -> usize {
-        let begun = self.known().map(|tag| overlap(&self.held, tag));
+        self.begun(self.known())
+    }
+
+    /// Returns the number of bytes at the end of the held text that may begin one of these tags.
+    fn begun(&self, tags: impl Iterator<Item = &'static str>) -> usize {
+        let begun = tags.map(|tag| overlap(&self.held, tag));
         begun.filter(|length| self.takes_tags(self.held.len() - length)).max().unwrap_or(0)
     }
 
@@ -339,6 +353,25 @@ mod tests {
         scanner.push("g>", &mut out);
         assert_eq!(joined(&out), [(SegmentKind::Think, "a < b </thing>".to_owned())]);
         assert_eq!(scanner.writing(), SegmentKind::Think);
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_off_shows_no_part_of_a_tag() {
+        for (tags, text, kind, shown) in [
+            (&PLAIN, "\n<thi", SegmentKind::Answer, "\n"),
+            (&PLAIN, "a <thi", SegmentKind::Answer, "a <thi"),
+            (&PLAIN, "<think>a </thi", SegmentKind::Think, "a </thi"),
+            (&TAGS, "<answer>x</ans", SegmentKind::Answer, "x"),
+            (&TAGS, "<answer>x<sear", SegmentKind::Answer, "x"),
+            (&TAGS, "<think>x<sear", SegmentKind::Think, "x<sear"),
+            (&LABELLED, "Say: I Sa", SegmentKind::Answer, " I Sa"),
+        ] {
+            let mut scanner = Scanner::new(tags);
+            let mut out = Vec::new();
+            scanner.push(text, &mut out);
+            scanner.cut(&mut out);
+            assert_eq!(joined(&out), [(kind, shown.to_owned())], "{text}");
+        }
     }
 
     #[test]

@@ -130,11 +130,20 @@ impl TurnReader {
 
     /// Ends the turn.
     pub(super) fn finish(&mut self) -> Vec<Event> {
+        self.end(Scanner::finish)
+    }
+
+    /// Ends a turn that was cut off: a part of a tag at its end is not shown as answer.
+    pub(super) fn cut(&mut self) -> Vec<Event> {
+        self.end(Scanner::cut)
+    }
+
+    fn end(&mut self, end: fn(&mut Scanner, &mut Vec<TextPiece>)) -> Vec<Event> {
         let rest = self.detokenizer.finish();
         self.text.push_str(&rest);
         let mut pieces = Vec::new();
         self.scanner.push(&rest, &mut pieces);
-        self.scanner.finish(&mut pieces);
+        end(&mut self.scanner, &mut pieces);
         let mut events: Vec<Event> = pieces.into_iter().filter_map(|piece| self.show(piece)).collect();
         if let Some(text) = self.calls.as_mut().map(TurnCalls::finish).filter(|text| !text.is_empty()) {
             events.push(Event::Text { turn: self.turn, text, tokens: Vec::new() });

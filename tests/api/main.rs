@@ -36,6 +36,7 @@ mod harness;
 mod history;
 mod hosts;
 mod indexes;
+mod limits;
 mod load;
 mod load_numbers;
 mod mcp;

@@ -207,6 +207,31 @@ async fn a_call_can_be_demanded() {
     }
 }
 
+/// Choice of the functions with these names.
+fn allowed(mode: &str, names: &[&str]) -> Value {
+    let tools: Vec<Value> = names.iter().map(|name| json!({"type": "function", "function": {"name": name}})).collect();
+    json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
+}
+
+#[tokio::test]
+async fn only_allowed_tools_are_called() {
+    let leap = json!({"type": "function", "function": {"name": "leap"}});
+    let server = test_server(says(CALL)).await;
+    for (choice, made) in [
+        (allowed("auto", &["look"]), (vec![BONN], "tool_calls")),
+        (allowed("auto", &["look", "leap"]), (vec![BONN], "tool_calls")),
+        (allowed("auto", &["leap"]), (vec![], "stop")),
+    ] {
+        let (status, whole) = server.chat(&ask(json!({"tools": [leap, look()], "tool_choice": choice}))).await;
+        assert_eq!((status, calls(&whole["choices"][0])), (200, made), "{choice}");
+    }
+    let server = test_server(says("Certainly!")).await;
+    let choice = allowed("required", &["look"]);
+    let (status, whole) = server.chat(&ask(json!({"tools": [leap, look()], "tool_choice": choice, "seed": 1}))).await;
+    let (made, end) = calls(&whole["choices"][0]);
+    assert_eq!((status, made.len(), made[0].0, end), (200, 1, "look", "tool_calls"), "{whole}");
+}
+
 #[tokio::test]
 async fn arguments_may_quote_the_tags_of_thoughts() {
     let mut quote = look();
@@ -352,6 +377,13 @@ async fn tools_that_cannot_be_had_are_refused_by_name() {
         (function(json!({"name": "x", "parameters": 1})), invalid, "tools[0].function.parameters"),
         (json!({"tools": [], "tool_choice": "required"}), invalid, "tool_choice"),
         (json!({"tool_choice": "maybe"}), invalid, "tool_choice"),
+        (json!({"tool_choice": allowed("none", &["look"])}), invalid, "tool_choice"),
+        (json!({"tool_choice": allowed("auto", &[])}), invalid, "tool_choice.allowed_tools.tools"),
+        (
+            json!({"tool_choice": allowed("required", &["look", "leap"])}),
+            invalid,
+            "tool_choice.allowed_tools.tools[1].function.name",
+        ),
         (
             json!({"tool_choice": {"type": "function", "function": {"name": "leap"}}}),
             invalid,

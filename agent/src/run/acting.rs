@@ -25,8 +25,8 @@ const DEFAULT_REFUSAL: &str = "The question cannot be answered.";
 
 /// Reads the action of a turn, and executes it or ends the episode. `limit` leaves no room for another turn.
 pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<BudgetLimit>) -> State {
-    // Text that might have been the beginning of a tag is shown now that the turn is over.
-    let events = core.turn.reader.finish();
+    // Text that might have been the beginning of a tag is shown now that the turn is over, unless it was cut off there.
+    let events = if ended.is_cut() { core.turn.reader.cut() } else { core.turn.reader.finish() };
     core.emit_all(events);
     let action = core.turn.action(&core.setup);
     let over = core.turn.is_over(&action, &core.setup);
@@ -51,7 +51,7 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
     }
     let reason = match ended {
         TurnEnd::Time => EpisodeEnd::Time,
-        TurnEnd::Length | TurnEnd::Context => EpisodeEnd::Length,
+        TurnEnd::Length | TurnEnd::Context | TurnEnd::Unforced => EpisodeEnd::Length,
         TurnEnd::Tag(_) | TurnEnd::Eos | TurnEnd::Stopped => EpisodeEnd::Stop,
     };
     match action {
@@ -60,7 +60,7 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
         Action::Refuse { .. } if reason == EpisodeEnd::Stop => core.end(EpisodeEnd::Refused, None),
         Action::Refuse { .. } => core.end(reason, None),
         // The references' loops end as if the policy had stopped.
-        _ if over || ended == TurnEnd::Time => core.end(reason, None),
+        _ if over || matches!(ended, TurnEnd::Time | TurnEnd::Unforced) => core.end(reason, None),
         // A context or token limit is a matter of length; the limits of the environment count like used rounds.
         _ if limit.is_some() && !spent => core.end(EpisodeEnd::Length, None),
         _ => core.end(EpisodeEnd::Turns, None),

@@ -9,10 +9,14 @@ use crate::budget::{Budget, BudgetLimit};
 pub(super) struct BudgetTracker {
     limits: Budget,
     reserves: Reserves,
+    /// Maximum number of tokens in the policy's name, sampled or forced. `None` if the client has set no limit.
+    completion: Option<usize>,
     /// Completed rounds with the environment.
     rounds: usize,
     /// Sampled tokens; in the training loop, of kept ones.
     sampled: usize,
+    /// Forced tokens.
+    forced: usize,
     /// Executed searches.
     searches: usize,
     /// Tokens left for observations. `None` without a limit on all of them.
@@ -38,7 +42,22 @@ impl BudgetTracker {
     /// Creates a tracker of an episode that has used nothing.
     pub(super) fn new(limits: Budget, reserves: Reserves) -> BudgetTracker {
         let environment_left = limits.environment_tokens;
-        BudgetTracker { limits, reserves, rounds: 0, sampled: 0, searches: 0, environment_left }
+        BudgetTracker {
+            limits,
+            reserves,
+            completion: None,
+            rounds: 0,
+            sampled: 0,
+            forced: 0,
+            searches: 0,
+            environment_left,
+        }
+    }
+
+    /// Bounds the sampled and the forced tokens together. `None` has no effect.
+    #[must_use]
+    pub(super) fn bounded(self, completion: Option<usize>) -> BudgetTracker {
+        BudgetTracker { completion, ..self }
     }
 
     /// Returns the number of the current turn, counted from 1.
@@ -67,7 +86,22 @@ impl BudgetTracker {
     }
 
     fn sampled_left(&self) -> usize {
-        self.limits.sampled_tokens.saturating_sub(self.sampled)
+        self.limits.sampled_tokens.saturating_sub(self.sampled).min(self.completion_left())
+    }
+
+    /// Returns the number of tokens that the client's limit leaves.
+    fn completion_left(&self) -> usize {
+        self.completion.map_or(usize::MAX, |most| most.saturating_sub(self.sampled + self.forced))
+    }
+
+    /// Returns `true` if the client's limit counts forced tokens.
+    pub(super) fn counts_forced(&self) -> bool {
+        self.completion.is_some()
+    }
+
+    /// Returns `true` if the client's limit leaves room for `count` forced tokens.
+    pub(super) fn holds(&self, count: usize) -> bool {
+        count <= self.completion_left()
     }
 
     /// Returns the maximum number of tokens of the next turn after a sequence of `length` tokens.
@@ -95,7 +129,8 @@ impl BudgetTracker {
     /// Returns the maximum number of tokens of a forced answer after an opening of `opening` tokens.
     pub(super) fn answer_room(&self, length: usize, opening: usize) -> usize {
         let context = self.context_left(length).saturating_sub(opening);
-        self.sampled_left().min(self.limits.turn_tokens).min(context)
+        let completion = self.completion_left().saturating_sub(opening);
+        self.sampled_left().min(self.limits.turn_tokens).min(context).min(completion)
     }
 
     /// Returns the maximum length of an observation, and the limit that determines it.
@@ -134,6 +169,11 @@ impl BudgetTracker {
     /// Counts a sampled token.
     pub(super) fn spend_token(&mut self) {
         self.sampled += 1;
+    }
+
+    /// Counts forced tokens.
+    pub(super) fn spend_forced(&mut self, count: usize) {
+        self.forced += count;
     }
 
     /// Takes back sampled tokens that the training loop has cut.
@@ -185,6 +225,21 @@ mod tests {
         assert_eq!((tracker.clip(20, 0), tracker.clip(20, 98), tracker.answer_room(98, 1)), (5, 2, 1));
         tracker.refund_tokens(10);
         assert_eq!(tracker.turn_room(0), Ok(10));
+    }
+
+    #[test]
+    fn only_a_clients_limit_counts_forced_tokens() {
+        let mut own = tracker(|_| ());
+        own.spend_forced(1000);
+        assert_eq!((own.turn_room(0), own.holds(usize::MAX), own.counts_forced()), (Ok(20), true, false));
+        let mut bounded = tracker(|_| ()).bounded(Some(30));
+        bounded.spend_token();
+        bounded.spend_forced(19);
+        assert_eq!(bounded.turn_room(0), Ok(5), "5 of the 10 tokens left are for the forced answer");
+        assert_eq!((bounded.clip(20, 0), bounded.answer_room(0, 4), bounded.answer_room(0, 11)), (10, 6, 0));
+        assert!(bounded.holds(10) && !bounded.holds(11));
+        bounded.spend_forced(10);
+        assert_eq!((bounded.turn_room(0), bounded.holds(0)), (Err(BudgetLimit::SampledTokens), true));
     }
 
     #[test]

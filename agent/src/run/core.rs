@@ -115,12 +115,19 @@ impl EpisodeCore {
         }
     }
 
-    /// Forces tokens in the policy's name.
-    pub(super) fn force(&mut self, ids: Vec<u32>) {
+    /// Forces tokens in the policy's name. Returns `false`, and forces none, if the client's limit cannot hold them all:
+    /// a part of a tag would be of no use.
+    #[must_use]
+    pub(super) fn force(&mut self, ids: Vec<u32>) -> bool {
+        if !self.budget.holds(ids.len()) {
+            return false;
+        }
+        self.budget.spend_forced(ids.len());
         let events = self.turn.reader.push_forced(&ids);
         // The tokens reach the sequence before a slow receiver of their events can delay that.
         self.extend(ids, Origin::Policy, true);
         self.emit_all(events);
+        true
     }
 
     /// Asks for a generation within the limits of the episode. Without tokens left, it has ended already.

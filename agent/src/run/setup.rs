@@ -56,16 +56,28 @@ impl EpisodeSetup {
     /// Returns a tracker of the episode's limits.
     pub(super) fn budget(&self) -> BudgetTracker {
         let limits = self.settings.budget;
-        // Only the existence of the text matters here, so any kind of text will do.
-        let forces = self.rules.answer_opening(&*self.protocol, SegmentKind::Text).is_some();
         let reserves = Reserves {
             context: self.settings.context,
             ending: self.settings.reserved,
-            answer: if forces { limits.reserve(limits.sampled_tokens) } else { 0 },
+            answer: self.answer_reserve(),
             frame: self.settings.frame,
             turn: if self.settings.guided { LEAST_GUIDED } else { 1 },
         };
-        BudgetTracker::new(limits, reserves)
+        BudgetTracker::new(limits, reserves).bounded(self.settings.max_tokens)
+    }
+
+    /// Returns the number of tokens set aside for a forced answer.
+    fn answer_reserve(&self) -> usize {
+        // After a thought the opening is longest.
+        let Some(opening) = self.rules.answer_opening(&*self.protocol, SegmentKind::Think) else { return 0 };
+        let limits = &self.settings.budget;
+        let answer = limits.reserve(limits.sampled_tokens);
+        let Some(most) = self.settings.max_tokens else { return answer };
+        // A client's limit counts the opening as well. Half of a small limit is left for the turns.
+        let opening = self.codec.literal(&opening).map_or(0, |ids| ids.len());
+        let reserve = (answer + opening).min(most / 2);
+        // A reserve that holds the opening only would be of no use.
+        if reserve > opening { reserve } else { 0 }
     }
 
     /// Returns the guide of a turn. `None` if the protocol has none.

@@ -83,10 +83,19 @@ pub(super) enum TurnEnd {
     Length,
     /// The context was exhausted.
     Context,
+    /// A limit left no room for the tokens to be forced.
+    Unforced,
     /// A client's stop string or a tool call ended the answer.
     Stopped,
     /// The time was exhausted.
     Time,
+}
+
+impl TurnEnd {
+    /// Returns `true` if a limit ended the turn, not the policy.
+    pub(super) fn is_cut(self) -> bool {
+        matches!(self, TurnEnd::Length | TurnEnd::Context | TurnEnd::Unforced | TurnEnd::Time)
+    }
 }
 
 impl From<TurnFinish> for TurnEnd {

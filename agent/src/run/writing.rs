@@ -4,6 +4,7 @@ use crate::AgentError;
 use crate::action::Action;
 use crate::budget::BudgetLimit;
 use crate::event::{EpisodeEnd, Event};
+use crate::guide::Guide;
 use crate::protocol::ModePrefix;
 
 use super::core::EpisodeCore;
@@ -41,8 +42,7 @@ fn write(core: &mut EpisodeCore, room: usize) -> State {
             core.emit(Event::Budget { kind });
         }
         let evidence = core.transcript.evidence();
-        let offer = offer(OfferState { turn, room, last, exhausted, evidence }, &core.setup);
-        if let Some(guide) = core.setup.guide(&offer) {
+        if let Some(guide) = guide(core, OfferState { turn, room, last, exhausted, evidence }) {
             return State::Guided(GuideRun::new(guide), None);
         }
     }
@@ -50,6 +50,18 @@ fn write(core: &mut EpisodeCore, room: usize) -> State {
         Some(prefix) => core.generate(core.setup.turn_until(prefix.opening, room), GenerationPurpose::Opening(prefix)),
         None => core.generate(core.setup.free_turn(room), GenerationPurpose::Turn),
     }
+}
+
+/// Returns the guide of a turn. `None` if the protocol has none.
+fn guide(core: &EpisodeCore, state: OfferState<'_>) -> Option<Guide> {
+    let setup = &core.setup;
+    let guide = setup.guide(&offer(state, setup))?;
+    if !core.budget.counts_forced() {
+        return Some(guide);
+    }
+    // The guide's own text takes a part of the room, which its spans must not use.
+    let frame = guide.frame(|text| setup.codec.literal(text).map_or(0, |ids| ids.len()));
+    setup.guide(&offer(OfferState { room: state.room.saturating_sub(frame), ..state }, setup))
 }
 
 /// Names the mode of a query that the policy has opened, and lets it write the rest. A turn that ends otherwise is whole.
@@ -61,7 +73,9 @@ pub(super) fn open_query(core: &mut EpisodeCore, prefix: ModePrefix, ended: Turn
         other => return Ok(State::Written(other)),
     }
     let marker = core.setup.codec.literal(prefix.marker)?;
-    core.force(marker);
+    if !core.force(marker) {
+        return Ok(State::Written(TurnEnd::Unforced));
+    }
     Ok(match core.budget.turn_room(core.transcript.visible_len()) {
         Ok(room) => core.generate(core.setup.free_turn(room), GenerationPurpose::Turn),
         Err(_) => State::Written(TurnEnd::Length),
@@ -80,8 +94,11 @@ pub(super) fn follow(core: &mut EpisodeCore, mut run: GuideRun, ended: Option<Tu
     };
     Ok(match run.next(ended, view)? {
         GuideStep::Force(ids) => {
-            core.force(ids);
-            State::Guided(run, None)
+            if core.force(ids) {
+                State::Guided(run, None)
+            } else {
+                State::Written(TurnEnd::Unforced)
+            }
         }
         GuideStep::Sample(params) => core.generate(params, GenerationPurpose::Guided(run)),
         GuideStep::Done(ended) => State::Written(ended),
@@ -92,7 +109,8 @@ pub(super) fn follow(core: &mut EpisodeCore, mut run: GuideRun, ended: Option<Tu
 pub(super) fn complete(core: &mut EpisodeCore, ended: TurnEnd) -> Result<State, AgentError> {
     let action = core.turn.action(&core.setup);
     let over = core.turn.is_over(&action, &core.setup);
-    let limit = limit_after(core, &action, over);
+    let unforced = (ended == TurnEnd::Unforced).then_some(BudgetLimit::SampledTokens);
+    let limit = unforced.or_else(|| limit_after(core, &action, over));
     if action.ends() {
         return Ok(State::TurnOver(ended, limit));
     }
@@ -105,10 +123,9 @@ pub(super) fn complete(core: &mut EpisodeCore, ended: TurnEnd) -> Result<State, 
     let Some(opening) = opening else { return Ok(State::TurnOver(ended, limit)) };
     let ids = core.setup.codec.literal(&opening)?;
     let max = core.budget.answer_room(core.transcript.visible_len(), ids.len());
-    if max == 0 {
-        return Ok(State::TurnOver(TurnEnd::Length, limit));
+    if max == 0 || !core.force(ids) {
+        return Ok(State::TurnOver(TurnEnd::Unforced, limit));
     }
-    core.force(ids);
     Ok(core.generate(core.setup.forced_answer(max), GenerationPurpose::Answer(limit)))
 }
 

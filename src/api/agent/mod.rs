@@ -41,7 +41,7 @@ pub struct AgentRequest {
     pub stream: Option<bool>,
     /// If `true`, a client that lost its connection can resume the stream. Requires `stream: true`.
     pub resumable: Option<bool>,
-    /// Maximum number of tokens sampled over the whole episode.
+    /// Maximum number of completion tokens of the whole episode, forced ones included.
     #[schema(minimum = 1)]
     pub max_tokens: Option<u32>,
     /// Sampling temperature.

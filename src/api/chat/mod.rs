@@ -1,8 +1,9 @@
 //! `/v1/chat/completions`: OpenAI's chat interface on top of episodes.
 //!
-//! `request`, `completion`, `tool`: wire types · `check`, `messages`, `plan`: validation · `piece`: from events to
+//! `request`, `completion`, `tool`, `allowed_tools`: wire types · `check`, `messages`, `plan`: validation · `piece`: from events to
 //! deltas · `stream`, `whole`: the two kinds of responses.
 
+pub mod allowed_tools;
 mod check;
 pub mod completion;
 pub(super) mod messages;

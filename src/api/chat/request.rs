@@ -33,8 +33,8 @@ pub struct ChatRequest {
     /// Number of answers to give. Each is an episode of its own.
     #[schema(minimum = 1, maximum = 16)]
     pub n: Option<u32>,
-    /// Maximum number of tokens sampled over the whole episode, including reasoning and queries. Evidence does not
-    /// count.
+    /// Maximum number of completion tokens of the whole episode. Reasoning, queries and the tags that the loop forces
+    /// count, evidence does not.
     #[schema(minimum = 1)]
     pub max_completion_tokens: Option<u32>,
     /// Old name of `max_completion_tokens`. If both are given they must be equal.

@@ -11,6 +11,7 @@ use waymark_agent::tool_call::ToolCallText;
 use waymark_agent::{Conversation, EpisodeOptions, Policy};
 use waymark_models::chat::Tool;
 
+use super::allowed_tools::AllowedTools;
 use super::request::NamedSchema;
 use crate::api::auth::Caller;
 use crate::api::episodes::EpisodeQuestion;
@@ -62,12 +63,14 @@ pub struct FunctionDefinition {
 
 /// Choice of the tools that the model calls.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected `none`, `auto`, `required`, or a function by its name")]
+#[serde(untagged, expecting = "expected `none`, `auto`, `required`, a function by its name, or `allowed_tools`")]
 pub enum ToolChoice {
     /// Mode for all tools.
     Mode(ToolMode),
     /// Exactly one call of this function, and no other output.
     Named(NamedTool),
+    /// Some of the tools.
+    Allowed(AllowedTools),
 }
 
 /// Mode of tool calling.
@@ -271,6 +274,9 @@ impl ClientTools {
             // The tools were checked all the same: `none` does not make an invalid request valid.
             Some(ToolChoice::Mode(ToolMode::None)) => return Ok(ClientTools::default()),
             Some(ToolChoice::Mode(ToolMode::Required)) => shown.iter().map(|tool| tool.name.clone()).collect(),
+            Some(ToolChoice::Allowed(choice)) => {
+                return choice.allowed_tools.of(ClientTools { shown, demanded: Vec::new(), strict });
+            }
             Some(ToolChoice::Named(NamedTool { function: NamedFunction { name }, .. })) => {
                 if !shown.iter().any(|tool| tool.name == name) {
                     let message = format!("`{CHOICE}`: there is no tool of the name `{name}`");

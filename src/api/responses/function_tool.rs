@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::api::body;
+use crate::api::chat::allowed_tools::{AllowedMode, check_count};
 use crate::api::chat::tool::{
     ClientTools, FunctionDefinition, NamedFunction, NamedTool, ToolChoice, ToolKind, ToolMode,
 };
@@ -42,6 +43,34 @@ pub struct ChosenFunction {
     pub name: String,
 }
 
+/// Choice of the tools that may be used.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = ResponsesAllowedTools)]
+#[serde(deny_unknown_fields)]
+pub struct AllowedChoice {
+    /// Always `allowed_tools`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Mode for these tools.
+    pub mode: AllowedMode,
+    /// Some of the tools of the request. The model sees no other functions, and a `file_search` that the request lists
+    /// and the choice does not is not used.
+    #[schema(min_items = 1)]
+    pub tools: Vec<AllowedTool>,
+}
+
+/// Tool that may be used.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = ResponsesAllowedTool)]
+#[serde(deny_unknown_fields)]
+pub struct AllowedTool {
+    /// `function`, or in the mode `auto` also `file_search`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Name of the function.
+    pub name: Option<String>,
+}
+
 /// Choice between tools.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ResponsesToolChoice)]
@@ -52,6 +81,8 @@ pub(super) enum ToolChoiceShape {
     Mode(ToolMode),
     /// Exactly one call of this function, in place of an answer.
     Function(ChosenFunction),
+    /// Some of the tools.
+    Allowed(AllowedChoice),
 }
 
 /// Functions of a request.
@@ -79,11 +110,16 @@ impl FunctionTools {
         Ok(listed)
     }
 
-    /// Validates the functions and the choice between them. Returns them, and `true` if the policy may search.
+    /// Validates the functions and the choice between them. `listed` says if the request lists the search tool. Returns
+    /// the functions, and `true` if the policy may search.
     ///
     /// # Errors
     /// Names the function or the choice that is not supported. No policy can be forced to search.
-    pub(super) fn chosen(self, choice: Option<&Value>) -> Result<(ClientTools, bool), ApiError> {
+    pub(super) fn chosen(self, choice: Option<&Value>, listed: bool) -> Result<(ClientTools, bool), ApiError> {
+        let allows = |choice: &&Value| choice.get("type").is_some_and(|kind| kind == "allowed_tools");
+        if let Some(choice) = choice.filter(allows) {
+            return self.allowed(body::read(choice.clone(), "tool_choice")?, listed);
+        }
         let mode = match choice {
             None => ToolChoice::Mode(ToolMode::Auto),
             Some(Value::String(mode)) if mode == "auto" => ToolChoice::Mode(ToolMode::Auto),
@@ -97,8 +133,7 @@ impl FunctionTools {
                 ToolChoice::Named(NamedTool { kind: ToolKind::Function, function: NamedFunction { name } })
             }
             Some(_) => {
-                let what =
-                    "choices other than `auto`, `none`, `required` beside functions, and a function by its name are";
+                let what = "choices other than `auto`, `none`, `required` beside functions, a function by its name, and `allowed_tools` are";
                 return Err(ApiError::unsupported("tool_choice", what));
             }
         };
@@ -107,5 +142,34 @@ impl FunctionTools {
         let tools = ClientTools::of_functions(self.functions, Some(mode))
             .map_err(|error| error.renamed("tool_choice.function.name", "tool_choice.name"))?;
         Ok((tools, searches))
+    }
+
+    fn allowed(self, choice: AllowedChoice, listed: bool) -> Result<(ClientTools, bool), ApiError> {
+        const TOOLS: &str = "tool_choice.tools";
+        let AllowedChoice { mode, tools, .. } = choice;
+        check_count(TOOLS, tools.len())?;
+        let mut names = Vec::new();
+        let mut searches = !listed;
+        for (at, AllowedTool { kind, name }) in tools.into_iter().enumerate() {
+            let param = format!("{TOOLS}[{at}]");
+            match (kind.as_str(), name) {
+                ("function", Some(name)) => names.push((format!("{param}.name"), name)),
+                ("function", None) => {
+                    let param = format!("{param}.name");
+                    return Err(ApiError::invalid(&param, format!("`{param}`: a function is allowed by its name")));
+                }
+                ("file_search", _) if mode == AllowedMode::Required => {
+                    return Err(ApiError::unsupported(&param, "searches in the mode `required` are"));
+                }
+                ("file_search", _) if !listed => {
+                    let message = format!("`{param}`: there is no `file_search` in `tools`");
+                    return Err(ApiError::invalid(&param, message));
+                }
+                ("file_search", _) => searches = true,
+                (kind, _) => return Err(ApiError::unsupported(&param, &format!("tools of type `{kind}` are"))),
+            }
+        }
+        let functions = ClientTools::of_functions(self.functions, None)?;
+        Ok((functions.allowed(&names, mode)?, searches))
     }
 }

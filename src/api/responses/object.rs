@@ -77,7 +77,7 @@ pub struct ResponseObject {
     pub temperature: f32,
     /// Same as in the request.
     pub text: TextOptions,
-    /// Same as in the request: `auto`, `none`, `required`, or a function by its name.
+    /// Same as in the request: `auto`, `none`, `required`, a function by its name, or `allowed_tools`.
     #[schema(value_type = ToolChoiceShape)]
     pub tool_choice: Value,
     /// Same as in the request.

@@ -63,7 +63,8 @@ impl ResponsePlan {
         let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
         // From here on the state searches the selected index, and the plan keeps it for the episodes.
         let state = &tools.searched(state, caller, named, &policy)?;
-        let (functions, searches) = std::mem::take(&mut tools.functions).chosen(request.tool_choice.as_ref())?;
+        let functions = std::mem::take(&mut tools.functions);
+        let (functions, searches) = functions.chosen(request.tool_choice.as_ref(), tools.lists_search())?;
         metadata(request.metadata.as_ref())?;
         let id = format!("resp_{}", Uuid::now_v7().simple());
         let mut options = EpisodeOptions {

@@ -48,15 +48,16 @@ pub struct ResponsesRequest {
     #[schema(value_type = Option<Vec<ToolShape>>)]
     pub tools: Option<Vec<Value>>,
     /// `auto` (the default); `none`: the policy answers without searching or calling functions; `required`: exactly one
-    /// call of a function takes the place of the answer; or a function that is called so.
+    /// call of a function takes the place of the answer; a function that is called so; or `allowed_tools`: some of the
+    /// tools, in the mode `auto` or `required`.
     #[schema(value_type = Option<ToolChoiceShape>)]
     pub tool_choice: Option<Value>,
     /// If `false`, the answer ends after its first call of a function. Searches run one after the other in any case.
     pub parallel_tool_calls: Option<bool>,
     /// Maximum number of rounds with searches.
     pub max_tool_calls: Option<usize>,
-    /// Maximum number of tokens sampled over the whole episode, including reasoning and queries. Evidence does not
-    /// count.
+    /// Maximum number of completion tokens of the whole episode. Reasoning, queries and the tags that the loop forces
+    /// count, evidence does not.
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
     /// `disabled` (the default): a conversation that is too long for the context is refused. `auto`: its oldest turns are

@@ -141,6 +141,11 @@ impl RequestTools {
         Ok(chosen)
     }
 
+    /// Returns `true` if the request lists the search tool.
+    pub(super) fn lists_search(&self) -> bool {
+        self.searching.is_some()
+    }
+
     /// Returns the path of a field of the search tool in the request.
     pub(super) fn search_param(&self, field: &str) -> String {
         format!("tools[{}].{field}", self.searching.unwrap_or(0))

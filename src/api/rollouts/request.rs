@@ -27,7 +27,7 @@ pub struct RolloutRequest {
     pub top_p: Option<f32>,
     /// Number of most probable tokens to keep; 0 keeps all, the default.
     pub top_k: Option<u32>,
-    /// Maximum number of tokens sampled in a trajectory, at most the policy's own.
+    /// Maximum number of completion tokens of a trajectory, forced ones included, within the policy's own limit.
     #[schema(minimum = 1)]
     pub max_tokens: Option<u32>,
     /// Seed of all trajectories. The same request with the same seed gives the same samples. Random by default.

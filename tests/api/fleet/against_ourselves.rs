@@ -82,7 +82,7 @@ async fn sampled_text_is_the_same_for_the_same_seed() {
     let mut texts = Vec::new();
     for seed in [1, 2, -3] {
         for model in ["plain", "routerag", "guided"] {
-            let extra = json!({"seed": seed, "max_tokens": 120, "temperature": 1.0, "top_p": 0.95});
+            let extra = json!({"seed": seed, "max_tokens": 300, "temperature": 1.0, "top_p": 0.95});
             let shown = pair.ask(&question(model, extra)).await;
             texts.push(shown["trace"].to_string());
         }

@@ -203,6 +203,47 @@ async fn a_call_can_be_demanded_or_held_to_its_schema() {
     assert_eq!((answer(&none), calls(&none).len()), (CALL, 0));
 }
 
+/// Choice of these tools.
+fn allowed(mode: &str, tools: Value) -> Value {
+    json!({"type": "allowed_tools", "mode": mode, "tools": tools})
+}
+
+#[tokio::test]
+async fn only_allowed_functions_are_called() {
+    let leap = json!({"type": "function", "name": "leap", "parameters": {"type": "object"}});
+    let named = |name: &str| json!([{"type": "function", "name": name}]);
+    for (said, choice, made) in [
+        (CALL, allowed("auto", named("look")), Some("look")),
+        (CALL, allowed("auto", named("leap")), None),
+        ("Certainly!", allowed("required", named("look")), Some("look")),
+    ] {
+        let server = test_server(says(said)).await;
+        let body = ask(json!({"tools": [leap, look()], "tool_choice": choice}));
+        let (status, response) = create(&server, &body).await;
+        let names: Vec<&str> = calls(&response).iter().map(|call| call["name"].as_str().unwrap()).collect();
+        assert_eq!((status, names), (200, made.into_iter().collect()), "{response}");
+        assert_eq!(response["tool_choice"], choice);
+    }
+}
+
+#[tokio::test]
+async fn a_search_that_is_not_allowed_is_not_made() {
+    let lines = Lines::new(["<think>a</think>\n<search>[passage] Faust</search>", "<answer> Goethe </answer>"]);
+    let search = json!({"type": "file_search"});
+    for (tools, allows, searches) in [
+        (json!([search, look()]), json!([{"type": "function", "name": "look"}]), 0),
+        (json!([search, look()]), json!([{"type": "function", "name": "look"}, search]), 1),
+        (json!([look()]), json!([{"type": "function", "name": "look"}]), 1),
+    ] {
+        let server = test_server(script(&lines)).await;
+        let choice = allowed("auto", allows);
+        let body = ask(json!({"model": "routerag", "tools": tools, "tool_choice": choice}));
+        let (status, response) = create(&server, &body).await;
+        assert_eq!(status, 200, "{response}");
+        assert_eq!(response["usage"]["searches"], searches, "{choice}");
+    }
+}
+
 #[tokio::test]
 async fn a_policy_that_searches_calls_and_goes_on_with_the_result() {
     let lines = Lines::new([
@@ -249,6 +290,20 @@ async fn functions_that_cannot_be_had_are_refused_by_name() {
         (tool(json!({"name": "x", "parameters": {"type": "string"}})), invalid, "tools[0].parameters"),
         (json!({"tools": [look(), {"type": "custom", "name": "x"}]}), unsupported, "tools[1]"),
         (json!({"tool_choice": "maybe"}), unsupported, "tool_choice"),
+        (json!({"tool_choice": allowed("auto", json!([]))}), invalid, "tool_choice.tools"),
+        (json!({"tool_choice": allowed("none", json!([]))}), invalid, "tool_choice.mode"),
+        (
+            json!({"tool_choice": allowed("auto", json!([{"type": "function", "name": "leap"}]))}),
+            invalid,
+            "tool_choice.tools[0].name",
+        ),
+        (json!({"tool_choice": allowed("auto", json!([{"type": "function"}]))}), invalid, "tool_choice.tools[0].name"),
+        (json!({"tool_choice": allowed("auto", json!([{"type": "file_search"}]))}), invalid, "tool_choice.tools[0]"),
+        (
+            json!({"tool_choice": allowed("required", json!([{"type": "file_search"}]))}),
+            unsupported,
+            "tool_choice.tools[0]",
+        ),
         (json!({"tool_choice": {"type": "function", "name": "leap"}}), invalid, "tool_choice.name"),
         (json!({"tool_choice": {"type": "function"}}), "missing_required_parameter", "tool_choice.name"),
         (json!({"tools": [], "tool_choice": {"type": "function", "name": "leap"}}), invalid, "tool_choice"),

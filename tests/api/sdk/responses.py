@@ -74,6 +74,26 @@ short = client.responses.create(
 assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens"), short
 assert len(short.output[0].content[0].logprobs[0].top_logprobs) == 1
 
+# A function: a call, its output, and the answer; over the stored response, and over items that are sent back.
+parameters = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Jena"]}}, "required": ["city"]}
+look = {"type": "function", "name": "look", "description": "Looks.", "parameters": parameters, "strict": False}
+weather = {"model": "plain", "tools": [look]}
+called = client.responses.create(**weather, input="How is the weather?")
+assert (called.status, [item.type for item in called.output]) == ("completed", ["function_call"]), called
+call = called.output[0]
+assert (call.name, call.arguments, call.status) == ("look", '{"city":"Bonn"}', "completed"), call
+result = {"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees"}
+warm = client.responses.create(**weather, input=[result], previous_response_id=called.id)
+assert (warm.status, warm.output_text) == ("completed", "It is warm."), warm
+items = [{"role": "user", "content": "How is the weather?"}, call.model_dump(exclude_none=True), result]
+sent = client.responses.create(**weather, input=items, store=False)
+assert (sent.output_text, sent.usage.input_tokens) == (warm.output_text, warm.usage.input_tokens), sent
+with client.responses.stream(**weather, input="How is the weather?") as stream:
+    kinds = [event.type for event in stream]
+    final = stream.get_final_response()
+assert kinds.count("response.function_call_arguments.done") == 1, kinds
+assert final.output[0].arguments == call.arguments, final
+
 # In the background: fetched until it is over, followed from the middle, cancelled, forgotten.
 queued = client.responses.create(**asked, background=True)
 assert queued.status in ("queued", "in_progress"), queued

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod branches;
+mod completion;
 mod limits;
 mod property;
 mod transitions;
