@@ -31,6 +31,12 @@ pub(super) trait IntLanes: Copy {
     unsafe fn left(self, count: u32) -> Self;
     /// Differences of pairs.
     unsafe fn sub_pairs(self, b: Self) -> Self;
+    /// Products of pairs; each must fit an `i16`.
+    unsafe fn mul_pairs(self, b: Self) -> Self;
+    /// Lane-wise sum of `i32`.
+    unsafe fn add(self, b: Self) -> Self;
+    /// Lane-wise product of `i32`; it must fit an `i32`.
+    unsafe fn mul(self, b: Self) -> Self;
     /// Replaces both numbers of each pair, which are below 16, by their entries in a table.
     unsafe fn look_up(self, table: &[i8; 16]) -> Self;
     /// Pairs of sixteen `i8` at `first` and sixteen at `second`.
@@ -112,6 +118,22 @@ impl IntLanes for [i32; LANES] {
             let [less, other] = numbers(b[i]);
             pair(first - less, second - other)
         })
+    }
+    #[inline(always)]
+    unsafe fn mul_pairs(self, b: Self) -> Self {
+        std::array::from_fn(|i| {
+            let [first, second] = numbers(self[i]);
+            let [times, other] = numbers(b[i]);
+            pair(first * times, second * other)
+        })
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        std::array::from_fn(|i| self[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        std::array::from_fn(|i| self[i] * b[i])
     }
     #[inline(always)]
     unsafe fn look_up(self, table: &[i8; 16]) -> Self {
@@ -240,6 +262,21 @@ mod x86 {
             unsafe { [_mm256_sub_epi16(self[0], b[0]), _mm256_sub_epi16(self[1], b[1])] }
         }
         #[inline(always)]
+        unsafe fn mul_pairs(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_mullo_epi16(self[0], b[0]), _mm256_mullo_epi16(self[1], b[1])] }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_add_epi32(self[0], b[0]), _mm256_add_epi32(self[1], b[1])] }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_mullo_epi32(self[0], b[0]), _mm256_mullo_epi32(self[1], b[1])] }
+        }
+        #[inline(always)]
         unsafe fn look_up(self, table: &[i8; 16]) -> Self {
             // SAFETY: as above.
             unsafe {
@@ -366,6 +403,21 @@ mod x86 {
         unsafe fn sub_pairs(self, b: Self) -> Self {
             // SAFETY: as above.
             unsafe { Self(_mm512_sub_epi16(self.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn mul_pairs(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_mullo_epi16(self.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_add_epi32(self.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_mullo_epi32(self.0, b.0)) }
         }
         #[inline(always)]
         unsafe fn look_up(self, table: &[i8; 16]) -> Self {

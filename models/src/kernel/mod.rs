@@ -36,6 +36,7 @@ pub(crate) mod panel;
 mod portable;
 mod prefetch;
 mod quant;
+mod weight_memory;
 
 #[cfg(test)]
 mod brain_test;

@@ -1,7 +1,7 @@
 //! Instruction sets of the integer kernels.
 
 use super::QuantForm;
-use super::activations::{self, RoundedBlock};
+use super::activations;
 use super::tile::{Tile, most_rows};
 use super::unpacked::{Scratch, Unpacked};
 use crate::kernel::isa::Isa;
@@ -50,18 +50,21 @@ impl IntegerIsa {
     pub(super) fn most_rows(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Vnni => 12,
+            Kind::Vnni => most_rows::<x86::Wide>(),
             _ => most_rows::<[i32; LANES]>(),
         }
     }
 
-    /// Rounds whole rows; see [`activations::round`].
-    pub(super) fn round(self, x: &[f32], to: &mut [RoundedBlock]) {
+    /// Rounds the rows of a tile; see [`activations::round`].
+    pub(super) fn round<W: QuantForm>(self, x: &[f32], rows: usize, to: &mut [u32]) {
         match self.0 {
-            Kind::Portable => activations::round(x, to),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: all others include AVX2.
-            _ => unsafe { x86::round(x, to) },
+            // SAFETY: the CPU has the instructions.
+            Kind::Vnni => unsafe { x86::round_wide::<W>(x, rows, to) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Kind::Avx2 => unsafe { x86::round::<W>(x, rows, to) },
+            Kind::Portable => activations::round::<W>(x, rows, to),
         }
     }
 
@@ -78,9 +81,9 @@ impl IntegerIsa {
     ///
     /// # Safety
     /// The same as for [`Tile::many`], but for the instruction set.
-    pub(super) unsafe fn many<const HALVES: bool, const MIN: bool>(self, tile: Tile, rows: usize) {
+    pub(super) unsafe fn many<const SHARED: usize, const HALVES: bool, const MIN: bool>(self, tile: Tile, rows: usize) {
         // SAFETY: guaranteed by the caller; the CPU has the instructions.
-        unsafe { dispatch!(self, many::<Unpacked<HALVES, MIN>>(tile, rows)) }
+        unsafe { dispatch!(self, many::<Unpacked<SHARED, HALVES, MIN>>(tile, rows)) }
     }
 
     /// Computes [`Scratch::fill`].
@@ -131,12 +134,17 @@ kernels!(portable, [i32; LANES]);
 mod x86 {
     use std::arch::x86_64::__m256i;
 
-    use super::{QuantForm, RoundedBlock, Scratch, Tile, activations};
-    use crate::kernel::int_lanes::Wide;
+    use super::{QuantForm, Scratch, Tile, activations};
+    pub(super) use crate::kernel::int_lanes::Wide;
 
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn round(x: &[f32], to: &mut [RoundedBlock]) {
-        activations::round(x, to);
+    pub(super) unsafe fn round<W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
+        activations::round::<W>(x, rows, to);
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn round_wide<W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
+        activations::round::<W>(x, rows, to);
     }
 
     kernels!(avx2, [__m256i; 2], "avx2,fma,f16c");
