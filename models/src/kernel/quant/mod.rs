@@ -28,6 +28,7 @@ use super::lanes::Lanes;
 use super::layout::SuperForm;
 use super::prefetch::prefetch;
 
+pub(super) use bits::put_nibbles;
 pub(super) use matmul::product;
 pub(super) use unpack::{unpack, unpack_vector};
 
