@@ -2,7 +2,7 @@
 
 use super::QuantForm;
 use super::activations;
-use super::tile::{Tile, most_rows};
+use super::tile::{Tile, TileRows};
 use super::unpacked::{Scratch, Unpacked};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
@@ -46,12 +46,12 @@ impl IntegerIsa {
         })
     }
 
-    /// Maximum number of rows of a tile.
-    pub(super) fn most_rows(self) -> usize {
+    /// Number of rows of tiles.
+    pub(super) fn tile_rows(self) -> TileRows {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Vnni => most_rows::<x86::Wide>(),
-            _ => most_rows::<[i32; LANES]>(),
+            Kind::Vnni => TileRows::of::<x86::Wide>(),
+            _ => TileRows::of::<[i32; LANES]>(),
         }
     }
 

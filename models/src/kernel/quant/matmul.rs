@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::activations::WORDS;
 use super::isa::IntegerIsa;
-use super::tile::{FEW, Tile, tiles};
+use super::tile::Tile;
 use super::unpacked::{CHUNK, Scratch};
 use super::{QuantForm, with_form};
 use crate::kernel::isa::Isa;
@@ -18,8 +18,9 @@ use crate::kernel::team::{Base, Team, share};
 
 /// Maximum number of rows in a group.
 const ROWS: usize = 144;
-/// Maximum size of a group's rounded rows in bytes, unless the group is a single tile: they should stay in the
-/// second-level cache from panel to panel.
+/// Minimum that [`GROUP_BYTES`] leaves: unpacking a panel must pay.
+const FEWEST_ROWS: usize = 24;
+/// Maximum size of a group's rounded rows in bytes: they should stay in the second-level cache from panel to panel.
 const GROUP_BYTES: usize = 768 * 1024;
 
 /// Computes `x · Wᵀ` with x of shape (m, in), rounded to 16-bit integers.
@@ -91,7 +92,7 @@ impl IntegerTask<'_> {
     fn run<W: QuantForm>(&self, isa: IntegerIsa, team: &Team) {
         let panels = self.w.panels();
         let blocks = self.w.inn() / BLOCK;
-        let groups = self.m.div_ceil(group_rows(isa.most_rows(), blocks));
+        let groups = self.m.div_ceil(group_rows(blocks));
         let most = self.m.div_ceil(groups.max(1));
         let lines = (most * blocks * WORDS * size_of::<u32>()).div_ceil(size_of::<CacheLine>());
         team.sweep(groups * panels, &|claims| {
@@ -104,7 +105,7 @@ impl IntegerTask<'_> {
                 let panel = unit % panels;
                 let rows = share(self.m, group, groups);
                 let count = rows.len();
-                let shape = GroupShape { blocks, count, tiles: tiles(count, isa.most_rows()) };
+                let shape = GroupShape { blocks, count, tiles: isa.tile_rows().tiles(count) };
                 if current != Some(group) {
                     let x = &self.x[rows.start * self.w.inn()..rows.end * self.w.inn()];
                     shape.round::<W>(isa, x, rounded);
@@ -120,10 +121,10 @@ impl IntegerTask<'_> {
     }
 }
 
-/// Maximum number of rows of a group: whole tiles of `tile` rows of `blocks` blocks.
-fn group_rows(tile: usize, blocks: usize) -> usize {
+/// Maximum number of rows of a group, with `blocks` blocks each.
+fn group_rows(blocks: usize) -> usize {
     let fit = GROUP_BYTES / (blocks * WORDS * size_of::<u32>()).max(1);
-    (fit / tile * tile).clamp(tile, ROWS / tile * tile)
+    fit.clamp(FEWEST_ROWS, ROWS)
 }
 
 /// Adds the products with a panel to the sums.
@@ -131,10 +132,16 @@ fn multiply<W: QuantForm>(isa: IntegerIsa, panel: &[u8], x: &[u32], shape: Group
     let GroupShape { blocks, count, tiles } = shape;
     assert!(panel.len() >= blocks / W::SUPER * W::BYTES && x.len() == shape.words(), "shape of a unit");
     let acc = scratch.sums[..count * PANEL].as_mut_ptr();
-    if count <= FEW {
-        let tile = Tile { from: panel.as_ptr(), blocks, x: x.as_ptr(), acc };
-        // SAFETY: the CPU has the instructions; panel, activations and sums cover rows and blocks, as asserted.
-        return unsafe { isa.few::<W>(tile, count) };
+    if isa.tile_rows().direct(count) {
+        for rows in (0..tiles).map(|tile| shape.rows(tile)) {
+            // SAFETY: the CPU has the instructions; panel, activations and sums cover rows and blocks, as asserted.
+            unsafe {
+                let x = x.as_ptr().add(rows.start * blocks * WORDS);
+                let tile = Tile { from: panel.as_ptr(), blocks, x, acc: acc.add(rows.start * PANEL) };
+                isa.few::<W>(tile, rows.len());
+            }
+        }
+        return;
     }
     for first in (0..blocks).step_by(CHUNK) {
         let part = CHUNK.min(blocks - first);

@@ -17,24 +17,41 @@ pub(super) struct Tile {
     pub(super) acc: *mut f32,
 }
 
-/// Maximum number of rows multiplied without unpacking the weights first.
-pub(super) const FEW: usize = 2;
-
-/// Maximum number of rows of a tile.
-pub(super) const fn most_rows<L: IntLanes>() -> usize {
-    if L::Floats::WIDE { 8 } else { 6 }
+/// Number of rows of tiles for one set of registers.
+///
+/// A few rows are multiplied with the packed weights, which are unpacked in registers for every tile; many with weights
+/// unpacked before. More than six rows in a tile are slower: between such tiles, the CPU's window of instructions is too
+/// short to hide the end of one block behind the next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TileRows {
+    /// Maximum number of rows of a tile with packed weights.
+    few: usize,
+    /// Maximum number of rows multiplied with packed weights, over all tiles.
+    direct: usize,
 }
 
-/// Number of tiles for `count` rows, of at most `most` rows each.
-///
-/// A single tile is as large as possible. Several have six rows: between larger ones, the CPU's window of instructions
-/// is too short to hide the end of one block behind the next, which costs a tenth.
-pub(super) fn tiles(count: usize, most: usize) -> usize {
-    if count <= most { 1 } else { count.div_ceil(6) }
+/// Maximum number of rows of a tile with unpacked weights.
+const MANY: usize = 6;
+
+impl TileRows {
+    /// Numbers for a set of lanes.
+    pub(super) const fn of<L: IntLanes>() -> Self {
+        if L::Floats::WIDE { Self { few: 4, direct: 8 } } else { Self { few: 2, direct: 2 } }
+    }
+
+    /// Returns `true` if `count` rows are multiplied with packed weights.
+    pub(super) fn direct(self, count: usize) -> bool {
+        count <= self.direct
+    }
+
+    /// Number of tiles for `count` rows.
+    pub(super) fn tiles(self, count: usize) -> usize {
+        count.div_ceil(if self.direct(count) { self.few } else { MANY })
+    }
 }
 
 impl Tile {
-    /// Computes the sums for `rows` rows, at least 1 and at most [`FEW`].
+    /// Computes the sums for `rows` rows of a tile with packed weights, at least 1.
     ///
     /// Each sum over [`QuantForm::SHARED`] blocks is exact in integers and then multiplied and added in `f32`, one after
     /// another, so that the result depends neither on the number of rows nor on the division into tiles.
@@ -47,12 +64,15 @@ impl Tile {
         unsafe {
             match rows {
                 1 => self.sums::<L, W, 1, 2>(0),
-                _ => self.sums::<L, W, 2, 2>(0),
+                2 => self.sums::<L, W, 2, 2>(0),
+                _ if !L::Floats::WIDE => unreachable!("more rows than a tile has"),
+                3 => self.sums::<L, W, 3, 2>(0),
+                _ => self.sums::<L, W, 4, 2>(0),
             }
         }
     }
 
-    /// Computes the sums for `rows` rows, at least 1 and at most [`most_rows`].
+    /// Computes the sums for `rows` rows of a tile with unpacked weights, at least 3 and at most [`MANY`].
     ///
     /// # Safety
     /// The same as for [`few`](Self::few).
@@ -61,15 +81,10 @@ impl Tile {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match rows {
-                1 => self.sums::<L, W, 1, 2>(0),
-                2 => self.sums::<L, W, 2, 2>(0),
                 3 => self.columns::<L, W, 3>(),
                 4 => self.columns::<L, W, 4>(),
                 5 => self.columns::<L, W, 5>(),
-                6 => self.columns::<L, W, 6>(),
-                _ if !L::Floats::WIDE => unreachable!("more rows than a tile has"),
-                7 => self.sums::<L, W, 7, 2>(0),
-                _ => self.sums::<L, W, 8, 2>(0),
+                _ => self.columns::<L, W, MANY>(),
             }
         }
     }
