@@ -31,9 +31,10 @@ pub enum Arithmetic {
     /// of a quantized model, which is bound by reading weights, may be slower. Log-probabilities differ by the
     /// rounding: an engine and a learner that must agree need the same arithmetic.
     Bf16,
-    /// Quantized weights as stored in the checkpoint, activations rounded to 16-bit integers with a scale per 32, sums
-    /// exact in blocks of 32 and in `f32` beyond. Includes the vocabulary projection. Weights that are not quantized
-    /// are multiplied in `f32`. Only for serving: a gradient through rounded activations is not defined.
+    /// Quantized weights as stored in the checkpoint, activations rounded to integers of 14 to 16 bits with a scale per
+    /// 32, or per 64 for K-quants, sums exact in such blocks and in `f32` beyond. Includes the vocabulary projection.
+    /// Weights that are not quantized are multiplied in `f32`. Only for serving: a gradient through rounded activations
+    /// is not defined.
     Int16,
 }
 

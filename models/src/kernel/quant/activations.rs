@@ -7,7 +7,8 @@
 //! For weights whose products would not fit an `i32` it becomes [`QuantForm::LIMIT`], and the error is up to four times
 //! as large.
 
-use super::{GROUPS, PAIRS, QuantForm, STEPS};
+use super::{IntLanes, Lanes, PAIRS, QuantForm, STEPS};
+use crate::kernel::lanes::LANES;
 use crate::kernel::layout::BLOCK;
 
 /// A rounded block: sixteen pairs in the order of [`QuantForm::pairs`](super::QuantForm::pairs), and scales.
@@ -36,8 +37,11 @@ pub(super) const SUM: usize = SCALE + 1;
 ///
 /// # Panics
 /// If `x` is not a whole number of rows, or `to` has another size.
+///
+/// # Safety
+/// The CPU must support the instruction set of `L`.
 #[inline(always)]
-pub(super) fn round<W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
+pub(super) unsafe fn round<L: IntLanes, W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
     let blocks = x.len() / BLOCK / rows;
     assert!(x.len() == rows * blocks * BLOCK && to.len() == rows * blocks * WORDS, "rows of whole blocks");
     assert!(blocks.is_multiple_of(W::SHARED), "whole groups of blocks with a scale");
@@ -46,11 +50,14 @@ pub(super) fn round<W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
     for (index, to) in to.chunks_exact_mut(WORDS * rows * W::SHARED).enumerate() {
         for row in 0..rows {
             let values = &x[row * blocks + index * W::SHARED..][..W::SHARED];
-            let range = Range::of(values, W::LIMIT);
-            for (values, to) in values.iter().zip(to.chunks_exact_mut(WORDS * rows)) {
-                let rounded = range.round(values);
-                let words = bytemuck::cast_ref::<_, [u32; WORDS]>(&rounded);
-                to[row..].iter_mut().step_by(rows).zip(words).for_each(|(to, word)| *to = *word);
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                let range = Range::of::<L>(values, W::LIMIT);
+                for (values, to) in values.iter().zip(to.chunks_exact_mut(WORDS * rows)) {
+                    let rounded = range.round::<L>(values);
+                    let words = bytemuck::cast_ref::<_, [u32; WORDS]>(&rounded);
+                    to[row..].iter_mut().step_by(rows).zip(words).for_each(|(to, word)| *to = *word);
+                }
             }
         }
     }
@@ -65,55 +72,78 @@ struct Range {
 }
 
 impl Range {
+    /// Range of `blocks`, whose largest magnitude becomes `limit`.
+    ///
+    /// # Safety
+    /// The CPU must support the instruction set of `L`.
     #[inline(always)]
-    fn of(blocks: &[[f32; BLOCK]], limit: i16) -> Self {
-        let mut largest = [0.0f32; 8];
-        // Not a number for infinite values and those that are not numbers, which rounding would hide.
-        let mut poison = [0.0f32; 8];
-        for values in blocks.as_flattened().as_chunks::<8>().0 {
-            for ((largest, poison), value) in largest.iter_mut().zip(&mut poison).zip(values) {
-                let magnitude = value.abs();
-                *largest = if magnitude > *largest { magnitude } else { *largest };
-                *poison += value * 0.0;
+    unsafe fn of<L: IntLanes>(blocks: &[[f32; BLOCK]], limit: i16) -> Self {
+        // SAFETY: guaranteed by the caller; vectors of whole blocks.
+        let (largest, poison) = unsafe {
+            let mut largest = L::Floats::splat(0.0);
+            // Not a number for infinite values and those that are not numbers, which rounding would hide.
+            let mut poison = L::Floats::splat(0.0);
+            for values in blocks.as_flattened().as_chunks::<LANES>().0 {
+                let values = L::Floats::load(values.as_ptr());
+                largest = values.max(values.mul(L::Floats::splat(-1.0))).max(largest);
+                poison = values.fma(L::Floats::splat(0.0), poison);
             }
-        }
-        let largest = largest.into_iter().fold(0.0f32, |a, b| if a > b { a } else { b });
-        let poison: f32 = poison.into_iter().sum();
+            let mut lanes = [[0.0f32; LANES]; 2];
+            largest.store(lanes[0].as_mut_ptr());
+            poison.store(lanes[1].as_mut_ptr());
+            (joined(lanes[0], |a, b| if a > b { a } else { b }), joined(lanes[1], |a, b| a + b))
+        };
         let limit = f32::from(limit);
         // Below this bound the reciprocal overflows; such values count as zero.
         let inverse = if largest > 1e-33 { limit / largest } else { 0.0 };
         Self { scale: largest / limit + poison, inverse }
     }
 
+    /// Rounds a block to the nearest integer steps.
+    ///
+    /// # Safety
+    /// The CPU must support the instruction set of `L`.
     #[inline(always)]
-    fn round(self, values: &[f32; BLOCK]) -> RoundedBlock {
-        let mut numbers = [0i32; BLOCK];
-        for (number, value) in numbers.iter_mut().zip(values) {
-            *number = nearest(value * self.inverse);
-        }
-        let mut pairs = [0; PAIRS];
-        for group in 0..GROUPS {
-            for step in 0..STEPS {
-                let [first, second] = [numbers[group * 8 + step], numbers[group * 8 + step + 4]];
-                pairs[group * STEPS + step] = first as u32 & 0xffff | (second as u32) << 16;
+    unsafe fn round<L: IntLanes>(self, values: &[f32; BLOCK]) -> RoundedBlock {
+        // Adding 1.5 · 2^23 leaves the integer in the lower bits, without a saturating conversion.
+        const MAGIC: f32 = 12_582_912.0;
+        let mut numbers = [0u32; BLOCK];
+        let mut half_sums = [0.0; 2];
+        // SAFETY: guaranteed by the caller; vectors of whole blocks.
+        unsafe {
+            for (half, values) in values.as_chunks::<LANES>().0.iter().enumerate() {
+                let to = numbers.as_mut_ptr().add(half * LANES);
+                let values = L::Floats::load(values.as_ptr()).mul(L::Floats::splat(self.inverse));
+                values.add(L::Floats::splat(MAGIC)).store(to.cast());
+                let integers = L::load(to).add(L::splat(MAGIC.to_bits().wrapping_neg()));
+                integers.store(to);
+                let mut lanes = [0.0; LANES];
+                integers.floats().store(lanes.as_mut_ptr());
+                half_sums[half] = joined(lanes, |a, b| a + b);
             }
         }
-        let sums = [&numbers[..16], &numbers[16..]].map(|half| half.iter().sum::<i32>());
+        let mut pairs = [0; PAIRS];
+        for (group, pairs) in pairs.as_chunks_mut::<STEPS>().0.iter_mut().enumerate() {
+            for (step, pair) in pairs.iter_mut().enumerate() {
+                let at = group * 2 * STEPS + step;
+                *pair = numbers[at] & 0xffff | numbers[at + STEPS] << 16;
+            }
+        }
         RoundedBlock {
             pairs,
             scale: self.scale,
-            sum: (sums[0] + sums[1]) as f32 * self.scale,
-            half_sums: sums.map(|sum| sum as f32 * self.scale),
+            sum: (half_sums[0] + half_sums[1]) * self.scale,
+            half_sums: half_sums.map(|sum| sum * self.scale),
         }
     }
 }
 
-/// Nearest integer of a magnitude up to 2^22; zero for values that are not numbers.
+/// Joins values in pairs, in a tree: one after another they would wait for each other.
 #[inline(always)]
-fn nearest(value: f32) -> i32 {
-    // Adding 1.5 · 2^23 leaves the integer in the lower bits, without a library call or a saturating conversion.
-    const MAGIC: f32 = 12_582_912.0;
-    (value + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
+fn joined(values: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let eight: [f32; 8] = std::array::from_fn(|i| join(values[i], values[i + 8]));
+    let four: [f32; 4] = std::array::from_fn(|i| join(eight[i], eight[i + 4]));
+    join(join(four[0], four[2]), join(four[1], four[3]))
 }
 
 #[cfg(test)]
@@ -124,7 +154,8 @@ mod tests {
     use super::super::q6_k::Q6K;
 
     fn block(values: &[f32; BLOCK]) -> RoundedBlock {
-        Range::of(&[*values], i16::MAX).round(values)
+        // SAFETY: portable lanes need no instruction set.
+        unsafe { Range::of::<[i32; LANES]>(&[*values], i16::MAX).round::<[i32; LANES]>(values) }
     }
 
     #[test]
@@ -158,12 +189,16 @@ mod tests {
         let (rows, blocks) = (3, 4);
         let x: Vec<f32> = (0..rows * blocks * BLOCK).map(|i| (i as f32 * 0.3).cos() * i as f32).collect();
         let mut to = vec![0; rows * blocks * WORDS];
-        round::<W>(&x, rows, &mut to);
+        // SAFETY: as above.
+        unsafe { round::<[i32; LANES], W>(&x, rows, &mut to) };
         let x = x.as_chunks().0;
         for row in 0..rows {
             for index in 0..blocks {
-                let range = Range::of(&x[row * blocks + index / 2 * 2..][..2], W::LIMIT);
-                let expected = range.round(&x[row * blocks + index]);
+                let both = &x[row * blocks + index / 2 * 2..][..2];
+                // SAFETY: as above.
+                let expected = unsafe {
+                    Range::of::<[i32; LANES]>(both, W::LIMIT).round::<[i32; LANES]>(&x[row * blocks + index])
+                };
                 let word = |word: usize| to[(index * WORDS + word) * rows + row];
                 assert!((0..PAIRS).all(|pair| word(pair) == expected.pairs[pair]));
                 assert_eq!(f32::from_bits(word(SCALE)), expected.scale);

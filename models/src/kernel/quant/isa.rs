@@ -57,15 +57,8 @@ impl IntegerIsa {
 
     /// Rounds the rows of a tile; see [`activations::round`].
     pub(super) fn round<W: QuantForm>(self, x: &[f32], rows: usize, to: &mut [u32]) {
-        match self.0 {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has the instructions.
-            Kind::Vnni => unsafe { x86::round_wide::<W>(x, rows, to) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Kind::Avx2 => unsafe { x86::round::<W>(x, rows, to) },
-            Kind::Portable => activations::round::<W>(x, rows, to),
-        }
+        // SAFETY: the CPU has the instructions.
+        unsafe { dispatch!(self, round::<W>(x, rows, to)) }
     }
 
     /// Computes [`Tile::few`].
@@ -115,6 +108,12 @@ macro_rules! kernels {
             }
 
             $(#[target_feature(enable = $features)])?
+            pub(in super::super) unsafe fn round<W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { activations::round::<$lanes, W>(x, rows, to) }
+            }
+
+            $(#[target_feature(enable = $features)])?
             pub(in super::super) unsafe fn fill<W: QuantForm>(
                 to: &mut Scratch,
                 from: *const u8,
@@ -136,16 +135,6 @@ mod x86 {
 
     use super::{QuantForm, Scratch, Tile, activations};
     pub(super) use crate::kernel::int_lanes::Wide;
-
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn round<W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
-        activations::round::<W>(x, rows, to);
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn round_wide<W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
-        activations::round::<W>(x, rows, to);
-    }
 
     kernels!(avx2, [__m256i; 2], "avx2,fma,f16c");
     kernels!(vnni, Wide, "avx512f,avx512bw,avx512vnni");
