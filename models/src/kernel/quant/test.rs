@@ -104,8 +104,7 @@ fn the_largest_sums_fit() {
                 block[at..at + 2].copy_from_slice(&f16::from_f32(0.01).to_le_bytes());
             }
             let w: Vec<f64> = dequantize(kind, &block).into_iter().map(f64::from).collect();
-            let packed =
-                Packed::from_ggml(kind, &block.repeat(out * inn / kind.block_size()), out, inn).unwrap();
+            let packed = Packed::from_ggml(kind, &block.repeat(out * inn / kind.block_size()), out, inn).unwrap();
             let repeated = (inn / kind.block_size()) as f64;
             let sum: f64 = w.iter().sum::<f64>() * repeated;
             let bound = w.iter().map(|w| w.abs()).sum::<f64>() * repeated * 1e-5;

@@ -112,36 +112,7 @@ impl Tile {
             for start in (0..self.blocks).step_by(W::SHARED) {
                 let mut totals = [[L::splat(0); V]; R];
                 for block in start..start + W::SHARED {
-                    let at = BlockAt::of::<W>(self.from, block);
-                    if W::STREAMED && first == 0 {
-                        at.prefetch::<W>();
-                    }
-                    let x = self.x.add(block * WORDS * R);
-                    let mut sums = [[L::splat(0); V]; R];
-                    for group in 0..GROUPS {
-                        for step in 0..STEPS {
-                            let mut quants = [L::splat(0); V];
-                            for v in 0..V {
-                                quants[v] = W::pairs::<L>(at, first + v, group, step as u32);
-                            }
-                            for r in 0..R {
-                                let pair = L::splat(*x.add((group * STEPS + step) * R + r));
-                                for v in 0..V {
-                                    let sum = if W::FOLDED { &mut totals[r][v] } else { &mut sums[r][v] };
-                                    *sum = quants[v].dot(pair, *sum);
-                                }
-                            }
-                        }
-                        if !W::FOLDED && (group == GROUPS - 1 || W::HALVES && group == GROUPS / 2 - 1) {
-                            for v in 0..V {
-                                let factors = W::factors::<L>(at, first + v, group / 2);
-                                for r in 0..R {
-                                    totals[r][v] = totals[r][v].add(sums[r][v].mul(factors));
-                                    sums[r][v] = L::splat(0);
-                                }
-                            }
-                        }
-                    }
+                    self.dots::<L, W, R, V>(first, block, &mut totals);
                 }
                 let at = BlockAt::of::<W>(self.from, start);
                 let x = self.x.add(start * WORDS * R);
@@ -163,6 +134,50 @@ impl Tile {
                 let end = start + W::SHARED;
                 if W::MIN && W::SHARED > 1 && end.is_multiple_of(W::SUPER) {
                     self.minima::<L, W, R, V>(first, end - W::SUPER);
+                }
+            }
+        }
+    }
+
+    /// Adds the integer products of a block.
+    #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
+    #[inline(always)]
+    unsafe fn dots<L: IntLanes, W: QuantForm, const R: usize, const V: usize>(
+        self,
+        first: usize,
+        block: usize,
+        totals: &mut [[L; V]; R],
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let at = BlockAt::of::<W>(self.from, block);
+            if W::STREAMED && first == 0 {
+                at.prefetch::<W>();
+            }
+            let x = self.x.add(block * WORDS * R);
+            let mut sums = [[L::splat(0); V]; R];
+            for group in 0..GROUPS {
+                for step in 0..STEPS {
+                    let mut quants = [L::splat(0); V];
+                    for v in 0..V {
+                        quants[v] = W::pairs::<L>(at, first + v, group, step as u32);
+                    }
+                    for r in 0..R {
+                        let pair = L::splat(*x.add((group * STEPS + step) * R + r));
+                        for v in 0..V {
+                            let sum = if W::FOLDED { &mut totals[r][v] } else { &mut sums[r][v] };
+                            *sum = quants[v].dot(pair, *sum);
+                        }
+                    }
+                }
+                if !W::FOLDED && (group == GROUPS - 1 || W::HALVES && group == GROUPS / 2 - 1) {
+                    for v in 0..V {
+                        let factors = W::factors::<L>(at, first + v, group / 2);
+                        for r in 0..R {
+                            totals[r][v] = totals[r][v].add(sums[r][v].mul(factors));
+                            sums[r][v] = L::splat(0);
+                        }
+                    }
                 }
             }
         }
