@@ -18,7 +18,6 @@ use super::layout::PANEL;
 use super::matmul_output::{Finish, MatmulOutput};
 use super::packed::{CacheLine, Packed};
 use super::team::{Base, Team, share};
-use super::weight_memory::WeightMemory;
 
 /// Number of activation rows per unit of work: rounded, they stay in the second-level cache from panel to panel.
 const ROWS: usize = 96;
@@ -30,7 +29,7 @@ const ROWS: usize = 96;
 pub struct Brain {
     out: usize,
     inn: usize,
-    lines: WeightMemory,
+    lines: Box<[CacheLine]>,
 }
 
 impl Brain {
@@ -71,7 +70,7 @@ impl Brain {
 
     fn empty(out: usize, inn: usize) -> Self {
         let words = out.div_ceil(PANEL) * inn.div_ceil(2) * PANEL;
-        Self { out, inn, lines: WeightMemory::zeroed(words * size_of::<u32>()) }
+        Self { out, inn, lines: vec![CacheLine([0; 64]); words / 16].into() }
     }
 
     /// Number of outputs: rows of W.

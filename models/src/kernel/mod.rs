@@ -36,7 +36,6 @@ pub(crate) mod panel;
 mod portable;
 mod prefetch;
 mod quant;
-mod weight_memory;
 
 #[cfg(test)]
 mod brain_test;

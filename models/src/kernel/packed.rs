@@ -8,7 +8,6 @@ use super::GgmlKind;
 use super::lanes::LANES;
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL, SuperForm, bhalf_at, half_at};
 use super::quant::unpack_vector;
-use super::weight_memory::WeightMemory;
 use crate::ModelError;
 
 /// A weight matrix W of shape (out, in), for `y = x · Wᵀ`.
@@ -18,7 +17,7 @@ pub struct Packed {
     out: usize,
     inn: usize,
     form: Form,
-    lines: WeightMemory,
+    lines: Box<[CacheLine]>,
 }
 
 /// A cache line as unit of memory, so that every panel and every block part is aligned to one.
@@ -138,7 +137,7 @@ impl Packed {
     fn empty(out: usize, inn: usize, form: Form) -> Self {
         let bytes = out.div_ceil(PANEL) * form.panel_bytes(inn);
         // Zeros in the padding of the last panel add nothing to any sum, so that kernels need no tail case.
-        Self { out, inn, form, lines: WeightMemory::zeroed(bytes) }
+        Self { out, inn, form, lines: vec![CacheLine([0; 64]); bytes.div_ceil(64)].into() }
     }
 
     /// Number of outputs: rows of W.
