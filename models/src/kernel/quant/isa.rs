@@ -4,18 +4,20 @@ use super::QuantForm;
 use super::activations;
 use super::tile::{Tile, TileRows};
 use super::unpacked::{Scratch, Unpacked};
-use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
 
-/// An instruction set that this CPU has: only [`IntegerIsa::of`] creates one.
+/// An instruction set that this CPU has: only [`IntegerIsa::best`] and [`IntegerIsa::available`] create one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct IntegerIsa(Kind);
+pub(in crate::kernel) struct IntegerIsa(Kind);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     /// AVX-512 with VNNI. Without VNNI, AVX-512 multiplies integers hardly faster than AVX2.
     #[cfg(target_arch = "x86_64")]
     Vnni,
+    /// AVX2 with AVX-VNNI.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     Portable,
@@ -28,6 +30,8 @@ macro_rules! dispatch {
             #[cfg(target_arch = "x86_64")]
             Kind::Vnni => x86::vnni::$name::<$($generic),*>($($argument),*),
             #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => x86::avx_vnni::$name::<$($generic),*>($($argument),*),
+            #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => x86::avx2::$name::<$($generic),*>($($argument),*),
             Kind::Portable => portable::$name::<$($generic),*>($($argument),*),
         }
@@ -35,15 +39,23 @@ macro_rules! dispatch {
 }
 
 impl IntegerIsa {
-    /// Integer instructions beside those of `isa`, which the CPU must support.
-    pub(super) fn of(isa: Isa) -> Self {
-        Self(match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if std::arch::is_x86_feature_detected!("avx512vnni") => Kind::Vnni,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx2 => Kind::Avx2,
-            Isa::Portable => Kind::Portable,
-        })
+    /// Best instruction set that this CPU supports. Cheap: the standard library caches the feature detection.
+    pub(in crate::kernel) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(kind) = x86::available().next() {
+            return Self(kind);
+        }
+        Self(Kind::Portable)
+    }
+
+    /// All instruction sets that this CPU supports, for tests that force each.
+    #[cfg(test)]
+    pub(super) fn available() -> Vec<Self> {
+        #[cfg(target_arch = "x86_64")]
+        let kinds = x86::available();
+        #[cfg(not(target_arch = "x86_64"))]
+        let kinds = std::iter::empty();
+        kinds.chain([Kind::Portable]).map(Self).collect()
     }
 
     /// Number of rows of tiles.
@@ -133,9 +145,22 @@ kernels!(portable, [i32; LANES]);
 mod x86 {
     use std::arch::x86_64::__m256i;
 
-    use super::{QuantForm, Scratch, Tile, activations};
+    use super::{Kind, QuantForm, Scratch, Tile, activations};
+    use crate::kernel::avx_vnni::AvxVnni;
     pub(super) use crate::kernel::int_lanes::Wide;
+    use crate::kernel::isa::Isa;
+
+    /// Instruction sets that this CPU supports, best first.
+    pub(super) fn available() -> impl Iterator<Item = Kind> {
+        use std::arch::is_x86_feature_detected as has;
+        let isa = Isa::best();
+        let vnni = isa == Isa::Avx512 && has!("avx512vnni");
+        let narrow = isa != Isa::Portable;
+        let kinds = [(Kind::Vnni, vnni), (Kind::AvxVnni, narrow && has!("avxvnni")), (Kind::Avx2, narrow)];
+        kinds.into_iter().filter(|(_, present)| *present).map(|(kind, _)| kind)
+    }
 
     kernels!(avx2, [__m256i; 2], "avx2,fma,f16c");
+    kernels!(avx_vnni, AvxVnni, "avx2,fma,f16c,avxvnni");
     kernels!(vnni, Wide, "avx512f,avx512bw,avx512vnni");
 }

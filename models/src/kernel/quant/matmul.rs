@@ -10,7 +10,6 @@ use super::isa::IntegerIsa;
 use super::tile::Tile;
 use super::unpacked::{CHUNK, Scratch};
 use super::{QuantForm, with_form};
-use crate::kernel::isa::Isa;
 use crate::kernel::layout::{BLOCK, PANEL};
 use crate::kernel::matmul_output::{Finish, MatmulOutput};
 use crate::kernel::packed::{CacheLine, Packed};
@@ -28,7 +27,7 @@ const GROUP_BYTES: usize = 768 * 1024;
 /// # Panics
 /// If a slice does not have its shape, or W is not quantized.
 pub(in crate::kernel) fn product(
-    isa: Isa,
+    isa: IntegerIsa,
     team: &Team,
     x: &[f32],
     m: usize,
@@ -40,7 +39,7 @@ pub(in crate::kernel) fn product(
     assert_eq!(y.len(), m * w.out(), "result of shape ({m}, {})", w.out());
     assert!(w.inn().is_multiple_of(BLOCK), "whole blocks");
     let task = IntegerTask { x, m, w, target: MatmulOutput { y: Base(y.as_mut_ptr()), out: w.out(), finish } };
-    with_form!(w.form(), W => task.run::<W>(IntegerIsa::of(isa), team), panic!("integer products need quantized weights"));
+    with_form!(w.form(), W => task.run::<W>(isa, team), panic!("integer products need quantized weights"));
 }
 
 struct IntegerTask<'a> {

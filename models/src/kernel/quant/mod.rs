@@ -29,6 +29,7 @@ use super::layout::SuperForm;
 use super::prefetch::prefetch;
 
 pub(super) use bits::put_nibbles;
+pub(super) use isa::IntegerIsa;
 pub(super) use matmul::product;
 pub(super) use unpack::{unpack, unpack_vector};
 
