@@ -7,7 +7,7 @@ mod path_tracer;
 mod ranker;
 mod seeds;
 
-pub(crate) use named_phrases::add_named;
+pub(crate) use named_phrases::{add_named, named};
 pub(crate) use path_tracer::PathTracer;
 pub(crate) use ranker::{GraphRanker, PassageWeights, RankedPassages};
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub(crate) fn add_named(graph: &Graph, question: &str, seeds: &mut Vec<Seed>) {
 }
 
 /// Returns the known names in a question, longest first. No two of them share a word.
-fn named<T: PartialEq>(question: &str, known: impl Fn(&str) -> Option<T>) -> Vec<T> {
+pub(crate) fn named<T: PartialEq>(question: &str, known: impl Fn(&str) -> Option<T>) -> Vec<T> {
     let words = words(question);
     let mut taken = vec![false; words.len()];
     let mut found = Vec::new();

@@ -12,10 +12,7 @@ use crate::mode::GraphVariant;
 use crate::scored::Scored;
 
 /// Number of passages with a weight of their own in the reset vector of a local walk; HippoRAG 2 retrieves as many.
-const OWN: usize = 200;
-/// Share of the words in a passage's own weight, in units of the share of its similarity, in [`GraphVariant::Waymark`].
-/// Chosen on the training questions of MuSiQue and 2WikiMultiHopQA, where 0.3 to 1 differ little.
-const WORDS: f64 = 0.5;
+pub(super) const OWN: usize = 200;
 /// Number of evenly spaced passages that estimate the smallest similarity in a large index.
 const SAMPLE: usize = 1024;
 
@@ -133,11 +130,10 @@ impl SearchContext<'_> {
             let list = self.nearest(similar, vector, limit)?.ranked(scale, self.wanted(limit));
             return Ok(GraphSearchResult { walk, list, facts, shown: None });
         }
-        // The condition does not apply, because scores must not depend on it.
-        let words = if is_own { self.index.snapshot.lexical.search(self.text, OWN, None)? } else { Vec::new() };
+        let (share, words) = if is_own { self.weights_by_words(options.passage_weight)? } else { (1.0, Vec::new()) };
         self.check("the walk")?;
         // The passages' own weights are small (0.05 in HippoRAG 2), but the only way to passages that no fact links.
-        let own = similar.weights(scale, options.passage_weight, &words);
+        let own = similar.weights(scale, options.passage_weight * share, &words);
         let RankedPassages { best, missing } = ranker.rank(graph, options, &seeds, &own, self.wanted(limit));
         let reached = |Scored { number, score }| RankedPassage { number, score, similarity: None };
         let list = best.into_iter().map(reached).collect();
@@ -244,23 +240,20 @@ impl PassageSimilarities {
         scored.into_iter().map(reached).collect()
     }
 
-    /// Computes the weight of each passage in the reset vector: of its scaled similarity and, if `words` has BM25 scores,
-    /// of these relative to the best. The reference scales twice, which equals scaling once.
-    fn weights(&self, scale: Scale, weight: f64, words: &[Scored]) -> PassageWeights {
-        let share = if words.is_empty() { weight } else { weight / (1.0 + WORDS) };
-        let own = |score: f32| (f64::from(scale.apply(score)) * share) as f32;
-        let best = words.first().map_or(1.0, |best| f64::from(best.score));
-        let words = words.iter().map(|word| (word.number, (f64::from(word.score) / best * WORDS * share) as f32));
+    /// Computes the weight of each passage in the reset vector, which `words` adds to. The reference scales twice, which
+    /// equals scaling once.
+    fn weights(&self, scale: Scale, weight: f64, words: &[(u32, f32)]) -> PassageWeights {
+        let own = |score: f32| (f64::from(scale.apply(score)) * weight) as f32;
         match self {
             PassageSimilarities::Every(scores) => {
                 let mut weights: Vec<f32> = scores.iter().map(|&score| own(score)).collect();
-                words.for_each(|(number, more)| weights[number as usize] += more);
+                words.iter().for_each(|&(number, more)| weights[number as usize] += more);
                 PassageWeights::Every(weights)
             }
             PassageSimilarities::Best(scored) => {
                 let scored = scored.iter().take(OWN).map(|scored| (scored.number, own(scored.score)));
                 let mut weights: Vec<(u32, f32)> = scored.collect();
-                for (number, more) in words {
+                for &(number, more) in words {
                     match weights.iter_mut().find(|(other, _)| *other == number) {
                         Some((_, weight)) => *weight += more,
                         None => weights.push((number, more)),

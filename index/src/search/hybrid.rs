@@ -11,7 +11,7 @@ use crate::mode::GraphVariant;
 
 /// Constant of the fusion and weight of the passage list in [`GraphVariant::Waymark`]. Chosen on the training questions of
 /// MuSiQue and 2WikiMultiHopQA, as the fusion that loses least to the better list.
-const OWN_FUSION: (f64, f64) = (1.0, 0.2);
+const OWN_FUSION: (f64, f64) = (1.0, 0.1);
 
 impl SearchContext<'_> {
     /// Runs `RouteRAG.search` (RouteRAG §3.1.2): reciprocal rank fusion of two lists, each twice as deep as the result.
