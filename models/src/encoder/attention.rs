@@ -13,6 +13,9 @@ use crate::kernel::{Team, add};
 /// whose scores stay in cache.
 const QUERIES: usize = 24;
 
+/// Number of scores that softmax takes at once.
+const LANES: usize = 16;
+
 /// Shape of the attention.
 pub(super) struct AttentionShape<'a> {
     pub(super) heads: usize,
@@ -47,20 +50,37 @@ pub(super) fn attend(
         .collect();
     let base = Base(out.as_mut_ptr());
     let len = out.len();
-    team.each(sequences.len() * heads, &|item| {
-        let sequence = item / heads;
-        let at = item % heads * head;
-        let rows = starts[sequence]..starts[sequence] + sequences[sequence].len();
-        assert!(rows.end * width <= len, "attention rows");
-        let qkv = &qkv[rows.start * 3 * width..rows.end * 3 * width];
-        let bias = bias.map(|bias| (bias, item % heads));
-        let one = AttentionHead { qkv, width, at, head, bias, reach };
-        one.attend(|row, values| {
-            // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
-            let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
-            to.copy_from_slice(values);
-        });
+    team.sweep(sequences.len() * heads, &|claims| {
+        // Short sequences take less time than allocations.
+        let mut buffers = HeadBuffers::default();
+        for item in claims {
+            let sequence = item / heads;
+            let at = item % heads * head;
+            let rows = starts[sequence]..starts[sequence] + sequences[sequence].len();
+            assert!(rows.end * width <= len, "attention rows");
+            let qkv = &qkv[rows.start * 3 * width..rows.end * 3 * width];
+            let bias = bias.map(|bias| (bias, item % heads));
+            let one = AttentionHead { qkv, width, at, head, bias, reach };
+            one.attend(&mut buffers, |row, values| {
+                // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
+                let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
+                to.copy_from_slice(values);
+            });
+        }
     });
+}
+
+/// Memory of one thread for one head after another.
+#[derive(Debug, Default)]
+struct HeadBuffers {
+    /// Keys as `[panel of keys][dimension][PANEL]`.
+    keys: Vec<f32>,
+    /// Values as `[panel of dimensions][key][PANEL]`.
+    values: Vec<f32>,
+    /// Scores of [`QUERIES`] queries, in whole panels.
+    scores: Vec<f32>,
+    /// Outputs of [`QUERIES`] queries.
+    output: Vec<f32>,
 }
 
 /// One attention head of one sequence.
@@ -78,14 +98,15 @@ struct AttentionHead<'a> {
 }
 
 impl AttentionHead<'_> {
-    fn attend(&self, mut write: impl FnMut(usize, &[f32])) {
+    fn attend(&self, buffers: &mut HeadBuffers, mut write: impl FnMut(usize, &[f32])) {
         let count = self.qkv.len() / (3 * self.width);
         let panels = count.div_ceil(PANEL);
-        let keys = self.transposed_keys(panels);
-        let values = self.values();
-        let mut scores = vec![0.0; QUERIES * panels * PANEL];
+        let HeadBuffers { keys, values, scores, output } = buffers;
+        self.transpose_keys(panels, keys);
+        self.copy_values(values);
+        scores.resize(QUERIES * panels * PANEL, 0.0);
+        output.resize(QUERIES * self.head, 0.0);
         let mut sums = [0.0; QUERIES * PANEL];
-        let mut output = vec![0.0; QUERIES * self.head];
         for first in (0..count).step_by(QUERIES) {
             let rows = QUERIES.min(count - first);
             let queries = &self.qkv[first * 3 * self.width + self.at..];
@@ -93,28 +114,35 @@ impl AttentionHead<'_> {
             for (panel, keys) in keys.chunks_exact(self.head * PANEL).enumerate() {
                 sums.fill(0.0);
                 panel_product(queries, 3 * self.width, keys, sums);
-                spread(sums, &mut scores, panels * PANEL, panel * PANEL);
+                spread(sums, scores, panels * PANEL, panel * PANEL);
             }
             for (row, scores) in scores.chunks_exact_mut(panels * PANEL).take(rows).enumerate() {
-                if let Some((bias, head)) = self.bias {
-                    add(&mut scores[..count], bias.row(head, first + row, count));
-                }
-                // Beyond `count` the scores of padded keys are zero and must stay out of the sum.
-                let scores = &mut scores[..count];
-                let near = self.near(first + row, count);
-                scores[..near.start].fill(0.0);
-                scores[near.end..].fill(0.0);
-                softmax(&mut scores[near]);
+                self.weigh(first + row, count, scores);
             }
             for (panel, values) in values.chunks_exact(count * PANEL).enumerate() {
                 sums.fill(0.0);
-                panel_product(&scores, panels * PANEL, values, sums);
-                spread(sums, &mut output, self.head, panel * PANEL);
+                panel_product(scores, panels * PANEL, values, sums);
+                spread(sums, output, self.head, panel * PANEL);
             }
             for (row, output) in output.chunks_exact(self.head).take(rows).enumerate() {
                 write(first + row, output);
             }
         }
+    }
+
+    /// Converts the scores of a query, of which those from `count` on belong to no key, to weights.
+    fn weigh(&self, query: usize, count: usize, scores: &mut [f32]) {
+        if let Some((bias, head)) = self.bias {
+            add(&mut scores[..count], bias.row(head, query, count));
+        }
+        // Keys that are out of reach or padding must stay out of the sum. Whole vectors are faster than the exact
+        // length, and give the same result.
+        let near = self.near(query, count);
+        let end = near.end.next_multiple_of(LANES);
+        scores[..near.start].fill(0.0);
+        scores[near.end..end].fill(f32::NEG_INFINITY);
+        softmax(&mut scores[near.start..end]);
+        scores[near.end..].fill(0.0);
     }
 
     /// Keys that a query attends to, of `count`.
@@ -129,26 +157,25 @@ impl AttentionHead<'_> {
         self.qkv.chunks_exact(3 * self.width).map(move |row| &row[at..at + self.head])
     }
 
-    /// Keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head and zero beyond the last key.
-    fn transposed_keys(&self, panels: usize) -> Vec<f32> {
+    /// Writes keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head and zero beyond the last key.
+    fn transpose_keys(&self, panels: usize, keys: &mut Vec<f32>) {
         let scale = 1.0 / (self.head as f32).sqrt();
-        let mut keys = vec![0.0; panels * self.head * PANEL];
+        keys.clear();
+        keys.resize(panels * self.head * PANEL, 0.0);
         for (index, key) in self.part(1).enumerate() {
             let panel = &mut keys[index / PANEL * self.head * PANEL..][..self.head * PANEL];
             for (to, value) in panel.iter_mut().skip(index % PANEL).step_by(PANEL).zip(key) {
                 *to = value * scale;
             }
         }
-        keys
     }
 
-    /// Values as `[panel of dimensions][key][PANEL]`.
-    fn values(&self) -> Vec<f32> {
-        let mut values = Vec::with_capacity(self.qkv.len() / 3);
+    /// Writes values as `[panel of dimensions][key][PANEL]`.
+    fn copy_values(&self, values: &mut Vec<f32>) {
+        values.clear();
         for panel in (0..self.head).step_by(PANEL) {
             self.part(2).for_each(|value| values.extend_from_slice(&value[panel..panel + PANEL]));
         }
-        values
     }
 }
 
