@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use futures::future::BoxFuture;
 use tempfile::TempDir;
 use tower_service::Service;
-use waymark::api::{AppState, Library, PolicyStore, router};
-use waymark::config::HttpConfig;
+use waymark::api::{AppState, IndexParts, Library, OpenIndex, PolicyStore, VectorStores, router};
+use waymark::config::{FileLimits, HttpConfig};
 use waymark::keys::{ApiKeys, KeyEntry, Secret};
 use waymark::store::{SqlStore, StateLimits};
 use waymark_agent::{Policy, Runtime, Search, SearchError, SearchLimits, SearchQuery, Searcher};
@@ -58,7 +58,7 @@ impl House {
     }
 
     /// One whose policies say `lines`, with all that a server may have: an index that is searched and may be changed, its
-    /// embedder, a folder from which the policy `one` may be loaded, and a state with keys.
+    /// embedder, a folder from which the policy `one` may be loaded, vector stores, and a state with keys.
     pub(super) fn whole(lines: &Lines) -> House {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let root = folder.path().canonicalize().expect("it is there");
@@ -76,7 +76,9 @@ impl House {
             let state = state.with_library(Library::new(live, commits)).with_index_name("fuzz");
             let state =
                 state.with_embedder("letters", Arc::new(Words)).with_reranker("words", Arc::new(Reranking::Mock));
-            state.with_store(PolicyStore::new(policies))
+            let limits = FileLimits { file: 1 << 16, storage: 1 << 20 };
+            let stores = VectorStores::open(&root.join("stores"), limits, Arc::new(WordIndexes)).expect("a folder");
+            state.with_store(PolicyStore::new(policies)).with_vector_stores(stores)
         });
         house._folder = Some(folder);
         house
@@ -109,11 +111,16 @@ impl House {
         House { router, runtime, secret, _folder: None }
     }
 
-    /// Sends a request and reads the answer to its end; `None` where `target` is no URI.
+    /// Sends JSON and reads the answer to its end; `None` where `target` is no URI.
     pub(super) fn send(&self, method: &Method, target: &str, body: &[u8]) -> Option<Answer> {
+        self.send_as("application/json", method, target, body)
+    }
+
+    /// Sends a body of the media type `kind`.
+    pub(super) fn send_as(&self, kind: &str, method: &Method, target: &str, body: &[u8]) -> Option<Answer> {
         let request = Request::builder().method(method).uri(target).header(header::HOST, "localhost");
         let request = request.header(header::AUTHORIZATION, format!("Bearer {}", self.secret.reveal()));
-        let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(body.to_vec())).ok()?;
+        let request = request.header(header::CONTENT_TYPE, kind).body(Body::from(body.to_vec())).ok()?;
         self.runtime.block_on(async {
             let Ok(response) = self.router.clone().call(request).await;
             let (parts, body) = response.into_parts();
@@ -144,6 +151,24 @@ impl Answer {
     /// The body as text, for what is said about it.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Opens the indexes of vector stores.
+#[derive(Debug)]
+struct WordIndexes;
+
+impl OpenIndex for WordIndexes {
+    fn embedder(&self) -> Arc<dyn TextEmbedder> {
+        Arc::new(Words)
+    }
+
+    fn open(&self, dir: &Path) -> anyhow::Result<IndexParts> {
+        let opening = OpenOptions { concurrency: 1, ..OpenOptions::default() };
+        let live = Arc::new(LiveIndex::open(dir, Arc::new(Words), opening)?);
+        let limits = SearchLimits { threads: 1, ..SearchLimits::default() };
+        let searcher = Searcher::new(Arc::clone(&live), limits)?;
+        Ok(IndexParts { searcher: Arc::new(searcher), library: Library::new(live, CommitOptions::default()) })
     }
 }
 

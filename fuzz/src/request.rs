@@ -47,7 +47,15 @@ pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::POST, "/v1/rollouts"),
     (&Method::POST, "/v1/rerank"),
     (&Method::POST, "/v1/responses/input_tokens"),
+    (&Method::POST, "/v1/files"),
+    (&Method::POST, "/v1/vector_stores"),
+    (&Method::POST, "/v1/vector_stores/{id}"),
+    (&Method::POST, "/v1/vector_stores/{id}/files"),
+    (&Method::POST, "/v1/vector_stores/{id}/files/{file_id}"),
 ];
+
+/// Media type of uploads.
+const FORM: &str = "multipart/form-data; boundary=fuzz";
 
 thread_local! {
     static HOUSE: RefCell<House> = RefCell::new(house());
@@ -68,8 +76,11 @@ pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
     let (method, path) = ROUTES[usize::from(letter.wrapping_sub(b'a')) % ROUTES.len()];
     HOUSE.with_borrow_mut(|kept| {
         let answer = match *method {
-            Method::POST if path.starts_with("/v1/vector_stores") => {
-                kept.send(method, &path.replace("{id}", "default"), rest)
+            Method::POST if path == "/v1/files" => kept.send_as(FORM, method, path, rest),
+            Method::POST if path.ends_with("/search") => kept.send(method, &path.replace("{id}", "default"), rest),
+            Method::POST if path.starts_with("/v1/vector_stores/") => {
+                let (store, file) = vector_store(kept);
+                kept.send(method, &path.replace("{id}", &store).replace("{file_id}", &file), rest)
             }
             Method::POST if path.starts_with("/v1/conversations/") => {
                 kept.send(method, &path.replace("{id}", &conversation(kept)), rest)
@@ -80,10 +91,11 @@ pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
         }?;
         check(&answer);
         // Every input is to find the same house.
-        let changes = ["/v1/documents", "/v1/policies", "/v1/keys", "/v1/conversations"]
-            .iter()
-            .any(|changed| path.starts_with(changed));
-        if changes && *method != Method::GET && answer.status.is_success() {
+        let changes =
+            ["/v1/documents", "/v1/policies", "/v1/keys", "/v1/conversations", "/v1/files", "/v1/vector_stores"]
+                .iter()
+                .any(|changed| path.starts_with(changed));
+        if changes && !path.ends_with("/search") && *method != Method::GET && answer.status.is_success() {
             *kept = house();
         }
         Some((answer.status, answer.text()))
@@ -95,6 +107,18 @@ fn trace(house: &House) -> String {
     let answer = house.post("/v1/agent", &json!({"question": "Who wrote Faust?", "model": "routerag"}));
     let episode: Value = serde_json::from_slice(&answer.body).expect("an episode is JSON");
     episode["id"].as_str().expect("an episode has an id").to_owned()
+}
+
+/// The ids of a vector store and of a file that it may take.
+fn vector_store(house: &House) -> (String, String) {
+    let id = |answer: Answer| {
+        let created: Value = serde_json::from_slice(&answer.body).expect("what was made is JSON");
+        created["id"].as_str().expect("it has an id").to_owned()
+    };
+    let form = "--fuzz\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nassistants\r\n--fuzz\r\n\
+                content-disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nGoethe wrote Faust.\r\n--fuzz--\r\n";
+    let uploaded = house.send_as(FORM, &Method::POST, "/v1/files", form.as_bytes()).expect("a path is a URI");
+    (id(house.post("/v1/vector_stores", &json!({}))), id(uploaded))
 }
 
 /// The id of an empty conversation.

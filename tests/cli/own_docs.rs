@@ -12,7 +12,7 @@ const QUESTIONS: [(&str, &str); 20] = [
     ("How do I resume a stream of events after a lost connection?", "`Last-Event-ID`"),
     ("How many documents does the rerank route take at most?", "At most 1,000 documents"),
     ("How do I limit the tokens of a client per minute?", "`--tokens-per-minute`"),
-    ("How do I start the demo?", "`demo` downloads"),
+    ("What does the demo download and serve?", "`demo` downloads"),
     ("How can a web page of another origin use the server?", "`--cors-origin` names their origin"),
     ("How are answers constrained to a JSON schema?", "`json_schema` constrains the final answer"),
     ("What is promised to stay stable from version 0.1 on?", "stable within a major version"),

@@ -7,7 +7,7 @@ use waymark_index::AnswerRoom;
 use super::budget_tracker::BudgetTracker;
 use super::transcript::Transcript;
 
-/// What a turn begins with: the record so far, and what is left of the limits.
+/// State of an episode at the beginning of a turn: the record so far, and what is left of the limits.
 #[derive(Debug, Clone)]
 pub(super) struct TurnBoundary {
     pub(super) budget: BudgetTracker,

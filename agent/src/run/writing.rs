@@ -123,6 +123,9 @@ pub(super) fn complete(core: &mut EpisodeCore, ended: TurnEnd) -> Result<State, 
     let Some(opening) = opening else { return Ok(State::TurnOver(ended, limit)) };
     let ids = core.setup.codec.literal(&opening)?;
     let max = core.budget.answer_room(core.transcript.visible_len(), ids.len());
+    if max == 0 && !core.budget.counts_forced() {
+        return Ok(State::TurnOver(TurnEnd::Length, limit));
+    }
     if max == 0 || !core.force(ids) {
         return Ok(State::TurnOver(TurnEnd::Unforced, limit));
     }

@@ -69,7 +69,7 @@ assert back.usage.input_tokens == more.usage.input_tokens
 
 # Log-probabilities, a length stop.
 short = client.responses.create(
-    model="plain", input="hi", max_output_tokens=3, include=["message.output_text.logprobs"], top_logprobs=1
+    model="plain", input="slow", max_output_tokens=3, include=["message.output_text.logprobs"], top_logprobs=1
 )
 assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens"), short
 assert len(short.output[0].content[0].logprobs[0].top_logprobs) == 1
