@@ -130,13 +130,20 @@ def check(client, server):
         print(f"exit status {code}\n{errors[-6000:]}", file=sys.stderr)
 
 
-def table(clients, kept=()):
+def cell(client, feature):
+    """Returns the mark of a feature. A script that crashed has shown none of those that it did not reach."""
+    missing = "✗" if "exit" in client.results else "–"
+    return missing if feature not in client.results else "✓" if client.results[feature]["ok"] else "✗"
+
+
+def table(clients, server, kept=()):
     """Returns the results as Markdown, with the rows of `kept` for clients that were not asked."""
-    lines = ["| client | version | " + " | ".join(FEATURES) + " |", "|---" * (len(FEATURES) + 2) + "|"]
+    lines = ["| client | version | run | " + " | ".join(FEATURES) + " |", "|---" * (len(FEATURES) + 3) + "|"]
+    run = f"{date.today().isoformat()}, {server}"
     for client in clients:
-        cells = ["–" if name not in client.results else "✓" if client.results[name]["ok"] else "✗" for name in FEATURES]
+        cells = [cell(client, feature) for feature in FEATURES]
         name = client.packages[0].split("[")[0]
-        row = f"| {client.title} | `{name}` {client.versions.get(name, '')} | " + " | ".join(cells) + " |"
+        row = f"| {client.title} | `{name}` {client.versions.get(name, '')} | {run} | " + " | ".join(cells) + " |"
         earlier = [line for line in kept if line.startswith(f"| {client.title} |")]
         lines.append(row if client.results or not earlier else earlier[0])
     return "\n".join(lines) + "\n"
@@ -145,7 +152,7 @@ def table(clients, kept=()):
 def write(clients, version):
     """Replaces the table of the page. Clients that were not asked keep their rows."""
     page = PAGE.read_text()
-    told = f"Run on {date.today().isoformat()} against {version}:\n\n{table(clients, page.splitlines())}"
+    told = table(clients, version, page.splitlines())
     page, count = re.subn(r"(<!-- clients.py writes from here -->\n).*(<!-- to here -->)",
                           lambda found: found[1] + told + found[2], page, flags=re.DOTALL)  # fmt: skip
     assert count == 1, f"{PAGE} has no place for the table"
@@ -207,9 +214,9 @@ def main():
             process.terminate()
             code = process.wait(timeout=60)
         assert code == 0, f"the server ended with {code}:\n{log.read_text()}"
-    print(table(clients))
+    print(table(clients, version))
     if given.write:
-        write(CLIENTS, f"Waymark {version}")
+        write(CLIENTS, version)
     sys.exit(any(not result["ok"] for client in clients for result in client.results.values()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -80,6 +81,8 @@ class Client:
                 attempts += 1
                 if not resumable or episode is None or attempts > RECONNECTIONS:
                     raise
+                # A server that restarts needs seconds, not milliseconds.
+                await asyncio.sleep(min(0.2 * 2**attempts, 5))
             else:
                 raise WaymarkError(200, "the stream ended before the episode did")
 
