@@ -1,9 +1,7 @@
 //! Branches of rollouts: further trajectories that continue states of one.
 
-use tokio::sync::mpsc;
-use waymark_agent::{
-    AgentError, Conversation, Episode, EpisodeOptions, EpisodeState, Event, Policy, Runtime, Trajectory,
-};
+use waymark_agent::{AgentError, Conversation, Episode, EpisodeOptions, EpisodeState, Policy, Runtime, Trajectory};
+use waymark_runtime::evaluate::drained;
 
 use crate::recipe::dpo::Branches;
 use crate::sample::BranchOrigin;
@@ -56,19 +54,6 @@ fn chosen(states: Vec<EpisodeState>, count: usize, seed: u64) -> Vec<EpisodeStat
     order.truncate(if count == 0 { states.len() } else { count });
     let kept = states.into_iter().enumerate().filter(|(at, _)| order.contains(at));
     kept.map(|(_, state)| state).collect()
-}
-
-/// Runs an episode to its end and discards its events.
-async fn drained<T, F>(run: impl FnOnce(mpsc::Sender<Event>) -> F) -> Result<T, AgentError>
-where
-    F: Future<Output = Result<T, AgentError>>,
-{
-    /// Capacity of the channel of discarded events.
-    const WAITING: usize = 64;
-    let (events, mut heard) = mpsc::channel(WAITING);
-    // Events must be received even if unused: a full channel would stop the episode.
-    let drain = async { while heard.recv().await.is_some() {} };
-    futures::future::join(run(events), drain).await.0
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use waymark_agent::metric::Cost;
 use waymark_agent::{
-    AgentError, Conversation, Episode, EpisodeOptions, Policy, Runtime, Sampling, SessionSource, Trajectory,
+    AgentError, Conversation, Episode, EpisodeOptions, Event, Policy, Runtime, Sampling, SessionSource, Trajectory,
 };
 
 /// Parameters of an evaluation.
@@ -176,13 +176,24 @@ pub async fn play<S: SessionSource>(
     question: &str,
     options: EpisodeOptions,
 ) -> Result<Trajectory, AgentError> {
+    let episode = Episode::new(runtime, policy, Conversation::new(question), options)?;
+    drained(|events| episode.run(events)).await
+}
+
+/// Runs an episode to its end and discards its events.
+///
+/// # Errors
+/// Same as `run`.
+pub async fn drained<T, F>(run: impl FnOnce(mpsc::Sender<Event>) -> F) -> Result<T, AgentError>
+where
+    F: Future<Output = Result<T, AgentError>>,
+{
     /// Capacity of the channel of discarded events.
     const WAITING: usize = 64;
-    let episode = Episode::new(runtime, policy, Conversation::new(question), options)?;
     let (events, mut heard) = mpsc::channel(WAITING);
     // Events must be received even if unused: a full channel would stop the episode.
     let drain = async { while heard.recv().await.is_some() {} };
-    futures::future::join(episode.run(events), drain).await.0
+    futures::future::join(run(events), drain).await.0
 }
 
 /// Derives the seed of the episode at `place`. Neighboring seeds lie far apart, because turns add to them.
