@@ -15,9 +15,10 @@ use crate::layout::{MANIFEST, delta_number, graph_file, snapshot_file, snapshot_
 use crate::prompts::Prompts;
 
 /// Format version that this program writes.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
-/// Oldest format version that this program reads. Format 2 has no delta and no checksums of blocks.
+/// Oldest format version that this program reads. Format 2 has no delta and no checksums of blocks; format 3 may have the
+/// analyzer of words alone, the only one that programs of its time know.
 const OLDEST: u32 = 2;
 
 /// Description of an index, stored as `manifest.json` in its folder.

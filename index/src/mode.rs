@@ -33,9 +33,7 @@ impl Mode {
     pub fn ranking(self) -> Ranking {
         if self == Mode::Passage { Ranking::Fused } else { Ranking::Dense }
     }
-}
 
-impl Mode {
     /// Default ranking of passages beside a variant of graph search: [`Mode::ranking`], but fused in the hybrid mode of
     /// [`GraphVariant::Waymark`].
     pub fn ranking_beside(self, variant: GraphVariant) -> Ranking {

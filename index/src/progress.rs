@@ -60,7 +60,7 @@ pub trait BuildProgress: Sync {
     /// Reports, before anything is embedded, that this number of passages, not 0, is longer than the embedder reads.
     fn truncated(&self, _passages: u64) {}
 
-    /// Reports, before the embedding of many passages begins, how long it will take. The estimate is rough, above all
+    /// Reports, before the embedding of many new passages begins, how long it will take. The estimate is rough, above all
     /// that of the graph, whose texts are not known yet.
     fn estimated(&self, _estimate: EmbeddingEstimate) {}
 }

@@ -31,7 +31,12 @@ fn downgrade(dir: &Path) {
     let manifest = Manifest::read(dir).unwrap();
     let whole = |sum: FileChecksum| FileChecksum { blocks: String::new(), ..sum };
     let files = manifest.files.clone().into_iter().map(|(name, sum)| (name, whole(sum))).collect();
-    let old = Manifest { format: 2, files, checksum: 0, ..manifest };
+    put(dir, Manifest { format: 2, files, ..manifest });
+}
+
+/// Writes a manifest with its checksum.
+fn put(dir: &Path, manifest: Manifest) {
+    let old = Manifest { checksum: 0, ..manifest };
     let json = |manifest: &Manifest| [serde_json::to_string_pretty(manifest).unwrap().as_str(), "\n"].concat();
     let checksum = crc32fast::hash(json(&old).as_bytes());
     fs::write(dir.join(MANIFEST), json(&Manifest { checksum, ..old })).unwrap();
@@ -62,6 +67,20 @@ fn an_index_of_format_2_is_searched_and_the_first_commit_brings_it_up_to_date() 
     let index = open(&dir).unwrap();
     assert_eq!((index.manifest().format, answers(&index)), (FORMAT, expected.clone()));
     assert_eq!(answers(&live.current()), expected);
+}
+
+#[test]
+fn an_index_of_format_3_is_searched_and_the_first_commit_brings_it_up_to_date() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("index");
+    write(&dir, documents(0..40), &BuildOptions::default()).unwrap();
+    let expected = answers(&open(&dir).unwrap());
+    put(&dir, Manifest { format: 3, ..Manifest::read(&dir).unwrap() });
+    let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+    assert_eq!((live.current().manifest().format, answers(&live.current())), (3, expected));
+    let report = live.commit(Changes::upsert(documents(40..50)), &CommitOptions::default(), &()).unwrap();
+    assert_eq!((report.manifest.format, report.added), (FORMAT, 10));
+    assert_eq!(open(&dir).unwrap().manifest().format, FORMAT);
 }
 
 #[test]

@@ -32,8 +32,8 @@ fn search(index: &Index, text: &str, mode: Mode, variant: GraphVariant) -> Evide
     index.search(&Query { graph: variant.into(), ..Query::new(text, mode, 43).ranking(Ranking::Fused) }).unwrap()
 }
 
-fn place(evidence: &Evidence, id: &str) -> Option<usize> {
-    evidence.hits.iter().position(|hit| hit.passage.id == id)
+fn place(evidence: &Evidence, id: &str) -> usize {
+    evidence.hits.iter().position(|hit| hit.passage.id == id).unwrap()
 }
 
 const QUESTION: &str = "Which river flows past the city of Quill Roe?";

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::batch_embedder::BatchEmbedder;
+use crate::embedding_journal::TextHash;
 use crate::error::IndexError;
 use crate::progress::EmbeddingEstimate;
 use crate::store::PassageStore;
@@ -17,7 +18,8 @@ const LEAST: u32 = 1024;
 /// extractor on the passages of 2WikiMultiHopQA, of which each brings 20 short texts.
 const GRAPH_SHARE: f64 = 4.0;
 
-/// Times the embedding of evenly spaced passages. `None` for a small index.
+/// Times the embedding of evenly spaced passages. `None` for a small index, and if the vector of one of them is known: an
+/// earlier build was interrupted, and nobody knows which of the other texts it embedded.
 pub(super) fn estimate(
     store: &PassageStore,
     embedding: BatchEmbedder<'_>,
@@ -30,8 +32,12 @@ pub(super) fn estimate(
     let texts =
         (0..SAMPLE).map(|place| store.content((u64::from(place) * u64::from(count) / u64::from(SAMPLE)) as u32));
     let texts = texts.collect::<Result<Vec<_>, _>>()?;
+    for text in &texts {
+        if embedding.memory.get(TextHash::of(text))?.is_some() {
+            return Ok(None);
+        }
+    }
     let begun = Instant::now();
-    // Vectors of an earlier build take no time here, and will take none later, in the same proportion.
     embedding.vectors("passages", &texts)?;
     let passages = begun.elapsed().mul_f64(f64::from(count) / f64::from(SAMPLE));
     let graph = if has_graph { passages.mul_f64(GRAPH_SHARE) } else { Duration::ZERO };

@@ -42,7 +42,7 @@ pub(crate) fn named<T: PartialEq>(question: &str, known: impl Fn(&str) -> Option
                 continue;
             }
             let text = &question[words[first].0..words[first + count - 1].1];
-            let Some(name) = name(text, first == 0, count) else { continue };
+            let Some(name) = name(text, first == 0) else { continue };
             let Some(phrase) = known(&name) else { continue };
             taken[first..first + count].fill(true);
             if !found.contains(&phrase) {
@@ -55,12 +55,14 @@ pub(crate) fn named<T: PartialEq>(question: &str, known: impl Fn(&str) -> Option
 
 /// Returns the normal form of a text that may be a name: it has a capital or a digit beyond the capital with which a
 /// question begins.
-fn name(text: &str, begins: bool, words: usize) -> Option<String> {
+fn name(text: &str, begins: bool) -> Option<String> {
     let marked = |c: char| c.is_uppercase() || c.is_numeric();
     if !text.chars().skip(usize::from(begins)).any(marked) {
         return None;
     }
     let name = phrase::normalize(text);
+    // Counted in the normal form, in which nothing is left of words in other scripts.
+    let words = name.split_ascii_whitespace().count();
     (words > 1 || name.len() >= LEAST).then_some(name)
 }
 
@@ -106,6 +108,8 @@ mod tests {
         assert_eq!(found("Film!", &names), [""; 0]);
         // Phrases keep ASCII alone.
         assert_eq!(found("What is Élan?", &[" lan", "lan"]), [""; 0]);
+        assert_eq!(found("Где Лев Толстой?", &["", " "]), [""; 0]);
+        assert_eq!(found("Где Лев Толстой 7, Paris?", &["", "7", "paris"]), ["paris"]);
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl PassageWeights {
         match self {
             PassageWeights::Every(weights) => weights.get(passage as usize).copied().unwrap_or_default(),
             PassageWeights::Some(weights) => {
-                // At most 200 passages, looked up only for those that are returned.
+                // At most 400 passages, looked up only for those that are returned.
                 weights.iter().find(|(number, _)| *number == passage).map_or(0.0, |(_, weight)| *weight)
             }
         }

@@ -7,7 +7,7 @@ use tantivy::tokenizer::{
 
 use super::unspaced::SplitUnspaced;
 
-/// Version of the analyzer and of the weighting of titles. An index keeps the one it was built with.
+/// Version of the analyzer and of the weighting of titles. An index keeps the one it was built with until its next merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Analysis {
     /// Words alone: a sentence of a script without spaces is one term.

@@ -89,8 +89,9 @@ fn is_unspaced(c: char) -> bool {
     matches!(u32::from(c),
         // Thai and Lao, Burmese, Khmer.
         0x0e00..=0x0eff | 0x1000..=0x109f | 0x1780..=0x17ff
-        // Hangul letters; hiragana, katakana and their extensions, Hangul of compatibility; Chinese characters.
-        | 0x1100..=0x11ff | 0x3040..=0x318f | 0x31f0..=0x31ff | 0x3400..=0x4dbf | 0x4e00..=0x9fff
+        // Hangul letters; marks that repeat or abbreviate a character, zero; hiragana, katakana and their extensions, Hangul
+        // of compatibility; Chinese characters.
+        | 0x1100..=0x11ff | 0x3005..=0x3007 | 0x3040..=0x318f | 0x31f0..=0x31ff | 0x3400..=0x4dbf | 0x4e00..=0x9fff
         // Hangul syllables, Chinese characters of compatibility, katakana of half width, rare Chinese characters.
         | 0xac00..=0xd7af | 0xf900..=0xfaff | 0xff66..=0xff9f | 0x2_0000..=0x3_ffff)
 }
@@ -105,6 +106,8 @@ mod tests {
             ("東京", vec!["東京"]),
             ("東京都", vec!["東京", "京都"]),
             ("東", vec!["東"]),
+            ("佐々木", vec!["佐々", "々木"]),
+            ("二〇年", vec!["二〇", "〇年"]),
             ("word", vec!["word"]),
             ("2024年版v2", vec!["2024", "年版", "v2"]),
             ("한국어", vec!["한국", "국어"]),

@@ -21,7 +21,7 @@ impl SearchContext<'_> {
         let share = 1.0 / (1.0 + WORDS);
         // The condition does not apply, because scores must not depend on it.
         let found = self.index.snapshot.lexical.search(self.text, OWN, None)?;
-        let best = found.first().map_or(1.0, |best| f64::from(best.score));
+        let best = found.first().map(|best| f64::from(best.score)).filter(|best| *best > 0.0).unwrap_or(1.0);
         let part = |score: f32| (f64::from(score) / best * WORDS * share * weight) as f32;
         let mut weights: Vec<(u32, f32)> = found.iter().map(|word| (word.number, part(word.score))).collect();
         // A title counts twice in BM25, so that the named ones are among the best by words.
@@ -40,13 +40,15 @@ impl SearchContext<'_> {
     }
 }
 
-/// Normal forms of a title: whole, and without a note in parentheses at its end.
+/// Normal forms of a title: whole, and without a note in parentheses at its end. Forms of which nothing is left are
+/// omitted.
 fn title_forms(title: &str) -> Vec<String> {
     let whole = phrase::normalize(title);
     let bare =
         title.strip_suffix(')').and_then(|title| title.rsplit_once('(')).map(|(bare, _)| phrase::normalize(bare));
     let mut forms = vec![whole];
     forms.extend(bare.filter(|bare| *bare != forms[0]));
+    forms.retain(|form| !form.is_empty());
     forms
 }
 
@@ -58,6 +60,9 @@ mod tests {
     fn titles_are_known_without_their_notes() {
         assert_eq!(title_forms("Get Low (Dillon Francis song)"), ["get low  dillon francis song", "get low"]);
         assert_eq!(title_forms("Oslo"), ["oslo"]);
-        assert_eq!(title_forms(":)"), [""]);
+        assert_eq!(title_forms("(Oslo)"), ["oslo"]);
+        for title in [":)", "", "Лев Толстой", "Лев Толстой (писатель)"] {
+            assert_eq!(title_forms(title), [""; 0], "{title}");
+        }
     }
 }

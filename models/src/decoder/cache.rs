@@ -155,6 +155,8 @@ impl KvCache {
         let writer = &mut self.writers[to];
         if writer.0 == 0 {
             self.touched += 1;
+            // Before the first step too, the block has been written to.
+            self.step = self.step.max(1);
             *writer = (self.step, 0);
         }
         true
@@ -278,6 +280,16 @@ mod tests {
             assert!(values(&mut cache, layer, 2).iter().all(|value| *value == f16::ZERO));
         }
         assert!(!cache.copy_block(1, 4) && !cache.copy_block(4, 1));
+    }
+
+    #[test]
+    fn a_block_that_is_copied_before_the_first_step_takes_memory_once() {
+        let mut cache = KvCache::new(KvKind::F32, HEADS, 2, 4);
+        assert!(cache.copy_block(0, 1));
+        let one = cache.bytes();
+        cache.begin_step();
+        assert!(one > 0 && cache.claim(1, 3));
+        assert_eq!(cache.bytes(), one);
     }
 
     #[test]

@@ -77,8 +77,8 @@ impl Embedder {
         Ok(Self { id, config, pooling, normalize, prompts, tokenizer, encoder })
     }
 
-    /// Identifies the model by its shape and 64 bits of a hash over its files, pooling and length limit. Equal IDs imply
-    /// vectors of equal direction.
+    /// Identifies the model by its shape and 64 bits of a hash over its files, pooling and length limit. Equal IDs imply the
+    /// same model; vectors of [`embed_rounded`](Self::embed_rounded) deviate by a few degrees and depend on the CPU.
     pub fn id(&self) -> &str {
         &self.id
     }

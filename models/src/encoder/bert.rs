@@ -116,9 +116,19 @@ impl Bert {
         })
     }
 
+    /// Returns `true` if every linear map can be computed in bytes, and then converts those that have not been.
+    pub(super) fn prepare_bytes(&self) -> bool {
+        let fits = self.config.hidden.max(self.config.ffn) <= ByteLinear::MOST_INPUTS;
+        if fits {
+            self.layers.iter().for_each(EncoderLayer::prepare_bytes);
+        }
+        fits
+    }
+
     /// Runs the encoder and leaves the result in [`EncoderBuffers::hidden`], row by row. All IDs must lie within
     /// the vocabulary and all segments within their table, and no sequence may be longer than the position table.
-    /// With `bytes`, linear maps round weights and activations to bytes.
+    /// With `bytes`, linear maps round weights and activations to bytes, which [`prepare_bytes`](Self::prepare_bytes)
+    /// must have allowed.
     pub(super) fn forward(
         &self,
         team: &Team,
@@ -161,6 +171,12 @@ impl EncoderLayer {
             down: Linear::load(source, &[names.down], hidden, ffn)?,
             norm: Norm::load(source, &names.norm, config)?,
         })
+    }
+
+    fn prepare_bytes(&self) {
+        for linear in [&self.qkv, &self.attended, &self.up, &self.down] {
+            linear.bytes();
+        }
     }
 
     fn forward(

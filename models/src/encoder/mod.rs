@@ -89,7 +89,7 @@ impl Encoder {
         sequences: &[PieceSequence],
         mut read: impl FnMut(&[f32]) -> T,
     ) -> Vec<T> {
-        let bytes = if arithmetic == EncoderArithmetic::Bytes { ByteSupport::detect() } else { None };
+        let bytes = self.byte_support(arithmetic);
         let mut results = Vec::with_capacity(sequences.len());
         let mut rest = sequences;
         while !rest.is_empty() {
@@ -109,6 +109,14 @@ impl Encoder {
             rest = later;
         }
         results
+    }
+
+    /// Returns the proof that linear maps can be computed in bytes, after converting them. Other callers have their passes
+    /// meanwhile.
+    fn byte_support(&self, arithmetic: EncoderArithmetic) -> Option<ByteSupport> {
+        let EncoderBody::Bert(body) = &self.body else { return None };
+        let support = ByteSupport::detect().filter(|_| arithmetic == EncoderArithmetic::Bytes)?;
+        body.prepare_bytes().then_some(support)
     }
 
     /// Locks the buffers, after earlier callers have had their pass.

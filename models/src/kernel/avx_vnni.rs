@@ -29,7 +29,7 @@ fn dot(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
     sum
 }
 
-/// Defines methods of which AVX2 has the same.
+/// Defines methods that delegate to the lanes of AVX2.
 macro_rules! same {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
         #[inline(always)]
@@ -40,7 +40,7 @@ macro_rules! same {
     )*};
 }
 
-/// Defines operations of two operands of which AVX2 has the same.
+/// Defines operations of two operands that delegate to the lanes of AVX2.
 macro_rules! same_operations {
     ($($name:ident)*) => {$(
         #[inline(always)]

@@ -87,3 +87,27 @@ fn numbers_that_are_not_finite_stay_so_and_equal_ones_are_exact() {
     }
     assert_eq!(apply(&[1.0, 1.0, -1.0, 0.0, 0.0, 0.0], &[3.0, 3.0, 3.0]), [3.0, 0.0]);
 }
+
+#[test]
+fn the_largest_sums_fit() {
+    let Some(support) = ByteSupport::detect() else { return };
+    let team = Team::new(1);
+    for inn in [4099, ByteLinear::MOST_INPUTS] {
+        let w: Vec<f32> = (0..2 * inn).map(|at| if at < inn { 1.0 } else { -1.0 }).collect();
+        let linear = ByteLinear::of(&Packed::from_f32(&w, 2, inn), &[0.0; 2]);
+        // All bytes but the first are 255, all weights 127 or -127.
+        let mut x = vec![1.0; inn];
+        x[0] = 0.0;
+        let mut y = vec![0.0; 2];
+        linear.apply(support, &team, &x, 1, &mut y, ByteFinish::Set);
+        let expected = (inn - 1) as f32;
+        assert!((y[0] / expected - 1.0).abs() < 1e-5 && (y[1] / expected + 1.0).abs() < 1e-5, "{inn} inputs: {y:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "inputs are too many")]
+fn more_inputs_are_refused() {
+    let inn = ByteLinear::MOST_INPUTS + 1;
+    ByteLinear::of(&Packed::from_f32(&vec![1.0; inn], 1, inn), &[0.0]);
+}

@@ -68,12 +68,14 @@ impl QuantForm for Iq4Nl {
     }
 }
 
+/// The largest sum of products fits an `i32`: quants of [`VALUES`], factors of 6 bits.
+const _: () = assert!(127 * 32 * 64 * Iq4Xs::LIMIT as i64 <= i32::MAX as i64);
+
 impl QuantForm for Iq4Xs {
     const SUPER: usize = 8;
     const BYTES: usize = XS_QUANTS + 4096;
     const HALVES: bool = false;
     const MIN: bool = false;
-    // 127 · 32 · 64 · 8255 < 2³¹
     const LIMIT: i16 = 8255;
 
     #[inline(always)]

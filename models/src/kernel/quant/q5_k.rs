@@ -26,12 +26,14 @@ impl Q5K {
     }
 }
 
+/// The largest sum of products fits an `i32`: codes of 5 bits, factors of 6.
+const _: () = assert!(31 * 63 * 64 * Q5K::LIMIT as i64 <= i32::MAX as i64);
+
 impl QuantForm for Q5K {
     const SUPER: usize = 8;
     const BYTES: usize = QUANTS + 4096;
     const HALVES: bool = false;
     const MIN: bool = true;
-    // 31 · 63 · 64 · 17180 < 2³¹
     const LIMIT: i16 = 17_180;
 
     #[inline(always)]

@@ -39,12 +39,14 @@ impl Q6K {
     }
 }
 
+/// The largest sum of products fits an `i32`: signed quants of 6 bits, factors of 8.
+const _: () = assert!(32 * 128 * 64 * Q6K::LIMIT as i64 <= i32::MAX as i64);
+
 impl QuantForm for Q6K {
     const SUPER: usize = 8;
     const BYTES: usize = QUANTS + 4096;
     const HALVES: bool = true;
     const MIN: bool = false;
-    // 32 · 128 · 64 · 8191 < 2³¹
     const LIMIT: i16 = 8191;
 
     #[inline(always)]

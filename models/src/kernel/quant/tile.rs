@@ -118,14 +118,15 @@ impl Tile {
                 let x = self.x.add(start * WORDS * R);
                 for v in 0..V {
                     let unit = W::unit::<L>(at, first + v);
-                    let minimum = W::minimum::<L>(at, first + v, 0);
+                    let has_minimum = W::MIN && W::SHARED == 1;
+                    let minimum = if has_minimum { W::minimum::<L>(at, first + v, 0) } else { L::Floats::splat(0.0) };
                     for r in 0..R {
                         let field = |word: usize| L::Floats::splat(f32::from_bits(*x.add(word * R + r)));
                         // The sums so far are in memory: the registers are few, and the products of the next blocks do
                         // not wait for them.
                         let to = self.acc.add(r * PANEL + (first + v) * 16);
                         let mut acc = totals[r][v].floats().mul(field(SCALE)).fma(unit, L::Floats::load(to));
-                        if W::MIN && W::SHARED == 1 {
+                        if has_minimum {
                             acc = minimum.fma(field(SUM), acc);
                         }
                         acc.store(to);

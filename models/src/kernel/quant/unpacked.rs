@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use super::{BlockAt, GROUPS, IntLanes, Lanes, PAIRS, QuantForm, STEPS};
 use crate::kernel::layout::PANEL;
 
-/// Maximum number of blocks unpacked at once: 18 KiB, which fit the first-level cache with the rows of a tile. A
+/// Maximum number of blocks unpacked at once: 19 KiB, which fit the first-level cache with the rows of a tile. A
 /// super-block.
 pub(super) const CHUNK: usize = 8;
 
@@ -115,7 +115,13 @@ impl<const SHARED: usize, const HALVES: bool, const MIN: bool> QuantForm for Unp
     #[inline(always)]
     unsafe fn minimum<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats {
         let each = if HALVES { 2 } else { 1 };
-        // SAFETY: guaranteed by the caller.
-        unsafe { L::Floats::load(at.word(std::mem::offset_of!(Chunk, minima), each, half, vector).cast()) }
+        // SAFETY: guaranteed by the caller. Minima are uninitialized in forms without them.
+        unsafe {
+            if MIN {
+                L::Floats::load(at.word(std::mem::offset_of!(Chunk, minima), each, half, vector).cast())
+            } else {
+                L::Floats::splat(0.0)
+            }
+        }
     }
 }
