@@ -153,13 +153,13 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(vector_stores::search::search))
         .index(routes!(vector_stores::create, vector_stores::list))
         .index(routes!(vector_stores::retrieve, vector_stores::update, vector_stores::delete))
-        .index(routes!(vector_stores::attached::create, vector_stores::attached::list))
+        .index(routes!(vector_stores::store_files::create, vector_stores::store_files::list))
         .index(routes!(
-            vector_stores::attached::retrieve,
-            vector_stores::attached::update,
-            vector_stores::attached::delete
+            vector_stores::store_files::retrieve,
+            vector_stores::store_files::update,
+            vector_stores::store_files::delete
         ))
-        .index(routes!(vector_stores::attached::content))
+        .index(routes!(vector_stores::store_files::content))
         .index(routes!(files::create, files::list))
         .index(routes!(files::retrieve, files::delete))
         .index(routes!(files::content))

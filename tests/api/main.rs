@@ -69,5 +69,6 @@ mod tools;
 mod traces;
 mod trainers;
 mod vector_store_files;
+mod vector_store_ingestion;
 mod vector_stores;
 mod vllm_options;

@@ -9,9 +9,9 @@ use waymark_engine::mock::Lines;
 
 use crate::harness::{ServerPlan, TestServer, answer, script};
 
-const RIVERS: &str = "# Rivers\n\nThe Ubangi flows through Bangui.\n\n# Lakes\n\nLake Kivu lies in Rwanda.\n";
+pub const RIVERS: &str = "# Rivers\n\nThe Ubangi flows through Bangui.\n\n# Lakes\n\nLake Kivu lies in Rwanda.\n";
 
-async fn server_in(folder: &Path, keys: ApiKeys) -> TestServer {
+pub async fn server_in(folder: &Path, keys: ApiKeys) -> TestServer {
     let lines = Lines::new(["<think>a</think><search>[passage] ubangi</search>", "<answer> c </answer>"])
         .terminator("</information>\n\n");
     ServerPlan { vector_stores: Some(folder.to_owned()), keys, ..ServerPlan::new(script(&lines)) }.build().await
@@ -24,9 +24,9 @@ async fn test_server() -> (tempfile::TempDir, TestServer) {
 }
 
 /// Client with a key, if the server has any.
-struct Client<'a> {
-    server: &'a TestServer,
-    key: Option<&'a str>,
+pub struct Client<'a> {
+    pub server: &'a TestServer,
+    pub key: Option<&'a str>,
 }
 
 impl Client<'_> {
@@ -41,15 +41,15 @@ impl Client<'_> {
         answer(request.send().await.unwrap()).await
     }
 
-    async fn get(&self, path: &str) -> (u16, Value) {
+    pub async fn get(&self, path: &str) -> (u16, Value) {
         self.send("GET", path, None).await
     }
 
-    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+    pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
         self.send("POST", path, Some(body)).await
     }
 
-    async fn delete(&self, path: &str) -> (u16, Value) {
+    pub async fn delete(&self, path: &str) -> (u16, Value) {
         self.send("DELETE", path, None).await
     }
 
@@ -67,21 +67,21 @@ impl Client<'_> {
         answer(request.send().await.unwrap()).await
     }
 
-    async fn upload(&self, name: &str, content: &str) -> String {
+    pub async fn upload(&self, name: &str, content: &str) -> String {
         let file = format!("name=\"file\"; filename=\"{name}\"");
         let (status, made) = self.form(&[("name=\"purpose\"", "assistants"), (file.as_str(), content)]).await;
         assert_eq!((status, &made["object"], &made["bytes"]), (200, &json!("file"), &json!(content.len())), "{made}");
         made["id"].as_str().unwrap().to_owned()
     }
 
-    async fn store(&self, body: Value) -> String {
+    pub async fn store(&self, body: Value) -> String {
         let (status, made) = self.post("/v1/vector_stores", body).await;
         assert_eq!((status, &made["object"]), (200, &json!("vector_store")), "{made}");
         made["id"].as_str().unwrap().to_owned()
     }
 
     /// Waits until all files of a store are indexed, and returns the store.
-    async fn indexed(&self, store: &str) -> Value {
+    pub async fn indexed(&self, store: &str) -> Value {
         for _ in 0..500 {
             let (status, found) = self.get(&format!("/v1/vector_stores/{store}")).await;
             assert_eq!(status, 200, "{found}");
@@ -93,7 +93,7 @@ impl Client<'_> {
         panic!("the files of {store} are never indexed");
     }
 
-    async fn search(&self, store: &str, body: Value) -> Vec<Value> {
+    pub async fn search(&self, store: &str, body: Value) -> Vec<Value> {
         let (status, page) = self.post(&format!("/v1/vector_stores/{store}/search"), body).await;
         assert_eq!(status, 200, "{page}");
         page["data"].as_array().unwrap().clone()

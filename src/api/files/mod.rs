@@ -86,7 +86,7 @@ pub(crate) async fn create(
 ) -> Result<axum::Json<FileObject>, ApiError> {
     let stores = state.vector_stores()?;
     let id = format!("file-{}", Uuid::now_v7().simple());
-    stores.files.check_room(&caller, 0)?;
+    let room = stores.files.reserve(&caller, &id, upload::most_bytes(&request, stores.limits.file))?;
     let upload = upload::receive(&state, &id, request).await?;
     if !PURPOSES.contains(&upload.purpose.as_str()) {
         let message = format!("`purpose` must be `assistants` or `user_data`, not `{}`", upload.purpose);
@@ -101,8 +101,8 @@ pub(crate) async fn create(
     };
     let stores = Arc::clone(stores);
     let part = upload.part;
-    let object = FileObject::new(id.clone(), &record);
-    run_blocking(move || stores.files.finish(&caller, &id, part, record)).await?;
+    let object = FileObject::new(id, &record);
+    run_blocking(move || stores.files.finish(room, &part, record).map_err(unwritable)).await?;
     Ok(axum::Json(object))
 }
 

@@ -55,6 +55,28 @@ pub(crate) struct UploadedFiles {
     /// Maximum total size, in bytes.
     storage: u64,
     files: Mutex<BTreeMap<String, Arc<FileRecord>>>,
+    /// Room of the files that are being uploaded, by ID. Locked after `files`, where both are.
+    reserved: Arc<Mutex<BTreeMap<String, ReservedRoom>>>,
+}
+
+/// Room of one file that is being uploaded.
+#[derive(Debug, Clone, Copy)]
+struct ReservedRoom {
+    owner: Owner,
+    bytes: u64,
+}
+
+/// Reservation of room for a file. Dropping it gives the room back.
+#[derive(Debug)]
+pub(crate) struct RoomReservation {
+    id: String,
+    reserved: Arc<Mutex<BTreeMap<String, ReservedRoom>>>,
+}
+
+impl Drop for RoomReservation {
+    fn drop(&mut self) {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
 }
 
 /// Folder of a file that is being uploaded. Dropping it removes the folder.
@@ -89,28 +111,30 @@ impl UploadedFiles {
                 files.insert(id, Arc::new(record));
             }
         }
-        Ok(UploadedFiles { folder, storage, files: Mutex::new(files) })
+        Ok(UploadedFiles { folder, storage, files: Mutex::new(files), reserved: Arc::default() })
     }
 
-    /// Checks that `caller` may store another `bytes`.
+    /// Reserves room for the file `id` of `caller`, which has at most `bytes`. Files that are being uploaded count as
+    /// those that are stored.
     ///
     /// # Errors
     /// 429 if the caller's key already holds its share, 503 if there is no room.
-    pub(crate) fn check_room(&self, caller: &Caller, bytes: u64) -> Result<(), ApiError> {
-        self.room(&self.lock(), caller, bytes)
-    }
-
-    fn room(&self, files: &BTreeMap<String, Arc<FileRecord>>, caller: &Caller, bytes: u64) -> Result<(), ApiError> {
-        let of = |owner: Option<Owner>| {
-            let counted = files.values().filter(|file| owner.is_none_or(|owner| file.owner() == owner));
-            counted.fold((0, bytes), |(count, total), file| (count + 1, total + file.bytes))
-        };
-        let (own_count, own_bytes) = of(Some(caller.owner));
-        let (count, total) = of(None);
-        caller.may_take(own_count, count, MAX_FILES, "files")?;
-        // In KiB, because a key's share is counted in whole units.
-        let kib = |bytes: u64| usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX);
-        caller.may_take(kib(own_bytes), kib(total), kib(self.storage).saturating_add(1), "KiB of files")
+    pub(crate) fn reserve(&self, caller: &Caller, id: &str, bytes: u64) -> Result<RoomReservation, ApiError> {
+        let files = self.lock();
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = files.values().map(|file| ReservedRoom { owner: file.owner(), bytes: file.bytes });
+        let mut own = (0, bytes);
+        let mut all = (0, bytes);
+        for room in stored.chain(reserved.values().copied()) {
+            all = (all.0 + 1, all.1 + room.bytes);
+            if room.owner == caller.owner {
+                own = (own.0 + 1, own.1 + room.bytes);
+            }
+        }
+        caller.may_take(own.0, all.0, MAX_FILES, "files")?;
+        may_store(caller, own.1, all.1, self.storage, "KiB of files")?;
+        reserved.insert(id.to_owned(), ReservedRoom { owner: caller.owner, bytes });
+        Ok(RoomReservation { id: id.to_owned(), reserved: Arc::clone(&self.reserved) })
     }
 
     /// Creates the folder of a new file.
@@ -124,25 +148,19 @@ impl UploadedFiles {
         Ok(PartialFile { dir, content })
     }
 
-    /// Keeps a file whose content was written and synced.
+    /// Keeps a file whose content was written and synced, in the room that was reserved for it.
     ///
     /// # Errors
-    /// The errors of [`UploadedFiles::check_room`], and 500 if the disk fails.
-    pub(crate) fn finish(
-        &self,
-        caller: &Caller,
-        id: &str,
-        part: PartialFile,
-        record: FileRecord,
-    ) -> Result<(), ApiError> {
-        json_file::write(&part.dir.join(ABOUT), &record).map_err(unwritable)?;
+    /// If the disk fails.
+    pub(crate) fn finish(&self, room: RoomReservation, part: &PartialFile, record: FileRecord) -> io::Result<()> {
+        json_file::write(&part.dir.join(ABOUT), &record)?;
         let mut files = self.lock();
-        // Checked again under the lock, because other uploads have finished meanwhile.
-        self.room(&files, caller, record.bytes)?;
-        let dir = self.folder.join(id);
-        fs::rename(&part.dir, &dir).map_err(unwritable)?;
-        json_file::sync_parent(&dir).map_err(unwritable)?;
-        files.insert(id.to_owned(), Arc::new(record));
+        let dir = self.folder.join(&room.id);
+        fs::rename(&part.dir, &dir)?;
+        json_file::sync_parent(&dir)?;
+        files.insert(room.id.clone(), Arc::new(record));
+        // Given back under the lock, so that no other upload sees the room as free.
+        drop(room);
         Ok(())
     }
 
@@ -182,6 +200,16 @@ impl UploadedFiles {
     }
 }
 
+/// Checks that `caller`, with `own` of the `used` bytes, stays within its share of `storage` bytes.
+///
+/// # Errors
+/// 429 if the caller's key holds more than its share, 503 if more is used than there is.
+pub(crate) fn may_store(caller: &Caller, own: u64, used: u64, storage: u64, what: &str) -> Result<(), ApiError> {
+    // In KiB, because a key's share is counted in whole units.
+    let kib = |bytes: u64| usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX);
+    caller.may_take(kib(own), kib(used), kib(storage).saturating_add(1), what)
+}
+
 /// Returns the error of a disk that cannot be written.
 pub(crate) fn unwritable(error: impl std::fmt::Display) -> ApiError {
     tracing::error!(%error, "the folder of vector stores cannot be read or written");
@@ -209,7 +237,28 @@ fn name_on_disk(filename: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::api::error::Code;
+
+    #[test]
+    fn uploads_that_run_count_as_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = UploadedFiles::open(folder.path().to_owned(), 10 << 10).unwrap();
+        let caller = Caller::default();
+        let first = files.reserve(&caller, "a", 6 << 10).unwrap();
+        assert_eq!(files.reserve(&caller, "b", 6 << 10).unwrap_err().code, Code::QueueFull);
+        let part = files.begin("a", "a.txt").unwrap();
+        fs::write(&part.content, "text").unwrap();
+        let (filename, purpose) = ("a.txt".to_owned(), "assistants".to_owned());
+        let record = FileRecord { owner: None, created_at: 0, filename, purpose, bytes: 4 };
+        files.finish(first, &part, record).unwrap();
+        // The file takes the room of its content, not what was reserved for it.
+        let second = files.reserve(&caller, "b", 6 << 10).unwrap();
+        assert!(files.reserve(&caller, "c", 6 << 10).is_err());
+        drop(second);
+        assert!(files.reserve(&caller, "c", 6 << 10).is_ok());
+    }
 
     #[test]
     fn names_have_no_meaning_in_paths() {

@@ -17,6 +17,7 @@ use utoipa::ToSchema;
 use super::registry::{PartialFile, unwritable};
 use crate::api::blocking::run_blocking;
 use crate::api::error::{ApiError, Code};
+use crate::api::json_file;
 use crate::api::state::AppState;
 use crate::api::vector_stores::VectorStores;
 
@@ -79,14 +80,22 @@ pub(super) async fn receive(state: &AppState, id: &str, request: Request) -> Res
     Ok(Upload { filename, purpose, bytes, part })
 }
 
+/// Returns the maximum size of the file in `request`, in bytes: the declared length of the body, up to `limit`.
+pub(super) fn most_bytes(request: &Request, limit: u64) -> u64 {
+    declared_length(request).map_or(limit, |length| length.min(limit))
+}
+
+fn declared_length(request: &Request) -> Option<u64> {
+    request.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
 fn multipart(request: Request, limit: u64) -> Result<Multipart<'static>, ApiError> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(kind).map_err(|_| {
         ApiError::new(Code::UnsupportedMediaType, "the body must be sent with `content-type: multipart/form-data`")
     })?;
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     // Refused by its declared length, before a byte of it is read.
-    if length.is_some_and(|length: u64| length > limit + MAX_REST) {
+    if declared_length(&request).is_some_and(|length| length > limit + MAX_REST) {
         return Err(too_large(limit));
     }
     let sizes = SizeLimit::new().whole_stream(limit + MAX_REST).per_field(MAX_TEXT).for_field("file", limit);
@@ -129,11 +138,12 @@ async fn stored(
 fn writer(path: PathBuf) -> (mpsc::Sender<Bytes>, tokio::task::JoinHandle<Result<(), ApiError>>) {
     let (chunks, mut received) = mpsc::channel::<Bytes>(CHUNKS);
     let write = move || {
-        let mut file = File::create(path).map_err(unwritable)?;
+        let mut file = File::create(&path).map_err(unwritable)?;
         while let Some(chunk) = received.blocking_recv() {
             file.write_all(&chunk).map_err(unwritable)?;
         }
-        file.sync_all().map_err(unwritable)
+        file.sync_all().map_err(unwritable)?;
+        json_file::sync_parent(&path).map_err(unwritable)
     };
     (chunks, tokio::task::spawn_blocking(write))
 }

@@ -1,38 +1,43 @@
-//! Files into documents, and documents into the index of a vector store.
+//! Indexing of the files of vector stores.
 //!
 //! Files wait in the record of their store, so that a killed server goes on where it was. One task at a time takes those
 //! that wait, up to a total size, and commits them together. If that fails, each file is tried alone.
 
-use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use serde_json::Value;
 use waymark_index::openie::Builtin;
-use waymark_index::{BuildOptions, Changes, Corpus, Document, Embed, IndexError, TokenCounter, build};
-use waymark_runtime::embedding::TextEmbedder;
+use waymark_index::{BuildOptions, Changes, Corpus, Document, Embed, IndexError, build};
 
-use super::chunking;
+use super::file_documents::{DocumentReader, EXPANSION, ReadFile, fault};
 use super::record::{AttachedFile, IndexingFault, IndexingStatus, chunk_id};
 use super::registry::VectorStores;
 use super::store::VectorStore;
 use crate::api::blocking::run_blocking;
+use crate::api::drain::DrainPhase;
 use crate::api::error::{ApiError, Code};
 use crate::api::fair_slots::FairSlot;
 use crate::api::files::registry::unwritable;
+use crate::api::indexes::OtherIndex;
 use crate::api::library::shortened;
 use crate::api::state::AppState;
 
-/// Maximum total size of files that are indexed together, in bytes. A larger file goes alone.
+/// Size of texts from which on no more files are indexed together, in bytes.
 const TOGETHER_BYTES: u64 = 16 << 20;
 
 /// Maximum number of files that are indexed together.
 const TOGETHER: usize = 64;
 
-/// Documents of one file.
-struct ReadFile {
-    id: String,
-    attached: AttachedFile,
-    documents: Vec<Document>,
+/// Pause before files are tried again whose records could not be written.
+const RETRY_PAUSE: Duration = Duration::from_secs(10);
+
+/// Chunks of a file from number `from` on.
+struct ChunkRange {
+    file: String,
+    from: u64,
+    /// Number of chunks of the file by its record.
+    recorded: u64,
 }
 
 /// Indexes the files of a store that wait, in a task of its own. `slot` is given back when they are indexed.
@@ -40,45 +45,83 @@ pub(super) fn start(state: &AppState, store: Arc<VectorStore>, slot: Option<Fair
     let state = state.clone();
     let running = state.drain.enter();
     tokio::spawn(async move {
-        let _turn = store.turn.lock().await;
-        if let Err(error) = index_waiting(&state, &store).await {
+        while !store.waiting().is_empty() {
+            let Err(error) = index_waiting(&state, &store).await else { continue };
             tracing::error!(store = store.id, error = error.message, "files of a vector store were not indexed");
+            if !pause(&state, &store).await {
+                break;
+            }
         }
         drop(slot);
         drop(running);
     });
 }
 
+/// Waits before another try. Returns `false` if another task of the store tries again, or if the server stops.
+async fn pause(state: &AppState, store: &VectorStore) -> bool {
+    if store.is_pausing.swap(true, Ordering::SeqCst) {
+        return false;
+    }
+    let goes_on = tokio::select! {
+        () = tokio::time::sleep(RETRY_PAUSE) => true,
+        () = state.drain.reached(DrainPhase::Draining) => false,
+    };
+    store.is_pausing.store(false, Ordering::SeqCst);
+    goes_on
+}
+
 /// Indexes the first files that wait.
 async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(), ApiError> {
-    let mut read = Vec::new();
+    let stores = state.vector_stores()?;
+    // Taken before the turn of the store, because removals of files wait for the turn and must not wait for other stores.
+    // The semaphore is never closed.
+    let _place = stores.indexing.acquire().await;
+    let _turn = store.turn.lock().await;
+    let mut read: Vec<ReadFile> = Vec::new();
     let mut total = 0;
     for (id, attached) in store.waiting().into_iter().take(TOGETHER) {
-        let Some(record) = state.vector_stores()?.files.get(store.owner, &id) else {
-            let fault = fault("invalid_file", "the file was deleted");
-            save(store, &id, AttachedFile { status: IndexingStatus::Failed, error: Some(fault), ..attached }).await?;
-            continue;
-        };
-        total += record.bytes;
-        if total > TOGETHER_BYTES && !read.is_empty() {
-            break;
-        }
-        let path = state.vector_stores()?.files.content(&id, &record);
-        let embedder = state.vector_stores()?.opener.embedder();
-        let documents = {
-            let (id, attached) = (id.clone(), attached.clone());
-            run_blocking(move || Ok(documents(&path, &id, &record.filename, &attached, &embedder))).await?
-        };
-        match documents {
-            Ok(documents) => read.push(ReadFile { id, attached, documents }),
-            Err(error) => {
-                let failed =
-                    AttachedFile { status: IndexingStatus::Failed, error: Some(unreadable(&error)), ..attached };
-                save(store, &id, failed).await?;
+        match read_file(stores, store, &id, &attached, total).await {
+            Ok((documents, bytes)) => {
+                total += bytes;
+                read.push(ReadFile { id, attached, documents, bytes });
             }
+            Err(fault) => finish(store, &id, &attached, failed(&attached, fault)).await?,
+        }
+        if total >= TOGETHER_BYTES {
+            break;
         }
     }
     commit(state, store, read).await
+}
+
+/// Reads the documents of a file and the size of their texts. `pending` bytes of other files are about to be indexed.
+async fn read_file(
+    stores: &Arc<VectorStores>,
+    store: &VectorStore,
+    id: &str,
+    attached: &AttachedFile,
+    pending: u64,
+) -> Result<(Vec<Document>, u64), IndexingFault> {
+    let Some(record) = stores.files.get(store.owner, id) else {
+        return Err(fault("invalid_file", "the file was deleted"));
+    };
+    let reader = DocumentReader {
+        path: stores.files.content(id, &record),
+        id: id.to_owned(),
+        filename: record.filename.clone(),
+        attributes: attached.attributes.clone(),
+        sizes: attached.sizes,
+        embedder: stores.opener.embedder(),
+        limit: stores.limits.file.saturating_mul(EXPANSION),
+    };
+    // A panic of a parser ends in the outer error, and must not keep the other files from being indexed.
+    let read = run_blocking(move || Ok(reader.read())).await;
+    let (documents, bytes) = read.unwrap_or_else(|_| Err(fault("server_error", "the file cannot be read")))?;
+    let others = stores.usage_bytes().saturating_sub(attached.bytes);
+    if others.saturating_add(pending).saturating_add(bytes) > stores.limits.storage {
+        return Err(fault("server_error", "the server has no room for the texts of the file"));
+    }
+    Ok((documents, bytes))
 }
 
 /// Commits the documents of files together or, if that fails, each file alone.
@@ -86,78 +129,137 @@ async fn commit(state: &AppState, store: &Arc<VectorStore>, files: Vec<ReadFile>
     if files.is_empty() {
         return Ok(());
     }
-    let committed = apply(state, store, changes(&files)).await;
+    let committed = apply(state, store, &files).await;
     let together = files.len();
     for file in files {
         let made = match &committed {
             Ok(()) => Ok(()),
             Err(error) if together == 1 => Err(error.clone()),
-            Err(_) => apply(state, store, changes(std::slice::from_ref(&file))).await,
+            Err(_) => apply(state, store, std::slice::from_ref(&file)).await,
         };
-        let ReadFile { id, attached, documents } = file;
-        let indexed = match made {
+        let ReadFile { id, attached, documents, bytes } = file;
+        let done = match made {
             Ok(()) => AttachedFile {
                 status: IndexingStatus::Completed,
                 error: None,
                 chunks: documents.len() as u64,
-                bytes: documents.iter().map(|document| document.content().len() as u64).sum(),
-                ..attached
+                bytes,
+                ..attached.clone()
             },
-            Err(error) => {
-                let fault = fault("server_error", &error.message);
-                AttachedFile { status: IndexingStatus::Failed, error: Some(fault), ..attached }
-            }
+            Err(error) => failed(&attached, unindexable(&store.id, &error)),
         };
-        save(store, &id, indexed).await?;
+        finish(store, &id, &attached, done).await?;
     }
     Ok(())
 }
 
-/// Returns the change that puts the documents of files into an index, in place of those that the files had before.
-fn changes(files: &[ReadFile]) -> Changes {
-    let documents = files.iter().flat_map(|file| file.documents.iter().cloned());
-    let surplus = files.iter().flat_map(|file| file.attached.chunk_ids(&file.id).skip(file.documents.len()));
-    Changes { delete: surplus.collect(), ..Changes::upsert(documents) }
+/// Returns the record of a file that could not be indexed.
+fn failed(attached: &AttachedFile, fault: IndexingFault) -> AttachedFile {
+    AttachedFile { status: IndexingStatus::Failed, error: Some(fault), ..attached.clone() }
 }
 
-/// Commits a change, or builds the index if there is none yet.
-async fn apply(state: &AppState, store: &Arc<VectorStore>, changes: Changes) -> Result<(), ApiError> {
-    if let Some(index) = store.index() {
-        return index.change(state, changes)?.finished().await.map(drop);
+/// Maps the error of a commit to what clients are told.
+fn unindexable(store: &str, error: &ApiError) -> IndexingFault {
+    if error.code == Code::InvalidValue {
+        return fault("invalid_file", &error.message);
     }
+    // The error may name paths of the server.
+    tracing::error!(store, error = error.message, "a file of a vector store cannot be indexed");
+    fault("server_error", "the file cannot be indexed")
+}
+
+/// Puts the documents of files into the index, in place of those that the files had before. Builds the index if there is
+/// none yet.
+async fn apply(state: &AppState, store: &Arc<VectorStore>, files: &[ReadFile]) -> Result<(), ApiError> {
+    let documents = files.iter().flat_map(|file| file.documents.iter().cloned()).collect();
+    let Some(index) = opened(state, store).await? else { return build_first(state, store, documents).await };
+    let surplus = files.iter().map(|file| ChunkRange {
+        file: file.id.clone(),
+        from: file.documents.len() as u64 + 1,
+        recorded: file.attached.chunks,
+    });
+    let delete = indexed_chunks(&index, surplus.collect()).await?;
+    index.change(state, Changes { delete, ..Changes::upsert(documents) })?.finished().await.map(drop)
+}
+
+/// Returns the index of a store, and opens it if an earlier attempt failed. `None` if there is none yet.
+async fn opened(state: &AppState, store: &Arc<VectorStore>) -> Result<Option<Arc<OtherIndex>>, ApiError> {
+    if let Some(index) = store.index() {
+        return Ok(Some(index));
+    }
+    let dir = store.index_dir();
+    if !dir.join(waymark_index::MANIFEST).exists() {
+        return Ok(None);
+    }
+    let stores = Arc::clone(state.vector_stores()?);
+    let parts = run_blocking(move || stores.opener.open(&dir).map_err(unwritable)).await?;
+    let index = state.created_index(&store.id, parts);
+    store.set_index(Arc::clone(&index));
+    Ok(Some(index))
+}
+
+/// Builds the index of a store from its first documents.
+async fn build_first(state: &AppState, store: &Arc<VectorStore>, documents: Vec<Document>) -> Result<(), ApiError> {
     let stores = Arc::clone(state.vector_stores()?);
     let building = Arc::clone(store);
     let parts = run_blocking(move || {
-        let corpus = Corpus::from_documents(&building.id, changes.upsert);
+        let corpus = Corpus::from_documents(&building.id, documents);
         // Triples as `waymark index build` makes them, so that policies can search the graph.
         let options = BuildOptions { extract: Some(Arc::new(Builtin)), journal: false, ..BuildOptions::default() };
         let embedder = stores.opener.embedder();
         let dir = building.index_dir();
-        build(corpus, embedder.as_ref() as &dyn Embed, &dir, &options, &())
-            .map_err(|error| ApiError::new(Code::CommitFailed, shortened(error.to_string())))?;
+        build(corpus, embedder.as_ref() as &dyn Embed, &dir, &options, &()).map_err(|error| unbuilt(&error))?;
         stores.opener.open(&dir).map_err(unwritable)
     })
     .await?;
-    store.show(state.created_index(&store.id, parts));
+    store.set_index(state.created_index(&store.id, parts));
     Ok(())
+}
+
+/// Maps the error of a build. Only errors about the documents are invalid values.
+fn unbuilt(error: &IndexError) -> ApiError {
+    match error {
+        IndexError::BadRecord { message, .. } => ApiError::invalid("documents", shortened(message.clone())),
+        IndexError::BadChange { .. } | IndexError::NoTriples { .. } | IndexError::TooLarge { .. } => {
+            ApiError::invalid("documents", shortened(error.to_string()))
+        }
+        error => ApiError::new(Code::CommitFailed, shortened(error.to_string())),
+    }
+}
+
+/// Returns the IDs of the chunks in these ranges that the index has.
+async fn indexed_chunks(index: &Arc<OtherIndex>, ranges: Vec<ChunkRange>) -> Result<Vec<String>, ApiError> {
+    let current = index.live().current();
+    run_blocking(move || {
+        let has = |id: &String| current.passage(id).is_ok_and(|passage| passage.is_some());
+        let mut found = Vec::new();
+        for ChunkRange { file, from, recorded } in ranges {
+            // The index may have more chunks than the record, which is written after it, and fewer, because clients can
+            // delete single documents.
+            let numbered = (from..).map(|number| (number, chunk_id(&file, number)));
+            let ids = numbered.take_while(|(number, id)| *number <= recorded || has(id)).map(|(_, id)| id);
+            found.extend(ids.filter(has));
+        }
+        Ok(found)
+    })
+    .await
 }
 
 /// Removes a file from the index of a store, and from its list. Returns `false` if the store does not have it.
 pub(super) async fn remove(state: &AppState, store: &Arc<VectorStore>, id: &str) -> Result<bool, ApiError> {
     let _turn = store.turn.lock().await;
     let Some(file) = store.file(id) else { return Ok(false) };
-    if let Some(index) = store.index() {
-        let live = index.live();
-        let current = live.current();
-        let known = file.chunk_ids(id).filter(|id| current.passage(id).is_ok_and(|passage| passage.is_some()));
-        let known: Vec<String> = known.collect();
-        if known.len() as u64 == current.manifest().passages {
+    if let Some(index) = opened(state, store).await? {
+        let range = ChunkRange { file: id.to_owned(), from: 1, recorded: file.chunks };
+        let known = indexed_chunks(&index, vec![range]).await?;
+        if known.len() as u64 == index.live().current().manifest().passages {
             // An index has at least one document.
-            drop((current, live, index));
+            drop(index);
             let emptied = Arc::clone(store);
             run_blocking(move || emptied.remove_index().map_err(unwritable)).await?;
         } else if !known.is_empty() {
-            index.change(state, Changes { delete: known, ..Changes::default() })?.finished().await?;
+            let changes = Changes { delete: known, ..Changes::default() };
+            index.change(state, changes)?.finished().await.map_err(|error| unchangeable(&store.id, &error))?;
         }
     }
     let (store, id) = (Arc::clone(store), id.to_owned());
@@ -165,10 +267,22 @@ pub(super) async fn remove(state: &AppState, store: &Arc<VectorStore>, id: &str)
     Ok(true)
 }
 
-/// Writes the record of a file off the async threads.
-pub(super) async fn save(store: &Arc<VectorStore>, id: &str, file: AttachedFile) -> Result<(), ApiError> {
+/// Replaces the message of a failed commit, which may name paths of the server.
+fn unchangeable(store: &str, error: &ApiError) -> ApiError {
+    tracing::error!(store, error = error.message, "the index of a vector store cannot be changed");
+    ApiError::new(error.code, "the index of the vector store cannot be changed")
+}
+
+/// Writes the record of a file that is to be indexed.
+pub(super) async fn attach(store: &Arc<VectorStore>, id: &str, file: AttachedFile) -> Result<(), ApiError> {
     let (store, id) = (Arc::clone(store), id.to_owned());
-    run_blocking(move || store.save_file(&id, file).map_err(unwritable)).await
+    run_blocking(move || store.attach_file(&id, file).map_err(unwritable)).await
+}
+
+/// Writes the result of indexing a file whose record was `seen`.
+async fn finish(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile, done: AttachedFile) -> Result<(), ApiError> {
+    let (store, id, seen) = (Arc::clone(store), id.to_owned(), seen.clone());
+    run_blocking(move || store.finish_file(&id, &seen, done).map_err(unwritable)).await
 }
 
 /// Opens the indexes of all stores, and goes on with the files that wait.
@@ -177,62 +291,11 @@ pub(super) fn resume(state: &AppState, stores: &VectorStores) {
         let dir = store.index_dir();
         if dir.join(waymark_index::MANIFEST).exists() {
             match stores.opener.open(&dir) {
-                Ok(parts) => store.show(state.created_index(&store.id, parts)),
-                Err(error) => {
-                    tracing::error!(store = store.id, %error, "cannot open the index of a vector store");
-                    continue;
-                }
+                Ok(parts) => store.set_index(state.created_index(&store.id, parts)),
+                // The next change of a file tries again.
+                Err(error) => tracing::error!(store = store.id, %error, "cannot open the index of a vector store"),
             }
         }
-        // One task takes several files at most, so there is one for each.
-        for _ in store.waiting() {
-            start(state, Arc::clone(&store), None);
-        }
+        start(state, store, None);
     }
-}
-
-/// Reads the documents of a file.
-fn documents(
-    path: &Path,
-    id: &str,
-    filename: &str,
-    attached: &AttachedFile,
-    embedder: &Arc<dyn TextEmbedder>,
-) -> Result<Vec<Document>, IndexError> {
-    let counting = Arc::clone(embedder);
-    let tokens = TokenCounter::new(embedder.max_tokens(), move |text| counting.count_tokens(text));
-    let corpus = Corpus::open(path, &chunking::options(attached.sizes))?.measured(tokens);
-    let name = path.file_name().map(|name| format!("{}#", name.to_string_lossy())).unwrap_or_default();
-    let documents = corpus.zip(1..).map(|(document, number)| {
-        let Document { id: own, title, text, triples, metadata } = document?;
-        let mut metadata = metadata.unwrap_or_default();
-        // Records bring IDs of their own, which are unique within their file alone; chunks are named after the file.
-        if !own.starts_with(&name) {
-            metadata.entry("record_id").or_insert(Value::String(own));
-        }
-        metadata.insert("filename".to_owned(), filename.into());
-        metadata.extend(attached.attributes.clone());
-        Ok(Document { id: chunk_id(id, number), title, text, triples, metadata: Some(metadata) })
-    });
-    documents.collect()
-}
-
-/// Maps the error of a file to what clients are told.
-fn unreadable(error: &IndexError) -> IndexingFault {
-    match error {
-        IndexError::UnsupportedFile { message, .. } => fault("unsupported_file", message),
-        IndexError::BadRecord { location, message } | IndexError::BadCorpus { location, message } => {
-            fault("invalid_file", &format!("line {}: {message}", location.line))
-        }
-        IndexError::EmptyCorpus { .. } => fault("invalid_file", "the file holds no text"),
-        IndexError::DuplicateId { id, .. } => fault("invalid_file", &format!("the ID {id:?} occurs twice")),
-        error => {
-            tracing::error!(%error, "cannot read an uploaded file");
-            fault("server_error", "the file cannot be read")
-        }
-    }
-}
-
-fn fault(code: &str, message: &str) -> IndexingFault {
-    IndexingFault { code: code.to_owned(), message: shortened(message.to_owned()) }
 }

@@ -4,19 +4,21 @@
 //! | file | content |
 //! |---|---|
 //! | `search` | searches without a model |
-//! | `attached` | the routes of the files of a vector store |
+//! | `store_files` | the routes of the files of a vector store |
 //! | `object`, `chunking` | wire types |
 //! | `registry`, `store`, `record` | vector stores on disk |
-//! | `ingestion` | files into documents, and documents into the index |
+//! | `file_documents` | files into documents |
+//! | `ingestion` | documents into the index |
 
-pub mod attached;
 pub mod chunking;
+mod file_documents;
 mod ingestion;
 pub mod object;
 pub mod record;
 mod registry;
 pub mod search;
 mod store;
+pub mod store_files;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,11 +29,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use self::attached::AddFile;
 use self::chunking::ChunkingStrategy;
 use self::object::VectorStoreObject;
 use self::record::StoreRecord;
 use self::store::VectorStore;
+use self::store_files::AddFile;
 use super::auth::Caller;
 use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
@@ -100,7 +102,8 @@ pub struct VectorStoreDeleted {
 
 /// Creates a vector store.
 ///
-/// It belongs to the caller's key. Its files are indexed in the background, with a graph; until then it finds nothing.
+/// The vector store belongs to the caller's key. Its files are indexed in the background, with a graph; until then it
+/// finds nothing.
 /// The server must have been started with `--vector-stores`.
 #[utoipa::path(post, path = "/v1/vector_stores", operation_id = "createVectorStore", tag = "vector stores",
     request_body = VectorStoreRequest,
@@ -121,9 +124,12 @@ pub(crate) async fn create(
         return Err(ApiError::invalid("file_ids", message));
     }
     // Checked before the vector store is created, so that a refusal leaves none behind.
+    if !file_ids.is_empty() {
+        stores.check_room(&caller)?;
+    }
     let mut adding = Vec::with_capacity(file_ids.len());
     for file_id in file_ids {
-        adding.push(AddFile { file_id, attributes: None, chunking_strategy }.checked(&state, &caller)?);
+        adding.push(AddFile { file_id, attributes: None, chunking_strategy }.validate(&state, &caller)?);
     }
     let record = StoreRecord {
         owner: caller.owner.map(|owner| owner.to_string()),
@@ -138,7 +144,7 @@ pub(crate) async fn create(
         run_blocking(move || stores.create(&caller, id, record)).await?
     };
     for file in adding {
-        attached::add(&state, &store, file).await?;
+        store_files::add(&state, &store, file).await?;
     }
     Ok(axum::Json(VectorStoreObject::new(&store)))
 }
@@ -245,7 +251,10 @@ pub(crate) async fn delete(
 /// If a vector store cannot be changed. The file may have been removed from others by then.
 pub(super) async fn forget_file(state: &AppState, caller: &Caller, file: &str) -> Result<(), ApiError> {
     for store in state.vector_stores()?.of(caller.owner) {
-        ingestion::remove(state, &store, file).await?;
+        // Asked first, because a removal waits for what the store is indexing.
+        if store.file(file).is_some() {
+            ingestion::remove(state, &store, file).await?;
+        }
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::{Context, ensure};
+use tokio::sync::Semaphore;
 use waymark_agent::Search;
 use waymark_runtime::embedding::TextEmbedder;
 
@@ -15,7 +16,7 @@ use super::store::{UNFINISHED, VectorStore};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::fair_slots::FairSlots;
-use crate::api::files::registry::{UploadedFiles, unwritable};
+use crate::api::files::registry::{UploadedFiles, may_store, unwritable};
 use crate::api::library::Library;
 use crate::api::state::AppState;
 use crate::config::FileLimits;
@@ -59,6 +60,8 @@ pub struct VectorStores {
     pub(super) opener: Arc<dyn OpenIndex>,
     /// Places for files that wait to be indexed.
     pub(super) waiting: FairSlots,
+    /// Place for the one store whose files are being indexed.
+    pub(super) indexing: Semaphore,
     folder: PathBuf,
     stores: RwLock<BTreeMap<String, Arc<VectorStore>>>,
     /// Held as long as the folder is in use.
@@ -90,7 +93,8 @@ impl VectorStores {
         }
         let waiting = FairSlots::new(MAX_WAITING, "files that wait to be indexed");
         let stores = RwLock::new(stores);
-        Ok(VectorStores { files, limits, opener, waiting, folder: stores_folder, stores, _lock: lock })
+        let indexing = Semaphore::new(1);
+        Ok(VectorStores { files, limits, opener, waiting, indexing, folder: stores_folder, stores, _lock: lock })
     }
 
     /// Opens the indexes of all stores, and goes on with the files that wait to be indexed.
@@ -114,6 +118,20 @@ impl VectorStores {
     pub(crate) fn get(&self, owner: Owner, id: &str) -> Option<Arc<VectorStore>> {
         let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
         stores.get(id).filter(|store| store.owner == owner).cloned()
+    }
+
+    /// Returns the size of the texts in the indexes of all stores, in bytes.
+    pub(super) fn usage_bytes(&self) -> u64 {
+        self.all().iter().map(|store| store.usage_bytes()).sum()
+    }
+
+    /// Checks that `caller` may fill its stores further.
+    ///
+    /// # Errors
+    /// 429 if the caller's key already holds its share, 503 if there is no room.
+    pub(super) fn check_room(&self, caller: &Caller) -> Result<(), ApiError> {
+        let own = self.of(caller.owner).iter().map(|store| store.usage_bytes()).sum();
+        may_store(caller, own, self.usage_bytes(), self.limits.storage, "KiB of texts in vector stores")
     }
 
     /// Creates a store.

@@ -39,6 +39,8 @@ pub(crate) struct VectorStore {
     index: RwLock<Option<Arc<OtherIndex>>>,
     /// Held while files are added to the index or removed from it.
     pub(super) turn: tokio::sync::Mutex<()>,
+    /// If `true`, a task waits to index the files again.
+    pub(super) is_pausing: AtomicBool,
     is_deleted: AtomicBool,
 }
 
@@ -88,6 +90,7 @@ impl VectorStore {
             saving: Mutex::default(),
             index: RwLock::default(),
             turn: tokio::sync::Mutex::default(),
+            is_pausing: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
         }
     }
@@ -125,19 +128,48 @@ impl VectorStore {
         self.lock_files().get(id).cloned()
     }
 
-    /// Returns the files that wait to be indexed, oldest first.
+    /// Returns the size of the texts in the index, in bytes.
+    pub(super) fn usage_bytes(&self) -> u64 {
+        self.lock_files().values().map(|file| file.bytes).sum()
+    }
+
+    /// Returns the files that wait to be indexed, oldest first. A deleted store has none.
     pub(super) fn waiting(&self) -> Vec<(String, AttachedFile)> {
+        if self.is_deleted.load(Ordering::SeqCst) {
+            return Vec::new();
+        }
         let mut files = self.files();
         files.retain(|(_, file)| file.status == IndexingStatus::InProgress);
         files
     }
 
-    /// Writes the record of an attached file durably.
+    /// Writes the record of a file that is to be indexed. The sizes of an earlier record of the file stay, because its
+    /// chunks stay in the index until they are replaced.
     ///
     /// # Errors
     /// If the store was deleted or the record cannot be written.
-    pub(super) fn save_file(&self, id: &str, file: AttachedFile) -> io::Result<()> {
-        let _saving = self.begin_saving()?;
+    pub(super) fn attach_file(&self, id: &str, file: AttachedFile) -> io::Result<()> {
+        let saving = self.begin_saving()?;
+        let (chunks, bytes) = self.file(id).map_or((0, 0), |earlier| (earlier.chunks, earlier.bytes));
+        self.write_file(&saving, id, AttachedFile { chunks, bytes, ..file })
+    }
+
+    /// Writes the record `done` of a file that was indexed, or could not be. If the record is not `seen` any more, it
+    /// stays and takes over only the sizes of `done`: the file was changed meanwhile and is indexed again.
+    ///
+    /// # Errors
+    /// If the store was deleted or the record cannot be written.
+    pub(super) fn finish_file(&self, id: &str, seen: &AttachedFile, done: AttachedFile) -> io::Result<()> {
+        let saving = self.begin_saving()?;
+        let Some(current) = self.file(id) else { return Ok(()) };
+        let file = match current == *seen {
+            true => done,
+            false => AttachedFile { chunks: done.chunks, bytes: done.bytes, ..current },
+        };
+        self.write_file(&saving, id, file)
+    }
+
+    fn write_file(&self, _saving: &MutexGuard<'_, ()>, id: &str, file: AttachedFile) -> io::Result<()> {
         json_file::write(&self.file_path(id), &file)?;
         self.lock_files().insert(id.to_owned(), file);
         Ok(())
@@ -177,7 +209,7 @@ impl VectorStore {
     }
 
     /// Sets the open index.
-    pub(super) fn show(&self, index: Arc<OtherIndex>) {
+    pub(super) fn set_index(&self, index: Arc<OtherIndex>) {
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = Some(index);
     }
 

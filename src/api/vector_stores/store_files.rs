@@ -91,7 +91,7 @@ impl AddFile {
     ///
     /// # Errors
     /// 404 if there is no such file, 400 for invalid options, 429 or 503 if too many files wait.
-    pub(super) fn checked(self, state: &AppState, caller: &Caller) -> Result<CheckedFile, ApiError> {
+    pub(super) fn validate(self, state: &AppState, caller: &Caller) -> Result<CheckedFile, ApiError> {
         let AddFile { file_id, attributes, chunking_strategy } = self;
         let stores = state.vector_stores()?;
         let (id, _) = files::find(state, caller, file_id).map_err(|error| error.with_param("file_id"))?;
@@ -106,11 +106,9 @@ impl AddFile {
 /// Adds a file to `store`, in place of what it had of the same file, and starts indexing it.
 pub(super) async fn add(state: &AppState, store: &Arc<VectorStore>, file: CheckedFile) -> Result<(), ApiError> {
     let CheckedFile { id, attributes, sizes, slot } = file;
-    // The chunks that the index has of the file stay until they are replaced.
-    let (chunks, bytes) = store.file(&id).map_or((0, 0), |earlier| (earlier.chunks, earlier.bytes));
     let status = IndexingStatus::InProgress;
-    let attached = AttachedFile { created_at: now(), status, error: None, attributes, sizes, chunks, bytes };
-    ingestion::save(store, &id, attached).await?;
+    let attached = AttachedFile { created_at: now(), status, error: None, attributes, sizes, chunks: 0, bytes: 0 };
+    ingestion::attach(store, &id, attached).await?;
     ingestion::start(state, Arc::clone(store), Some(slot));
     Ok(())
 }
@@ -133,7 +131,8 @@ pub(crate) async fn create(
     JsonBody(request): JsonBody<AddFile>,
 ) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
     let store = changeable(&state, &caller, &super::known(id)?)?;
-    let file = request.checked(&state, &caller)?;
+    let file = request.validate(&state, &caller)?;
+    state.vector_stores()?.check_room(&caller)?;
     let id = file.id.clone();
     add(&state, &store, file).await?;
     described(&state, &store, &id).map(axum::Json)
@@ -207,7 +206,7 @@ pub(crate) async fn update(
     let (store, id) = find(&state, &caller, ids)?;
     let sizes = store.file(&id).and_then(|file| file.sizes);
     let change = AddFile { file_id: id.clone(), attributes: Some(request.attributes), chunking_strategy: None };
-    let file = CheckedFile { sizes, ..change.checked(&state, &caller)? };
+    let file = CheckedFile { sizes, ..change.validate(&state, &caller)? };
     add(&state, &store, file).await?;
     described(&state, &store, &id).map(axum::Json)
 }

@@ -1,0 +1,246 @@
+//! Files of vector stores that change, fail or do not fit while they are indexed.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use waymark::api::{IndexParts, Library, OpenIndex, VectorStores};
+use waymark::config::FileLimits;
+use waymark::keys::ApiKeys;
+use waymark::server::Server;
+use waymark_agent::{SearchLimits, Searcher};
+use waymark_index::{CommitOptions, Embed, EmbedError, LiveIndex, OpenOptions};
+use waymark_runtime::embedding::{Embedding, TextEmbedder};
+
+use crate::harness::{ServerPlan, TestServer, eventually, says};
+use crate::vector_store_files::{Client, RIVERS, server_in};
+
+const LIMITS: FileLimits = FileLimits { file: 64 << 10, storage: 1 << 20 };
+
+/// Mock embedder whose counter panics over `PANIC` and stops at `STOP` until it may go on.
+#[derive(Debug, Default)]
+struct Delicate {
+    has_stopped: AtomicBool,
+    goes_on: AtomicBool,
+}
+
+impl Embed for Delicate {
+    fn id(&self) -> &str {
+        Embedding::Mock.id()
+    }
+
+    fn dims(&self) -> usize {
+        Embedding::Mock.dims()
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        Embedding::Mock.embed(texts)
+    }
+}
+
+impl TextEmbedder for Delicate {
+    fn count_tokens(&self, text: &str) -> usize {
+        assert!(!text.contains("PANIC"), "a reader that fails");
+        if text.contains("STOP") {
+            self.has_stopped.store(true, SeqCst);
+            while !self.goes_on.load(SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Embedding::Mock.count_tokens(text)
+    }
+
+    fn max_tokens(&self) -> usize {
+        Embedding::Mock.max_tokens()
+    }
+}
+
+/// Opens indexes unless it refuses to.
+#[derive(Debug, Default)]
+struct DelicateIndexes {
+    embedder: Arc<Delicate>,
+    refuses: AtomicBool,
+}
+
+impl OpenIndex for DelicateIndexes {
+    fn embedder(&self) -> Arc<dyn TextEmbedder> {
+        Arc::clone(&self.embedder) as _
+    }
+
+    fn open(&self, dir: &Path) -> anyhow::Result<IndexParts> {
+        ensure!(!self.refuses.load(SeqCst), "cannot open {}", dir.display());
+        let live = Arc::new(LiveIndex::open(dir, Arc::new(Embedding::Mock), OpenOptions::default())?);
+        let searcher = Searcher::new(Arc::clone(&live), SearchLimits::default())?;
+        Ok(IndexParts { searcher: Arc::new(searcher), library: Library::new(live, CommitOptions::default()) })
+    }
+}
+
+async fn server_over(folder: &Path, indexes: &Arc<DelicateIndexes>, limits: FileLimits) -> TestServer {
+    let mut server = ServerPlan::new(says("hi")).build().await;
+    let stores = VectorStores::open(folder, limits, Arc::clone(indexes) as _).unwrap();
+    server.state = server.state.clone().with_vector_stores(stores);
+    let own = Server::bind(([127, 0, 0, 1], 0).into(), server.state.clone()).await.unwrap();
+    server.address = own.address();
+    server.running = tokio::spawn(own.run(std::future::pending()));
+    server
+}
+
+/// Creates a store with these files in a server that ends. Returns the IDs of the store and of the files.
+async fn left_by_another_server(folder: &Path, files: &[(&str, &str)]) -> (String, Vec<String>) {
+    let mut server = server_in(folder, ApiKeys::default()).await;
+    let client = Client { server: &server, key: None };
+    let mut ids = Vec::new();
+    for (name, content) in files {
+        ids.push(client.upload(name, content).await);
+    }
+    let store = client.store(json!({"file_ids": ids})).await;
+    client.indexed(&store).await;
+    server.terminate();
+    let TestServer { running, state, .. } = server;
+    running.await.unwrap();
+    drop(state);
+    (store, ids)
+}
+
+async fn last_error(client: &Client<'_>, store: &str, file: &str) -> Value {
+    let (_, file) = client.get(&format!("/v1/vector_stores/{store}/files/{file}")).await;
+    assert_eq!(file["status"], "failed", "{file}");
+    file["last_error"].clone()
+}
+
+#[tokio::test]
+async fn a_reader_that_fails_leaves_the_other_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server_over(folder.path(), &Arc::default(), LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let ids = [client.upload("a.txt", "PANIC").await, client.upload("b.txt", "The Ubangi.").await];
+    let store = client.store(json!({"file_ids": ids})).await;
+    let found = client.indexed(&store).await;
+    let counts = &found["file_counts"];
+    assert_eq!((&counts["failed"], &counts["completed"]), (&json!(1), &json!(1)), "{found}");
+    let error = last_error(&client, &store, &ids[0]).await;
+    assert_eq!(error, json!({"code": "server_error", "message": "the file cannot be read"}));
+    assert_eq!(client.search(&store, json!({"query": "ubangi"})).await[0]["file_id"], json!(ids[1]));
+}
+
+#[tokio::test]
+async fn attributes_that_change_while_a_file_is_indexed_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let file = client.upload("a.txt", "STOP at the Ubangi.").await;
+    let store = client.store(json!({})).await;
+    let files = format!("/v1/vector_stores/{store}/files");
+    client.post(&files, json!({"file_id": file, "attributes": {"kind": "old"}})).await;
+    let embedder = Arc::clone(&indexes.embedder);
+    eventually("the file is read", || embedder.has_stopped.load(SeqCst)).await;
+    let (status, changed) = client.post(&format!("{files}/{file}"), json!({"attributes": {"kind": "new"}})).await;
+    assert_eq!(status, 200, "{changed}");
+    embedder.goes_on.store(true, SeqCst);
+    assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 1);
+    let (_, found) = client.get(&format!("{files}/{file}")).await;
+    assert_eq!(found["attributes"], json!({"kind": "new"}));
+    for (kind, hits) in [("old", 0), ("new", 1)] {
+        let filters = json!({"type": "eq", "key": "kind", "value": kind});
+        let found = client.search(&store, json!({"query": "ubangi", "filters": filters})).await;
+        assert_eq!(found.len(), hits, "{kind}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_deleted_while_another_store_is_indexed() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let rivers = client.upload("rivers.md", RIVERS).await;
+    let filled = client.store(json!({"file_ids": [rivers]})).await;
+    client.indexed(&filled).await;
+    let slow = client.upload("a.txt", "STOP at the Ubangi.").await;
+    let waiting = client.store(json!({"file_ids": [slow]})).await;
+    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    // The file waits behind the other store, and its removal does not.
+    client.post(&format!("/v1/vector_stores/{filled}/files"), json!({"file_id": rivers})).await;
+    let path = format!("/v1/files/{rivers}");
+    let gone = tokio::time::timeout(Duration::from_secs(10), client.delete(&path)).await;
+    assert_eq!(gone.map(|(status, _)| status), Ok(200));
+    assert_eq!(client.search(&filled, json!({"query": "kivu"})).await, Vec::<Value>::new());
+    indexes.embedder.goes_on.store(true, SeqCst);
+    client.indexed(&waiting).await;
+}
+
+#[tokio::test]
+async fn chunks_that_the_record_does_not_know_go_with_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, files) =
+        left_by_another_server(folder.path(), &[("rivers.md", RIVERS), ("b.txt", "The Ubangi again.")]).await;
+    // As if the server had been killed between a commit and the record of it.
+    let record = folder.path().join(format!("stores/{store}/files/{}.json", files[0]));
+    let text = std::fs::read_to_string(&record).unwrap();
+    let older = text.replace("\"chunks\":2", "\"chunks\":0");
+    assert_ne!(older, text);
+    std::fs::write(&record, older).unwrap();
+    let server = server_over(folder.path(), &Arc::default(), LIMITS).await;
+    let client = Client { server: &server, key: None };
+    assert_eq!(client.search(&store, json!({"query": "kivu"})).await.len(), 3);
+    assert_eq!(client.delete(&format!("/v1/vector_stores/{store}/files/{}", files[0])).await.0, 200);
+    let left = client.search(&store, json!({"query": "kivu"})).await;
+    assert_eq!((left.len(), &left[0]["file_id"]), (1, &json!(files[1])), "{left:?}");
+}
+
+#[tokio::test]
+async fn an_index_that_could_not_be_opened_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = left_by_another_server(folder.path(), &[("rivers.md", RIVERS)]).await;
+    let indexes = Arc::<DelicateIndexes>::default();
+    indexes.refuses.store(true, SeqCst);
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    assert_eq!(client.search(&store, json!({"query": "kivu"})).await, Vec::<Value>::new());
+    let file = client.upload("b.txt", "Kivu again.").await;
+    let files = format!("/v1/vector_stores/{store}/files");
+    client.post(&files, json!({"file_id": file})).await;
+    client.indexed(&store).await;
+    // Without a path of the server.
+    let error = last_error(&client, &store, &file).await;
+    assert_eq!(error, json!({"code": "server_error", "message": "the file cannot be indexed"}));
+    indexes.refuses.store(false, SeqCst);
+    client.post(&files, json!({"file_id": file})).await;
+    assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 2);
+    assert_eq!(client.search(&store, json!({"query": "kivu"})).await.len(), 3);
+}
+
+#[tokio::test]
+async fn the_texts_of_all_stores_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = FileLimits { file: 1 << 10, storage: 3 << 10 };
+    let server = server_over(folder.path(), &Arc::default(), limits).await;
+    let client = Client { server: &server, key: None };
+    let file = client.upload("a.txt", &"word ".repeat(200)).await;
+    let mut failed = None;
+    for _ in 0..4 {
+        let store = client.store(json!({"file_ids": [file]})).await;
+        if client.indexed(&store).await["file_counts"]["failed"] == 1 {
+            failed = Some(store);
+            break;
+        }
+    }
+    let error = last_error(&client, &failed.unwrap(), &file).await;
+    assert_eq!(error["message"], "the server has no room for the texts of the file");
+    // Records that expand to more than eight times what may be uploaded.
+    let metadata = "x".repeat(900);
+    let expands = format!("{{\"id\": \"a\", \"text\": \"t\", \"note\": \"{metadata}\"}}");
+    let file = client.upload("a.jsonl", &expands).await;
+    let attributes: serde_json::Map<String, Value> =
+        (0..16).map(|number| (format!("name{number}"), json!("x".repeat(512)))).collect();
+    let store = client.store(json!({})).await;
+    let files = format!("/v1/vector_stores/{store}/files");
+    client.post(&files, json!({"file_id": file, "attributes": attributes})).await;
+    client.indexed(&store).await;
+    let error = last_error(&client, &store, &file).await;
+    assert!(error["message"].as_str().unwrap().contains("more than 8192 bytes"), "{error}");
+}
