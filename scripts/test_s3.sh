@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the ignored tests of published snapshots against a real S3 server: moto, from the Python registry, or the endpoint
-# that WAYMARK_TEST_S3 and the AWS_… variables name.
+# Runs the ignored test of published snapshots against moto, an emulator of S3 from the Python registry, or against the
+# server that WAYMARK_TEST_S3 (s3://BUCKET/PREFIX) and the AWS_… variables name.
 #
 #   scripts/test_s3.sh [cargo test arguments…]
 set -euo pipefail
@@ -24,4 +24,4 @@ if [ -z "${WAYMARK_TEST_S3:-}" ]; then
     done
     export WAYMARK_TEST_S3=s3://waymark-test/$$
 fi
-cargo test -p waymark-runtime --lib "$@" -- --ignored snapshots
+cargo test --locked --workspace --lib "$@" -- --ignored over_s3

@@ -18,7 +18,7 @@ const DEFAULT_INTERVAL: f64 = 1.0;
 ///
 /// Only what the last publication does not have is sent. The publication is one conditional write: if another directory
 /// has published since, it is refused. Credentials, region and endpoint of S3 come from `AWS_ACCESS_KEY_ID`,
-/// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` and the like.
+/// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` and the like; `http://` needs `AWS_ALLOW_HTTP=true`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +53,7 @@ pub(crate) struct PushArgs {
 /// Fetches the newest published snapshot of an index.
 ///
 /// A directory that was pulled before gets only what has changed. A server that has the directory open searches the new
-/// snapshot at once.
+/// snapshot at once. An index that was built or changed in the directory is an error, unless `--replace` is given.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -65,6 +65,10 @@ pub(crate) struct PullArgs {
 
     /// Directory of the index.
     dir: PathBuf,
+
+    /// Replace an index that was built or changed in the directory.
+    #[arg(long)]
+    replace: bool,
 }
 
 impl PushArgs {
@@ -76,7 +80,10 @@ impl PushArgs {
         // From here on another writer is an error again.
         options.replace = false;
         let interval = Duration::from_secs_f64(self.interval.max(0.05));
-        while self.follow {
+        if !self.follow {
+            return Ok(());
+        }
+        loop {
             tokio::time::sleep(interval).await;
             let begun = Instant::now();
             match push(&self.dir, &remote, options).await {
@@ -87,7 +94,6 @@ impl PushArgs {
                 Err(error) => tracing::warn!(%error, "cannot publish the snapshot yet"),
             }
         }
-        Ok(())
     }
 
     fn tell(&self, report: &PushReport, begun: Instant) -> io::Result<()> {
@@ -109,7 +115,8 @@ impl PushArgs {
 impl PullArgs {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let mut replica = Replica::open(&self.dir, RemoteIndex::open(&self.source)?)?;
+        let remote = RemoteIndex::open(&self.source)?;
+        let mut replica = Replica::open(&self.dir, remote)?.replacing(self.replace);
         let report = replica.refresh().await?;
         let mut out = io::stdout().lock();
         let dir = self.dir.display();

@@ -26,7 +26,7 @@ pub async fn local_copy(
     let hash = blake3::hash(location.to_string().as_bytes()).to_hex();
     let dir = cache.join(REPLICAS).join(format!("{}-{}", location.name(), &hash[..12]));
     let remote = RemoteIndex::open(location)?;
-    let replica = match Replica::open(&dir, remote.clone()) {
+    let replica = match open(&dir, &remote) {
         Ok(mut replica) => {
             match replica.refresh().await {
                 Ok(report) => tracing::info!(place = %location, ?report, "fetched the newest snapshot"),
@@ -45,6 +45,11 @@ pub async fn local_copy(
     Ok(dir)
 }
 
+/// Opens a replica in the cache. Its index is never changed there, so that a different one is the remains of a failure.
+fn open(dir: &Path, remote: &RemoteIndex) -> Result<Replica, SnapshotError> {
+    Replica::open(dir, remote.clone()).map(|replica| replica.replacing(true))
+}
+
 /// Looks for new snapshots forever.
 async fn follow(mut replica: Option<Replica>, dir: PathBuf, remote: RemoteIndex, interval: Duration) {
     let mut wait = interval;
@@ -53,7 +58,7 @@ async fn follow(mut replica: Option<Replica>, dir: PathBuf, remote: RemoteIndex,
     loop {
         tokio::time::sleep(wait).await;
         if replica.is_none() {
-            replica = Replica::open(&dir, remote.clone()).ok();
+            replica = open(&dir, &remote).ok();
         }
         let Some(replica) = &mut replica else { continue };
         match replica.refresh().await {

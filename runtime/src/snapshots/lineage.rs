@@ -1,5 +1,5 @@
-//! What a directory knows of the places that it was published to: the last publication that it made or fetched. A
-//! publication that follows another one than that is refused, so that two writers cannot replace each other's documents.
+//! Record of the last publication that a directory made or fetched, by place. A publication that follows another one is
+//! refused, so that two writers cannot replace each other's documents.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,6 +25,7 @@ pub(super) struct Lineage {
 /// Last publication that a directory made or fetched.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct KnownPublication {
+    /// Number of the publication. 0 if there was none.
     number: u64,
     /// Hash of the manifest that may have been published after it, if the process was killed.
     attempted: Option<String>,
@@ -49,14 +50,16 @@ impl Lineage {
     pub(super) fn has(&self, place: &str, newest: &PublishedIndex) -> Result<bool, SnapshotError> {
         let Some(known) = self.places.get(place) else { return Ok(false) };
         let attempted = || Ok::<_, SnapshotError>(known.attempted.as_deref() == Some(&hash(&newest.to_json()?)));
-        Ok(known.number == newest.number || (known.number + 1 == newest.number && attempted()?))
+        Ok(known.number == newest.number || attempted()?)
     }
 
-    /// Records that the manifest `json` is about to follow the publication `number`.
+    /// Records that the manifest `json` is about to be published.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn attempt(&mut self, place: &str, number: u64, json: &[u8]) -> Result<(), SnapshotError> {
+    pub(super) fn attempt(&mut self, place: &str, json: &[u8]) -> Result<(), SnapshotError> {
+        // What it replaces does not come from here, even if this attempt fails.
+        let number = self.places.get(place).map_or(0, |known| known.number);
         self.set(place, KnownPublication { number, attempted: Some(hash(json)) })
     }
 
@@ -69,6 +72,9 @@ impl Lineage {
     }
 
     fn set(&mut self, place: &str, known: KnownPublication) -> Result<(), SnapshotError> {
+        if self.places.get(place) == Some(&known) {
+            return Ok(());
+        }
         self.places.insert(place.to_owned(), known);
         let json = serde_json::to_vec(self).map_err(io::Error::from);
         let written = json.and_then(|json| replace(&self.path, &json));

@@ -15,10 +15,14 @@
 //! | `lineage` | what the writer knows of its place, so that a second writer is refused |
 //! | `sweep` | removal of what no kept manifest names |
 //! | `replica` | the reader |
+//! | `held` | what the reader's directory holds, and its locks |
+//! | `file_fetch` | a file that is being fetched |
 //! | `follow` | replicas of a server |
 
 mod connector;
+mod file_fetch;
 mod follow;
+mod held;
 mod lineage;
 mod location;
 mod published;
@@ -91,6 +95,13 @@ pub enum SnapshotError {
     /// Another process fetches into this directory.
     #[error("another process fetches snapshots into {}", .0.display())]
     InUse(PathBuf),
+    /// The index in the directory was built or changed there.
+    #[error(
+        "the index in {} was built or changed there since the last pull: pull into another directory, or replace the index \
+         with `--replace`",
+        .0.display()
+    )]
+    Changed(PathBuf),
 }
 
 impl SnapshotError {

@@ -130,7 +130,7 @@ async fn attempt(
     let published = PublishedIndex::new(number, snapshot, files).to_json()?;
     let manifest_bytes = published.len() as u64;
     // Recorded first: a process that is killed after the next step must recognize its own publication.
-    lineage.attempt(&remote.place, number - 1, &published)?;
+    lineage.attempt(&remote.place, &published)?;
     if !remote.create(number, published).await? {
         return Err(SnapshotError::OtherWriter { number, place: remote.place.clone() });
     }

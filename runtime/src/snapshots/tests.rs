@@ -1,6 +1,10 @@
 //! A writer and its replicas over a folder, and over S3 where a server is given.
 #![allow(clippy::unwrap_used)]
 
+mod lineage;
+mod local_index;
+mod resume;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +15,6 @@ use waymark_index::{
     build, commit, restore_snapshot,
 };
 
-use super::lineage::Lineage;
 use super::remote::part_path;
 use super::{PushOptions, RemoteIndex, Replica, SnapshotError, SnapshotLocation, push, sweep};
 use crate::embedding::Embedding;
@@ -97,76 +100,11 @@ async fn replicas_follow_over_s3() {
     let base = std::env::var(S3).unwrap();
     let under = |name: &str| RemoteIndex::open(&format!("{base}/{name}").parse().unwrap()).unwrap();
     follows(under("follows")).await;
-    refuses_the_second_writer(under("writers")).await;
-}
-
-async fn refuses_the_second_writer(remote: RemoteIndex) {
-    let one = built(10);
-    let other = built(11);
-    push(one.path(), &remote, PushOptions::default()).await.unwrap();
-    let refused = push(other.path(), &remote, PushOptions::default()).await;
-    assert!(matches!(refused, Err(SnapshotError::OtherWriter { number: 1, .. })), "{refused:?}");
-    // A copy of the directory knows as much as the directory, until one of them publishes.
-    let copy = tempfile::tempdir().unwrap();
-    copy_all(one.path(), copy.path());
-    add(one.path(), 20);
-    add(copy.path(), 21);
-    let (first, second) = tokio::join!(
-        push(one.path(), &remote, PushOptions::default()),
-        push(copy.path(), &remote, PushOptions::default()),
-    );
-    assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
-    let (winner, loser) = if first.is_ok() { (one.path(), copy.path()) } else { (copy.path(), one.path()) };
-    let refused = push(loser, &remote, PushOptions::default()).await;
-    assert!(matches!(refused, Err(SnapshotError::OtherWriter { number: 2, .. })), "{refused:?}");
-    add(winner, 22);
-    assert_eq!(push(winner, &remote, PushOptions::default()).await.unwrap().number, 3);
-    // Whoever wants to win all the same says so, and a replica has exactly its documents then.
-    let replica_dir = tempfile::tempdir().unwrap();
-    let mut replica = Replica::open(replica_dir.path(), remote.clone()).unwrap();
-    replica.refresh().await.unwrap();
-    push(loser, &remote, PushOptions { replace: true, ..PushOptions::default() }).await.unwrap();
-    replica.refresh().await.unwrap();
-    assert_eq!(live(replica_dir.path()).current().documents(None, 100).unwrap(), all(loser));
+    lineage::refuses_the_second_writer(under("writers")).await;
 }
 
 fn all(dir: &Path) -> Option<Vec<Document>> {
     live(dir).current().documents(None, 100).unwrap()
-}
-
-fn copy_all(from: &Path, to: &Path) {
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            std::fs::create_dir_all(&target).unwrap();
-            copy_all(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
-#[tokio::test]
-async fn of_two_writers_the_second_is_refused() {
-    let place = tempfile::tempdir().unwrap();
-    refuses_the_second_writer(remote(place.path())).await;
-}
-
-#[tokio::test]
-async fn a_killed_writer_recognizes_its_own_publication() {
-    let place = tempfile::tempdir().unwrap();
-    let remote = remote(place.path());
-    let writer = built(10);
-    push(writer.path(), &remote, PushOptions::default()).await.unwrap();
-    let newest = remote.newest().await.unwrap().unwrap();
-    // Killed between the publication and the record of it.
-    let mut lineage = Lineage::read(writer.path()).unwrap();
-    lineage.attempt(&remote.place, 0, &newest.to_json().unwrap()).unwrap();
-    assert!(Lineage::read(writer.path()).unwrap().has(&remote.place, &newest).unwrap());
-    lineage.attempt(&remote.place, 0, b"another").unwrap();
-    assert!(!Lineage::read(writer.path()).unwrap().has(&remote.place, &newest).unwrap());
-    assert!(!Lineage::read(writer.path()).unwrap().has("elsewhere", &newest).unwrap());
 }
 
 #[tokio::test]

@@ -1,0 +1,102 @@
+//! Two writers of one place.
+
+use super::super::lineage::Lineage;
+use super::*;
+
+pub(super) async fn refuses_the_second_writer(remote: RemoteIndex) {
+    let one = built(10);
+    let other = built(11);
+    push(one.path(), &remote, PushOptions::default()).await.unwrap();
+    let refused = push(other.path(), &remote, PushOptions::default()).await;
+    assert!(matches!(refused, Err(SnapshotError::OtherWriter { number: 1, .. })), "{refused:?}");
+    // A copy of the directory knows as much as the directory, until one of them publishes.
+    let copy = tempfile::tempdir().unwrap();
+    copy_all(one.path(), copy.path());
+    add(one.path(), 20);
+    add(copy.path(), 21);
+    let (first, second) = tokio::join!(
+        push(one.path(), &remote, PushOptions::default()),
+        push(copy.path(), &remote, PushOptions::default()),
+    );
+    assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+    let (winner, loser) = if first.is_ok() { (one.path(), copy.path()) } else { (copy.path(), one.path()) };
+    let refused = push(loser, &remote, PushOptions::default()).await;
+    assert!(matches!(refused, Err(SnapshotError::OtherWriter { number: 2, .. })), "{refused:?}");
+    add(winner, 22);
+    assert_eq!(push(winner, &remote, PushOptions::default()).await.unwrap().number, 3);
+    // Whoever wants to win all the same says so, and a replica has exactly its documents then.
+    let replica_dir = tempfile::tempdir().unwrap();
+    let mut replica = Replica::open(replica_dir.path(), remote.clone()).unwrap();
+    replica.refresh().await.unwrap();
+    push(loser, &remote, PushOptions { replace: true, ..PushOptions::default() }).await.unwrap();
+    replica.refresh().await.unwrap();
+    assert_eq!(live(replica_dir.path()).current().documents(None, 100).unwrap(), all(loser));
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir_all(&target).unwrap();
+            copy_all(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_two_writers_the_second_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    refuses_the_second_writer(remote(place.path())).await;
+}
+
+#[tokio::test]
+async fn a_killed_writer_recognizes_its_own_publication() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let writer = built(10);
+    push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    let newest = remote.newest().await.unwrap().unwrap();
+    let stranger = built(11);
+    let mut lineage = Lineage::read(stranger.path()).unwrap();
+    lineage.attempt(&remote.place, b"another").unwrap();
+    assert!(!Lineage::read(stranger.path()).unwrap().has(&remote.place, &newest).unwrap());
+    // Killed between the publication and the record of it.
+    lineage.attempt(&remote.place, &newest.to_json().unwrap()).unwrap();
+    assert!(Lineage::read(stranger.path()).unwrap().has(&remote.place, &newest).unwrap());
+    assert!(!Lineage::read(stranger.path()).unwrap().has("elsewhere", &newest).unwrap());
+}
+
+#[tokio::test]
+async fn a_failed_replacement_makes_nothing_its_own() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let one = built(10);
+    let other = built(11);
+    push(one.path(), &remote, PushOptions::default()).await.unwrap();
+    // Something else is in the way of the next manifest.
+    let manifest = place.path().join(super::super::remote::manifest_path(2).as_ref());
+    std::fs::create_dir(&manifest).unwrap();
+    let replacing = PushOptions { replace: true, ..PushOptions::default() };
+    push(other.path(), &remote, replacing).await.unwrap_err();
+    std::fs::remove_dir(&manifest).unwrap();
+    let refused = push(other.path(), &remote, PushOptions::default()).await;
+    assert!(matches!(refused, Err(SnapshotError::OtherWriter { number: 1, .. })), "{refused:?}");
+    assert_eq!(push(other.path(), &remote, replacing).await.unwrap().number, 2);
+}
+
+#[tokio::test]
+async fn a_look_that_finds_nothing_new_writes_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let writer = built(10);
+    push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    let path = writer.path().join(".waymark.published.json");
+    let modified = || std::fs::metadata(&path).unwrap().modified().unwrap();
+    let before = modified();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!push(writer.path(), &remote, PushOptions::default()).await.unwrap().published);
+    assert_eq!(modified(), before);
+}
