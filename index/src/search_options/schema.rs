@@ -71,7 +71,7 @@ fn properties(scope: SearchScope) -> impl Iterator<Item = (SearchField, RefOr<Sc
 /// Schema of the name of a variant, where the graph search has no other options.
 fn variant() -> RefOr<Schema> {
     let nullable = SchemaType::from_iter([Type::String, Type::Null]);
-    let description = "Algorithm of graph search: `route_rag`, `hippo_rag` or `graph_r1`.";
+    let description = "Algorithm of graph search: `route_rag`, `hippo_rag`, `graph_r1` or `waymark`.";
     ObjectBuilder::new().schema_type(nullable).description(Some(description)).into()
 }
 
