@@ -273,7 +273,7 @@ impl Sample {
         }
     }
 
-    /// Marks the tokens that training learns from in one pass over all tokens: those of [`own_tokens`](Self::own_tokens)
+    /// Marks the tokens that training learns from in one pass over all tokens: those of `own_tokens`
     /// that were written in sight of everything before them. See [`views`](Self::views) for the others.
     pub fn loss_mask(&self) -> Vec<bool> {
         let mut mask = self.own_tokens();
