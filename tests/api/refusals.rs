@@ -261,15 +261,14 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
 
 #[tokio::test]
 async fn every_route_refuses_a_body_that_is_too_large() {
-    let folder = tempfile::tempdir().unwrap();
     let mut plan = ServerPlan::new(says("hi"));
     plan.http.body_limit = 1000;
-    plan.vector_stores = Some(folder.path().to_owned());
     let server = plan.build().await;
     let document: Value = server.get("/openapi.json").await.json().await.unwrap();
     let paths = document["paths"].as_object().unwrap().iter();
-    let paths: Vec<&String> =
-        paths.filter(|(_, item)| item["post"]["requestBody"].is_object()).map(|(path, _)| path).collect();
+    // Uploads, which are forms, have a limit of their own.
+    let takes_json = |item: &Value| item["post"]["requestBody"]["content"]["application/json"].is_object();
+    let paths: Vec<&String> = paths.filter(|(_, item)| takes_json(item)).map(|(path, _)| path).collect();
     assert!(paths.len() > 10, "{paths:?}");
     for path in paths {
         let at = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
