@@ -109,7 +109,7 @@ fn trace(house: &House) -> String {
     episode["id"].as_str().expect("an episode has an id").to_owned()
 }
 
-/// The ids of a vector store and of a file that it may take.
+/// The ids of a vector store and of its file.
 fn vector_store(house: &House) -> (String, String) {
     let id = |answer: Answer| {
         let created: Value = serde_json::from_slice(&answer.body).expect("what was made is JSON");
@@ -118,7 +118,8 @@ fn vector_store(house: &House) -> (String, String) {
     let form = "--fuzz\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nassistants\r\n--fuzz\r\n\
                 content-disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nGoethe wrote Faust.\r\n--fuzz--\r\n";
     let uploaded = house.send_as(FORM, &Method::POST, "/v1/files", form.as_bytes()).expect("a path is a URI");
-    (id(house.post("/v1/vector_stores", &json!({}))), id(uploaded))
+    let file = id(uploaded);
+    (id(house.post("/v1/vector_stores", &json!({"file_ids": [file]}))), file)
 }
 
 /// The id of an empty conversation.

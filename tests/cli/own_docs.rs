@@ -18,7 +18,7 @@ const QUESTIONS: [(&str, &str); 20] = [
     ("What is promised to stay stable from version 0.1 on?", "stable within a major version"),
     ("How do I connect an MCP client?", "by streamable HTTP"),
     ("How do I replay a recorded episode without one passage?", "\"without\""),
-    ("How is an index merged in the background?", "a log of the changes since"),
+    ("How is an index merged in the background?", "merges both into a new base snapshot in the background"),
     ("Which fields of OpenAI's API are hints without effect?", "`prompt_cache_key`"),
     ("Which Rust version do I need to build it?", "Rust 1.95"),
     ("How do I install shell completions?", "waymark completions bash"),
