@@ -189,9 +189,10 @@ fn another_format_another_embedder_or_no_index_is_refused_with_what_to_do() {
 
     let path = dir.join("manifest.json");
     let manifest = fs::read_to_string(&path).unwrap();
+    let current = format!("\"format\": {}", waymark_index::FORMAT);
     // Programs of format 1 do not have the command.
     for (format, exported) in [(1, false), (99, true)] {
-        fs::write(&path, manifest.replace("\"format\": 3", &format!("\"format\": {format}"))).unwrap();
+        fs::write(&path, manifest.replace(&current, &format!("\"format\": {format}"))).unwrap();
         let error = open(&dir).unwrap_err();
         let text = error.to_string();
         assert!(
