@@ -72,7 +72,7 @@ pub enum SnapshotError {
         /// Reason.
         reason: String,
     },
-    /// Nothing was published yet.
+    /// The place holds no publication yet.
     #[error("{0} holds no index: publish one with `waymark index push`")]
     Empty(String),
     /// The published snapshot is not the one that this directory published last.
