@@ -11,6 +11,7 @@ use super::AgentError;
 use super::answer_format::{AnswerFormat, check_between};
 use super::answer_opening::AnswerOpening;
 use super::conversation::Conversation;
+use super::either_form::EitherForm;
 use super::generator::SessionSource;
 use super::options::EpisodeOptions;
 use super::policy::Policy;
@@ -63,20 +64,33 @@ impl EpisodeForms {
         let strict = free && !options.strict.is_empty();
         let behind_tag = if strict || (free && guided) { Some(call(runtime, tools, options)?.opened()) } else { None };
         let behind_tag: Option<Arc<dyn Constraint>> = behind_tag.map(|rule| Arc::new(rule) as Arc<dyn Constraint>);
-        let turn = match behind_tag.clone().filter(|_| strict) {
-            None => answer.as_ref().map(|format| Arc::clone(&format.turn)),
-            Some(rule) => {
-                let calls = AnswerOpening::new(runtime.call_marks(), rule);
-                let answers = answer.as_ref().and_then(|format| format.opening.clone());
-                let openings = TurnOpenings::new(answers.into_iter().chain([calls]).collect());
-                Some(Arc::new(openings) as Arc<dyn Constraint>)
-            }
+        let turn = match (&answer, behind_tag.clone().filter(|_| strict)) {
+            (Some(format), _) if free && in_answer => Some(either(format, call(runtime, tools, options)?)),
+            (_, None) => answer.as_ref().map(|format| Arc::clone(&format.turn)),
+            (_, Some(rule)) => Some(openings(runtime, answer.as_ref(), rule)),
         };
         let ending = free && !in_answer;
         let names = tools.iter().filter(|_| ending).map(|tool| tool.name.clone()).collect();
         let call = behind_tag.filter(|_| ending);
         Ok(EpisodeForms { answer, turn, call, tools: names, answer_calls: demanded && !in_answer })
     }
+}
+
+/// Returns the constraint of a turn that is an answer of a form as a whole, which leaves no room for a call in it, or a
+/// call in its place.
+fn either(format: &AnswerFormat, call: ToolConstraint) -> Arc<dyn Constraint> {
+    Arc::new(EitherForm::new(vec![Arc::clone(&format.turn), Arc::new(call)]))
+}
+
+/// Returns the constraint of a turn in which an answer of the form `answer`, or a call that follows `rule`, may begin.
+fn openings<S: SessionSource>(
+    runtime: &Runtime<S>,
+    answer: Option<&AnswerFormat>,
+    rule: Arc<dyn Constraint>,
+) -> Arc<dyn Constraint> {
+    let calls = AnswerOpening::new(runtime.call_marks(), rule);
+    let answers = answer.and_then(|format| format.opening.clone());
+    Arc::new(TurnOpenings::new(answers.into_iter().chain([calls]).collect()))
 }
 
 /// Returns the constraints of answers that must have a form.

@@ -145,6 +145,9 @@ pub enum Event {
         search: usize,
         /// Text that was searched for.
         query: String,
+        /// Number of tokens of its evidence that the policy no longer sees. Absent if the evidence stays in its context.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        removed: usize,
     },
     /// The environment added text to the context.
     Observation {
@@ -269,6 +272,11 @@ impl Event {
             _ => None,
         }
     }
+}
+
+/// Returns `true` for a count that is left out of an event.
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// A passage that supports a segment of the answer, by the rule of `waymark::agent::citation`.

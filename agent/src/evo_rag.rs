@@ -8,8 +8,8 @@
 //!
 //! * **Syntax**: a thought, then one of the pairs of tags below. The first complete pair of a turn is its action.
 //! * **Backtracking** withdraws the last search that was not withdrawn yet, because the paper does not say how far it
-//!   goes. A sequence only grows, so the evidence stays visible, and the policy is told that the search no longer
-//!   counts. Withdrawn evidence is neither cited nor counted as found.
+//!   goes. The policy is told that the search no longer counts. Its evidence stays in sight, or leaves it with
+//!   [`Backtrack::Remove`](crate::Backtrack::Remove). Withdrawn evidence is neither cited nor counted as found.
 //! * **A turn without an action** gets an error message and costs a step, as in Search-R1's loop.
 //! * **Three passages per search.** RAG-Gym, whose environment the paper uses, has 32: more than a small model reads.
 

@@ -14,6 +14,15 @@ pub trait SessionSource: Clone + Send + Sync + 'static {
     /// Opens an empty sequence.
     fn open(&self, options: SessionOptions) -> Self::Sequence;
 
+    /// Returns a sequence of the first `length` tokens of another one, which has the same options. By default, it is a
+    /// new one with the same ids, which the source computes again.
+    fn fork(&self, sequence: &Self::Sequence, length: usize, options: SessionOptions) -> Self::Sequence {
+        let mut fork = self.open(options);
+        let tokens = sequence.tokens();
+        fork.append_all(&tokens[..length.min(tokens.len())]);
+        fork
+    }
+
     /// Returns the maximum length of a sequence, in tokens.
     fn limit(&self) -> usize;
 
@@ -36,6 +45,14 @@ pub trait Generator: Send {
 
     /// Appends given tokens.
     fn append(&mut self, ids: &[u32], origin: Origin, forced: bool);
+
+    /// Appends the tokens of another sequence as given ones, with their origins.
+    fn append_all(&mut self, tokens: &[Token]) {
+        for run in tokens.chunk_by(|a, b| (a.origin, a.forced) == (b.origin, b.forced)) {
+            let ids: Vec<u32> = run.iter().map(|token| token.id).collect();
+            self.append(&ids, run[0].origin, run[0].forced);
+        }
+    }
 
     /// Begins to sample.
     ///
@@ -78,6 +95,11 @@ impl SessionSource for Engine {
 
     fn open(&self, options: SessionOptions) -> Session {
         self.session(options)
+    }
+
+    /// Shares the blocks of both sequences.
+    fn fork(&self, sequence: &Session, length: usize, _options: SessionOptions) -> Session {
+        sequence.fork(length)
     }
 
     fn limit(&self) -> usize {

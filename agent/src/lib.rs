@@ -6,9 +6,9 @@
 //! | `policy`, `policy_file`, `policy_family`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
 //! | `conversation`, `continued_episode`, `tool_prompt`, `runtime`, `text_codec`, `speaker`, `episode`, `episode_limits`, `run`, `observation` | the loop |
 //! | `guide`, `token_bans` | the loop for policies that were never trained in it |
-//! | `episode_forms`, `answer_format`, `answer_opening`, `answer_closing`, `turn_openings`, `tool_constraint` | answers that must be JSON, or a tool call |
+//! | `episode_forms`, `answer_format`, `answer_opening`, `answer_closing`, `turn_openings`, `either_form`, `tool_constraint` | answers that must be JSON, or a tool call |
 //! | `scanner`, `answer_filter`, `turn_reader`, `turn_calls`, `tool_call` | tokens to deltas; tool calls in a reply |
-//! | `event`, `token_logprob`, `usage`, `trajectory`, `replay` | events, records, and replaying a record |
+//! | `event`, `token_logprob`, `usage`, `trajectory`, `hidden_evidence`, `replay` | events, records, and replaying a record |
 //! | `citation` | passages that support an answer |
 //! | `sanitize`, `folded_text`, `hidden_text`, `evidence_header` | tags and headers in retrieved text made harmless |
 //! | `search`, `search_pool`, `excluded_passages` | search on threads of its own |
@@ -25,6 +25,7 @@ pub mod citation;
 mod content_hash;
 mod continued_episode;
 mod conversation;
+mod either_form;
 mod episode;
 mod episode_forms;
 mod episode_limits;
@@ -37,6 +38,7 @@ mod folded_text;
 mod generator;
 mod graphrag_r1;
 mod guide;
+mod hidden_evidence;
 mod hidden_text;
 mod json_query;
 mod loaded_base;
@@ -96,6 +98,7 @@ pub use excluded_passages::{ExcludedPassages, MAX_WITHOUT};
 pub use generator::{Generator, Resumption, SessionSource, Steps};
 pub use graphrag_r1::GraphragR1;
 pub use guide::{AllowedActions, Guide, GuideState};
+pub use hidden_evidence::HiddenEvidence;
 pub use loaded_base::{LoadedBase, WeightsSummary};
 pub use loop_variant::LoopVariant;
 pub use options::{EpisodeOptions, TurnEnds};
@@ -105,8 +108,9 @@ pub use policy::Policy;
 pub use policy_family::family_members;
 pub use protocol::{Injected, ModePrefix, Protocol, ProtocolPrompt, ReadingRule};
 pub use replay::ReplayedEpisode;
-pub use retrieval::{Format, Retrieval};
+pub use retrieval::{Backtrack, Format, Retrieval};
 pub use routerag::RouteRag;
+pub use run::{EpisodeBranch, EpisodeState};
 pub use runtime::Runtime;
 pub use sampling::Sampling;
 pub use scanner::{Scanner, TextPiece};

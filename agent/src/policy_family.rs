@@ -42,8 +42,7 @@ pub(super) fn member_dir(dir: &Path) -> Result<PathBuf, AgentError> {
     let named = members.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     if !path.is_file() {
         return match members.first() {
-            // The error of a directory without a policy is that of reading its file.
-            None => Ok(dir.to_owned()),
+            None => refuse(dir.to_owned(), absent(dir)),
             Some(first) => {
                 let example = dir.join(first);
                 let reason = format!("a family of policies ({named}): name one of them, such as {}", example.display());
@@ -63,6 +62,19 @@ pub(super) fn member_dir(dir: &Path) -> Result<PathBuf, AgentError> {
     }
     let reason = format!("`recommended` is {:?}, which is none of the members: {named}", family.recommended);
     refuse(path, reason)
+}
+
+/// Returns the reason why `dir` stands for no policy.
+fn absent(dir: &Path) -> String {
+    let kind = match fs::metadata(dir) {
+        Ok(kind) => kind,
+        Err(error) => return error.to_string(),
+    };
+    if kind.is_dir() {
+        format!("no policy: the folder has no {FILE}")
+    } else {
+        format!("expected a folder with a {FILE}")
+    }
 }
 
 /// Returns the names of the folders in `dir` that hold a policy, sorted. Empty if `dir` cannot be read.

@@ -115,7 +115,7 @@ impl Policy {
 
 /// Merges the `[retrieval]` table of a policy's file over the settings of its protocol in this loop.
 fn searching(protocol: &dyn Protocol, variant: LoopVariant, written: WithSearch<RetrievalFields>) -> Retrieval {
-    let WithSearch { search, rest: RetrievalFields { format, least_searches } } = written;
+    let WithSearch { search, rest: RetrievalFields { format, least_searches, backtrack } } = written;
     let own = protocol.retrieval();
     let trained = protocol.training().filter(|_| variant.is_training());
     let own_format = trained.and_then(|training| training.format()).unwrap_or(own.format);
@@ -123,6 +123,7 @@ fn searching(protocol: &dyn Protocol, variant: LoopVariant, written: WithSearch<
         search: search.or(&own.search),
         format: format.unwrap_or(own_format),
         least_searches: least_searches.unwrap_or(own.least_searches),
+        backtrack: backtrack.unwrap_or(own.backtrack),
     }
 }
 
@@ -152,7 +153,7 @@ mod tests {
 
     use super::super::graphrag_r1::GraphragR1;
     use super::super::plain::Plain;
-    use super::super::retrieval::Format;
+    use super::super::retrieval::{Backtrack, Format};
     use super::super::routerag::RouteRag;
     use super::*;
 
@@ -169,7 +170,7 @@ mod tests {
         let fields = |part: &str| written[part].as_table().unwrap().keys().cloned().collect::<Vec<_>>();
         let all = |whole: toml::Table| whole.keys().cloned().collect::<Vec<_>>();
         let mut options: Vec<_> = SearchScope::Policy.fields().map(|field| field.name).collect();
-        options.extend(["format", "least_searches"]);
+        options.extend(["format", "least_searches", "backtrack"]);
         options.sort_unstable();
         let mut shown = fields("retrieval");
         shown.sort_unstable();
@@ -207,6 +208,7 @@ mod tests {
             graph = "hippo_rag"
             format = "training"
             least_searches = 0
+            backtrack = "remove"
             kag = { damping = 0.8, iterations = 30 }
             [budget]
             turns = 2
@@ -230,7 +232,8 @@ mod tests {
             kag: Some(kag),
             ..SearchOptions::default()
         };
-        let retrieval = Retrieval { search, format: Format::Training, least_searches: 0 };
+        let backtrack = Backtrack::Remove;
+        let retrieval = Retrieval { search, format: Format::Training, least_searches: 0, backtrack };
         assert_eq!(policy.retrieval, retrieval);
         let query = retrieval.query("x", &[], Mode::Graph);
         assert_eq!((query.mode, query.ranking, query.k, query.triples), (Mode::Graph, Ranking::Dense, 5, 8));

@@ -8,6 +8,7 @@ use waymark_models::sampler::SamplingParams;
 use super::AgentError;
 use super::episode::Episode;
 use super::generator::{Generator, SessionSource, Steps};
+use super::hidden_evidence::HiddenEvidence;
 use super::search::{SearchError, SearchQuery};
 use super::trajectory::SearchRecord;
 
@@ -36,25 +37,36 @@ impl<S: SessionSource> Episode<S> {
                 "cannot be `forced` for a policy of the training variant: its turns see a part of the sequence";
             return Err(AgentError::Option { field: "mode", reason });
         }
-        let options = self.settings.session(&self.policy);
-        let mut session = self.runtime.engine.open(options);
-        // Sampled runs are replayed as one forced generation each.
-        for run in tokens.chunk_by(|a, b| (a.origin, a.forced) == (b.origin, b.forced)) {
-            let ids: Vec<u32> = run.iter().map(|token| token.id).collect();
-            match run[0] {
-                Token { origin: Origin::Policy, forced: false, .. } => score(&mut session, ids).await?,
-                Token { origin, forced, .. } => session.append(&ids, origin, forced),
-            }
-        }
-        let tokens = session.tokens().to_vec();
-        // Frees the session's blocks before the searches run.
-        drop(session);
+        let tokens = self.score_all(tokens, evidence).await?;
         let mut found = Vec::new();
         // A search that the episode answered itself was never executed, so there is nothing to repeat.
         for then in evidence.iter().filter(|found| !found.cached) {
             found.push(self.search_again(then).await);
         }
         Ok(ReplayedEpisode { prompt: self.prompt, tokens, evidence: found })
+    }
+
+    /// Scores the sampled ones of `tokens`, each with what its policy saw. Returns all of them.
+    async fn score_all(&self, tokens: &[Token], evidence: &[SearchRecord]) -> Result<Vec<Token>, AgentError> {
+        let mut hidden: Vec<HiddenEvidence> = evidence.iter().filter_map(|found| found.hidden).collect();
+        hidden.sort_by_key(|hidden| hidden.from);
+        let options = self.settings.session(&self.policy);
+        let mut session = self.runtime.engine.open(options);
+        let mut scored: Vec<Token> = Vec::with_capacity(tokens.len());
+        for (place, hidden_next) in (0..).zip(hidden.iter().map(Some).chain([None])) {
+            let end = hidden_next.map_or(tokens.len(), |next| next.from.clamp(scored.len(), tokens.len()));
+            let before = session.tokens().len();
+            replay(&mut session, &tokens[scored.len()..end]).await?;
+            scored.extend_from_slice(&session.tokens()[before..]);
+            let Some(next) = hidden_next else { break };
+            let earlier = hidden[..place].iter().filter(|other| other.first < next.first);
+            let kept = next.first.saturating_sub(earlier.map(|other| other.tokens).sum());
+            let mut shorter = self.runtime.engine.fork(&session, kept, options);
+            let rest = session.tokens().get(kept.saturating_add(next.tokens)..).unwrap_or_default();
+            shorter.append_all(rest);
+            session = shorter;
+        }
+        Ok(scored)
     }
 
     async fn search_again(&self, then: &SearchRecord) -> SearchRecord {
@@ -73,8 +85,20 @@ impl<S: SessionSource> Episode<S> {
             record.triples.truncate(then.triples.len());
         }
         // The withdrawal is part of the tokens, which the replay does not change.
-        SearchRecord { cut: then.cut, withdrawn: then.withdrawn, ..record }
+        SearchRecord { cut: then.cut, withdrawn: then.withdrawn, hidden: then.hidden, ..record }
     }
+}
+
+/// Appends given tokens and scores sampled ones, each run of them as one forced generation.
+async fn replay(session: &mut impl Generator, tokens: &[Token]) -> Result<(), AgentError> {
+    for run in tokens.chunk_by(|a, b| (a.origin, a.forced) == (b.origin, b.forced)) {
+        let ids: Vec<u32> = run.iter().map(|token| token.id).collect();
+        match run[0] {
+            Token { origin: Origin::Policy, forced: false, .. } => score(session, ids).await?,
+            Token { origin, forced, .. } => session.append(&ids, origin, forced),
+        }
+    }
+    Ok(())
 }
 
 /// Scores `ids` as if the session had sampled them.

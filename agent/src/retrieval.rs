@@ -13,6 +13,20 @@ pub struct Retrieval {
     /// Minimum number of searches before a guided policy may answer, because an untrained one tends to answer without
     /// evidence.
     pub least_searches: usize,
+    /// Treatment of evidence that the policy withdraws.
+    pub backtrack: Backtrack,
+}
+
+/// Treatment of the evidence of a search that the policy withdraws ([`Action::Backtrack`](crate::Action::Backtrack)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backtrack {
+    /// The evidence stays in sight, and the reply says that it no longer counts.
+    #[default]
+    Mark,
+    /// The policy goes on without the evidence in sight, after the same reply. The trajectory keeps the tokens; see
+    /// [`HiddenEvidence`](crate::HiddenEvidence).
+    Remove,
 }
 
 /// Fields of `[retrieval]` in a policy's file, next to its search options. `None` keeps the protocol's setting.
@@ -21,6 +35,7 @@ pub struct Retrieval {
 pub(super) struct RetrievalFields {
     pub(super) format: Option<Format>,
     pub(super) least_searches: Option<usize>,
+    pub(super) backtrack: Option<Backtrack>,
 }
 
 impl SearchFields for RetrievalFields {
@@ -38,7 +53,12 @@ impl Retrieval {
     /// Returns the default settings with these search options.
     pub fn with(search: SearchOptions) -> Retrieval {
         let default = SearchOptions { k: Some(3), ..SearchOptions::default() };
-        Retrieval { search: search.or(&default), format: Format::default(), least_searches: 1 }
+        Retrieval {
+            search: search.or(&default),
+            format: Format::default(),
+            least_searches: 1,
+            backtrack: Backtrack::default(),
+        }
     }
 
     /// Returns the query for `text` in `mode`, about the first of `entities` where the mode uses them. Queries ask for

@@ -7,6 +7,7 @@ use waymark_index::{AnswerCut, Evidence, Hit, Mode, TripleHit};
 
 use super::action::Action;
 use super::event::EpisodeEnd;
+use super::hidden_evidence::{HiddenEvidence, visible};
 use super::search::SearchError;
 use super::usage::Usage;
 
@@ -98,8 +99,10 @@ pub struct SearchRecord {
     pub error: Option<String>,
     /// Passages and triples left out because the evidence of the episode is too large. `None` if all are here.
     pub cut: Option<AnswerCut>,
-    /// Number of the turn that withdrew the search. Its evidence stays in the sequence, but supports no answer.
+    /// Number of the turn that withdrew the search. Its evidence stays in the trajectory, but supports no answer.
     pub withdrawn: Option<usize>,
+    /// Tokens of the evidence that the policy no longer saw after the withdrawal. `None` if it saw them to the end.
+    pub hidden: Option<HiddenEvidence>,
 }
 
 impl SearchRecord {
@@ -119,6 +122,7 @@ impl SearchRecord {
             error: None,
             cut: None,
             withdrawn: None,
+            hidden: None,
         }
     }
 
@@ -151,6 +155,13 @@ pub struct Timings {
     pub generation: f64,
     /// Searches.
     pub search: f64,
+}
+
+impl PartialTrajectory {
+    /// Returns the tokens that the policy sees at the end: all but hidden evidence.
+    pub fn visible_tokens(&self) -> Vec<Token> {
+        visible(&self.tokens, &self.evidence)
+    }
 }
 
 impl Trajectory {

@@ -99,6 +99,12 @@ pub trait Backend: Send {
     /// Unloads an adapter. No later batch names its slot.
     fn unload_adapter(&mut self, slot: AdapterSlot);
 
+    /// Copies the KV of block `from` to block `to`. Called between two passes, before the pass that reads the copy.
+    ///
+    /// # Errors
+    /// [`BackendError`] when nothing was copied.
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError>;
+
     /// Replaces the weights by others of the same shape: all of them or, on an error or a panic, none. The caller
     /// guarantees that no KV written before is read again, and that no adapter is loaded.
     ///

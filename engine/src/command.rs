@@ -1,8 +1,8 @@
 //! Commands that handles send to the engine thread.
 //!
 //! The channel is unbounded, because a drop must not wait and must not be lost. Its length is bounded all the same: by
-//! one turn per session at a time, one stop, one resume per full mailbox and one close; and sessions that were never
-//! admitted are bounded by the permits of the waiting queue.
+//! one turn per session at a time, one stop, one resume per full mailbox, one fork and one close; and sessions that were
+//! never admitted are bounded by the permits of the waiting queue, or exist as forks, which hold no block of their own.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,9 +53,25 @@ pub(super) struct Submission {
     pub(super) permit: Option<Permit>,
 }
 
+/// A new session that begins with tokens of another one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fork {
+    /// Session whose tokens are taken.
+    pub(super) parent: u64,
+    /// New session.
+    pub(super) session: u64,
+    /// Options of both.
+    pub(super) options: SessionOptions,
+    /// Number of tokens taken; at least 1.
+    pub(super) keep: usize,
+    pub(super) asked: Instant,
+}
+
 #[derive(Debug)]
 pub(super) enum EngineCommand {
     Generate(Box<Submission>),
+    /// Opens a session between turns, which shares the blocks of another one.
+    Fork(Fork),
     /// The reader has emptied its full mailbox.
     Resume(u64),
     /// The turn was dropped; the session stays.

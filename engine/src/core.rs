@@ -74,6 +74,7 @@ impl Core {
     pub(super) fn apply(&mut self, command: EngineCommand) {
         match command {
             EngineCommand::Generate(submission) => self.submit(*submission),
+            EngineCommand::Fork(fork) => self.steps.scheduler.fork(&fork),
             EngineCommand::Resume(id) => self.steps.scheduler.resume(id),
             EngineCommand::Stop(id) => self.steps.scheduler.stop(id),
             EngineCommand::Close(id) => {
@@ -99,6 +100,7 @@ impl Core {
     pub(super) fn concerns_flight(&self, command: &EngineCommand) -> bool {
         match command {
             EngineCommand::Generate(submission) => self.steps.is_in_flight(submission.session),
+            EngineCommand::Fork(fork) => self.steps.is_in_flight(fork.parent),
             EngineCommand::Resume(id) | EngineCommand::Stop(id) => self.steps.is_in_flight(*id),
             // Closing the last session of a retired adapter unloads the adapter, which concerns the backend.
             EngineCommand::Close(id) => self.adapters.is_retiring() || self.steps.is_in_flight(*id),

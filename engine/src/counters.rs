@@ -78,6 +78,10 @@ pub struct Counters {
     pub evictions_total: Counter,
     /// Cached blocks that were overwritten.
     pub cache_evictions_total: Counter,
+    /// Sessions that began with the tokens of another one.
+    pub forks_total: Counter,
+    /// Blocks that were copied because two sessions wrote to one.
+    pub block_copies_total: Counter,
     /// Turns or sessions dropped by their owner before a turn had ended.
     pub cancellations_total: Counter,
     /// Times a session left the batch because its reader was too slow.
@@ -138,6 +142,8 @@ impl Default for Counters {
             rotations_total: Counter::default(),
             evictions_total: Counter::default(),
             cache_evictions_total: Counter::default(),
+            forks_total: Counter::default(),
+            block_copies_total: Counter::default(),
             cancellations_total: Counter::default(),
             stalls_total: Counter::default(),
             late_masks_total: Counter::default(),

@@ -100,6 +100,13 @@ impl Backend for CpuBackend {
         Ok(self.decoder.replace_weights(weights)?)
     }
 
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        if self.cache.copy_block(from as usize, to as usize) {
+            return Ok(());
+        }
+        Err(BackendError(format!("cannot copy block {from} to {to}: the pool has {} blocks", self.cache.blocks())))
+    }
+
     fn footprint(&self) -> Footprint {
         Footprint { kv: self.cache.bytes(), adapters: self.decoder.adapter_bytes() }
     }

@@ -75,6 +75,10 @@ impl Backend for CudaBackend {
         self.decoder.lost()
     }
 
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        Ok(self.decoder.copy_block(from as usize, to as usize)?)
+    }
+
     fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {
         Ok(self.decoder.load_adapter(dir)?)
     }

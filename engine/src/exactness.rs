@@ -15,7 +15,7 @@ use waymark_models::tokenizer::Tokenizer;
 use waymark_models::weights::Weights;
 
 use super::backend::Backend;
-use super::command::{EngineCommand, Submission};
+use super::command::{EngineCommand, Fork, Submission};
 use super::config::EngineConfig;
 use super::constraint::{Constraint, ConstraintState};
 use super::core::Core;
@@ -208,6 +208,55 @@ fn a_decoder_short_of_blocks_writes_the_same_with_proposed_tokens() {
     let (found, counters) = outputs(cpu(16), 4, requests);
     assert_eq!(found, expected);
     assert!(counters.preemptions_total.get() + counters.evictions_total.get() > 0, "16 blocks were enough");
+}
+
+/// Returns the output of sessions that continue the first tokens of another one, by forks or from the beginning.
+fn branches(kind: KvKind, lengths: &[usize], forked: bool) -> (Vec<Output>, Arc<Counters>) {
+    let counters = Arc::new(Counters::default());
+    let mut core = core(cpu_with(256, kind), 0, &counters);
+    let greedy = Generate { sampling: SamplingParams::greedy(), max_tokens: 20, ..Generate::default() };
+    let mut trunk = [TestSession::new(0, prompt(1))];
+    trunk[0].begin(&mut core, greedy.clone());
+    settle(&mut core, &mut trunk);
+    let branch = |(&keep, session): (&usize, u64)| {
+        let tokens = trunk[0].tokens[..keep].to_vec();
+        if forked {
+            let options = SessionOptions::default();
+            core.apply(EngineCommand::Fork(Fork { parent: 0, session, options, keep, asked: Instant::now() }));
+        }
+        TestSession { known: if forked { keep } else { 0 }, ..TestSession::new(session, tokens) }
+    };
+    let mut sessions: Vec<_> = lengths.iter().zip(1..).map(branch).collect();
+    if !forked {
+        // Nothing is shared with the trunk, and each session computes all of its tokens.
+        core = self::core(cpu_with(256, kind), 0, &counters);
+    }
+    for session in &mut sessions {
+        session.begin(&mut core, greedy.clone());
+        if !forked {
+            settle(&mut core, std::slice::from_mut(session));
+        }
+    }
+    settle(&mut core, &mut sessions);
+    assert_eq!(counters.invariant_violations_total.get(), 0);
+    (sessions.into_iter().map(|session| session.output).collect(), counters)
+}
+
+#[test]
+fn forks_write_what_new_sessions_write_and_compute_one_token_of_theirs() {
+    // The whole trunk, twice, and beginnings that end within, at and behind the edges of blocks.
+    let lengths = [80, 80, 65, 64, 63, 33];
+    for kind in [KvKind::F32, KvKind::F16] {
+        let (expected, _) = branches(kind, &lengths, false);
+        let (found, counters) = branches(kind, &lengths, true);
+        assert_eq!(found, expected);
+        assert_eq!(counters.forks_total.get(), 6);
+        // The last token of the trunk had no KV yet.
+        assert_eq!(counters.prefill_tokens_total.get(), 60 + 6);
+        assert_eq!(counters.prefill_tokens_recomputed_total.get(), 4);
+        // Token 79 shares a block of the trunk's, as 63 and 62 do; 64 and 32 begin blocks.
+        assert_eq!(counters.block_copies_total.get(), 4);
+    }
 }
 
 #[test]

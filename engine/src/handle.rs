@@ -50,6 +50,11 @@ impl EngineShared {
         Permit::take(&self.waiting, limit).ok_or(EngineError::QueueFull { limit })
     }
 
+    /// Returns the number of the next session.
+    pub(super) fn next_session(&self) -> u64 {
+        self.sessions.fetch_add(1, Relaxed)
+    }
+
     /// Returns an error once the thread has stopped.
     pub(super) fn alive(&self) -> Result<(), EngineError> {
         self.stop_flag.stopped().map_or(Ok(()), |reason| Err(EngineError::Dead(reason.to_owned())))
@@ -92,7 +97,7 @@ impl Engine {
 
     /// Creates an empty session. The engine learns of it with its first turn.
     pub fn session(&self, options: SessionOptions) -> Session {
-        Session::new(self.0.clone(), self.0.sessions.fetch_add(1, Relaxed), options)
+        Session::new(self.0.clone(), self.0.next_session(), options)
     }
 
     /// Returns the counters.

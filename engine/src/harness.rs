@@ -11,7 +11,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 use waymark_models::sampler::SamplingParams;
 
-use super::command::{EngineCommand, Submission};
+use super::command::{EngineCommand, Fork, Submission};
 use super::config::EngineConfig;
 use super::counters::Counters;
 use super::mailbox::{Inbox, Mail, mailbox};
@@ -50,6 +50,11 @@ pub(super) enum Operation {
         tokens: usize,
         max_tokens: usize,
     },
+    /// Opens a session with the tokens of another one between turns, without the last `back`.
+    Fork {
+        session: usize,
+        back: usize,
+    },
     /// Reads the available steps, so that a stalled session resumes.
     Read {
         session: usize,
@@ -75,6 +80,7 @@ pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
             .prop_map(|(salt, family, tokens, max_tokens)| Operation::Submit { salt, family, tokens, max_tokens }),
         8 => (1usize..8).prop_map(|times| Operation::Step { times }),
         4 => (session.clone(), 0usize..30, 1usize..30).prop_map(|(session, tokens, max_tokens)| Operation::Extend { session, tokens, max_tokens }),
+        3 => (session.clone(), 0usize..40).prop_map(|(session, back)| Operation::Fork { session, back }),
         4 => session.clone().prop_map(|session| Operation::Read { session }),
         1 => session.clone().prop_map(|session| Operation::Stop { session }),
         2 => session.prop_map(|session| Operation::Close { session }),
@@ -104,6 +110,7 @@ pub(super) trait Machine {
 }
 
 /// A session and its reader.
+#[derive(Default)]
 pub(super) struct HarnessClient {
     id: u64,
     salt: u64,
@@ -117,6 +124,10 @@ pub(super) struct HarnessClient {
 }
 
 impl HarnessClient {
+    fn options(&self) -> SessionOptions {
+        SessionOptions { salt: self.salt, tenant: self.salt, priority: self.priority, ..SessionOptions::default() }
+    }
+
     /// Reads the available steps. Returns `true` if the engine has to be resumed.
     pub(super) fn read(&mut self) -> bool {
         let Some(inbox) = &self.inbox else { return false };
@@ -178,12 +189,7 @@ impl<M: Machine> Harness<M> {
         let (outbox, inbox) = mailbox(self.max_undelivered);
         let submission = Submission {
             session: client.id,
-            options: SessionOptions {
-                salt: client.salt,
-                tenant: client.salt,
-                priority: client.priority,
-                ..SessionOptions::default()
-            },
+            options: client.options(),
             keep: client.known,
             append: client.tokens[client.known..].to_vec(),
             generate: Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() },
@@ -195,6 +201,32 @@ impl<M: Machine> Harness<M> {
         client.known = client.tokens.len();
         client.inbox = Some(inbox);
         self.machine.tell(EngineCommand::Generate(Box::new(submission)));
+    }
+
+    fn fork(&mut self, index: usize, back: usize) {
+        self.read(index);
+        let parent = &self.clients[index];
+        let length = parent.tokens.len().saturating_sub(back);
+        let keep = parent.known.min(length);
+        if parent.inbox.is_some() || keep == 0 {
+            return;
+        }
+        self.sessions += 1;
+        let id = self.sessions;
+        let sampled = parent.sampled.iter().copied().filter(|&position| position < length).collect();
+        let HarnessClient { salt, priority, .. } = *parent;
+        let tokens = parent.tokens[..length].to_vec();
+        let fork = Fork { parent: parent.id, session: id, options: parent.options(), keep, asked: Instant::now() };
+        self.clients.push(HarnessClient {
+            id,
+            salt,
+            priority,
+            tokens,
+            sampled,
+            known: keep,
+            ..HarnessClient::default()
+        });
+        self.machine.tell(EngineCommand::Fork(fork));
     }
 
     pub(super) fn read(&mut self, index: usize) {
@@ -215,13 +247,11 @@ impl<M: Machine> Harness<M> {
                     salt,
                     priority: self.priority,
                     tokens,
-                    sampled: Vec::new(),
-                    known: 0,
-                    inbox: None,
-                    finish: None,
+                    ..HarnessClient::default()
                 });
                 self.generate(open, max_tokens);
             }
+            Operation::Fork { session, back } if session < open => self.fork(session, back),
             Operation::Step { times } => (0..times).for_each(|_| self.machine.step()),
             Operation::Extend { session, tokens, max_tokens } if session < open => {
                 self.read(session);

@@ -152,6 +152,15 @@ impl PassRunner {
         Ok(())
     }
 
+    /// Copies the KV of a block to another one.
+    ///
+    /// # Errors
+    /// The reason why nothing was copied.
+    pub(super) fn copy_block(&mut self, from: u32, to: u32) -> Result<(), String> {
+        let backend = &mut self.backend;
+        catch_panic(|| backend.copy_block(from, to))
+    }
+
     /// Loads an adapter. The backend never applies an adapter that it has not returned.
     ///
     /// # Errors

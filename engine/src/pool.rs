@@ -89,7 +89,12 @@ impl BlockPool {
         self.known.get(key).copied()
     }
 
-    /// Adds a holder to a known block.
+    /// Returns `true` if the block has several holders.
+    pub(super) fn is_shared(&self, block: u32) -> bool {
+        self.holders[block as usize] > 1
+    }
+
+    /// Adds a holder to a known or held block.
     pub(super) fn share(&mut self, block: u32) {
         let holders = &mut self.holders[block as usize];
         if *holders == 0 {

@@ -17,6 +17,8 @@ pub(super) struct Sequence {
     peak: usize,
     table: Vec<u32>,
     /// Number of leading blocks that are registered or came from the cache. They are never written again.
+    ///
+    /// The block behind them may be shared as well, after a fork or a cut. It is the sequence's own before it is written.
     registered: usize,
     root: PrefixKey,
     /// Keys of the leading full blocks of `ids`, computed on demand.
@@ -38,6 +40,49 @@ impl Sequence {
     /// Creates an empty sequence, whose first block has the parent key `root`.
     pub(super) fn new(root: PrefixKey) -> Self {
         Self { ids: Vec::new(), computed: 0, peak: 0, table: Vec::new(), registered: 0, root, keys: Vec::new() }
+    }
+
+    /// Returns a sequence of the first `keep` tokens, at least one, that shares the blocks of their computed part. Leaves
+    /// the last token to compute, since only a computed token gives logits.
+    pub(super) fn fork(&self, keep: usize, pool: &mut BlockPool) -> Self {
+        let computed = self.computed.min(keep - 1);
+        let table = self.table[..computed.div_ceil(BLOCK)].to_vec();
+        table.iter().for_each(|block| pool.share(*block));
+        Self {
+            ids: self.ids[..keep].to_vec(),
+            computed,
+            peak: self.peak.min(keep),
+            table,
+            registered: self.registered.min(computed / BLOCK),
+            root: self.root,
+            keys: self.keys.iter().take(keep / BLOCK).copied().collect(),
+        }
+    }
+
+    /// Returns `true` if the next token goes into a block whose beginning is computed and that others hold as well.
+    pub(super) fn ends_in_shared_block(&self, pool: &BlockPool) -> bool {
+        self.open_block().is_some_and(|block| pool.is_shared(block))
+    }
+
+    /// Makes the block of the next token the sequence's own, if its beginning is computed: others never see a change.
+    /// Returns the old and the new block if it has to be copied, which takes one from the pool.
+    pub(super) fn own_open_block(&mut self, pool: &mut BlockPool) -> Option<(u32, u32)> {
+        let shared = self.open_block()?;
+        if !pool.is_shared(shared) {
+            // After a cut, the content by which others find the block is about to change.
+            pool.forget(shared);
+            return None;
+        }
+        let own = pool.take()?;
+        pool.release(shared);
+        self.table[self.computed / BLOCK] = own;
+        Some((shared, own))
+    }
+
+    /// Returns the block of the next token, if its beginning is computed.
+    fn open_block(&self) -> Option<u32> {
+        let open = !self.computed.is_multiple_of(BLOCK);
+        self.table.get(self.computed / BLOCK).copied().filter(|_| open)
     }
 
     pub(super) fn ids(&self) -> &[u32] {
@@ -212,17 +257,8 @@ impl Sequence {
 
     /// Discards the KV from position `from` on, and releases the blocks no longer needed.
     fn forget(&mut self, from: usize, pool: &mut BlockPool) {
-        let mut blocks = from.div_ceil(BLOCK);
-        if self.computed > from {
-            self.computed = from;
-            if self.registered > from / BLOCK && !from.is_multiple_of(BLOCK) {
-                // A shared block must not be overwritten, so the rest of the cut block is computed again in another
-                // one.
-                blocks = from / BLOCK;
-                self.computed = blocks * BLOCK;
-            }
-        }
-        self.shorten(blocks, pool);
+        self.computed = self.computed.min(from);
+        self.shorten(from.div_ceil(BLOCK), pool);
         self.registered = self.registered.min(from / BLOCK);
     }
 
@@ -260,16 +296,58 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_inside_a_shared_block_gives_that_block_up() {
+    fn a_cut_inside_a_known_block_makes_it_unknown_once_it_is_written() {
         let mut pool = BlockPool::new(4);
         let mut sequence = computed(40, &mut pool);
+        let key = sequence.keys(2)[1];
         assert_eq!(sequence.registered, 2);
         sequence.extend(20, &[100, 101, 102, 103], &mut pool);
-        assert_eq!((sequence.computed, sequence.table.len(), sequence.registered), (16, 1, 1));
-        assert_eq!((pool.cached(), pool.used()), (1, 1));
-        sequence.table.push(pool.take().unwrap());
-        assert_eq!(sequence.advance(8, &mut pool), 4, "tokens 16 to 19 are computed again");
+        assert_eq!((sequence.computed, sequence.table.len(), sequence.registered), (20, 2, 1));
+        assert!(pool.find(&key).is_some() && !sequence.ends_in_shared_block(&pool));
+        assert_eq!(sequence.own_open_block(&mut pool), None);
+        assert_eq!(pool.find(&key), None);
+        assert_eq!(sequence.advance(4, &mut pool), 0, "nothing is computed again");
         pool.check([sequence.table.as_slice()].into_iter()).unwrap();
+    }
+
+    #[test]
+    fn a_fork_shares_every_block_until_one_of_both_writes() {
+        let mut pool = BlockPool::new(8);
+        let mut first = computed(40, &mut pool);
+        first.push(7);
+        let mut fork = first.fork(41, &mut pool);
+        assert_eq!((fork.ids(), fork.computed, fork.registered, pool.used()), (first.ids(), 40, 2, 3));
+        assert!(first.ends_in_shared_block(&pool) && fork.ends_in_shared_block(&pool));
+        let shared = fork.table[2];
+        assert_eq!(fork.own_open_block(&mut pool), Some((shared, fork.table[2])));
+        assert_eq!((first.own_open_block(&mut pool), pool.used()), (None, 4), "the last holder copies nothing");
+        assert_eq!((first.advance(1, &mut pool), fork.advance(1, &mut pool)), (0, 0));
+        pool.check([first.table.as_slice(), fork.table.as_slice()].into_iter()).unwrap();
+        first.release(&mut pool);
+        fork.release(&mut pool);
+        assert_eq!((pool.used(), pool.cached()), (0, 2));
+    }
+
+    /// Forks at every length. The one inside a known block copies it, and the original stays known.
+    #[test]
+    fn a_fork_of_a_part_computes_its_last_token_again() {
+        for keep in 1..=40 {
+            let mut pool = BlockPool::new(8);
+            let mut first = computed(40, &mut pool);
+            first.push(7);
+            let key = first.keys(2)[1];
+            let mut fork = first.fork(keep, &mut pool);
+            fork.check().unwrap();
+            assert_eq!((fork.pending(), fork.ids()), (1, &first.ids[..keep]));
+            let open = !(keep - 1).is_multiple_of(BLOCK);
+            assert_eq!((fork.ends_in_shared_block(&pool), fork.own_open_block(&mut pool).is_some()), (open, open));
+            while fork.missing() > 0 {
+                assert!(fork.take_block(&mut pool));
+            }
+            assert_eq!(fork.advance(1, &mut pool), 1, "{keep}");
+            assert!(pool.find(&key).is_some());
+            pool.check([first.table.as_slice(), fork.table.as_slice()].into_iter()).unwrap();
+        }
     }
 
     #[test]
@@ -289,7 +367,7 @@ mod tests {
         sequence.extend(40, &[], &mut pool);
         assert_eq!((sequence.pending(), sequence.registered), (1, 2));
         sequence.extend(32, &[], &mut pool);
-        assert_eq!((sequence.pending(), sequence.table.len(), sequence.registered), (16, 1, 1));
+        assert_eq!((sequence.pending(), sequence.table.len(), sequence.registered), (1, 2, 1));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::command::{EngineCommand, Submission};
+use super::command::{EngineCommand, Fork, Submission};
 use super::error::EngineError;
 use super::handle::EngineShared;
 use super::mailbox::mailbox;
@@ -24,18 +24,45 @@ pub struct Session {
     /// Number of leading `tokens` that the engine has received.
     pub(super) known: usize,
     pub(super) cached: usize,
+    /// If `true`, the engine has been told of this session, by a turn or a fork.
+    open: bool,
     /// If `true`, the engine has accepted a turn of this session.
     admitted: bool,
 }
 
 impl Session {
     pub(super) fn new(shared: Arc<EngineShared>, id: u64, options: SessionOptions) -> Self {
-        Self { shared, id, options, tokens: Vec::new(), known: 0, cached: 0, admitted: false }
+        Self { shared, id, options, tokens: Vec::new(), known: 0, cached: 0, open: false, admitted: false }
     }
 
     /// Returns the session's number, unique within its engine.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Returns a session that continues the first `length` tokens of this one, with their origins and the same options.
+    /// Both share the blocks of these tokens; a block that one of them writes to is copied then. The new session computes
+    /// only the last of the tokens again, for its logits. Tokens beyond the end are ignored.
+    #[must_use]
+    pub fn fork(&self, length: usize) -> Session {
+        let Self { options, cached, .. } = *self;
+        let tokens = self.tokens[..length.min(self.tokens.len())].to_vec();
+        let keep = if self.open { self.known.min(tokens.len()) } else { 0 };
+        let id = self.shared.next_session();
+        if keep > 0 {
+            let fork = Fork { parent: self.id, session: id, options, keep, asked: Instant::now() };
+            self.shared.send(EngineCommand::Fork(fork));
+        }
+        Session {
+            shared: self.shared.clone(),
+            id,
+            options,
+            tokens,
+            known: keep,
+            cached,
+            open: keep > 0,
+            admitted: false,
+        }
     }
 
     /// Appends given tokens. They are computed with the next turn.
@@ -68,6 +95,7 @@ impl Session {
         self.shared.send(EngineCommand::Generate(Box::new(submission)));
         // Set even if the engine refuses the turn: it then refuses the next one too, because `keep` exceeds what it has.
         self.admitted = true;
+        self.open = true;
         self.known = self.tokens.len();
         Ok(Turn::new(self, inbox))
     }
@@ -125,7 +153,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // The engine has never heard of other sessions.
-        if self.admitted {
+        if self.open {
             self.shared.send(EngineCommand::Close(self.id));
         }
     }

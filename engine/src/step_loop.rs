@@ -13,7 +13,7 @@ use super::delivery::Delivery;
 use super::error::EngineError;
 use super::health::StopFlag;
 use super::pass_runner::PassRunner;
-use super::scheduler::{PlannedRow, Scheduler};
+use super::scheduler::{BlockCopy, PlannedRow, Scheduler};
 
 /// Number of steps between two audits of the block accounting.
 const STEPS_PER_AUDIT: u64 = 256;
@@ -62,9 +62,15 @@ impl StepLoop {
         // Taken to satisfy the borrow checker, and put back below to reuse the allocation.
         let mut rows = std::mem::take(&mut self.rows);
         self.scheduler.plan(began, &mut rows);
+        let planned = !rows.is_empty();
+        self.copy_blocks(&mut rows);
         if rows.is_empty() {
             self.rows = rows;
-            self.fail_stuck_session();
+            if planned {
+                self.publish();
+            } else {
+                self.fail_stuck_session();
+            }
             return false;
         }
         self.counters.batch_rows.observe(rows.len() as f64);
@@ -72,6 +78,20 @@ impl StepLoop {
         self.rows = rows;
         self.flight = Some(PassInFlight { began, submitted });
         true
+    }
+
+    /// Copies blocks for the planned rows. A session whose block could not be copied fails, without its row.
+    fn copy_blocks(&mut self, rows: &mut Vec<PlannedRow>) {
+        for BlockCopy { session, from, to } in self.scheduler.take_copies() {
+            let Err(reason) = self.passes.copy_block(from, to) else { continue };
+            rows.retain(|row| row.session != session);
+            if self.stop_if_lost() {
+                // Every turn has failed.
+                rows.clear();
+                return;
+            }
+            self.scheduler.fail(session, EngineError::Backend(reason));
+        }
     }
 
     /// Returns `true` if the session has a row in the pass in flight.

@@ -8,6 +8,7 @@
 //! | [`cache`], [`pull`], [`environment`] | the download folder, weights on demand, keys and tokens from the environment |
 //! | [`fleet`] | generation on engines elsewhere |
 //! | [`remote`] | language models behind OpenAI-compatible endpoints, and rerankers behind endpoints |
+//! | [`snapshots`] | snapshots of indexes on an object store, and replicas that follow them |
 //! | [`evaluate`] | evaluation of policies on question sets with known answers |
 //! | [`logging`], [`progress`], [`printable`], [`escape_html`], [`exit_code`] | output of programs: log, progress bars, text without control characters, text in HTML, exit codes |
 
@@ -29,6 +30,7 @@ pub mod progress;
 pub mod pull;
 pub mod remote;
 pub mod reranking;
+pub mod snapshots;
 mod trained_policy;
 
 pub use exit_code::exit_code;

@@ -43,7 +43,7 @@ Version: $version
 Architecture: $arch
 Maintainer: The Waymark authors
 Installed-Size: $(du -sk "$root" | cut -f1)
-Depends: libc6${glibc:+ (>= $glibc)}, libstdc++6, ca-certificates
+Depends: libc6${glibc:+ (>= $glibc)}, libstdc++6, ca-certificates, procps
 Recommends: python3-pip
 Section: net
 Priority: optional
@@ -60,7 +60,12 @@ if [ "$1" = configure ]; then
     if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 fi
 POSTINST
-chmod 755 "$root/DEBIAN/postinst"
+cat >"$root/DEBIAN/prerm" <<'PRERM'
+#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl disable --now waymark.service || true; fi
+PRERM
+chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/prerm"
 
 package="$out/waymark_${version}_$arch.deb"
 dpkg-deb --root-owner-group --build "$root" "$package"

@@ -12,6 +12,7 @@ use waymark_runtime::embedding::TextEmbedder;
 use super::auth::Caller;
 use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
+use super::embedding_tokens::texts_of;
 use super::encoder_queue::EncoderQueue;
 use super::encoding::{check_embedded, holding};
 use super::error::{ApiError, Code, Refusals};
@@ -59,17 +60,17 @@ pub struct EmbeddingRequest {
 
 impl WireRequest for EmbeddingRequest {}
 
-/// One text or several. Lists of token IDs are recognized and refused.
+/// One text or several, as strings or as token IDs of cl100k_base, the encoding of OpenAI's embedding models.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
+#[serde(untagged, expecting = "expected a string, a list of strings, or token IDs")]
 pub enum EmbeddingInput {
     /// One text.
     Text(String),
     /// Several texts.
     Texts(Vec<String>),
-    /// Token IDs: refused, because the client's tokenizer is not the embedder's.
+    /// Token IDs of one text.
     Tokens(Vec<u32>),
-    /// Several lists of token IDs: refused as well.
+    /// Token IDs of several texts.
     TokenLists(Vec<Vec<u32>>),
 }
 
@@ -144,7 +145,9 @@ pub(crate) async fn create(
     })?;
     let format = request.encoding_format.unwrap_or_default();
     sampling_params::note_user(request.user.as_deref());
-    let texts = check(request, &served, state.config.answer_bytes)?;
+    check_model(&request, &served)?;
+    let texts = texts(request.input, &served).await?;
+    check_texts(&texts, &served, state.config.answer_bytes)?;
     let (vectors, tokens) = embed(&state, &caller, &served, texts).await?;
     let data = vectors
         .into_iter()
@@ -155,8 +158,8 @@ pub(crate) async fn create(
     Ok(axum::Json(EmbeddingList { object: "list", model: served.name.clone(), data, usage }))
 }
 
-/// Validates the request and returns its texts.
-fn check(request: EmbeddingRequest, served: &ServedEmbedder, answer_bytes: usize) -> Result<Vec<String>, ApiError> {
+/// Checks that the request names this embedder, and the length of its vectors.
+fn check_model(request: &EmbeddingRequest, served: &ServedEmbedder) -> Result<(), ApiError> {
     let embedder = &served.embedder;
     if request.model != served.name && request.model != embedder.id() {
         let message = format!("the model `{}` does not embed: use `{}`", request.model, served.name);
@@ -166,35 +169,50 @@ fn check(request: EmbeddingRequest, served: &ServedEmbedder, answer_bytes: usize
         let message = format!("`dimensions` must be {} for this embedder", embedder.dims());
         return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("dimensions"));
     }
-    let texts = match request.input {
-        EmbeddingInput::Text(text) => vec![text],
-        EmbeddingInput::Texts(texts) => texts,
-        // Clients that send IDs take them from the tokenizer of OpenAI's models.
-        EmbeddingInput::Tokens(_) | EmbeddingInput::TokenLists(_) => {
-            let message = "lists of token ids are not supported: send text";
-            return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("input"));
-        }
-    };
-    match texts.iter().position(|text| text.is_empty()) {
-        _ if texts.is_empty() => Err(ApiError::invalid("input", "`input` is empty")),
-        _ if texts.len() > MAX_INPUTS => {
-            Err(ApiError::invalid("input", format!("`input` holds {} texts, {MAX_INPUTS} at most", texts.len())))
-        }
-        Some(index) => Err(ApiError::invalid(&format!("input[{index}]"), "a text to embed must not be empty")),
-        None => {
-            let bytes = texts.len().saturating_mul(embedder.dims()).saturating_mul(NUMBER_BYTES);
-            if bytes > answer_bytes {
-                let message = format!(
-                    "`input` holds too many texts: their vectors take up to {bytes} bytes, at most {answer_bytes} are sent"
-                );
-                return Err(ApiError::invalid("input", message));
-            }
-            for (index, text) in texts.iter().enumerate() {
-                check_embedded(&format!("input[{index}]"), text.len(), embedder.max_bytes())?;
-            }
-            Ok(texts)
+    Ok(())
+}
+
+/// Returns the texts of the request.
+async fn texts(input: EmbeddingInput, served: &ServedEmbedder) -> Result<Vec<String>, ApiError> {
+    let max_bytes = served.embedder.max_bytes();
+    match input {
+        EmbeddingInput::Text(text) => Ok(vec![text]),
+        EmbeddingInput::Texts(texts) => Ok(texts),
+        EmbeddingInput::Tokens(ids) => run_blocking(move || texts_of(vec![ids], max_bytes)).await,
+        EmbeddingInput::TokenLists(lists) => {
+            check_count(lists.len())?;
+            run_blocking(move || texts_of(lists, max_bytes)).await
         }
     }
+}
+
+/// Checks the number of texts.
+fn check_count(count: usize) -> Result<(), ApiError> {
+    if count <= MAX_INPUTS {
+        return Ok(());
+    }
+    Err(ApiError::invalid("input", format!("`input` holds {count} texts, {MAX_INPUTS} at most")))
+}
+
+/// Checks the texts, and that their vectors fit into an answer of `answer_bytes`.
+fn check_texts(texts: &[String], served: &ServedEmbedder, answer_bytes: usize) -> Result<(), ApiError> {
+    let embedder = &served.embedder;
+    if texts.is_empty() {
+        return Err(ApiError::invalid("input", "`input` is empty"));
+    }
+    check_count(texts.len())?;
+    if let Some(index) = texts.iter().position(String::is_empty) {
+        return Err(ApiError::invalid(&format!("input[{index}]"), "a text to embed must not be empty"));
+    }
+    let bytes = texts.len().saturating_mul(embedder.dims()).saturating_mul(NUMBER_BYTES);
+    if bytes > answer_bytes {
+        let message = format!(
+            "`input` holds too many texts: their vectors take up to {bytes} bytes, at most {answer_bytes} are sent"
+        );
+        return Err(ApiError::invalid("input", message));
+    }
+    let mut lengths = texts.iter().map(String::len).enumerate();
+    lengths.try_for_each(|(index, bytes)| check_embedded(&format!("input[{index}]"), bytes, embedder.max_bytes()))
 }
 
 /// Checks that a text fits into the embedder: texts are never truncated.

@@ -96,6 +96,10 @@ error_table! {
     ConversationNotFound: NOT_FOUND, "invalid_request_error", "conversation_not_found", retry: false;
     /// There is no vector store with this ID.
     VectorStoreNotFound: NOT_FOUND, "invalid_request_error", "vector_store_not_found", retry: false;
+    /// There is no file with this ID.
+    FileNotFound: NOT_FOUND, "invalid_request_error", "file_not_found", retry: false;
+    /// The vector store is an index that the server was started with.
+    FixedVectorStore: FORBIDDEN, "invalid_request_error", "fixed_vector_store", retry: false;
     /// There is no trace with this ID.
     TraceNotFound: NOT_FOUND, "invalid_request_error", "trace_not_found", retry: false;
     /// A background response exceeds the size limit.

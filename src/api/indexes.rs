@@ -1,4 +1,4 @@
-//! Several indexes in one server: the default one, and others by their names.
+//! Several indexes in one server: the default one, others by their names, and those of vector stores by their IDs.
 //!
 //! A request that names another index is handled by a view of the state with that index in place of the default one, so
 //! that searches, documents, views and metrics follow without knowing of the others.
@@ -8,12 +8,15 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use waymark_agent::{Policy, Runtime, Search};
+use waymark_index::{Changes, LiveIndex};
 use waymark_runtime::fleet::TokenSource;
 
+use super::auth::Caller;
 use super::error::{ApiError, Code};
-use super::library::Library;
+use super::library::{ChangeTicket, Library};
 use super::metrics::IndexMetrics;
 use super::state::AppState;
+use super::vector_stores::IndexParts;
 
 /// Name of the default index in requests; its own name is accepted as well.
 pub(crate) const INDEX: &str = "default";
@@ -27,56 +30,100 @@ pub(crate) struct OtherIndex {
     metrics: IndexMetrics,
 }
 
+impl OtherIndex {
+    /// Returns the open index.
+    pub(crate) fn live(&self) -> Arc<LiveIndex> {
+        Arc::clone(&self.library.live)
+    }
+
+    /// Queues a change that the server itself makes.
+    ///
+    /// # Errors
+    /// 400 for changes that contradict each other, 403 if the index is read-only.
+    pub(crate) fn change(&self, state: &AppState, changes: Changes) -> Result<ChangeTicket, ApiError> {
+        self.library.apply(changes, &self.metrics, &state.drain)
+    }
+}
+
 impl AppState {
     /// Adds an index beside the default one. Call it after all settings of the state.
     pub fn with_other_index(mut self, name: &str, searcher: Arc<dyn Search>, library: Library) -> Self {
         let metrics = self.metrics.other_index(name, &library.live);
-        let mut runtime = (*self.runtime).clone();
-        runtime.searcher = Some(searcher);
-        let runtime = Arc::new(runtime);
-        let other = OtherIndex { name: name.to_owned(), runtime, library: Arc::new(library), metrics };
+        let other = self.other_index(name, IndexParts { searcher, library }, metrics);
         Arc::make_mut(&mut self.others).push(Arc::new(other));
         self
+    }
+
+    /// Creates the index of the vector store `id`.
+    pub(crate) fn created_index(&self, id: &str, parts: IndexParts) -> Arc<OtherIndex> {
+        Arc::new(self.other_index(id, parts, self.metrics.vector_stores.clone()))
+    }
+
+    fn other_index(&self, name: &str, parts: IndexParts, metrics: IndexMetrics) -> OtherIndex {
+        let mut runtime = (*self.runtime).clone();
+        runtime.searcher = Some(parts.searcher);
+        OtherIndex { name: name.to_owned(), runtime: Arc::new(runtime), library: Arc::new(parts.library), metrics }
     }
 
     /// Returns the state with the index `named` in place of the default one; without a name, the state itself.
     ///
     /// # Errors
-    /// 400 if there is no such index, or no index at all.
-    pub(crate) fn of_index(&self, param: &str, named: Option<&str>) -> Result<AppState, ApiError> {
+    /// 400 if there is no such index that `caller` may use, or no index at all.
+    pub(crate) fn of_index(&self, caller: &Caller, param: &str, named: Option<&str>) -> Result<AppState, ApiError> {
         let Some(named) = named else { return Ok(self.clone()) };
+        if let Some(found) = self.named(caller, named) {
+            return Ok(found);
+        }
+        if self.vector_stores.as_deref().is_some_and(|stores| stores.get(caller.owner, named).is_some()) {
+            return Err(ApiError::invalid(param, format!("the vector store `{named}` has no documents yet")));
+        }
         // A server without any index says so, instead of listing names that it does not have.
         self.searcher().map_err(|error| error.with_param(param))?;
-        let message = || format!("unknown index `{named}`: expected {}", self.index_names());
-        self.named(named).ok_or_else(|| ApiError::invalid(param, message()))
+        Err(ApiError::invalid(param, format!("unknown index `{named}`: expected {}", self.index_names())))
     }
 
     /// Returns the state with the index that a request names, or else its policy.
     ///
     /// # Errors
-    /// 400 if there is no such index.
-    pub(crate) fn of_request(&self, param: &str, named: Option<&str>, policy: &Policy) -> Result<AppState, ApiError> {
+    /// 400 if there is no such index that `caller` may use.
+    pub(crate) fn of_request(
+        &self,
+        caller: &Caller,
+        param: &str,
+        named: Option<&str>,
+        policy: &Policy,
+    ) -> Result<AppState, ApiError> {
         match (named, policy.index.as_deref()) {
-            (None, Some(own)) => self.named(own).ok_or_else(|| {
+            (None, Some(own)) => self.named(caller, own).ok_or_else(|| {
                 let message =
                     format!("the policy `{}` searches the index `{own}`, which this server does not have", policy.name);
                 ApiError::new(Code::NotConfigured, message).with_param("model")
             }),
-            (named, _) => self.of_index(param, named),
+            (named, _) => self.of_index(caller, param, named),
         }
     }
 
-    /// Returns the state with the index `name` in place of the default one, if there is such an index.
-    pub(crate) fn named(&self, name: &str) -> Option<AppState> {
+    /// Returns the state with the index `name` in place of the default one, if there is such an index that `caller` may
+    /// use. The indexes of vector stores belong to the keys that made them.
+    pub(crate) fn named(&self, caller: &Caller, name: &str) -> Option<AppState> {
         if name == INDEX || self.index.as_deref() == Some(name) {
-            return Some(self.clone());
+            // Without a default index, its name means none.
+            return self.runtime.searcher.is_some().then(|| self.clone());
         }
-        self.others.iter().find(|other| other.name == name).map(|other| self.view(other))
+        let other = self.others.iter().find(|other| other.name == name).cloned();
+        let created = || self.vector_stores.as_deref()?.get(caller.owner, name)?.index();
+        other.or_else(created).map(|other| self.view(&other))
     }
 
     /// Returns a state per index.
     pub(crate) fn views(&self) -> Vec<AppState> {
         std::iter::once(self.clone()).chain(self.others.iter().map(|other| self.view(other))).collect()
+    }
+
+    /// Returns the names of the indexes that the server was started with.
+    pub(crate) fn fixed_indexes(&self) -> Vec<String> {
+        let own = self.runtime.searcher.as_ref().map(|_| INDEX.to_owned());
+        own.into_iter().chain(self.others.iter().map(|other| other.name.clone())).collect()
     }
 
     fn view(&self, other: &OtherIndex) -> AppState {
@@ -115,8 +162,9 @@ impl FromRequestParts<AppState> for IndexedState {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let Ok(caller) = Caller::from_request_parts(parts, state).await;
         let query = parts.uri.query().unwrap_or_default();
         let named = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "index").last();
-        state.of_index("index", named.as_ref().map(|(_, value)| value.as_ref())).map(IndexedState)
+        state.of_index(&caller, "index", named.as_ref().map(|(_, value)| value.as_ref())).map(IndexedState)
     }
 }

@@ -10,7 +10,8 @@
 //! | `answer_calls`, `call_history` | tool calls in answers, and in the messages of a conversation |
 //! | `agent` | `/v1/agent`, an episode with its typed trace |
 //! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
-//! | `search`, `vector_stores`, `embeddings`, `rerank`, `models`, `health`, `openapi` | the other routes |
+//! | `vector_stores`, `files`, `json_file` | vector stores that clients create, their files, and the records of both on disk |
+//! | `search`, `embeddings`, `rerank`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | pages of lists |
 //! | `indexes` | several indexes, and the choice between them |
 //! | `documents`, `library`, `commits`, `snapshots` | documents of the index, the queue of changes, background changes, and earlier snapshots |
@@ -59,6 +60,7 @@ mod cors;
 pub mod debug;
 pub mod documents;
 pub mod drain;
+mod embedding_tokens;
 pub mod embeddings;
 mod encoder_queue;
 mod encoding;
@@ -68,6 +70,7 @@ mod error_mapping;
 pub mod explore;
 mod fair_slots;
 mod follow;
+pub mod files;
 pub mod generate;
 mod guard;
 pub(crate) mod head;
@@ -75,6 +78,7 @@ pub mod health;
 pub(crate) mod hint;
 mod indexes;
 mod library;
+mod json_file;
 pub mod lifetime;
 pub mod load;
 mod logprob_room;
@@ -126,6 +130,7 @@ pub use rerank::ServedReranker;
 pub use responses::Responses;
 pub use state::AppState;
 
+pub use vector_stores::{IndexParts, OpenIndex, VectorStores};
 /// Returns all routes, with their access rules and OpenAPI descriptions.
 fn routes() -> ProtectedRoutes {
     work().merge(information())
@@ -145,7 +150,19 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(tokenize::tokenize))
         .infer(routes!(tokenize::detokenize))
         .infer(routes!(search::search))
-        .infer(routes!(vector_stores::search))
+        .infer(routes!(vector_stores::search::search))
+        .index(routes!(vector_stores::create, vector_stores::list))
+        .index(routes!(vector_stores::retrieve, vector_stores::update, vector_stores::delete))
+        .index(routes!(vector_stores::attached::create, vector_stores::attached::list))
+        .index(routes!(
+            vector_stores::attached::retrieve,
+            vector_stores::attached::update,
+            vector_stores::attached::delete
+        ))
+        .index(routes!(vector_stores::attached::content))
+        .index(routes!(files::create, files::list))
+        .index(routes!(files::retrieve, files::delete))
+        .index(routes!(files::content))
         .infer(routes!(explore::nodes::find))
         .infer(routes!(embeddings::create))
         .infer(routes!(rerank::create))

@@ -78,10 +78,68 @@ impl ItemList {
     }
 }
 
+/// Page of objects that have IDs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Page<T> {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The objects.
+    pub data: Vec<T>,
+    /// ID of the first object. Null if there are none.
+    #[schema(required)]
+    pub first_id: Option<String>,
+    /// ID of the last object. Null if there are none.
+    #[schema(required)]
+    pub last_id: Option<String>,
+    /// If `true`, there are further objects.
+    pub has_more: bool,
+}
+
+impl<T> Page<T> {
+    /// Creates the page that `query` asks for, of all objects with their IDs, oldest first.
+    ///
+    /// # Errors
+    /// 400 if `after` is the ID of no object.
+    pub(super) fn of(mut all: Vec<(String, T)>, query: &CursorQuery) -> Result<Page<T>, ApiError> {
+        if query.order == RecordOrder::Descending {
+            all.reverse();
+        }
+        if let Some(after) = &query.after {
+            let message = "`after` is not the ID of an object in this list: start again without it";
+            let place =
+                all.iter().position(|(id, _)| id == after).ok_or_else(|| ApiError::invalid("after", message))?;
+            all.drain(..=place);
+        }
+        let has_more = all.len() > query.limit;
+        all.truncate(query.limit);
+        let first_id = all.first().map(|(id, _)| id.clone());
+        let last_id = all.last().map(|(id, _)| id.clone());
+        let data = all.into_iter().map(|(_, object)| object).collect();
+        Ok(Page { object: "list", data, first_id, last_id, has_more })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_page_follows_the_last_one() {
+        let page = |query: &str| {
+            let all = ["a", "b", "c"].map(|id| (id.to_owned(), id.to_uppercase()));
+            Page::of(all.into(), &CursorQuery::parse(query).unwrap())
+        };
+        let first = page("limit=2").unwrap();
+        assert_eq!(
+            (first.data, first.last_id.as_deref(), first.has_more),
+            (vec!["C".into(), "B".into()], Some("b"), true)
+        );
+        let second = page("limit=2&after=b").unwrap();
+        assert_eq!((second.data, second.first_id.as_deref(), second.has_more), (vec!["A".into()], Some("a"), false));
+        assert_eq!(page("order=asc&after=c").unwrap().first_id, None);
+        assert_eq!(page("after=d").unwrap_err().param.as_deref(), Some("after"));
+    }
 
     #[test]
     fn queries_are_read_or_refused_by_name() {

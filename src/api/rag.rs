@@ -26,8 +26,8 @@ pub struct EpisodeFields {
     /// If `true`, a chat's answer ends with the passages that support it, under `rag`, next to its content. `/v1/agent`
     /// always returns them, and responses have them as annotations.
     pub citations: Option<bool>,
-    /// Name of the index to search: `default`, the name of its directory, or that of one of the server's other indexes.
-    /// Defaults to the index of the policy.
+    /// Name of the index to search: `default`, the name of its directory, that of one of the server's other indexes, or the
+    /// ID of a vector store of the caller's key. Defaults to the index of the policy.
     pub index: Option<String>,
     /// Limits that are tighter than the policy's own.
     pub budget: Option<BudgetOptions>,

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_agent::SearchError;
@@ -14,6 +13,7 @@ use waymark_index::{
 use super::body::{JsonBody, WireRequest};
 use super::encoding::check_embedded;
 use super::error::{ApiError, Code, ErrorBody, Refusals};
+use super::indexes::IndexedState;
 use super::state::AppState;
 
 /// Search request: a query with search options. Options that the mode does not use are refused. The default is the mode
@@ -73,13 +73,15 @@ pub struct SearchResponse {
 }
 
 /// Searches the index.
-#[utoipa::path(post, path = "/v1/search", operation_id = "search", tag = "retrieval", request_body = SearchRequest, responses(
+#[utoipa::path(post, path = "/v1/search", operation_id = "search", tag = "retrieval",
+    params(("index" = Option<String>, Query, description = "name of the index, or ID of a vector store; defaults to `default`")),
+    request_body = SearchRequest, responses(
     (status = 200, description = "the search results", body = SearchResponse),
     Refusals,
     (status = 504, description = "the search took too long", body = ErrorBody),
 ))]
 pub(crate) async fn search(
-    State(state): State<AppState>,
+    IndexedState(state): IndexedState,
     JsonBody(request): JsonBody<SearchRequest>,
 ) -> Result<axum::Json<SearchResponse>, ApiError> {
     find(&state, request).await.map(axum::Json)

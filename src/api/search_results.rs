@@ -1,7 +1,7 @@
 //! Converts retrieved passages to the search results of OpenAI's interface.
 
 use serde_json::{Map, Value};
-use waymark_index::Hit;
+use waymark_index::{Hit, Passage};
 
 /// Maximum number of attributes of a passage.
 pub(super) const MAX_ATTRIBUTES: usize = 16;
@@ -10,7 +10,7 @@ pub(super) const MAX_ATTRIBUTES: usize = 16;
 pub(super) const MAX_TEXT_CHARS: usize = 512;
 
 /// Maximum length of an attribute's name, in characters.
-const MAX_NAME_CHARS: usize = 64;
+pub(super) const MAX_NAME_CHARS: usize = 64;
 
 /// Returns a function that maps the scores of `hits` to 0 to 1. Scores stay as they are if the best is at most 1, and
 /// are divided by the best otherwise.
@@ -22,6 +22,29 @@ pub(super) fn scale(hits: &[Hit]) -> impl Fn(f32) -> f32 + use<> {
 /// Returns the display name of a passage: its title, or its ID if it has no title.
 pub(super) fn filename(title: &str, id: &str) -> String {
     if title.is_empty() { id.to_owned() } else { title.to_owned() }
+}
+
+/// Returns the ID of the uploaded file that a passage is from, or that of the passage if it is from none.
+pub(super) fn file_id(passage: &str) -> &str {
+    match passage.split_once('#') {
+        Some((file, _)) if is_file(file) => file,
+        _ => passage,
+    }
+}
+
+/// Returns the name of the uploaded file that a passage is from, or else its display name.
+pub(super) fn filename_of(hit: &Hit) -> String {
+    let Passage { id, title, .. } = &hit.passage;
+    let given = hit.metadata.as_ref().and_then(|metadata| metadata.get("filename")).and_then(Value::as_str);
+    match given {
+        Some(given) if file_id(id) != id => given.to_owned(),
+        _ => filename(title, id),
+    }
+}
+
+/// Returns `true` for text in the form of a file's ID.
+fn is_file(id: &str) -> bool {
+    id.strip_prefix("file-").is_some_and(|rest| rest.len() == 32 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// Returns the metadata that OpenAI's interface can hold: numbers, booleans, and texts, truncated if they are too long.
@@ -45,6 +68,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn chunks_of_files_are_told_from_other_passages() {
+        let file = format!("file-{}", "0".repeat(32));
+        assert_eq!(file_id(&format!("{file}#12")), file);
+        for other in ["a#1", "file-1#1", "file-", &file] {
+            assert_eq!(file_id(other), other);
+        }
+    }
 
     #[test]
     fn of_metadata_only_short_and_flat_values_are_attributes() {

@@ -15,7 +15,7 @@ use super::drain::Drain;
 use super::embeddings::ServedEmbedder;
 use super::encoder_queue::EncoderQueue;
 use super::encoding::EncodingBudget;
-use super::error::ApiError;
+use super::error::{ApiError, Code};
 use super::generate::ParkedSessions;
 use super::indexes::OtherIndex;
 use super::library::Library;
@@ -26,6 +26,7 @@ use super::rerank::ServedReranker;
 use super::responses::Responses;
 use super::resume::Streams;
 use super::traces::Traces;
+use super::vector_stores::VectorStores;
 use crate::config::HttpConfig;
 use crate::keys::ApiKeys;
 use crate::store::{Archive, MemoryLimits, MemoryStore, Store};
@@ -52,6 +53,8 @@ pub struct AppState {
     pub(crate) others: Arc<Vec<Arc<OtherIndex>>>,
     /// If `true`, this is the view of a request to one of them.
     pub(crate) is_other: bool,
+    /// Vector stores and files of clients. `None` if clients cannot create any.
+    pub(crate) vector_stores: Option<Arc<VectorStores>>,
     /// Slots for compiling schemas.
     pub(crate) compiling: Arc<Semaphore>,
     /// Memory for encoding texts.
@@ -111,6 +114,7 @@ impl AppState {
             index: None,
             others: Arc::default(),
             is_other: false,
+            vector_stores: None,
             compiling: Arc::new(Semaphore::new(COMPILING)),
             encoding: EncodingBudget::new(config.encoding_bytes),
             base: Arc::default(),
@@ -179,6 +183,24 @@ impl AppState {
     /// async runtime, when the state is complete.
     pub fn resume_changes(&self) {
         self.views().iter().for_each(commits::resume);
+    }
+
+    /// Sets the vector stores and files of clients. Call it after all settings of the state, within the async runtime:
+    /// files that an earlier process was given and did not index are indexed now.
+    pub fn with_vector_stores(mut self, stores: VectorStores) -> Self {
+        let stores = Arc::new(stores);
+        self.vector_stores = Some(Arc::clone(&stores));
+        stores.resume(&self);
+        self
+    }
+
+    /// Returns the vector stores.
+    ///
+    /// # Errors
+    /// 400 if clients cannot create any.
+    pub(crate) fn vector_stores(&self) -> Result<&Arc<VectorStores>, ApiError> {
+        let message = "this server keeps no files: start it with `--vector-stores`";
+        self.vector_stores.as_ref().ok_or_else(|| ApiError::new(Code::NotConfigured, message))
     }
 
     /// Sets the name of the index.

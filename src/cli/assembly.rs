@@ -1,6 +1,6 @@
 //! Assembly of the server's state from its configuration.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -13,10 +13,11 @@ use waymark_runtime::config::RetrievalConfig;
 use waymark_runtime::embedding::{Embedding, TextEmbedder};
 use waymark_runtime::fleet::TokenSource;
 use waymark_runtime::reranking::Reranking;
-use waymark_runtime::{assembly, trained_policy};
+use waymark_runtime::snapshots::SnapshotLocation;
+use waymark_runtime::{assembly, cache, snapshots, trained_policy};
 
 use super::state_store;
-use crate::api::{AppState, Library, PolicyStore};
+use crate::api::{AppState, IndexParts, Library, OpenIndex, PolicyStore, VectorStores};
 use crate::config::ServeConfig;
 
 /// Bytes per second that a scrub reads.
@@ -26,8 +27,42 @@ const MERGE_RATE: u64 = 64 << 20;
 /// Interval between two looks at the size of the log of changes.
 const MERGE_CHECK: Duration = Duration::from_secs(2);
 
+/// Maximum number of search threads of each vector store, of which a server may have many.
+const STORE_THREADS: usize = 2;
+
 /// Name of an index, the index, and its search threads.
 type OpenedIndex = (String, Arc<LiveIndex>, Arc<dyn Search>);
+
+/// Indexes whose snapshots are published elsewhere, in the directories that they are fetched into.
+struct LocalIndexes {
+    retrieval: RetrievalConfig,
+    /// Directories of the replicas, whose documents cannot be changed here.
+    replicas: Vec<PathBuf>,
+}
+
+impl LocalIndexes {
+    /// Fetches the indexes that are named by URLs, and follows them.
+    async fn fetch(config: &ServeConfig) -> anyhow::Result<LocalIndexes> {
+        let mut retrieval = config.retrieval.clone();
+        let mut replicas = Vec::new();
+        let own = retrieval.index.iter_mut();
+        for dir in own.chain(retrieval.others.iter_mut().map(|(_, dir)| dir)) {
+            let url = dir.to_string_lossy().into_owned();
+            let Some(location) = SnapshotLocation::of_url(&url).context("--index")? else { continue };
+            let cache = cache::folder(config.model.cache.clone())?;
+            let fetched = snapshots::local_copy(&location, &cache, config.index_poll).await;
+            *dir = fetched.with_context(|| format!("--index {url}"))?;
+            replicas.push(dir.clone());
+        }
+        Ok(LocalIndexes { retrieval, replicas })
+    }
+
+    /// Returns the configuration of the index in `dir`.
+    fn of(&self, dir: &Path) -> RetrievalConfig {
+        let is_replica = self.replicas.iter().any(|replica| replica == dir);
+        RetrievalConfig { writable: self.retrieval.writable && !is_replica, ..self.retrieval.clone() }
+    }
+}
 
 /// Builds the server's state from `config`. `loaded` is the embedder if the caller has loaded it already.
 ///
@@ -37,11 +72,12 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     let embedder = match (loaded, &config.model.weights, &config.retrieval.index) {
         (Some(loaded), ..) => Some(loaded),
         // A mock without an index needs no weights at all.
-        (None, None, None) => None,
+        (None, None, None) if config.files.folder.is_none() => None,
         _ => Some(configured_embedder(config)?),
     };
     let reranker = configured_reranker(config)?;
-    let live = match (&config.retrieval.index, &embedder) {
+    let indexes = LocalIndexes::fetch(config).await?;
+    let live = match (&indexes.retrieval.index, &embedder) {
         (Some(dir), Some(embedder)) => {
             Some(assembly::live(dir, Arc::clone(embedder), reranker.clone(), &config.retrieval)?)
         }
@@ -49,7 +85,7 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     };
     let searcher = live.as_ref().map(|live| assembly::searcher(live, &config.retrieval)).transpose()?;
     let others = match &embedder {
-        Some(embedder) => other_indexes(config, embedder, reranker.as_ref())?,
+        Some(embedder) => other_indexes(&indexes.retrieval, embedder, reranker.as_ref())?,
         None => Vec::new(),
     };
     let (runtime, base) = token_runtime(config, searcher).await?;
@@ -77,13 +113,23 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         state = state.with_store(PolicyStore::new(root));
     }
     if let Some(live) = live {
-        tend(&live, &config.retrieval)?;
-        state = state.with_library(library(live, &config.retrieval));
+        let own = indexes.of(live.dir());
+        tend(&live, &own)?;
+        state = state.with_library(library(live, &own));
     }
     let dir_name = || config.retrieval.index.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
     if let Some(name) = config.retrieval.index_name.clone().or_else(|| dir_name().map(Into::into)) {
         state = state.with_index_name(name);
     }
+    let opener = embedder.clone().map(|embedder| IndexOpener {
+        embedder,
+        reranker: reranker.clone(),
+        config: RetrievalConfig {
+            threads: config.retrieval.threads.min(STORE_THREADS),
+            writable: true,
+            ..config.retrieval.clone()
+        },
+    });
     let state = match embedder {
         Some(embedder) => {
             let spec = Path::new(&config.retrieval.embedder);
@@ -97,8 +143,12 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         state = state.with_reranker(config.name(), reranker);
     }
     for (name, live, searcher) in others {
-        tend(&live, &config.retrieval)?;
-        state = state.with_other_index(&name, searcher, library(live, &config.retrieval));
+        let own = indexes.of(live.dir());
+        tend(&live, &own)?;
+        state = state.with_other_index(&name, searcher, library(live, &own));
+    }
+    if let (Some(folder), Some(opener)) = (&config.files.folder, opener) {
+        state = state.with_vector_stores(VectorStores::open(folder, config.files.limits, Arc::new(opener))?);
     }
     state.restore_policies().await;
     state.resume_changes();
@@ -107,18 +157,39 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
 
 /// Opens the indexes beside the default one. Each has search threads of its own.
 fn other_indexes(
-    config: &ServeConfig,
+    config: &RetrievalConfig,
     embedder: &Arc<Embedding>,
     reranker: Option<&Arc<Reranking>>,
 ) -> anyhow::Result<Vec<OpenedIndex>> {
-    let mut opened = Vec::with_capacity(config.retrieval.others.len());
-    for (name, dir) in &config.retrieval.others {
-        let live = assembly::live(dir, Arc::clone(embedder), reranker.cloned(), &config.retrieval)
+    let mut opened = Vec::with_capacity(config.others.len());
+    for (name, dir) in &config.others {
+        let live = assembly::live(dir, Arc::clone(embedder), reranker.cloned(), config)
             .with_context(|| format!("--index {name}={}", dir.display()))?;
-        let searcher = assembly::searcher(&live, &config.retrieval)?;
+        let searcher = assembly::searcher(&live, config)?;
         opened.push((name.clone(), live, searcher));
     }
     Ok(opened)
+}
+
+/// Opens the indexes of vector stores as the server opens its own.
+#[derive(Debug)]
+struct IndexOpener {
+    embedder: Arc<Embedding>,
+    reranker: Option<Arc<Reranking>>,
+    config: RetrievalConfig,
+}
+
+impl OpenIndex for IndexOpener {
+    fn embedder(&self) -> Arc<dyn TextEmbedder> {
+        Arc::clone(&self.embedder) as Arc<dyn TextEmbedder>
+    }
+
+    fn open(&self, dir: &Path) -> anyhow::Result<IndexParts> {
+        let live = assembly::live(dir, Arc::clone(&self.embedder), self.reranker.clone(), &self.config)?;
+        let searcher = assembly::searcher(&live, &self.config)?;
+        tend(&live, &self.config)?;
+        Ok(IndexParts { searcher, library: library(live, &self.config) })
+    }
 }
 
 /// Starts the engine, or connects to those elsewhere.

@@ -14,7 +14,7 @@ use waymark_runtime::config::{LogFormat, cores};
 use waymark_runtime::{assembly, logging, progress};
 
 use super::corpus::{self, CorpusArgs};
-use super::{change, documents, export, snapshots, triples};
+use super::{change, documents, export, publish, snapshots, triples};
 
 /// Subcommands of `waymark index`.
 #[derive(Debug, clap::Subcommand)]
@@ -29,6 +29,8 @@ pub(crate) enum IndexCommand {
     Snapshots(snapshots::SnapshotsArgs),
     Restore(snapshots::RestoreArgs),
     Repair(snapshots::RepairArgs),
+    Push(publish::PushArgs),
+    Pull(publish::PullArgs),
 }
 
 /// Builds an index over a corpus: BM25, dense vectors and, from triples, a graph.
@@ -114,6 +116,8 @@ impl IndexCommand {
             IndexCommand::Snapshots(args) => args.run(),
             IndexCommand::Restore(args) => tokio::task::block_in_place(|| args.run()),
             IndexCommand::Repair(args) => tokio::task::block_in_place(|| args.run()),
+            IndexCommand::Push(args) => args.run().await,
+            IndexCommand::Pull(args) => args.run().await,
         }
     }
 }

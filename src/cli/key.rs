@@ -90,7 +90,11 @@ impl KeyCommand {
 impl ListKeys {
     fn run(self) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
-        for entry in read_keys(&self.file)? {
+        let entries = read_keys(&self.file)?;
+        if entries.is_empty() {
+            eprintln!("no keys in {}", self.file.display());
+        }
+        for entry in entries {
             writeln!(out, "{:24}{}", entry.id.to_string(), properties(&entry))?;
         }
         Ok(())

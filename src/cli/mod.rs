@@ -26,6 +26,7 @@ mod man;
 mod mcp;
 mod openapi;
 mod policy;
+mod publish;
 mod pull;
 mod search;
 mod serve;

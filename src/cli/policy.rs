@@ -116,6 +116,13 @@ impl ShowPolicy {
         let policy = match Policy::builtin(&self.policy) {
             // A folder counts before a name.
             Some(policy) if !Path::new(&self.policy).is_dir() => policy,
+            _ if !Path::new(&self.policy).exists() => {
+                bail!(
+                    "no folder {}, and no built-in policy: expected one of {}",
+                    self.policy,
+                    Policy::BUILTIN.join(", ")
+                );
+            }
             _ => Policy::open(Path::new(&self.policy))?,
         };
         let retrieval = &policy.retrieval;
@@ -132,6 +139,7 @@ impl ShowPolicy {
                 "search": retrieval.search,
                 "format": retrieval.format,
                 "least_searches": retrieval.least_searches,
+                "backtrack": retrieval.backtrack,
             },
             "budget": policy.budget,
             "sampling": policy.sampling,

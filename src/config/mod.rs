@@ -3,6 +3,7 @@
 
 mod access;
 mod connection;
+mod files;
 mod flag_file;
 mod http;
 #[cfg(test)]
@@ -15,17 +16,19 @@ mod trace;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use waymark_agent::Policy;
 use waymark_runtime::config::{
-    FleetArgs, FleetConfig, LogFormat, ModelArgs, ModelConfig, RetrievalArgs, RetrievalConfig,
+    FleetArgs, FleetConfig, LogFormat, ModelArgs, ModelConfig, RetrievalArgs, RetrievalConfig, seconds,
 };
 
 use crate::keys::SecretError;
 
 pub use access::{AccessArgs, AccessConfig, TypedKey};
 pub use connection::{ConnectionArgs, ConnectionConfig};
+pub use files::{FileArgs, FileConfig, FileLimits};
 pub use flag_file::{FlagFile, FlagFileError};
 pub use http::{HttpArgs, HttpConfig};
 pub use responses::{ResponseArgs, ResponseLimits};
@@ -77,9 +80,17 @@ pub struct ServeArgs {
     #[command(flatten, next_help_heading = "Retrieval")]
     pub retrieval: RetrievalArgs,
 
+    /// Flags for vector stores and files that clients create.
+    #[command(flatten, next_help_heading = "Vector stores")]
+    pub files: FileArgs,
+
     /// Flags for HTTP.
     #[command(flatten, next_help_heading = "HTTP")]
     pub http: HttpArgs,
+
+    /// Seconds between two looks at an index whose place is a URL.
+    #[arg(help_heading = "Retrieval", long, env = "WAYMARK_INDEX_POLL_SECONDS", value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
+    pub index_poll_seconds: f64,
 
     /// Flags for the state.
     #[command(flatten, next_help_heading = "State")]
@@ -139,6 +150,10 @@ pub struct ServeConfig {
     pub policy_root: Option<PathBuf>,
     /// Configuration of retrieval.
     pub retrieval: RetrievalConfig,
+    /// Pause between two looks at an index whose place is a URL.
+    pub index_poll: Duration,
+    /// Configuration of vector stores and files that clients create.
+    pub files: FileConfig,
     /// Configuration of HTTP.
     pub http: HttpConfig,
     /// Place and limits of the state.
@@ -173,6 +188,9 @@ impl ServeArgs {
             protocol: self.protocol,
             policy_root: self.policy_root,
             retrieval: self.retrieval.resolve()?,
+            // Without any pause, a replica would ask the object store all the time.
+            index_poll: Duration::from_secs_f64(self.index_poll_seconds.max(0.1)),
+            files: self.files.resolve(),
             state: self.state.resolve(),
             // Needs the access flags before the next line consumes them.
             http: self.http.resolve(&self.access)?,

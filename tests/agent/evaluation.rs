@@ -70,6 +70,19 @@ async fn rows_say_what_each_episode_was_worth() {
 }
 
 #[tokio::test]
+async fn passages_that_a_question_withholds_are_not_found() {
+    let (runtime, _) = mock(MockBackend::script(&Tokenizer::bytes(), &lines()).unwrap(), france());
+    let open = question("open", "Capital of France?", "Paris");
+    let withheld = Question { id: "withheld".to_owned(), without: vec!["France".to_owned()], ..open.clone() };
+    let plan = EvaluationPlan::default();
+    let outcome = evaluate(&runtime, &policy("routerag"), &[open, withheld], &plan, |_| ()).await;
+    let found = |row: &EpisodeRow| row.text.contains("Paris is the capital of France.");
+    assert_eq!(outcome.rows.iter().map(found).collect::<Vec<_>>(), [true, false]);
+    assert!(outcome.rows[1].text.contains("A city in France."), "the other passage is found");
+    assert!(outcome.rows[0].support_f1 > outcome.rows[1].support_f1);
+}
+
+#[tokio::test]
 async fn how_many_run_at_a_time_changes_nothing_but_time() {
     let timeless = |outcome: EvaluationOutcome| -> Vec<EpisodeRow> {
         let still = |row: EpisodeRow| {

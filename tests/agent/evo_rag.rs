@@ -1,5 +1,6 @@
 //! EVO-RAG's loop: withdrawn searches and refused questions.
 
+use waymark_agent::Backtrack;
 use waymark_runtime::evaluate::{EpisodeRow, EvaluationPlan, Question, evaluate};
 
 use super::bounds::check_bounds;
@@ -27,7 +28,7 @@ async fn a_search_that_is_withdrawn_counts_for_nothing_and_stays_in_the_sequence
     let withdrawn: Vec<Option<usize>> = trajectory.evidence.iter().map(|found| found.withdrawn).collect();
     assert_eq!((withdrawn, trajectory.rounds(), trajectory.valid_actions()), (vec![Some(2), None], 3, 4));
     assert_eq!(trajectory.actions[1].action, Action::Backtrack);
-    assert!(events.contains(&Event::Withdrawn { turn: 2, search: 1, query: "Lyon".into() }));
+    assert!(events.contains(&Event::Withdrawn { turn: 2, search: 1, query: "Lyon".into(), removed: 0 }));
     let told = "</backtrack>\n\n<information>The search \"Lyon\" is withdrawn. What it found does not count any \
                 more.</information>\n\n<think>Again.";
     assert!(trajectory.text.contains(told) && trajectory.text.contains("Doc 1(Title: Lyon)"), "{}", trajectory.text);
@@ -36,6 +37,36 @@ async fn a_search_that_is_withdrawn_counts_for_nothing_and_stays_in_the_sequence
     assert_eq!(cited, ["Paris"]);
     let query = stub.asked.lock().unwrap()[0].wanted.clone();
     assert_eq!((query.mode, query.ranking, query.k), (Mode::Passage, waymark_index::Ranking::Fused, 3));
+}
+
+#[tokio::test]
+async fn withdrawn_evidence_can_leave_the_policys_sight() {
+    for variant in [LoopVariant::Serving, LoopVariant::Evaluation, LoopVariant::Training] {
+        let (runtime, script, _) = scripted(&[FIRST, SECOND, BACK, BACK, SECOND, REPLY], cities());
+        let mut policy = Policy { variant, ..policy("evo-rag") };
+        policy.retrieval.backtrack = Backtrack::Remove;
+        let (trajectory, events) = run(&runtime, &policy, "Capital of France?", default()).await.unwrap();
+        let seen = script.seen.lock().unwrap();
+        let texts: Vec<String> = seen.iter().map(|ids| runtime.tokenizer.decode(ids)).collect();
+        let sees = |word: &str| texts.iter().map(|text| text.contains(word)).collect::<Vec<_>>();
+        assert_eq!(sees("Title: Lyon"), [false, true, true, true, false, false], "{variant:?}");
+        assert_eq!(sees("Title: Paris"), [false, false, true, false, false, true], "{variant:?}");
+        assert_eq!(sees("<search> Lyon </search>"), [false, true, true, true, true, true], "the query stays in sight");
+        assert_eq!(sees("The search \"Lyon\" is withdrawn."), [false, false, false, false, true, true]);
+        let removed = |event: &Event| match event {
+            Event::Withdrawn { turn, removed, .. } => Some((*turn, *removed > 0)),
+            _ => None,
+        };
+        assert_eq!(events.iter().filter_map(removed).collect::<Vec<_>>(), [(3, true), (4, true)]);
+        // The record keeps everything, and says what was not seen from which token on.
+        assert!(trajectory.text.contains("Title: Lyon"), "{}", trajectory.text);
+        let hidden: Vec<_> = trajectory.evidence.iter().map(|found| found.hidden).collect();
+        let [Some(lyon), Some(paris), None] = hidden[..] else { panic!("{hidden:?}") };
+        assert!(lyon.first < paris.first && paris.from < lyon.from);
+        let ids: Vec<u32> = trajectory.tokens[lyon.range()].iter().map(|token| token.id).collect();
+        assert!(runtime.tokenizer.decode(&ids).contains("Title: Lyon"));
+        assert_eq!(trajectory.answer.as_deref(), Some("Paris is the capital"));
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 #[path = "../agent_script/mod.rs"]
 mod agent_script;
 mod bounds;
+mod branches;
 mod budget;
 mod evaluation;
 mod evo_rag;

@@ -50,6 +50,28 @@ async fn embeddings_as_base64() {
     golden("embeddings_base64", &format!("{answer:#}\n"));
 }
 
+/// Some clients send every text as token IDs of OpenAI's encoding.
+#[tokio::test]
+async fn token_ids_are_embedded_as_the_text_they_stand_for() {
+    let server = ServerPlan { embedder: Some(Arc::new(Letters)), ..ServerPlan::new(says("hi")) }.build().await;
+    let embed = async |input: Value| {
+        let response = server.post("/v1/embeddings", &json!({"model": "letters", "input": input})).await;
+        answer(response).await
+    };
+    // " a", " b", "c" and "a" in cl100k_base.
+    for (ids, text) in [(json!([264, 293]), json!([" a b"])), (json!([[66], [64, 64]]), json!(["c", "aa"]))] {
+        let (status, of_ids) = embed(ids).await;
+        assert_eq!(status, 200, "{of_ids}");
+        assert_eq!(of_ids, embed(text).await.1);
+    }
+    for (ids, param) in
+        [(json!([[66], []]), "input[1]"), (json!([[66], [4_000_000]]), "input[1]"), (json!([]), "input")]
+    {
+        let (status, refused) = embed(ids).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
+    }
+}
+
 /// Texts longer than the embedder reads are refused: truncated, they would count tokens that were never computed.
 #[tokio::test]
 async fn a_text_longer_than_the_embedder_reads_is_refused() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -12,18 +13,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use waymark::api::{AppState, Library, PolicyStore};
-use waymark::config::HttpConfig;
+use waymark::api::{AppState, IndexParts, Library, OpenIndex, PolicyStore, VectorStores};
+use waymark::config::{FileLimits, HttpConfig};
 use waymark::keys::ApiKeys;
 use waymark::server::Server;
 use waymark::store::Store;
-use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchError, SearchQuery};
+use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend};
-use waymark_index::{Embed, EmbedError, Evidence, Hit, HitPath, Mode, Passage};
+use waymark_index::{CommitOptions, Embed, EmbedError, Evidence, Hit, HitPath, LiveIndex, Mode, OpenOptions, Passage};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
-use waymark_runtime::embedding::TextEmbedder;
+use waymark_runtime::embedding::{Embedding, TextEmbedder};
 use waymark_runtime::fleet::{Fleet, TokenSource};
 use waymark_runtime::reranking::Reranking;
 
@@ -41,6 +42,8 @@ pub struct ServerPlan {
     pub library: Option<Library>,
     /// Indexes beside the default one: names, searchers and documents.
     pub others: Vec<(String, Arc<dyn Search>, Library)>,
+    /// Folder of vector stores that clients create.
+    pub vector_stores: Option<PathBuf>,
     pub store: Option<PolicyStore>,
     pub keys: ApiKeys,
     pub policies: Vec<Policy>,
@@ -92,6 +95,7 @@ impl ServerPlan {
             reranker: None,
             library: None,
             others: Vec::new(),
+            vector_stores: None,
             store: None,
             keys: ApiKeys::default(),
             policies,
@@ -129,6 +133,10 @@ impl ServerPlan {
             state = state.with_other_index(&name, searcher, library);
         }
         state.load_stored_keys().await.unwrap();
+        if let Some(folder) = self.vector_stores {
+            let limits = FileLimits { file: 64 << 10, storage: 1 << 20 };
+            state = state.with_vector_stores(VectorStores::open(&folder, limits, Arc::new(MockIndexes)).unwrap());
+        }
         state.restore_policies().await;
         let server = Server::bind(([127, 0, 0, 1], 0).into(), state.clone()).await.unwrap();
         let address = server.address();
@@ -218,6 +226,22 @@ impl TestServer {
         tokio::time::sleep(Duration::from_millis(30)).await;
         assert_eq!(counters.steps_total.get(), steps, "the engine still steps");
         assert_eq!(counters.invariant_violations_total.get(), 0);
+    }
+}
+
+/// Opens the indexes of vector stores with the mock embedder.
+#[derive(Debug)]
+struct MockIndexes;
+
+impl OpenIndex for MockIndexes {
+    fn embedder(&self) -> Arc<dyn TextEmbedder> {
+        Arc::new(Embedding::Mock)
+    }
+
+    fn open(&self, dir: &Path) -> anyhow::Result<IndexParts> {
+        let live = Arc::new(LiveIndex::open(dir, Arc::new(Embedding::Mock), OpenOptions::default())?);
+        let searcher = Searcher::new(Arc::clone(&live), SearchLimits::default())?;
+        Ok(IndexParts { searcher: Arc::new(searcher), library: Library::new(live, CommitOptions::default()) })
     }
 }
 

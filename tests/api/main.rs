@@ -68,4 +68,5 @@ mod tools;
 mod traces;
 mod trainers;
 mod vector_stores;
+mod vector_store_files;
 mod vllm_options;

@@ -191,6 +191,9 @@ async fn a_strict_server_refuses_hints_by_name() {
         let (status, answer) = server.chat(&body(json!({field: null}))).await;
         assert_eq!(status, 200, "{field}: {answer}");
     }
+    let named = json!([{"role": "user", "content": "Who?", "name": "alice"}]);
+    let (status, answer) = server.chat(&body(json!({"messages": named}))).await;
+    assert_eq!(error(status, &answer), (400, "unsupported_parameter".into(), json!("messages[0].name")));
 }
 
 #[tokio::test]

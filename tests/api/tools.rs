@@ -226,6 +226,49 @@ async fn arguments_may_quote_the_tags_of_thoughts() {
     }
 }
 
+/// Agents offer tools and a form of the last answer in every request.
+#[tokio::test]
+async fn an_answer_has_its_form_or_is_a_call() {
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["warm"]}}});
+    let jena = ("look", r#"{"city":"Jena"}"#);
+    for (said, choice) in
+        [(CALL, "auto"), ("\"warm\"", "auto"), ("Certainly!", "auto"), (CALL, "required"), ("Hm.", "required")]
+    {
+        let server = test_server(says(said)).await;
+        let body = with(json!({"response_format": format, "tool_choice": choice, "seed": 1}));
+        let (status, whole) = server.chat(&body).await;
+        assert_eq!(status, 200, "{whole}");
+        let (made, end) = calls(&whole["choices"][0]);
+        let content = &whole["choices"][0]["message"]["content"];
+        let called = (made == [BONN] || made == [jena]) && end == "tool_calls" && content.is_null();
+        let answered = made.is_empty() && end == "stop" && *content == "\"warm\"";
+        match (said, choice) {
+            (CALL, _) | (_, "required") => assert!(called, "{whole}"),
+            ("\"warm\"", _) => assert!(answered, "{whole}"),
+            _ => assert!(called || answered, "{whole}"),
+        }
+        server.quiet().await;
+    }
+}
+
+/// OpenAI's libraries send what they have parsed back, and agents name their speakers.
+#[tokio::test]
+async fn what_libraries_add_to_messages_is_passed_over() {
+    let server = test_server(says("It is warm.")).await;
+    let function = json!({"name": "look", "arguments": "{}", "parsed_arguments": {"city": null}});
+    let messages = json!([
+        {"role": "user", "content": "x", "name": "alice"},
+        {"role": "assistant", "name": "guide", "parsed": {"a": 1},
+         "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "21 degrees", "name": "look"},
+    ]);
+    let (status, whole) = server.chat(&with(json!({"messages": messages}))).await;
+    assert_eq!((status, &whole["choices"][0]["message"]["content"]), (200, &json!("It is warm.")), "{whole}");
+    let long = json!([{"role": "user", "content": "x", "name": "n".repeat(513)}]);
+    let (status, refused) = server.chat(&with(json!({"messages": long}))).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("messages[0].name")), "{refused}");
+}
+
 #[tokio::test]
 async fn an_answer_can_end_with_its_first_call() {
     const CLOSE: (&str, &str) = ("look", r#"{"city":"</tool_call>"}"#);
@@ -297,10 +340,8 @@ async fn tools_that_cannot_be_had_are_refused_by_name() {
         json!({"messages": [{"role": "assistant", "tool_calls": calls}, results[0], results[1]]})
     };
     let invalid = "invalid_value";
-    let unsupported = "unsupported_parameter";
     let unknown = "unknown_parameter";
     for (extra, code, param) in [
-        (json!({"response_format": {"type": "json_object"}}), unsupported, "response_format"),
         (json!({"tools": [look(), look()]}), invalid, "tools[1].function.name"),
         (json!({"tools": vec![look(); 129]}), invalid, "tools"),
         (json!({"tools": [{"type": "custom", "function": {"name": "x"}}]}), invalid, "tools[0].type"),

@@ -10,9 +10,11 @@ mod fleet;
 mod health;
 mod image;
 mod mcp;
+mod own_docs;
 mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
 mod pulled;
+mod python_client;
 mod script;
 mod setup;
 mod triples;

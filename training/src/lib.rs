@@ -26,6 +26,7 @@
 //! | [`traps`] | cheap bad behaviors that a reward must not pay for |
 
 pub mod advantage;
+mod branching;
 pub mod cli;
 pub mod data;
 pub mod dpo;

@@ -12,6 +12,8 @@ use waymark_models::gradient::{Learner, Tune};
 use waymark_runtime::evaluate::{self, Question};
 
 use crate::TrainError;
+use crate::branching::{self, BranchedTrajectory};
+use crate::recipe::dpo::Branches;
 use crate::reward::evidence_measure::EvidenceMeasure;
 use crate::reward::tearag::is_multi_hop;
 use crate::sample::{Sample, SampleTask};
@@ -66,6 +68,8 @@ pub struct RolloutPlan<'a> {
     pub first_modes: &'a [Mode],
     /// Measure of the evidence (P) of the samples.
     pub evidence: EvidenceMeasure,
+    /// Branches of the trajectories. `None` samples none.
+    pub branches: Option<Branches>,
 }
 
 impl<'a> RolloutPlan<'a> {
@@ -80,6 +84,7 @@ impl<'a> RolloutPlan<'a> {
             cost: Cost::default(),
             first_modes: &[],
             evidence: EvidenceMeasure::default(),
+            branches: None,
         }
     }
 
@@ -100,6 +105,14 @@ pub struct Rollout {
     pub row: evaluate::EpisodeRow,
     /// Texts of the question's supporting passages. Empty if they are not known.
     pub support: Vec<String>,
+}
+
+impl Rollout {
+    /// Number of tokens that were sampled for this trajectory. A branch takes the earlier ones from another trajectory.
+    pub fn sampled(&self) -> usize {
+        let Some(branch) = &self.sample.branch else { return self.row.tokens.sampled };
+        self.sample.sampled_from(self.sample.turn_start(branch.turn.saturating_sub(1)))
+    }
 }
 
 /// Rollouts of a batch of questions.
@@ -161,8 +174,8 @@ pub async fn measure(
     Ok(rollouts(policy, &asked, &plan).await?.rollouts)
 }
 
-/// Answers each of `questions` several times and returns the rollouts in the order of the questions. An episode that
-/// fails is logged and played once more with the same seed.
+/// Answers each of `questions` several times and returns the rollouts in the order of the questions, each before its
+/// branches. An episode that fails is logged and played once more with the same seed.
 ///
 /// # Errors
 /// [`TrainError::Rollout`] if an episode fails twice: a group without it would be a different group.
@@ -182,22 +195,25 @@ pub async fn rollouts(
     let mut failed = 0;
     let mut last_log = Instant::now();
     while let Some((place, played)) = running.next().await {
-        let ((sample, row), again) = played?;
+        let (played, again) = played?;
         failed += usize::from(again);
-        let (_, question) = questions[place / plan.group];
-        done.push((place, Rollout { group: place / plan.group, sample, row, support: question.support.clone() }));
+        let group = place / plan.group;
+        let (_, question) = questions[group];
+        let rollout = |(sample, row)| Rollout { group, sample, row, support: question.support.clone() };
+        done.push((place, played.into_iter().map(rollout).collect::<Vec<_>>()));
         if last_log.elapsed() >= LOG_INTERVAL {
             last_log = Instant::now();
             tracing::info!(step = plan.step, done = done.len(), of = count, "rolling out");
         }
     }
     done.sort_by_key(|(place, _)| *place);
-    Ok(RolloutBatch { rollouts: done.into_iter().map(|(_, rollout)| rollout).collect(), failed })
+    Ok(RolloutBatch { rollouts: done.into_iter().flat_map(|(_, rollouts)| rollouts).collect(), failed })
 }
 
-type Played = (Sample, evaluate::EpisodeRow);
+/// An episode and its branches.
+type Played = Vec<(Sample, evaluate::EpisodeRow)>;
 
-/// Plays one episode, with one retry. The second value is `true` if the retry was needed.
+/// Plays one episode and its branches, with one retry. The second value is `true` if the retry was needed.
 async fn with_retry(
     policy: &Policy,
     set: &QuestionSet,
@@ -238,8 +254,8 @@ async fn play(
         without: question.without.clone(),
         ..EpisodeOptions::default()
     };
-    let trajectory = evaluate::play(&set.runtime, policy, &question.question, options).await?;
-    let task = SampleTask {
+    let played = branching::play(&set.runtime, policy, &question.question, options, plan.branches).await?;
+    let task = |seed| SampleTask {
         question_id: question.key().to_owned(),
         question: question.question.clone(),
         golds: question.answers.clone(),
@@ -256,7 +272,11 @@ async fn play(
         steered: plan.first_mode(place).is_some(),
         evidence: plan.evidence,
     };
-    Ok(judge.evaluate(&set.runtime, policy, question, trajectory, task))
+    let sample = |BranchedTrajectory { trajectory, seed, origin }| {
+        let (sample, row) = judge.evaluate(&set.runtime, policy, question, trajectory, task(seed));
+        (Sample { branch: origin, ..sample }, row)
+    };
+    Ok(played.into_iter().map(sample).collect())
 }
 
 /// Evaluation of trajectories.

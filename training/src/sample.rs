@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use waymark_agent::{Action, ActionRecord, EpisodeEnd, SearchRecord, Timings, Trajectory, Usage};
+use waymark_agent::{Action, ActionRecord, EpisodeEnd, HiddenEvidence, SearchRecord, Timings, Trajectory, Usage};
 use waymark_engine::{Origin, Token};
 use waymark_index::{Mode, TripleHit};
 
@@ -58,6 +58,9 @@ pub struct Sample {
     pub seed: u64,
     /// Training step that produced the trajectory. 0 for supervised data.
     pub step: u64,
+    /// Trajectory whose tokens this one continues. `None` if it has a beginning of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<BranchOrigin>,
     /// Vocabulary of the token ids, as computed by [`hash::vocabulary`](crate::hash::vocabulary). `None` in files
     /// written before this field existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +114,15 @@ pub struct Sample {
     pub preferred_to: Vec<PreferenceRecord>,
 }
 
+/// State of another trajectory that a branch begins with. The tokens before it are those of the other trajectory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BranchOrigin {
+    /// ID of the other trajectory.
+    pub of: String,
+    /// Turn with which the branch goes on, counted from 1.
+    pub turn: usize,
+}
+
 /// Record that one trajectory was preferred to another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PreferenceRecord {
@@ -131,6 +143,17 @@ pub struct PreferenceRecord {
 /// A run of tokens of one origin: `["policy",41]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginRun(#[serde(with = "OriginName")] pub Origin, pub usize);
+
+/// Part of a trajectory as its policy saw it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SampleView {
+    /// Tokens in sight.
+    pub tokens: Vec<u32>,
+    /// Marks the tokens to learn from.
+    pub learnt: Vec<bool>,
+    /// Position of each token in the trajectory.
+    pub positions: Vec<usize>,
+}
 
 /// Action of one turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,6 +202,9 @@ pub struct RetrievalRecord {
     /// Turn that withdrew the evidence, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<usize>,
+    /// Tokens of the evidence that the policy no longer saw after that. `None` if it saw them to the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<HiddenEvidence>,
 }
 
 /// Reward of a trajectory.
@@ -231,6 +257,7 @@ impl Sample {
             protocol: task.protocol,
             seed: task.seed,
             step: task.step,
+            branch: None,
             tokenizer: None,
             text: trajectory.text,
             actions: trajectory.actions.into_iter().map(TurnAction::from).collect(),
@@ -246,10 +273,52 @@ impl Sample {
         }
     }
 
-    /// Marks the tokens that training learns from: those that the policy wrote itself, after the prompt, and before
-    /// the protocol forced an answer. A mode that was written for the policy is left out alone. The reference implementations have no forced answers and give them no reward;
-    /// training on one with its trajectory's reward would make a correct forced answer less probable.
+    /// Marks the tokens that training learns from in one pass over all tokens: those of [`own_tokens`](Self::own_tokens)
+    /// that were written in sight of everything before them. See [`views`](Self::views) for the others.
     pub fn loss_mask(&self) -> Vec<bool> {
+        let mut mask = self.own_tokens();
+        if let Some(first) = self.hidden().map(|hidden| hidden.from).min() {
+            mask.iter_mut().skip(first).for_each(|learnt| *learnt = false);
+        }
+        mask
+    }
+
+    /// Evidence that the policy stopped seeing.
+    fn hidden(&self) -> impl Iterator<Item = HiddenEvidence> {
+        self.evidence.iter().filter_map(|found| found.hidden)
+    }
+
+    /// Returns the positions of the tokens before `end` that the policy saw when it wrote the last of them.
+    pub fn seen_before(&self, end: usize) -> Vec<usize> {
+        let hides = |hidden: HiddenEvidence, at: usize| hidden.from < end && hidden.range().contains(&at);
+        (0..end.min(self.tokens.len())).filter(|&at| !self.hidden().any(|hidden| hides(hidden, at))).collect()
+    }
+
+    /// Returns the parts of the trajectory, each with the tokens that the policy saw when it wrote the end of it. A new
+    /// part begins where evidence was hidden. Every token that training learns from is marked in one of them, and all
+    /// before it there is what the policy saw.
+    pub fn views(&self) -> Vec<SampleView> {
+        let own = self.own_tokens();
+        let length = self.tokens.len();
+        let mut edges: Vec<usize> = self.hidden().map(|hidden| hidden.from).filter(|from| *from < length).collect();
+        edges.sort_unstable();
+        let starts = std::iter::once(0).chain(edges.iter().copied());
+        let ends = edges.iter().copied().chain(std::iter::once(length));
+        let view = |(start, end): (usize, usize)| {
+            let positions = self.seen_before(end);
+            SampleView {
+                tokens: positions.iter().map(|&at| self.tokens[at]).collect(),
+                learnt: positions.iter().map(|&at| own[at] && at >= start).collect(),
+                positions,
+            }
+        };
+        starts.zip(ends).map(view).collect()
+    }
+
+    /// Marks the tokens that the policy wrote itself, after the prompt, and before the protocol forced an answer. A mode
+    /// that was written for the policy is left out alone. The reference implementations have no forced answers and give
+    /// them no reward; training on one with its trajectory's reward would make a correct forced answer less probable.
+    fn own_tokens(&self) -> Vec<bool> {
         let length = self.tokens.len();
         let mut mask: Vec<bool> = Vec::with_capacity(length);
         for &OriginRun(origin, run) in &self.origins {
@@ -341,6 +410,19 @@ impl Sample {
         self.origins.iter().filter(|span| span.0 == origin).fold(0, |sum, span| sum.saturating_add(span.1))
     }
 
+    /// Number of tokens from position `first` on that the policy sampled.
+    pub fn sampled_from(&self, first: usize) -> usize {
+        let beyond = |start: usize, run: usize| start.saturating_add(run).saturating_sub(start.max(first));
+        let mut at = 0usize;
+        let mut written = 0usize;
+        for &OriginRun(origin, run) in &self.origins {
+            written = written.saturating_add(if origin == Origin::Policy { beyond(at, run) } else { 0 });
+            at = at.saturating_add(run);
+        }
+        let forced = self.forced.iter().fold(0usize, |sum, &(start, run)| sum.saturating_add(beyond(start, run)));
+        written.saturating_sub(forced)
+    }
+
     /// Describes an inconsistency between the sample's fields. `None` means that every index and length in the sample
     /// is valid.
     pub fn flaw(&self) -> Option<String> {
@@ -358,6 +440,9 @@ impl Sample {
         let policy = self.count(Origin::Policy);
         if !self.logprobs.is_empty() && self.logprobs.len() != policy {
             return Some(format!("{} log-probabilities for {policy} tokens of the policy", self.logprobs.len()));
+        }
+        if let Some(hidden) = self.hidden().find(|hidden| hidden.range().end > hidden.from || hidden.from > length) {
+            return Some(format!("the hidden evidence {hidden:?} does not lie before the {length} tokens' end"));
         }
         let beyond = |&(first, run): &(usize, usize)| first.checked_add(run).is_none_or(|end| end > length);
         self.forced
@@ -416,6 +501,7 @@ impl From<&SearchRecord> for RetrievalRecord {
             cached: found.cached,
             error: found.error.clone(),
             withdrawn: found.withdrawn,
+            hidden: found.hidden,
         }
     }
 }

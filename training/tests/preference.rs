@@ -117,6 +117,26 @@ fn preference_runs_are_planned_trained_shown_and_continued() {
 }
 
 #[test]
+fn branches_of_one_trajectory_make_pairs() {
+    let temp = ready();
+    let dir = temp.path();
+    let set = ["--set", "dpo.group=1", "--set", "dpo.branches={width=6}"];
+    let plan = succeed(train(dir, "run", &[&set[..], &["--dry-run"]].concat()));
+    assert!(plan.contains("18 rollouts"), "{plan}");
+    succeed(train(dir, "run", &set));
+    let rows = rows(&dir.join("run"));
+    let begun: Vec<_> = rows.iter().filter(|row| row.get("branches").is_some()).collect();
+    assert!(begun.len() == 3 && begun.iter().all(|row| row["branches"].as_f64() == Some(15.0)), "{rows:?}");
+    assert!(begun.iter().any(|row| row["pairs"].as_f64() > Some(0.0)), "{rows:?}");
+    let samples = fs::read_to_string(dir.join("run/samples.jsonl")).unwrap();
+    let of = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["branch"]["of"].clone();
+    assert_eq!(samples.lines().filter(|line| of(line) == "step-1-0-0").count(), 5);
+    let mut show = Command::new(env!("CARGO_BIN_EXE_train"));
+    show.args(["show", "run/samples.jsonl", "--id", "step-1-0-0-1-1", "--model", "."]).current_dir(dir);
+    assert!(succeed(show).contains("of step-1-0-0 from turn 1 on"));
+}
+
+#[test]
 fn rankers_are_planned_trained_and_saved() {
     let temp = ready();
     let dir = temp.path();
@@ -190,6 +210,8 @@ fn invalid_recipes_are_refused_with_file_field_and_fix() {
         ("dpo.sampling={temperature=0.0}", ["recipe.toml: dpo.sampling", "temperature above 0"]),
         ("dpo.validation=0", ["recipe.toml: dpo.stages.begins", "dpo.validation above 0"]),
         ("dpo.validation=3", ["dpo.validation = 3", "at most 1"]),
+        ("dpo.group=1", ["recipe.toml: dpo.group", "dpo.branches.width is above 1"]),
+        ("dpo.branches={width=0}", ["recipe.toml: dpo.branches.width", "at least 1"]),
         ("dpo.reference=old", ["recipe.toml: dpo.reference", "unknown variant `old`"]),
     ] {
         let output = train(dir, "run", &["--set", set]).output().unwrap();

@@ -11,6 +11,7 @@ use crate::budget::BudgetLimit;
 use crate::event::{EpisodeEnd, Event};
 use crate::observation::observe;
 use crate::protocol::Injected;
+use crate::retrieval::Backtrack;
 use crate::search::SearchError;
 
 use super::core::EpisodeCore;
@@ -115,7 +116,7 @@ pub(super) fn end_search(
         core.budget.spend_search();
     }
     // The record counts sanitized tags only as far as the observation may show them.
-    let (room, _) = core.budget.observation_room(core.transcript.len());
+    let (room, _) = core.budget.observation_room(core.transcript.visible_len());
     let finished = pending.finish(result, took, (room, &mut core.evidence_room), &core.setup);
     core.transcript.record_search(finished.record);
     core.emit(finished.event);
@@ -125,11 +126,17 @@ pub(super) fn end_search(
 /// Withdraws the last search that was not withdrawn yet.
 fn withdraw(core: &mut EpisodeCore) -> State {
     let turn = core.turn.number;
-    let taken = core.transcript.withdraw(turn);
-    if let Some((search, query)) = &taken {
-        core.emit(Event::Withdrawn { turn, search: *search, query: query.clone() });
+    let hides = core.setup.settings.retrieval.backtrack == Backtrack::Remove;
+    let taken = core.transcript.withdraw(turn, hides).map(|found| (found.turn, found.query.clone(), found.hidden));
+    if let Some((search, query, hidden)) = &taken {
+        // The reply must follow what is left of the sequence.
+        if let Some(hidden) = hidden {
+            core.ask(Step::Rebuild { kept: core.transcript.visible_before(hidden.first) });
+        }
+        let removed = hidden.map_or(0, |hidden| hidden.tokens);
+        core.emit(Event::Withdrawn { turn, search: *search, query: query.clone(), removed });
     }
-    let outcome = ActionOutcome::Withdrawn(taken.as_ref().map(|(_, query)| query.as_str()));
+    let outcome = ActionOutcome::Withdrawn(taken.as_ref().map(|(_, query, _)| query.as_str()));
     let mut parts = core.setup.protocol.observation(&outcome, core.setup.settings.retrieval.format);
     // The reply quotes a query, and a policy may write a tag in it.
     core.setup.sanitize(&mut parts);
@@ -145,12 +152,14 @@ fn reject(core: &mut EpisodeCore) -> State {
 
 /// Appends an observation to the sequence, as far as the budget allows.
 pub(super) fn reply(core: &mut EpisodeCore, parts: Vec<Injected>) -> Result<State, AgentError> {
-    let (room, kind) = core.budget.observation_room(core.transcript.len());
+    let (room, kind) = core.budget.observation_room(core.transcript.visible_len());
     let observation = observe(&core.setup.codec, parts, core.setup.settings.retrieval.format, room)?;
     let tokens = observation.ids.len();
     let truncated = observation.truncated;
     core.budget.spend_observation(tokens, truncated.then_some(kind));
+    let start = core.transcript.len();
     core.extend(observation.ids, Origin::Environment, false);
+    core.transcript.record_observation(core.turn.number, start);
     if truncated {
         core.emit(Event::Budget { kind });
     }
@@ -167,5 +176,6 @@ pub(super) fn end_round(core: &mut EpisodeCore, elapsed: Duration) -> State {
         core.emit(Event::Budget { kind: BudgetLimit::Time });
         return core.end(EpisodeEnd::Time, None);
     }
+    core.ask(Step::Boundary);
     State::TurnBegins
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::budget::{Budget, BudgetLimit};
 
 /// Counts what an episode has used, and says what is left.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct BudgetTracker {
     limits: Budget,
     reserves: Reserves,

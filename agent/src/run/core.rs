@@ -14,6 +14,7 @@ use super::state::{GenerationPurpose, State};
 use super::step::{GenerationParams, Step, TurnEnd};
 use super::transcript::Transcript;
 use super::turn::CurrentTurn;
+use super::turn_boundary::TurnBoundary;
 
 /// A running episode without its state.
 #[derive(Debug)]
@@ -43,23 +44,45 @@ impl EpisodeCore {
     pub(super) fn new(setup: EpisodeSetup, prompt: Vec<u32>) -> EpisodeCore {
         // The prompt is in the record from the start, so that an episode that is interrupted at once still has it.
         let transcript = Transcript::new(setup.settings.id.clone(), &prompt);
-        let started = Event::Started {
-            id: setup.settings.id.clone(),
-            model: setup.model.clone(),
-            protocol: setup.protocol.name().to_owned(),
-            question: setup.question.clone(),
-            prompt_tokens: prompt.len(),
-        };
+        let started = started(&setup, prompt.len());
         let extend = Step::Extend { ids: prompt, origin: Origin::Prompt, forced: false };
         EpisodeCore {
             budget: setup.budget(),
             turn: CurrentTurn::new(&setup, 1, false, transcript.len()),
             evidence_room: AnswerRoom::new(setup.settings.evidence_bytes),
             generations: 0,
-            outbox: VecDeque::from([extend, Step::Emit(started)]),
+            outbox: VecDeque::from([extend, Step::Emit(started), Step::Boundary]),
             result: EpisodeResult { reason: EpisodeEnd::Turns, answer: None },
             transcript,
             setup,
+        }
+    }
+
+    /// Creates an episode that goes on from the beginning of a turn of another one.
+    pub(super) fn resume(setup: EpisodeSetup, begun: TurnBoundary) -> EpisodeCore {
+        let TurnBoundary { budget, transcript, evidence_room, generations } = begun;
+        let transcript = transcript.renamed(setup.settings.id.clone());
+        let started = started(&setup, transcript.prompt_tokens());
+        EpisodeCore {
+            turn: CurrentTurn::new(&setup, budget.turn(), false, transcript.len()),
+            budget,
+            evidence_room,
+            generations,
+            outbox: VecDeque::from([Step::Emit(started)]),
+            result: EpisodeResult { reason: EpisodeEnd::Turns, answer: None },
+            transcript,
+            setup,
+        }
+    }
+
+    /// Returns what the next turn begins with.
+    pub(super) fn boundary(&self) -> TurnBoundary {
+        let Self { budget, transcript, evidence_room, generations, .. } = self;
+        TurnBoundary {
+            budget: budget.clone(),
+            transcript: transcript.clone(),
+            evidence_room: *evidence_room,
+            generations: *generations,
         }
     }
 
@@ -103,7 +126,7 @@ impl EpisodeCore {
     /// Asks for a generation within the limits of the episode. Without tokens left, it has ended already.
     pub(super) fn generate(&mut self, params: GenerationParams, generation: GenerationPurpose) -> State {
         // The engine samples at least one token, so a limit of 0 never reaches it.
-        let max = self.budget.clip(params.max, self.transcript.len());
+        let max = self.budget.clip(params.max, self.transcript.visible_len());
         if max == 0 {
             return State::Generated(generation, TurnEnd::Context);
         }
@@ -124,5 +147,15 @@ impl EpisodeCore {
         self.result = EpisodeResult { reason, answer };
         self.ask(Step::Close);
         State::Closing
+    }
+}
+
+fn started(setup: &EpisodeSetup, prompt_tokens: usize) -> Event {
+    Event::Started {
+        id: setup.settings.id.clone(),
+        model: setup.model.clone(),
+        protocol: setup.protocol.name().to_owned(),
+        question: setup.question.clone(),
+        prompt_tokens,
     }
 }

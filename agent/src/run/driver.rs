@@ -1,8 +1,10 @@
 //! The driver of an episode: does what its state machine asks for.
 
+use std::time::Duration;
+
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use waymark_engine::{Generate, Origin};
+use waymark_engine::{Generate, Origin, Token};
 
 use crate::AgentError;
 use crate::citation::cited;
@@ -10,12 +12,23 @@ use crate::trajectory::{PartialTrajectory, Trajectory};
 
 use super::machine::EpisodeMachine;
 use super::step::{Step, TurnEnd};
+use super::turn_boundary::{TurnBoundary, TurnState};
 use super::world::World;
 
 /// The token sequence of an episode, in one session or in several.
 pub(super) trait EpisodeSequence: Send {
+    /// Type of its sessions.
+    type Session: Send;
+
     /// Appends given tokens.
     fn extend(&mut self, ids: &[u32], origin: Origin, forced: bool);
+
+    /// Replaces the tokens by `tokens`, of which the first `kept` stay.
+    fn rebuild(&mut self, tokens: &[Token], kept: usize);
+
+    /// Returns a session with the first `length` tokens, in which another episode can go on. `None` if every turn has a
+    /// session of its own.
+    fn fork(&self, length: usize) -> Option<Self::Session>;
 
     /// Generates, and passes every token to the machine and its events on.
     fn generate(
@@ -39,6 +52,10 @@ pub(super) struct EpisodeDriver<Q: EpisodeSequence> {
     world: World,
     /// Receiver of the partial record if the episode is interrupted.
     partial: Option<oneshot::Sender<PartialTrajectory>>,
+    /// States at the beginnings of its turns. `None` if they are not kept.
+    states: Option<Vec<TurnState<Q::Session>>>,
+    /// Beginning of the current turn, with its time, until a generation has computed the tokens before it.
+    begun: Option<(TurnBoundary, Duration)>,
 }
 
 impl<Q: EpisodeSequence> EpisodeDriver<Q> {
@@ -49,11 +66,17 @@ impl<Q: EpisodeSequence> EpisodeDriver<Q> {
         world: World,
         partial: Option<oneshot::Sender<PartialTrajectory>>,
     ) -> EpisodeDriver<Q> {
-        EpisodeDriver { machine, sequence, world, partial }
+        EpisodeDriver { machine, sequence, world, partial, states: None, begun: None }
     }
 
-    /// Takes the machine's steps until the episode is over.
-    pub(super) async fn run(mut self) -> Result<Trajectory, AgentError> {
+    /// Keeps the states at the beginnings of turns if `keeps`.
+    pub(super) fn keeping_states(mut self, keeps: bool) -> EpisodeDriver<Q> {
+        self.states = keeps.then(Vec::new);
+        self
+    }
+
+    /// Takes the machine's steps until the episode is over. Returns the record and the states that were kept.
+    pub(super) async fn run(mut self) -> Result<(Trajectory, Vec<TurnState<Q::Session>>), AgentError> {
         loop {
             match self.machine.poll(self.world.elapsed())? {
                 Step::Emit(event) => self.world.emit(event).await?,
@@ -64,7 +87,13 @@ impl<Q: EpisodeSequence> EpisodeDriver<Q> {
                     self.machine.transcript_mut().add_generation(began.elapsed());
                     // The time is recorded first: a generation that fails has taken it all the same.
                     self.machine.generated(ended?);
+                    self.keep_state();
                 }
+                Step::Boundary if self.states.is_some() => {
+                    self.begun = self.machine.boundary().map(|boundary| (boundary, self.world.elapsed()));
+                }
+                Step::Boundary => {}
+                Step::Rebuild { kept } => self.sequence.rebuild(&self.machine.transcript().visible(), kept),
                 Step::Search(request) => {
                     let began = Instant::now();
                     let result = self.world.search(*request).await;
@@ -80,7 +109,18 @@ impl<Q: EpisodeSequence> EpisodeDriver<Q> {
         }
         // The episode has ended normally, so there is no partial record.
         self.partial = None;
-        Ok(self.machine.take_trajectory())
+        let states = self.states.take().unwrap_or_default();
+        Ok((self.machine.take_trajectory(), states))
+    }
+
+    /// Keeps the beginning of the current turn, after its first generation: the session then has computed all tokens
+    /// before it, so that no branch computes them again.
+    fn keep_state(&mut self) {
+        let Some(states) = &mut self.states else { return };
+        if let Some((boundary, elapsed)) = self.begun.take() {
+            let session = self.sequence.fork(boundary.transcript.visible_len());
+            states.push(TurnState { boundary, elapsed, session });
+        }
     }
 
     fn close(&mut self) {

@@ -1,6 +1,6 @@
 //! The sequence of the serving loop and of the evaluation: one session that grows.
 
-use waymark_engine::{Generate, Origin, SessionOptions};
+use waymark_engine::{Generate, Origin, SessionOptions, Token};
 
 use crate::AgentError;
 use crate::generator::{Generator, SessionSource};
@@ -10,24 +10,43 @@ use super::machine::EpisodeMachine;
 use super::step::TurnEnd;
 use super::world::World;
 
-/// A session that sees every token of the episode. Nothing in it is computed twice.
-pub(super) struct GrowingSession<G> {
+/// A session that sees every token of the episode, and is replaced only when evidence is hidden. Nothing in it is computed
+/// twice.
+pub(super) struct GrowingSession<S: SessionSource> {
+    source: S,
+    options: SessionOptions,
     /// The session. `None` once it is closed.
-    session: Option<G>,
+    session: Option<S::Sequence>,
 }
 
-impl<G: Generator> GrowingSession<G> {
-    /// Opens an empty session.
-    pub(super) fn open<S: SessionSource<Sequence = G>>(source: &S, options: SessionOptions) -> GrowingSession<G> {
-        GrowingSession { session: Some(source.open(options)) }
+impl<S: SessionSource> GrowingSession<S> {
+    /// Goes on in `session`. `None` opens an empty one.
+    pub(super) fn new(source: S, options: SessionOptions, session: Option<S::Sequence>) -> GrowingSession<S> {
+        let session = Some(session.unwrap_or_else(|| source.open(options)));
+        GrowingSession { source, options, session }
     }
 }
 
-impl<G: Generator> EpisodeSequence for GrowingSession<G> {
+impl<S: SessionSource> EpisodeSequence for GrowingSession<S> {
+    type Session = S::Sequence;
+
     fn extend(&mut self, ids: &[u32], origin: Origin, forced: bool) {
         if let Some(session) = &mut self.session {
             session.append(ids, origin, forced);
         }
+    }
+
+    fn rebuild(&mut self, tokens: &[Token], kept: usize) {
+        if let Some(session) = &mut self.session {
+            // The tokens that stay are not computed again.
+            let mut shorter = self.source.fork(session, kept, self.options);
+            shorter.append_all(&tokens[kept.min(tokens.len())..]);
+            *session = shorter;
+        }
+    }
+
+    fn fork(&self, length: usize) -> Option<S::Sequence> {
+        self.session.as_ref().map(|session| self.source.fork(session, length, self.options))
     }
 
     async fn generate(

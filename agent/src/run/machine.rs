@@ -21,6 +21,7 @@ use super::state::{GenerationPurpose, State};
 use super::step::{Step, TurnEnd};
 use super::transcript::Transcript;
 use super::turn::CurrentTurn;
+use super::turn_boundary::TurnBoundary;
 use super::{acting, writing};
 
 /// A running episode.
@@ -34,6 +35,17 @@ impl EpisodeMachine {
     /// Creates an episode with this prompt.
     pub(super) fn new(setup: EpisodeSetup, prompt: Vec<u32>) -> EpisodeMachine {
         EpisodeMachine { core: EpisodeCore::new(setup, prompt), state: State::TurnBegins }
+    }
+
+    /// Creates an episode that goes on from the beginning of a turn of another one. The driver's sequence holds the visible
+    /// tokens already.
+    pub(super) fn resume(setup: EpisodeSetup, begun: TurnBoundary) -> EpisodeMachine {
+        EpisodeMachine { core: EpisodeCore::resume(setup, begun), state: State::TurnBegins }
+    }
+
+    /// Returns what the next turn begins with. `None` unless [`Step::Boundary`] was the last step.
+    pub(super) fn boundary(&self) -> Option<TurnBoundary> {
+        matches!(self.state, State::TurnBegins).then(|| self.core.boundary())
     }
 
     /// Returns the next step, `elapsed` after the beginning of the episode.

@@ -12,12 +12,14 @@
 //! | `step` | the requests of the state machine |
 //! | `driver`, `world` | does what the state machine asks for; events, clock and index |
 //! | `play` | the choice of a loop |
+//! | `turn_boundary`, `episode_state` | the beginning of a turn, and other episodes that go on from it |
 //! | `growing`, `per_turn` | one session that grows (serving, evaluation); a session per turn, cut afterwards (training) |
 
 mod acting;
 mod budget_tracker;
 mod core;
 mod driver;
+mod episode_state;
 mod growing;
 mod guide_run;
 mod machine;
@@ -32,5 +34,8 @@ mod step;
 mod tests;
 mod transcript;
 mod turn;
+mod turn_boundary;
 mod world;
 mod writing;
+
+pub use episode_state::{EpisodeBranch, EpisodeState};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use waymark_engine::{Generate, Origin, SessionOptions};
+use waymark_engine::{Generate, Origin, SessionOptions, Token};
 
 use crate::AgentError;
 use crate::episode::EpisodeSettings;
@@ -49,8 +49,17 @@ impl<S: SessionSource> SessionPerTurn<S> {
 }
 
 impl<S: SessionSource> EpisodeSequence for SessionPerTurn<S> {
+    type Session = S::Sequence;
+
     /// Does nothing: the next session reads the record.
     fn extend(&mut self, _ids: &[u32], _origin: Origin, _forced: bool) {}
+
+    /// Does nothing: the next session reads the record.
+    fn rebuild(&mut self, _tokens: &[Token], _kept: usize) {}
+
+    fn fork(&self, _length: usize) -> Option<S::Sequence> {
+        None
+    }
 
     async fn generate(
         &mut self,
@@ -58,7 +67,7 @@ impl<S: SessionSource> EpisodeSequence for SessionPerTurn<S> {
         machine: &mut EpisodeMachine,
         world: &World,
     ) -> Result<TurnEnd, AgentError> {
-        let tokens = machine.transcript().tokens();
+        let tokens = machine.transcript().visible();
         // The first session may see all of the prompt, which `truncate_prompt` has cut to the context.
         let visible = if machine.turn().number == 1 { usize::MAX } else { self.visible };
         // The end of the record is kept, like the rolling state of Search-R1's `generation.py`.

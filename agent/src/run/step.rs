@@ -22,6 +22,13 @@ pub(super) enum Step {
         /// If `true`, the tokens are written in the policy's name.
         forced: bool,
     },
+    /// Replace the sequence by the visible tokens of the record.
+    Rebuild {
+        /// Number of its tokens that stay. Evidence was hidden behind them.
+        kept: usize,
+    },
+    /// A turn begins with the next poll, and its beginning can be kept.
+    Boundary,
     /// Generate with these parameters. Answered by `sampled` for each token, then by `generated`.
     Generate(Box<Generate>),
     /// Search. Answered by `found`.

@@ -1,16 +1,18 @@
 //! The record of an episode: its tokens with their origins, its actions and searches, its usage and durations.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use waymark_engine::{Origin, Token, TokenStep};
 use waymark_index::Passage;
 use waymark_models::tokenizer::Tokenizer;
 
+use crate::hidden_evidence::{HiddenEvidence, visible};
 use crate::trajectory::{ActionRecord, PartialTrajectory, SearchRecord, Timings};
 use crate::usage::Usage;
 
 /// Record of a running episode.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Transcript {
     id: String,
     tokens: Vec<Token>,
@@ -18,6 +20,10 @@ pub(super) struct Transcript {
     answer_tokens: usize,
     actions: Vec<ActionRecord>,
     evidence: Vec<SearchRecord>,
+    /// Positions of the observation of each search that was shown.
+    shown: Vec<Option<Range<usize>>>,
+    /// Number of tokens hidden from the policy.
+    hidden: usize,
     timings: Timings,
     /// Final usage, once the sequence is closed.
     usage: Option<Usage>,
@@ -33,6 +39,8 @@ impl Transcript {
             answer_tokens: 0,
             actions: Vec::new(),
             evidence: Vec::new(),
+            shown: Vec::new(),
+            hidden: 0,
             timings: Timings::default(),
             usage: None,
         };
@@ -45,13 +53,34 @@ impl Transcript {
         self.tokens.len()
     }
 
+    /// Returns the number of tokens that the policy sees.
+    pub(super) fn visible_len(&self) -> usize {
+        self.tokens.len().saturating_sub(self.hidden)
+    }
+
+    /// Returns the number of visible tokens before a position of the record.
+    pub(super) fn visible_before(&self, position: usize) -> usize {
+        let hidden = self.evidence.iter().filter_map(|found| found.hidden);
+        let before: usize = hidden.filter(|hidden| hidden.first < position).map(|hidden| hidden.tokens).sum();
+        position.saturating_sub(before)
+    }
+
+    /// Returns the tokens that the policy sees.
+    pub(super) fn visible(&self) -> Vec<Token> {
+        visible(&self.tokens, &self.evidence)
+    }
+
     /// Returns all tokens.
     pub(super) fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
+    /// Returns the same record under another ID.
+    pub(super) fn renamed(self, id: String) -> Transcript {
+        Transcript { id, ..self }
+    }
+
     /// Returns the number of tokens of the prompt.
-    #[cfg(test)]
     pub(super) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
@@ -107,6 +136,12 @@ impl Transcript {
         let most = self.prompt_tokens.saturating_add(most);
         let longer = self.tokens.len() > most;
         self.tokens.truncate(most);
+        let left = self.tokens.len();
+        // A token that was written without the evidence is needed to show that it was hidden.
+        for found in self.evidence.iter_mut().filter(|found| found.hidden.is_some_and(|hidden| hidden.from > left)) {
+            found.hidden = None;
+        }
+        self.hidden = self.evidence.iter().filter_map(|found| found.hidden).map(|hidden| hidden.tokens).sum();
         longer
     }
 
@@ -120,14 +155,31 @@ impl Transcript {
     pub(super) fn record_search(&mut self, search: SearchRecord) {
         self.timings.search += search.seconds;
         self.evidence.push(search);
+        self.shown.push(None);
     }
 
-    /// Withdraws in `turn` the last search that was not withdrawn yet. Its evidence stays in the sequence, which only
-    /// grows. Returns the turn and the query of that search.
-    pub(super) fn withdraw(&mut self, turn: usize) -> Option<(usize, String)> {
-        let last = self.evidence.iter_mut().rfind(|found| found.stands())?;
-        last.withdrawn = Some(turn);
-        Some((last.turn, last.query.clone()))
+    /// Records that the tokens since `start` are the observation of `turn`.
+    pub(super) fn record_observation(&mut self, turn: usize, start: usize) {
+        if let (Some(found), Some(shown)) = (self.evidence.last(), self.shown.last_mut())
+            && found.turn == turn
+        {
+            *shown = Some(start..self.tokens.len());
+        }
+    }
+
+    /// Withdraws in `turn` the last search that was not withdrawn yet. Its evidence stays in the record, which only
+    /// grows; if `hides`, the policy does not see it any more. Returns the record of that search.
+    pub(super) fn withdraw(&mut self, turn: usize, hides: bool) -> Option<&SearchRecord> {
+        let at = self.evidence.iter().rposition(SearchRecord::stands)?;
+        let found = &mut self.evidence[at];
+        found.withdrawn = Some(turn);
+        let shown = self.shown[at].clone().filter(|shown| hides && !shown.is_empty());
+        if let Some(Range { start: first, end }) = shown {
+            let tokens = end - first;
+            found.hidden = Some(HiddenEvidence { first, tokens, from: self.tokens.len() });
+            self.hidden += tokens;
+        }
+        Some(&self.evidence[at])
     }
 
     /// Adds to the time of generation.

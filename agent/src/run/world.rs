@@ -39,6 +39,12 @@ impl World {
         World { events, searcher, settings, began, deadline }
     }
 
+    /// Continues the clock of an episode that has already taken `elapsed`.
+    pub(super) fn resumed(self, elapsed: Duration) -> World {
+        let began = self.began.checked_sub(elapsed).unwrap_or(self.began);
+        World { began, deadline: began + self.settings.budget.time(), ..self }
+    }
+
     /// Returns the time since the beginning of the episode.
     pub(super) fn elapsed(&self) -> Duration {
         self.began.elapsed()

@@ -25,7 +25,7 @@ pub(super) fn begin(core: &mut EpisodeCore) -> State {
     let number = core.budget.turn();
     core.emit(Event::TurnStarted { turn: number });
     core.turn = CurrentTurn::new(&core.setup, number, last, core.transcript.len());
-    match core.budget.turn_room(core.transcript.len()) {
+    match core.budget.turn_room(core.transcript.visible_len()) {
         Ok(room) => write(core, room),
         // The turn stays empty, and `complete` forces an answer from the reserve if the loop allows that.
         Err(_) => State::Written(TurnEnd::Length),
@@ -62,7 +62,7 @@ pub(super) fn open_query(core: &mut EpisodeCore, prefix: ModePrefix, ended: Turn
     }
     let marker = core.setup.codec.literal(prefix.marker)?;
     core.force(marker);
-    Ok(match core.budget.turn_room(core.transcript.len()) {
+    Ok(match core.budget.turn_room(core.transcript.visible_len()) {
         Ok(room) => core.generate(core.setup.free_turn(room), GenerationPurpose::Turn),
         Err(_) => State::Written(TurnEnd::Length),
     })
@@ -74,7 +74,7 @@ pub(super) fn follow(core: &mut EpisodeCore, mut run: GuideRun, ended: Option<Tu
         codec: &core.setup.codec,
         shape: core.setup.settings.forms.answer.as_ref(),
         call: core.setup.settings.forms.call.as_ref(),
-        room: core.budget.turn_room(core.transcript.len()).unwrap_or(0),
+        room: core.budget.turn_room(core.transcript.visible_len()).unwrap_or(0),
         written: core.turn.reader.text(),
         last: core.transcript.tokens().last().map(|token| token.id),
     };
@@ -104,7 +104,7 @@ pub(super) fn complete(core: &mut EpisodeCore, ended: TurnEnd) -> Result<State, 
     let opening = if closing && ended != TurnEnd::Time { answer_opening(core) } else { None };
     let Some(opening) = opening else { return Ok(State::TurnOver(ended, limit)) };
     let ids = core.setup.codec.literal(&opening)?;
-    let max = core.budget.answer_room(core.transcript.len(), ids.len());
+    let max = core.budget.answer_room(core.transcript.visible_len(), ids.len());
     if max == 0 {
         return Ok(State::TurnOver(TurnEnd::Length, limit));
     }
@@ -118,7 +118,7 @@ fn answer_opening(core: &EpisodeCore) -> Option<String> {
 
 /// Returns the limit that leaves no room for another turn after `action`, if any.
 fn limit_after(core: &EpisodeCore, action: &Action, over: bool) -> Option<BudgetLimit> {
-    let length = core.transcript.len();
+    let length = core.transcript.visible_len();
     if let Err(limit) = core.budget.turn_room(length) {
         return Some(limit);
     }

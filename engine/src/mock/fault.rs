@@ -20,6 +20,7 @@ pub struct Faults {
     nan_token: AtomicU32,
     infinite_token: AtomicU32,
     panic_on_load: AtomicBool,
+    fail_copies: AtomicBool,
 }
 
 impl Default for Faults {
@@ -34,6 +35,7 @@ impl Default for Faults {
             nan_token: AtomicU32::new(NOTHING),
             infinite_token: AtomicU32::new(NOTHING),
             panic_on_load: AtomicBool::new(false),
+            fail_copies: AtomicBool::new(false),
         }
     }
 }
@@ -85,6 +87,11 @@ impl Faults {
         self.panic_on_load.store(panics, Relaxed);
     }
 
+    /// If `true`, copying a block fails.
+    pub fn fail_copies(&self, fails: bool) {
+        self.fail_copies.store(fails, Relaxed);
+    }
+
     /// Fails or panics if the pass with number `step` is meant to.
     #[allow(clippy::panic, reason = "the panic is injected on purpose")]
     pub(super) fn strike(&self, step: u64, tokens: &[u32]) -> Result<(), BackendError> {
@@ -101,6 +108,12 @@ impl Faults {
     #[allow(clippy::panic, reason = "the panic is injected on purpose")]
     pub(super) fn strike_load(&self) {
         assert!(!self.panic_on_load.load(Relaxed), "injected panic on loading an adapter");
+    }
+
+    /// Fails if copying a block is meant to.
+    pub(super) fn strike_copy(&self) -> Result<(), BackendError> {
+        let fails = self.fail_copies.load(Relaxed);
+        if fails { Err(BackendError("injected error of a copy".to_owned())) } else { Ok(()) }
     }
 
     /// Returns the value that poisons every logit after this context, if any.

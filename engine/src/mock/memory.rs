@@ -42,6 +42,19 @@ impl MockMemory {
         Ok(())
     }
 
+    /// Copies the content of a block.
+    pub(crate) fn copy(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        let most = self.ids.len() / BLOCK;
+        let [from, to] = [from, to].map(|block| block as usize);
+        if from.max(to) >= most {
+            return Err(BackendError(format!("cannot copy block {from} to {to}: the pool has {most} blocks")));
+        }
+        let source = from * BLOCK..(from + 1) * BLOCK;
+        self.ids.copy_within(source.clone(), to * BLOCK);
+        self.marks.copy_within(source, to * BLOCK);
+        Ok(())
+    }
+
     /// Reads `len` tokens into `context`. Fails if a slot was never written, or for another position or adapter.
     pub(crate) fn read(
         &self,
@@ -92,5 +105,9 @@ mod tests {
         assert!(fails(&[2], 20, None), "a table that is too short");
         assert!(fails(&[2, 0], 20, Some(AdapterSlot(0))), "another adapter's cache");
         assert!(memory.write(&[9], 0, &ids[..1], None).is_err(), "a block outside the pool");
+        memory.copy(0, 3).unwrap();
+        memory.read(&[2, 3], 20, None, &mut context).unwrap();
+        assert_eq!(context, ids);
+        assert!(memory.copy(0, 4).is_err() && memory.copy(4, 0).is_err());
     }
 }

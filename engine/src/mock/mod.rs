@@ -256,6 +256,11 @@ impl Backend for MockBackend {
         flight.land(output)
     }
 
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.faults.strike_copy()?;
+        self.memory.copy(from, to)
+    }
+
     fn lost(&self) -> Option<String> {
         self.gone.clone().or_else(|| self.faults.lost(self.steps))
     }

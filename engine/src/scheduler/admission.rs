@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use super::Scheduler;
 use super::prefill::{self, Prefill};
+use super::scheduled_session::ScheduledSession;
+use super::{BlockCopy, Scheduler};
 
 /// Maximum number of waiting sessions that a step passes over.
 const LOOKAHEAD: usize = 64;
@@ -97,6 +98,10 @@ impl Scheduler {
         while budget > 0 && self.queues.running_len() < self.max_rows {
             let Some(candidate) = self.queues.next_candidate() else { break };
             let Some(session) = self.sessions.get(&candidate.session) else { break };
+            // Its block is copied between two passes.
+            if session.sequence.ends_in_shared_block(&self.pool) {
+                continue;
+            }
             let spare = growth + self.spare_blocks(candidate.session, reserve);
             if self.pool.available() < session.sequence.missing() + spare {
                 break;
@@ -156,6 +161,14 @@ impl Scheduler {
         if long && fits { self.reserve() } else { 0 }
     }
 
+    /// Returns the number of blocks that a session has to take from the pool for its tokens.
+    fn missing_blocks(&self, id: u64) -> usize {
+        let missing = |session: &ScheduledSession| {
+            session.sequence.missing() + usize::from(session.sequence.ends_in_shared_block(&self.pool))
+        };
+        self.sessions.get(&id).map_or(0, missing)
+    }
+
     /// Moves a waiting session into the batch, with all the blocks that its tokens need.
     fn admit(&mut self, id: u64, used: ReserveUse, now: Instant) -> Admission {
         let spare = self.spare_blocks(id, used);
@@ -167,9 +180,10 @@ impl Scheduler {
         }
         // Making room must not evict this session's own blocks.
         self.queues.pin(session);
-        let needed = session.sequence.missing() + spare;
-        // Idle sessions lose their blocks before any running one is preempted.
-        while self.pool.available() < needed && self.evict() {}
+        // Idle sessions lose their blocks before any running one is preempted. Without them, the session may no longer
+        // need a block of its own.
+        while self.pool.available() < self.missing_blocks(id) + spare && self.evict() {}
+        let needed = self.missing_blocks(id) + spare;
         let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };
         if self.pool.available() < needed {
             if fresh {
@@ -177,6 +191,10 @@ impl Scheduler {
             }
             self.queues.unpin(session);
             return Admission::Full;
+        }
+        if let Some((from, to)) = session.sequence.own_open_block(&mut self.pool) {
+            self.copies.push(BlockCopy { session: id, from, to });
+            self.counters.block_copies_total.add(1);
         }
         while session.sequence.missing() > 0 && session.sequence.take_block(&mut self.pool) {}
         let hit = if fresh { session.sequence.computed() } else { 0 };

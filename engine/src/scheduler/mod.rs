@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use waymark_models::{AdapterSlot, BLOCK};
 
 use crate::backend::BackendSpec;
-use crate::command::Submission;
+use crate::command::{Fork, Submission};
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::error::EngineError;
@@ -71,6 +71,15 @@ pub(super) struct PlannedRow {
     pub(super) samples: bool,
 }
 
+/// A block to copy before the next pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockCopy {
+    /// Session that gets the copy.
+    pub(super) session: u64,
+    pub(super) from: u32,
+    pub(super) to: u32,
+}
+
 /// Owner of the sessions, the block pool and the queues.
 #[derive(Debug)]
 pub(super) struct Scheduler {
@@ -92,6 +101,8 @@ pub(super) struct Scheduler {
     costs: StepCosts,
     /// Size of the last planned step.
     planned: StepSize,
+    /// Blocks to copy before the planned step.
+    copies: Vec<BlockCopy>,
     /// Prefills of the step being planned. Kept to reuse the memory, as the next field is.
     prefills: Vec<Prefill>,
     /// Tenants of its decode rows.
@@ -113,6 +124,7 @@ impl Scheduler {
             queues: Queues::default(),
             costs: StepCosts::default(),
             planned: StepSize::default(),
+            copies: Vec::new(),
             prefills: Vec::new(),
             streams: Vec::new(),
             counters,
@@ -144,6 +156,29 @@ impl Scheduler {
         self.counters.turns_total.add(1);
         queues.tenants.activate(session.entry.tenant());
         queues.wait(session);
+    }
+
+    /// Opens a session between turns with the first tokens of another one, whose blocks it shares. Does nothing if that
+    /// session is closed, or lacks these tokens because a turn was refused; the first turn of the new one is refused then.
+    pub(super) fn fork(&mut self, fork: &Fork) {
+        let Fork { parent, session: id, options, keep, asked } = *fork;
+        // The handle allows no turn in progress. Between turns, no pass writes to the blocks.
+        self.stop(parent);
+        let Self { sessions, queues, pool, .. } = self;
+        let Some(parent) = sessions.get(&parent).filter(|parent| (1..=parent.sequence.len()).contains(&keep)) else {
+            return;
+        };
+        let sequence = parent.sequence.fork(keep, pool);
+        let entry = queues.entry(options.tenant, options.priority);
+        let mut session = ScheduledSession::new(id, options, asked, entry, sequence);
+        queues.park(&mut session);
+        sessions.insert(id, session);
+        self.counters.forks_total.add(1);
+    }
+
+    /// Takes the blocks to copy before the planned step, in this order. Until then, no block is written.
+    pub(super) fn take_copies(&mut self) -> Vec<BlockCopy> {
+        std::mem::take(&mut self.copies)
     }
 
     /// Ends a turn with an error before it begins.
@@ -506,6 +541,11 @@ impl Scheduler {
     #[cfg(test)]
     pub(super) fn check(&self) -> Result<(), String> {
         self.pool.check(self.sessions.values().map(|session| session.sequence.table()))?;
+        let runs = |session: &ScheduledSession| session.entry.phase() == SessionPhase::Running;
+        let unsound = |session: &&ScheduledSession| runs(session) && session.sequence.ends_in_shared_block(&self.pool);
+        if let Some(session) = self.sessions.values().find(unsound) {
+            return Err(format!("session {} writes to a shared block", session.id()));
+        }
         self.queues.check(self.sessions.values())?;
         self.sessions.values().try_for_each(|session| session.sequence.check())
     }

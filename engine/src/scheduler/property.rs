@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use waymark_models::BLOCK;
 use waymark_models::sampler::Sampled;
 
-use super::{PlannedRow, Scheduler};
+use super::{BlockCopy, PlannedRow, Scheduler};
 use crate::backend::BackendSpec;
 use crate::command::EngineCommand;
 use crate::config::EngineConfig;
@@ -124,6 +124,7 @@ impl Machine for SchedulerMachine {
     fn tell(&mut self, command: EngineCommand) {
         match command {
             EngineCommand::Generate(submission) => self.scheduler.submit(*submission, None),
+            EngineCommand::Fork(fork) => self.scheduler.fork(&fork),
             EngineCommand::Resume(id) => self.scheduler.resume(id),
             EngineCommand::Stop(id) => self.scheduler.stop(id),
             EngineCommand::Close(id) => self.scheduler.close(id),
@@ -134,6 +135,9 @@ impl Machine for SchedulerMachine {
     fn step(&mut self) {
         let mut rows = std::mem::take(&mut self.rows);
         self.scheduler.plan(Instant::now(), &mut rows);
+        for BlockCopy { from, to, .. } in self.scheduler.take_copies() {
+            self.memory.copy(from, to).unwrap();
+        }
         let computed = |row: &PlannedRow| self.scheduler.session(row.session).unwrap().sequence().computed();
         let time = |row: &PlannedRow| row_time(row.tokens + row.proposed, computed(row));
         let time = EMPTY_STEP + rows.iter().map(time).sum::<Duration>();

@@ -138,6 +138,28 @@ impl KvCache {
         self.blocks
     }
 
+    /// Copies the keys and values of block `from` to block `to`, in every layer. Returns `false`, and copies nothing, if
+    /// the pool lacks one of them.
+    pub fn copy_block(&mut self, from: usize, to: usize) -> bool {
+        if from.max(to) >= self.blocks {
+            return false;
+        }
+        let len = self.heads.block_len();
+        let source = from * len..(from + 1) * len;
+        for index in 0..self.layers.len() {
+            match self.layer_mut(index) {
+                LayerMut::F32(values) => values.copy_within(source.clone(), to * len),
+                LayerMut::F16(values) => values.copy_within(source.clone(), to * len),
+            }
+        }
+        let writer = &mut self.writers[to];
+        if writer.0 == 0 {
+            self.touched += 1;
+            *writer = (self.step, 0);
+        }
+        true
+    }
+
     /// Storage precision of keys and values.
     pub fn kind(&self) -> KvKind {
         self.kind
@@ -230,6 +252,32 @@ mod tests {
     #[test]
     fn half_precision_holds_no_infinity() {
         assert_eq!([1e9, f32::INFINITY, -1e9, 0.5].map(f16::keep), [f16::MAX, f16::MAX, f16::MIN, f16::from_f32(0.5)]);
+    }
+
+    #[test]
+    fn a_copied_block_has_the_same_values_in_every_layer() {
+        let mut cache = KvCache::new(KvKind::F16, HEADS, 2, 4);
+        let len = HEADS.block_len();
+        let values = |cache: &mut KvCache, layer: usize, block: usize| match cache.layer_mut(layer) {
+            LayerMut::F16(values) => values[block * len..(block + 1) * len].to_vec(),
+            LayerMut::F32(_) => Vec::new(),
+        };
+        cache.begin_step();
+        assert!(cache.claim(1, 0));
+        for layer in 0..2 {
+            if let LayerMut::F16(values) = cache.layer_mut(layer) {
+                let own = values[len..2 * len].iter_mut().zip(1u8..=250);
+                own.for_each(|(value, number)| *value = f16::from_f32(f32::from(number) + layer as f32));
+            }
+        }
+        let one = cache.bytes();
+        assert!(cache.copy_block(1, 3));
+        assert_eq!(cache.bytes(), 2 * one);
+        for layer in 0..2 {
+            assert_eq!(values(&mut cache, layer, 3), values(&mut cache, layer, 1));
+            assert!(values(&mut cache, layer, 2).iter().all(|value| *value == f16::ZERO));
+        }
+        assert!(!cache.copy_block(1, 4) && !cache.copy_block(4, 1));
     }
 
     #[test]

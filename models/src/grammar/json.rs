@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::GrammarError;
+use super::closing::close_objects;
 
 /// Shape of the requested JSON.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +26,7 @@ const SETTINGS_KEY: &str = "x-guidance";
 impl Json {
     /// The schema in the form that llguidance expects. White space is bounded, so that no output can grow without
     /// adding content, and escapes of any character are allowed, for outputs in which a character must not appear
-    /// verbatim.
+    /// verbatim. Objects are closed ([`close_objects`]).
     ///
     /// # Errors
     /// [`GrammarError::Schema`] when the schema is not an object, too large or too deep.
@@ -40,7 +41,7 @@ impl Json {
         }
         let settings = json!({ "whitespace_pattern": r"[ \t\n]{1,16}", "json_allow_general_unicode_escapes": true });
         fields.insert(SETTINGS_KEY.to_owned(), settings);
-        let schema = Value::Object(fields);
+        let mut schema = Value::Object(fields);
         if depth(&schema, MAX_DEPTH).is_none() {
             return refuse(&format!("the schema is nested more than {MAX_DEPTH} levels deep"));
         }
@@ -48,6 +49,8 @@ impl Json {
         if bytes > MAX_BYTES {
             return refuse(&format!("the schema has {bytes} bytes: at most {MAX_BYTES} are allowed"));
         }
+        // Afterwards, since neither the bounded depth nor the size that a client may send shall depend on it.
+        close_objects(&mut schema);
         Ok(schema)
     }
 }

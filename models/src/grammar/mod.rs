@@ -4,6 +4,7 @@
 //! which can constrain any number of outputs. Each output has a [`GrammarWriter`], which returns the allowed next
 //! tokens. Parsing is done by llguidance; this module limits how much work a schema may cause.
 
+mod closing;
 mod form;
 mod json;
 mod vocabulary;

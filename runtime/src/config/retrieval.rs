@@ -15,8 +15,9 @@ pub const DEFAULT_SCRUB: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone, clap::Args)]
 pub struct RetrievalArgs {
     /// Directory of the index to search, made by `waymark index build`; several as `--index NAME=DIR --index NAME=DIR`. The
-    /// one without a name, or else the first, is the default index; requests name the others (`rag.index`).
-    #[arg(long = "index", env = "WAYMARK_INDEX", value_name = "[NAME=]DIR", value_delimiter = ',')]
+    /// one without a name, or else the first, is the default index; requests name the others (`rag.index`). The place of
+    /// snapshots that `waymark index push` publishes, `s3://BUCKET/PREFIX` or `file:///FOLDER`, is fetched and followed.
+    #[arg(long = "index", env = "WAYMARK_INDEX", value_name = "[NAME=]DIR|URL", value_delimiter = ',')]
     pub indexes: Vec<IndexPlace>,
 
     /// Open the index read-only: refuse changes of documents over HTTP.
@@ -53,12 +54,12 @@ pub struct RetrievalArgs {
     pub fact_filter: FactFilterArgs,
 }
 
-/// Directory of an index, and its name.
+/// Directory or URL of an index, and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexPlace {
     /// Name given by the user. `None` uses that of the directory.
     pub name: Option<String>,
-    /// Directory of the index.
+    /// Directory of the index, or URL of its snapshots.
     pub dir: PathBuf,
 }
 
@@ -80,11 +81,11 @@ impl FromStr for IndexPlace {
 /// Configuration of retrieval.
 #[derive(Debug, Clone)]
 pub struct RetrievalConfig {
-    /// Directory of the default index. `None` serves without one.
+    /// Directory of the default index, or URL of its snapshots. `None` serves without one.
     pub index: Option<PathBuf>,
     /// Name of the default index. `None` uses that of its directory.
     pub index_name: Option<String>,
-    /// Names and directories of the other indexes.
+    /// Names and directories of the other indexes, or URLs of their snapshots.
     pub others: Vec<(String, PathBuf)>,
     /// If `true`, documents can be changed over HTTP.
     pub writable: bool,

@@ -134,6 +134,17 @@ impl SessionSource for TokenSource {
         }
     }
 
+    fn fork(&self, sequence: &SourceSession, length: usize, options: SessionOptions) -> SourceSession {
+        if let (TokenSource::Engine(engine), SourceSession::Engine(session)) = (self, sequence) {
+            return SourceSession::Engine(engine.fork(session, length, options));
+        }
+        // Engines elsewhere get all tokens with each turn, so a new session is as good.
+        let mut fork = self.open(options);
+        let tokens = sequence.tokens();
+        fork.append_all(&tokens[..length.min(tokens.len())]);
+        fork
+    }
+
     fn limit(&self) -> usize {
         self.spec().limit()
     }

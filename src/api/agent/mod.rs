@@ -147,7 +147,7 @@ pub(super) async fn answer(
 async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Result<(String, Events), ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
     let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
-    let state = &state.of_request("rag.index", named, &policy)?;
+    let state = &state.of_request(caller, "rag.index", named, &policy)?;
     let options = options(&request)?;
     let resumable = request.resumable.unwrap_or(false);
     if resumable && !request.stream.unwrap_or(false) {

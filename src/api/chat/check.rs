@@ -2,7 +2,7 @@
 
 use waymark_agent::Sampling;
 
-use super::request::ChatRequest;
+use super::request::{ChatMessage, ChatRequest};
 use crate::api::error::ApiError;
 use crate::api::sampling_params::{self, RequestSampling};
 
@@ -27,6 +27,24 @@ pub(super) fn store(store: Option<bool>, strict: bool) -> Result<Option<bool>, A
         return Err(ApiError::unimplemented("store"));
     }
     Ok(store)
+}
+
+/// Maximum length of a speaker's name, in characters.
+const MAX_NAME: usize = 512;
+
+/// Checks the names of speakers: hints, since no chat template shows them. `strict` refuses hints.
+pub(super) fn speakers(messages: &[ChatMessage], strict: bool) -> Result<(), ApiError> {
+    for (at, message) in messages.iter().enumerate() {
+        let Some(name) = &message.name else { continue };
+        let param = format!("messages[{at}].name");
+        if strict {
+            return Err(ApiError::unimplemented(&param));
+        }
+        if name.chars().count() > MAX_NAME {
+            return Err(ApiError::invalid(&param, format!("`{param}` is longer than {MAX_NAME} characters")));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the number of alternatives per token. `None` if no log-probabilities are requested.

@@ -45,9 +45,6 @@ fn convert(at: usize, message: ChatMessage, known: &mut CallHistory) -> Result<C
     if message.function_call.is_some() {
         return unsupported("function_call", "functions other than as tools are");
     }
-    if message.name.is_some() {
-        return unsupported("name", "speakers' names are");
-    }
     if message.refusal.is_some() && role != Role::Assistant {
         return unsupported("refusal", "refusals by others than the assistant are");
     }

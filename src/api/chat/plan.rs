@@ -74,7 +74,7 @@ impl ChatPlan {
         options.form = form;
         let rag = request.rag.unwrap_or_default();
         rag::apply(&rag, &mut options)?;
-        let state = &state.of_request("rag.index", rag.rest.index.as_deref(), &policy)?;
+        let state = &state.of_request(caller, "rag.index", rag.rest.index.as_deref(), &policy)?;
         // Either switch, `store` or `rag.store`, suffices to keep no trace.
         if check::store(request.store, state.config.strict)? == Some(false) {
             options.store = Some(false);
@@ -83,10 +83,10 @@ impl ChatPlan {
         let tools = ClientTools::read(request.tools, request.tool_choice)?;
         // Read here, because the messages are consumed before `tool::resume` needs it.
         let call = last_call(&request.messages).map(str::to_owned);
+        check::speakers(&request.messages, state.config.strict)?;
         let conversation = conversation(request.messages)?;
         let (tools, conversation) =
-            tool::offer(tools, request.parallel_tool_calls, &policy, conversation, &mut options)
-                .map_err(|error| of_form(error, form_param))?;
+            tool::offer(tools, request.parallel_tool_calls, &policy, conversation, &mut options);
         let ends = EndFields {
             stop_token_ids: request.stop_token_ids,
             ignore_eos: request.ignore_eos,

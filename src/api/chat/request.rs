@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -266,9 +267,13 @@ pub struct ChatMessage {
     /// Part of an earlier answer that must be null here.
     #[schema(schema_with = null)]
     pub function_call: Option<Value>,
-    /// Must be null: names of speakers are not supported.
-    #[schema(schema_with = null)]
+    /// Hint without effect: name of the speaker, or of the function whose result this is. No chat template shows it.
+    #[schema(max_length = 512)]
     pub name: Option<String>,
+    /// Answer as OpenAI's libraries parse it beside the text of messages that are sent back. Ignored.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub parsed: IgnoredAny,
     /// ID of the call whose result this is, from an earlier message. Only for messages with the role `tool`.
     pub tool_call_id: Option<String>,
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -122,6 +123,10 @@ pub struct CalledFunction {
     pub name: String,
     /// Arguments: a JSON object, as text.
     pub arguments: String,
+    /// Arguments as OpenAI's libraries keep them beside the text in calls that are sent back. Ignored.
+    #[serde(default, skip_serializing)]
+    #[schema(value_type = Option<Object>, write_only)]
+    pub parsed_arguments: IgnoredAny,
 }
 
 /// New part of a tool call. The first part is sent when the call is complete, with empty arguments; the second holds
@@ -154,19 +159,19 @@ impl ChatToolCall {
     /// Creates the call that ended the episode `episode`. The ID of the call leads back to it.
     pub(crate) fn of_episode(episode: &str, name: String, arguments: String) -> ChatToolCall {
         let id = format!("{CALL_PREFIX}{episode}");
-        ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction { name, arguments } }
+        ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction::new(name, arguments) }
     }
 
     /// Creates a call with a new ID.
     pub(crate) fn new(call: ToolCallText) -> ChatToolCall {
         let ToolCallText { name, arguments } = call;
         let id = format!("{CALL_PREFIX}{}", Uuid::now_v7().simple());
-        ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction { name, arguments } }
+        ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction::new(name, arguments) }
     }
 
     /// Returns the two deltas that send this call in a stream. `index` is its number in the answer.
     pub(super) fn deltas(&self, index: usize) -> [CallDelta<'_>; 2] {
-        let CalledFunction { name, arguments } = &self.function;
+        let CalledFunction { name, arguments, .. } = &self.function;
         [
             CallDelta {
                 index,
@@ -186,10 +191,15 @@ impl ChatToolCall {
 }
 
 impl CalledFunction {
+    /// Creates a call of the function `name`.
+    pub(crate) fn new(name: String, arguments: String) -> CalledFunction {
+        CalledFunction { name, arguments, parsed_arguments: IgnoredAny }
+    }
+
     /// Converts a call of an earlier answer to the form that the chat template takes. `param` is the path of its name
     /// and arguments in the request.
     pub(crate) fn shown(self, param: &str) -> Result<waymark_models::chat::ToolCall, ApiError> {
-        let CalledFunction { name, arguments } = self;
+        let CalledFunction { name, arguments, .. } = self;
         check_name(&format!("{param}.name"), &name)?;
         let param = format!("{param}.arguments");
         // Some clients send a call without arguments back with an empty text.
@@ -297,24 +307,21 @@ fn check_name(param: &str, name: &str) -> Result<(), ApiError> {
 
 /// Adds tools to a conversation, and what they demand to the options of its episodes. Returns the names of the tools
 /// whose calls `policy` writes in its answer.
-///
-/// # Errors
-/// Names the option that cannot be combined with tools.
 pub(crate) fn offer(
     tools: ClientTools,
     parallel: Option<bool>,
     policy: &Policy,
     conversation: Conversation,
     options: &mut EpisodeOptions,
-) -> Result<(Vec<String>, Conversation), ApiError> {
+) -> (Vec<String>, Conversation) {
     let ClientTools { shown, demanded, strict } = tools;
     if shown.is_empty() {
-        return Ok((Vec::new(), conversation));
+        return (Vec::new(), conversation);
     }
     let in_answer = policy.protocol.calls();
-    // A grammar for the whole answer would leave no room for calls in it, or in its place.
-    if options.form.is_some() && (in_answer || !demanded.is_empty()) {
-        return Err(ApiError::unsupported("response_format", "answers held to a form beside these `tools` are"));
+    if !demanded.is_empty() {
+        // The call takes the place of the answer, so that there is nothing to have the form.
+        options.form = None;
     }
     let names: Vec<String> = shown.iter().map(|tool| tool.name.clone()).collect();
     // A forced call is always a single call, so the limit matters only for free ones.
@@ -324,7 +331,7 @@ pub(crate) fn offer(
     options.calls = demanded;
     options.strict = strict;
     let names = if in_answer { names } else { Vec::new() };
-    Ok((names, conversation.with_tools(shown)))
+    (names, conversation.with_tools(shown))
 }
 
 /// Lets an episode go on where an earlier one ended with a call, if the conversation continues with its result and the

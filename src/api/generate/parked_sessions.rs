@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::HeaderMap;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
-use waymark_agent::Generator;
+use waymark_agent::{Generator, SessionSource};
 use waymark_engine::SessionOptions;
-use waymark_runtime::fleet::SourceSession;
+use waymark_runtime::fleet::{SourceSession, TokenSource};
 
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
@@ -73,15 +74,27 @@ struct ParkingLot {
 }
 
 impl ParkedSessions {
-    /// Takes the session `name` if `ids` continues it with the same weights. A session that is not continued is closed.
-    pub(super) fn take(&self, name: &SessionName, options: SessionOptions, ids: &[u32]) -> Option<SourceSession> {
+    /// Takes what `ids` continues of the session `name`, with the same weights. A session that is not continued is closed.
+    pub(super) fn take(
+        &self,
+        engine: &TokenSource,
+        name: &SessionName,
+        options: SessionOptions,
+        ids: &[u32],
+    ) -> Option<SourceSession> {
         let mut lot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Removed even if it does not fit, because a session that is no longer continued only holds KV blocks.
         let ParkedSession { session, options: then, .. } = lot.sessions.remove(name)?;
         let same = then.adapter == options.adapter && then.salt == options.salt;
-        // A session only grows, so that it fits only a request that continues all of it.
-        let grows = session.len() < ids.len() && session.tokens().iter().zip(ids).all(|(token, id)| token.id == *id);
-        (same && grows).then_some(session)
+        let common = session.tokens().iter().zip(ids).take_while(|(token, id)| token.id == **id).count();
+        // A turn needs a token that is not computed yet.
+        match common.min(ids.len().saturating_sub(1)) {
+            0 => None,
+            _ if !same => None,
+            kept if kept == session.len() => Some(session),
+            // The client ended its turn before the engine did, or went on with another token.
+            kept => Some(engine.fork(&session, kept, options)),
+        }
     }
 
     /// Parks a session, unless the caller already has its share of them. A parked session of the same name is closed.
@@ -94,10 +107,13 @@ impl ParkedSessions {
             return;
         }
         lot.sessions.insert(name, ParkedSession { session, options, since: Instant::now() });
-        // The sweeper ends with the last session, and a new one starts it again.
-        if !lot.swept {
+        // The sweeper ends with the last session, and a new one starts it again. A session may be parked while the runtime
+        // ends, when no task can start.
+        if !lot.swept
+            && let Ok(runtime) = Handle::try_current()
+        {
             lot.swept = true;
-            tokio::spawn(self.clone().sweep());
+            runtime.spawn(self.clone().sweep());
         }
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
+use scopeguard::ScopeGuard;
 use tokio::time::Instant;
 use waymark_agent::{Generator, Steps};
 use waymark_engine::{EngineError, Generate, Origin, TokenStep, TurnFinish};
@@ -48,12 +49,18 @@ pub(super) async fn begin(
     caller.lifetime.end_by(Instant::now() + LONGEST + state.config.connection.send);
     let parked = state.parked.clone();
     let name = name.filter(|_| prompt_logprobs.is_none());
-    let known = name.as_ref().and_then(|name| parked.take(name, options, &token_ids));
+    let known = name.as_ref().and_then(|name| parked.take(&state.runtime.engine, name, options, &token_ids));
     // A parked session has computed all of its tokens but the last.
     let kept = known.as_ref().map(|session| session.len().saturating_sub(1));
-    let mut session = known.unwrap_or_else(|| state.runtime.engine.session(options));
+    let session = known.unwrap_or_else(|| state.runtime.engine.session(options));
     caller.accounts.count_tokens(token_ids.len() - session.len());
-    let caller = caller.clone();
+    let (caller, parking) = (caller.clone(), caller.clone());
+    // Parked also when the client leaves: it may have all tokens that it wants, because its own rules end turns too.
+    let mut session = scopeguard::guard(session, move |session| {
+        if let Some(name) = name {
+            parked.put(name, options, session, &parking);
+        }
+    });
     let parts = async_stream::stream! {
         if let Some(top) = prompt_logprobs {
             match score(&mut session, &token_ids, top).await {
@@ -64,25 +71,34 @@ pub(super) async fn begin(
             let new = session.len();
             session.append(&token_ids[new..], Origin::Prompt, false);
         }
-        let mut turn = match session.generate(spec).await {
-            Ok(turn) => turn,
-            Err(error) => { yield Err(refusal(error)); return }
-        };
-        while let Some(step) = turn.next().await {
-            match step {
-                Ok(step) => {
-                    caller.accounts.count_tokens(1);
-                    yield Ok(GeneratedPart::Token(step));
+        let ended = 'turn: {
+            let mut turn = match session.generate(spec).await {
+                Ok(turn) => turn,
+                Err(error) => break 'turn Err(error),
+            };
+            while let Some(step) = turn.next().await {
+                match step {
+                    Ok(step) => {
+                        caller.accounts.count_tokens(1);
+                        yield Ok(GeneratedPart::Token(step));
+                    }
+                    Err(error) => break 'turn Err(error),
                 }
-                Err(error) => { yield Err(refusal(error)); return }
             }
-        }
-        let finish = turn.finish();
-        drop(turn);
+            Ok(turn.finish())
+        };
+        let finish = match ended {
+            Ok(finish) => finish,
+            Err(error) => {
+                // The engine would refuse its next turn too.
+                drop(ScopeGuard::into_inner(session));
+                yield Err(refusal(error));
+                return;
+            }
+        };
         let cached = kept.unwrap_or_else(|| session.cached_prompt_tokens());
-        if let Some(name) = name {
-            parked.put(name, options, session, &caller);
-        }
+        // Before the end is told, after which the next request may come.
+        drop(session);
         yield match finish {
             Some(finish) => Ok(GeneratedPart::End { finish, cached }),
             None => Err(ApiError::new(Code::Internal, "the generation ended without a reason")),

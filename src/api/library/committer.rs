@@ -157,7 +157,7 @@ pub(super) fn refusal(error: &IndexError) -> ApiError {
 }
 
 /// Shortens a long message by cutting out its middle, since the cause may stand at either end.
-pub(super) fn shortened(message: String) -> String {
+pub(in crate::api) fn shortened(message: String) -> String {
     let start = |found: Option<(usize, char)>| found.map(|(at, _)| at);
     let head = start(message.char_indices().nth(MAX_ERROR_CHARS / 2));
     let tail = start(message.char_indices().nth_back(MAX_ERROR_CHARS / 2 - 1));

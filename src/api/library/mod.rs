@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use waymark_index::{Changes, CommitOptions, LiveIndex, PendingChange, PendingChanges, PendingFile};
 
-use self::committer::{Committer, bug, refusal, shortened};
+pub(super) use self::committer::shortened;
+
+use self::committer::{Committer, bug, refusal};
 use self::queue::{ChangeQueue, SLICE, size};
 use super::auth::Caller;
 use super::commit_meter::{CommitMeter, CommitStep};
@@ -137,6 +139,21 @@ impl Library {
             }
         })?;
         Ok(self.enqueue(changes, accepted, Some(slot), self.committer(options, metrics), drain))
+    }
+
+    /// Queues a change that the server itself makes on behalf of an earlier request. It takes no place of a caller.
+    ///
+    /// # Errors
+    /// 400 for changes that contradict each other, 403 if the index is read-only.
+    pub(crate) fn apply(
+        &self,
+        changes: Changes,
+        metrics: &IndexMetrics,
+        drain: &Drain,
+    ) -> Result<ChangeTicket, ApiError> {
+        let options = self.options.clone().ok_or_else(read_only)?;
+        changes.check().map_err(|error| refusal(&error))?;
+        Ok(self.enqueue(changes, None, None, self.committer(options, metrics), drain))
     }
 
     fn committer(&self, options: CommitOptions, metrics: &IndexMetrics) -> Committer {

@@ -44,7 +44,7 @@ fn write_histogram(text: &mut String, name: &str, help: &str, snapshot: &Histogr
 }
 
 /// Lists the engine's counters.
-fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 20] {
+fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 22] {
     [
         (
             "waymark_prefill_tokens_total",
@@ -84,6 +84,12 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 20] {
         ),
         ("waymark_evictions_total", "Idle sessions whose blocks were evicted", counters.evictions_total.get()),
         ("waymark_cache_evictions_total", "Cached blocks overwritten", counters.cache_evictions_total.get()),
+        ("waymark_forks_total", "Sessions that began with the tokens of another one", counters.forks_total.get()),
+        (
+            "waymark_block_copies_total",
+            "KV blocks copied because two sessions wrote to one",
+            counters.block_copies_total.get(),
+        ),
         (
             "waymark_cancellations_total",
             "Turns or sessions canceled before their end",

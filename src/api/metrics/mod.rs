@@ -56,6 +56,8 @@ pub struct ServerMetrics {
     searches_cached: Counter,
     clients: SearchMetrics,
     pub(crate) index: IndexMetrics,
+    /// Metrics of the indexes of all vector stores together, since clients create any number of them.
+    pub(crate) vector_stores: IndexMetrics,
     other_indexes: Arc<Vec<IndexMetrics>>,
 }
 
@@ -113,6 +115,7 @@ impl ServerMetrics {
                 seconds: recorder.histogram(CLIENT_SEARCH_SECONDS, "Seconds per search of a client"),
             },
             index: IndexMetrics::new(&recorder, None),
+            vector_stores: IndexMetrics::new(&recorder, Some("vector_stores")),
             other_indexes: Arc::default(),
             engine: engine.clone(),
             stores,

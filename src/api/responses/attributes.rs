@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, PathEdge};
 
 use super::item::FileSearchResult;
-use crate::api::search_results::{self, MAX_ATTRIBUTES, MAX_TEXT_CHARS, filename};
+use crate::api::search_results::{self, MAX_ATTRIBUTES, MAX_TEXT_CHARS, file_id, filename_of};
 
 /// Names of the attributes that describe how a passage was found.
 const OWN: [&str; 14] = [
@@ -115,8 +115,8 @@ impl SearchOrigin {
         // Comes last, because its room depends on the other attributes.
         attributes.metadata = attributes.extra_metadata(hit);
         FileSearchResult {
-            file_id: hit.passage.id.clone(),
-            filename: filename(&hit.passage.title, &hit.passage.id),
+            file_id: file_id(&hit.passage.id).to_owned(),
+            filename: filename_of(hit),
             score,
             text: hit.passage.text.clone(),
             attributes,

@@ -7,7 +7,7 @@ use waymark_agent::Cited;
 use super::attributes::Attributes;
 use super::show::Show;
 use crate::api::chat::completion::LogProb;
-use crate::api::search_results::filename;
+use crate::api::search_results::{file_id, filename};
 
 /// Item of a response's output.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -65,7 +65,7 @@ pub struct FileSearchCall {
 /// Retrieved passage.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct FileSearchResult {
-    /// ID of the passage.
+    /// ID of the file that the passage is from, or of the passage if it is from no uploaded file.
     pub file_id: String,
     /// Title of the passage, or its ID if it has no title.
     pub filename: String,
@@ -153,7 +153,7 @@ pub struct OutputText {
 pub enum Annotation {
     /// Passage that supports the text before `index`, by the rules of the `citation` module of `waymark_agent`.
     FileCitation {
-        /// ID of the passage.
+        /// ID of the file that the passage is from, or of the passage if it is from no uploaded file.
         file_id: String,
         /// Title of the passage, or its ID if it has no title.
         filename: String,
@@ -164,7 +164,8 @@ pub enum Annotation {
 
 impl From<Cited> for Annotation {
     fn from(Cited { end, passage, title, .. }: Cited) -> Annotation {
-        Annotation::FileCitation { filename: filename(&title, &passage), file_id: passage, index: end }
+        let file_id = file_id(&passage).to_owned();
+        Annotation::FileCitation { filename: filename(&title, &passage), file_id, index: end }
     }
 }
 

@@ -70,7 +70,7 @@ impl ParsedItem {
 
     fn call(item: Value, at: &str) -> Result<ParsedItem, ApiError> {
         let InputCall { call_id, name, arguments, .. } = body::read(item, at)?;
-        Ok(ParsedItem::Call { id: call_id, call: CalledFunction { name, arguments }.shown(at)? })
+        Ok(ParsedItem::Call { id: call_id, call: CalledFunction::new(name, arguments).shown(at)? })
     }
 
     fn output(item: Value, at: &str) -> Result<ParsedItem, ApiError> {

@@ -59,10 +59,10 @@ impl ResponsePlan {
         check_store(state, &request, store)?;
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;
-        let mut tools = RequestTools::read(state, request.tools.clone(), &policy)?;
+        let mut tools = RequestTools::read(state, caller, request.tools.clone(), &policy)?;
         let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
         // From here on the state searches the selected index, and the plan keeps it for the episodes.
-        let state = &tools.searched(state, named, &policy)?;
+        let state = &tools.searched(state, caller, named, &policy)?;
         let (functions, searches) = std::mem::take(&mut tools.functions).chosen(request.tool_choice.as_ref())?;
         metadata(request.metadata.as_ref())?;
         let id = format!("resp_{}", Uuid::now_v7().simple());
@@ -99,8 +99,7 @@ impl ResponsePlan {
         options.truncates = request.truncation == Some(Truncation::Auto);
         let conversation = if options.truncates { readable(state, conversation)? } else { conversation };
         let (functions, conversation) =
-            tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options)
-                .map_err(of_input)?;
+            tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options);
         let mut question = (conversation, options);
         tool::resume(state, caller, &policy, answered.as_deref(), &mut question);
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));

@@ -324,7 +324,7 @@ impl ResponseBuilder {
             self.message = None;
         }
         let item_id = self.id("fc");
-        let ChatToolCall { id: call_id, function: CalledFunction { name, arguments }, .. } = call;
+        let ChatToolCall { id: call_id, function: CalledFunction { name, arguments, .. }, .. } = call;
         let item = FunctionCallItem {
             id: item_id.clone(),
             call_id,

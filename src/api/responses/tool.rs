@@ -9,6 +9,7 @@ use waymark_agent::Policy;
 use waymark_index::{Condition, SearchOptions};
 
 use super::function_tool::{FunctionTool, FunctionTools};
+use crate::api::auth::Caller;
 use crate::api::body;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
@@ -23,7 +24,8 @@ pub struct FileSearchTool {
     /// Always `file_search`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Names of the index to search: empty, `default`, or the name of an index. All of them must name the same index.
+    /// Names of the index to search: empty, `default`, the name of an index, or the ID of a vector store. All of them must
+    /// name the same index.
     pub vector_store_ids: Option<Vec<String>>,
     /// Number of passages per search, like `rag.k`.
     #[schema(minimum = 1, maximum = 50)]
@@ -79,7 +81,12 @@ impl RequestTools {
     ///
     /// # Errors
     /// Names the tool, or the field in it, that is not supported.
-    pub(super) fn read(state: &AppState, tools: Option<Vec<Value>>, policy: &Policy) -> Result<RequestTools, ApiError> {
+    pub(super) fn read(
+        state: &AppState,
+        caller: &Caller,
+        tools: Option<Vec<Value>>,
+        policy: &Policy,
+    ) -> Result<RequestTools, ApiError> {
         let mut known = RequestTools::default();
         for (at, tool) in tools.unwrap_or_default().into_iter().enumerate() {
             let param = format!("tools[{at}]");
@@ -102,7 +109,7 @@ impl RequestTools {
                     &format!("the policy {} does not search: tools are", policy.name),
                 ));
             }
-            (known.index, known.search) = check(state, body::read(tool.clone(), &param)?, &param)?;
+            (known.index, known.search) = check(state, caller, body::read(tool.clone(), &param)?, &param)?;
             known.searching = Some(at);
             known.listed.push(tool);
         }
@@ -116,11 +123,12 @@ impl RequestTools {
     pub(super) fn searched(
         &mut self,
         state: &AppState,
+        caller: &Caller,
         named: Option<&str>,
         policy: &Policy,
     ) -> Result<AppState, ApiError> {
-        let chosen = state.of_request("rag.index", named.or(self.index.as_deref()), policy)?;
-        let own = self.index.as_deref().and_then(|own| state.named(own));
+        let chosen = state.of_request(caller, "rag.index", named.or(self.index.as_deref()), policy)?;
+        let own = self.index.as_deref().and_then(|own| state.named(caller, own));
         if own.is_some_and(|own| own.index_id() != chosen.index_id()) {
             let param = self.search_param("vector_store_ids");
             let message = format!("`{param}` and `rag.index` name different indexes: give one of them");
@@ -140,12 +148,17 @@ impl RequestTools {
 }
 
 /// Validates the tool. Returns the name of its index and its search options.
-fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<(Option<String>, SearchOptions), ApiError> {
+fn check(
+    state: &AppState,
+    caller: &Caller,
+    tool: FileSearchTool,
+    at: &str,
+) -> Result<(Option<String>, SearchOptions), ApiError> {
     let stores = tool.vector_store_ids.unwrap_or_default();
     let mut first: Option<AppState> = None;
     for (index, store) in stores.iter().enumerate() {
         let param = format!("{at}.vector_store_ids[{index}]");
-        let named = state.named(store).ok_or_else(|| {
+        let named = state.named(caller, store).ok_or_else(|| {
             let message = format!("`{param}`: unknown vector store `{store}`: expected {}", state.index_names());
             ApiError::new(Code::UnsupportedParameter, message).with_param(&param)
         })?;

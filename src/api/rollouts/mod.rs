@@ -46,7 +46,7 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
     let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
-    let state = state.of_request("rag.index", named, &policy)?;
+    let state = state.of_request(&caller, "rag.index", named, &policy)?;
     let plan = RolloutPlan::new(&state, &policy, request)?;
     // Each trajectory is a request of its own.
     caller.accounts.count_requests(plan.count() - 1)?;

@@ -260,6 +260,7 @@ mod tests {
             error: None,
             cut: None,
             withdrawn: None,
+            hidden: None,
         }
     }
 

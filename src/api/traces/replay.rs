@@ -182,7 +182,7 @@ pub(in crate::api) async fn create(
 ) -> Result<axum::Json<Replay>, ApiError> {
     request.check()?;
     let kept = super::find_recent(&state, &caller, id).await?;
-    let state = state.of_index("id", kept.asked.index.as_deref())?;
+    let state = state.of_index(&caller, "id", kept.asked.index.as_deref())?;
     let policy = kept.asked.policy(&state)?;
     let options = request.options(&kept.asked.options);
     let asked = (request.store == Some(true)).then(|| {

@@ -150,7 +150,7 @@ impl StoredTrace {
         let earlier = self.asked.options.continues.iter().flat_map(|earlier| earlier.passages.iter().cloned());
         let found = standing.flat_map(|found| found.hits.iter().map(|hit| hit.passage.clone()));
         Some(ContinuedEpisode {
-            tokens: self.record.tokens.iter().map(|token| token.id).collect(),
+            tokens: self.record.visible_tokens().iter().map(|token| token.id).collect(),
             passages: earlier.chain(found).collect(),
             messages: results.to_vec(),
         })

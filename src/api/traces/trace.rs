@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use waymark_agent::{
-    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, Role, Sampling, SearchRecord, Timings,
-    TurnEnds, Usage,
+    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, HiddenEvidence, Role, Sampling,
+    SearchRecord, Timings, TurnEnds, Usage,
 };
 use waymark_index::{AnswerCut, Hit, Mode, SearchFields, SearchScope, TripleHit, WithSearch};
 use waymark_models::chat::ToolCall;
@@ -15,6 +15,7 @@ use waymark_models::grammar::{Json, OutputForm};
 
 use super::stored_trace::{StoredTrace, TraceEnd};
 use super::tokens::TraceTokens;
+use crate::api::indexes::INDEX;
 
 /// Everything that was recorded of an episode.
 #[derive(Debug, Serialize, ToSchema)]
@@ -35,6 +36,9 @@ pub struct Trace<'a> {
     pub model: &'a str,
     /// Name of the policy's protocol.
     pub protocol: &'static str,
+    /// Name of the index that the policy searched, or ID of the vector store; `default` for the default index. Each search
+    /// names its snapshot.
+    pub index: &'a str,
     /// ID of the policy's adapter as it was loaded. Null without an adapter.
     #[schema(required)]
     pub generation: Option<u64>,
@@ -208,6 +212,9 @@ pub struct TraceSearch<'a> {
     /// Turn that withdrew the search, if one did. Withdrawn results support no answer.
     #[schema(required)]
     pub withdrawn: Option<usize>,
+    /// Tokens of the evidence that the policy no longer saw after the withdrawal. Absent if it saw them to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<HiddenEvidence>,
 }
 
 /// Durations of the parts of an episode, in seconds.
@@ -294,6 +301,7 @@ impl StoredTrace {
             error,
             model: &asked.model,
             protocol: asked.protocol,
+            index: asked.index.as_deref().unwrap_or(INDEX),
             generation: asked.generation,
             system_fingerprint: &asked.fingerprint,
             messages,
@@ -382,6 +390,7 @@ impl<'a> From<&'a SearchRecord> for TraceSearch<'a> {
             error: found.error.as_deref(),
             cut: found.cut,
             withdrawn: found.withdrawn,
+            hidden: found.hidden,
         }
     }
 }

@@ -7,7 +7,8 @@ use waymark_index::Mode;
 
 /// Answer to `/help`.
 pub(super) const HELP: &str = "\
-/mode NAME   search in this mode: passage, graph, hybrid, triples, kag or hypergraph; without a name, the policy chooses
+/mode NAME   mode of all searches: passage, graph, hybrid, triples, kag or
+             hypergraph; without a name, the policy chooses
 /k NUMBER    passages per search; without a number, the policy's own
 /trace       show or hide thinking
 /reset       forget the conversation

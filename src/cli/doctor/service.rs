@@ -9,6 +9,7 @@ use waymark_agent::Policy;
 use waymark_index::Manifest;
 use waymark_models::catalog::Catalog;
 use waymark_runtime::cache;
+use waymark_runtime::snapshots::SnapshotLocation;
 
 use super::DoctorCheck;
 use crate::cli::state_store;
@@ -115,6 +116,16 @@ fn default_index(config: &ServeConfig) -> DoctorCheck {
 
 /// Reads the manifest of the index in `dir`.
 fn index(dir: &Path) -> DoctorCheck {
+    match SnapshotLocation::of_url(&dir.to_string_lossy()) {
+        Ok(None) => {}
+        Ok(Some(location)) => {
+            return DoctorCheck::good(
+                "index",
+                format!("{location}: the server fetches it when it starts; not read here"),
+            );
+        }
+        Err(error) => return DoctorCheck::failure("index", format!("--index: {error}")),
+    }
     match Manifest::read(dir) {
         Ok(manifest) => {
             let Manifest { passages, snapshot, embedder, .. } = manifest;

@@ -248,7 +248,6 @@ async fn functions_that_cannot_be_had_are_refused_by_name() {
         (tool(json!({"name": "x", "colour": 1})), "unknown_parameter", "tools[0].colour"),
         (tool(json!({"name": "x", "parameters": {"type": "string"}})), invalid, "tools[0].parameters"),
         (json!({"tools": [look(), {"type": "custom", "name": "x"}]}), unsupported, "tools[1]"),
-        (json!({"text": {"format": {"type": "json_object"}}}), unsupported, "text.format"),
         (json!({"tool_choice": "maybe"}), unsupported, "tool_choice"),
         (json!({"tool_choice": {"type": "function", "name": "leap"}}), invalid, "tool_choice.name"),
         (json!({"tool_choice": {"type": "function"}}), "missing_required_parameter", "tool_choice.name"),

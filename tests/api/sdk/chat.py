@@ -101,9 +101,9 @@ try:
 except openai.NotFoundError as error:
     assert (error.code, error.param, bool(error.request_id)) == ("model_not_found", "model", True), error
 try:
-    client.chat.completions.create(model="plain", messages=messages, tools=tools, response_format={"type": "json_object"})
+    client.chat.completions.create(model="plain", messages=messages, modalities=["audio"])
     raise AssertionError("no error")
 except openai.BadRequestError as error:
-    assert (error.code, error.param) == ("unsupported_parameter", "response_format"), error
+    assert (error.code, error.param) == ("unsupported_parameter", "modalities"), error
 
 print("ok")

@@ -13,11 +13,12 @@ use crate::responses::Plays;
 use crate::tools::TEMPLATE;
 
 /// Versions to test against.
-const PYTHON: &str = "openai==3.52.0";
+const PYTHON: &str = "openai==3.57.0";
 const NODE: &str = "openai@7.57.0";
-const LANGCHAIN: &str = "langchain-openai==1.7.3";
+const LANGCHAIN: &str = "langchain-openai==1.7.4";
 /// Its support for Responses needs this extra.
-const LITELLM: &str = "litellm[mcp]==1.106.2";
+const LITELLM: &str = "litellm[mcp]==1.110.2";
+const AGENTS: &str = "openai-agents==0.24.0";
 const MCP: &str = "mcp==2.3.0";
 const PROMETHEUS: &str = "prometheus-client==0.26.0";
 
@@ -73,9 +74,14 @@ fn node() -> Option<PathBuf> {
     None
 }
 
-/// Mock that searches once for one question, twice for another, calls the client's weather tool, and gives a long
-/// answer on request.
-async fn test_server() -> TestServer {
+/// Returns a call of a client's tool with these members as its arguments.
+fn call(name: &str, arguments: &str) -> String {
+    format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{{arguments}}}}}\n</tool_call>")
+}
+
+/// Mock that searches once for one question, twice for another, calls the client's tools, and gives a long
+/// answer on request. Clients may create vector stores.
+async fn test_server() -> (tempfile::TempDir, TestServer) {
     let turns = ["<think>I must look.</think>\n<search>[passage] Faust</search>", "<answer> Goethe </answer>"];
     let two = [
         "<think>First Faust.</think>\n<search>[passage] Faust</search>",
@@ -86,18 +92,23 @@ async fn test_server() -> TestServer {
         .rule("slow<|im_end|>", ["word ".repeat(2000)])
         .rule("Who wrote Faust and Tell?", two)
         .rule("21 degrees", ["It is warm."])
-        .rule("weather", ["<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Bonn\"}}\n</tool_call>"])
+        .rule("\"assistant\": \"forecaster\"", ["Sunny all week."])
+        .rule("Ask the forecaster", [call("transfer_to_forecaster", "")])
+        .rule("in Rome", [call("look", "\"city\": \"Rome\"")])
+        .rule("weather", [call("look", "\"city\": \"Bonn\"")])
         .terminator("</information>\n\n");
     let searcher = Some(Arc::new(Plays::default()) as Arc<dyn waymark_agent::Search>);
     let template = ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap();
-    ServerPlan { searcher, embedder: Some(Arc::new(Letters)), template, ..ServerPlan::new(script(&lines)) }
-        .build()
-        .await
+    let folder = tempfile::tempdir().unwrap();
+    let vector_stores = Some(folder.path().to_owned());
+    let embedder = Some(Arc::new(Letters) as _);
+    let plan = ServerPlan { searcher, embedder, template, vector_stores, ..ServerPlan::new(script(&lines)) };
+    (folder, plan.build().await)
 }
 
 /// Runs a script against a test server; its output must end with `ok`.
 async fn content(program: PathBuf, script: &'static str, extra: Vec<PathBuf>) {
-    let server = test_server().await;
+    let (_folder, server) = test_server().await;
     let url = server.url("");
     let run = move || {
         let script = root().join("tests/api/sdk").join(script);
@@ -109,13 +120,14 @@ async fn content(program: PathBuf, script: &'static str, extra: Vec<PathBuf>) {
     server.quiet().await;
 }
 
-/// Runs both scripts of the Python SDK one after the other, because they share its directory.
+/// Runs all scripts of the Python SDK one after the other, because they share its directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_official_python_sdk_is_content() {
     let install = || python("python-sdk", PYTHON);
     let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
     content(python.clone(), "chat.py", Vec::new()).await;
-    content(python, "responses.py", Vec::new()).await;
+    content(python.clone(), "responses.py", Vec::new()).await;
+    content(python, "vector_stores.py", Vec::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -136,6 +148,13 @@ async fn litellm_is_content() {
     let install = || python("python-litellm", LITELLM);
     let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
     content(python, "ask_litellm.py", Vec::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_official_agents_sdk_is_content() {
+    let install = || python("python-agents", AGENTS);
+    let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
+    content(python, "ask_agents.py", Vec::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

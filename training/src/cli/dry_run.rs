@@ -161,7 +161,9 @@ pub(super) async fn dpo(
     }
     let questions =
         settings.questions.min(training.question_sets.iter().map(|question_set| question_set.questions.len()).sum());
-    let rollouts = questions * settings.group;
+    // The number of branches depends on the number of turns.
+    let asked = trial.chunk_by(|one, other| one.group == other.group).count().max(1);
+    let rollouts = (questions as f64 * trial.len() as f64 / asked as f64).round() as usize;
     writeln!(
         out,
         "per round  {rollouts} rollouts of about {each:.0} tokens after sharing prefixes; the number of pairs is unknown,"

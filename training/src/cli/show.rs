@@ -104,6 +104,9 @@ fn print(sample: &Sample, tokenizer: &Tokenizer, prompt: bool, out: &mut impl Wr
     writeln!(out, "{} {}", sample.id.bold(), format!("{}{step}", sample.dataset).dimmed())?;
     writeln!(out, "{} {}", "question".bold(), printable(&sample.question))?;
     writeln!(out, "{}    {}\n", "golds".bold(), printable(&sample.golds.join(" | ")))?;
+    if let Some(branch) = &sample.branch {
+        writeln!(out, "{} of {} from turn {} on\n", "branch".bold(), printable(&branch.of), branch.turn)?;
+    }
     let mut at = 0;
     for &OriginRun(origin, length) in &sample.origins {
         // The reader has checked that the runs cover all tokens.
@@ -149,7 +152,8 @@ fn evidence(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
     for found in &sample.evidence {
         let cached = if found.cached { " (again)" } else { "" };
         let withdrawn = found.withdrawn.map(|turn| format!(", withdrawn in turn {turn}")).unwrap_or_default();
-        let cost = format!("{:.1} ms{cached}{withdrawn}", found.seconds * 1e3);
+        let hidden = if found.hidden.is_some() { " and hidden" } else { "" };
+        let cost = format!("{:.1} ms{cached}{withdrawn}{hidden}", found.seconds * 1e3);
         writeln!(out, "{} {} {}", found.mode.to_string().blue(), printable(&found.query), cost.dimmed())?;
         for (id, score) in &found.passages {
             let gold = sample.supporting.contains(id);

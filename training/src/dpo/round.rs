@@ -19,11 +19,12 @@ pub(super) struct Round {
     pairs: Vec<StoredPair>,
 }
 
-/// Two trajectories from their first difference on, each with its log-likelihood under the reference.
+/// Two trajectories from their first difference on, each as the sequences that its policy saw and with its
+/// log-likelihood under the reference.
 #[derive(Debug, Default)]
 struct StoredPair {
-    chosen: (MaskedSequence, f64),
-    rejected: (MaskedSequence, f64),
+    chosen: (Vec<MaskedSequence>, f64),
+    rejected: (Vec<MaskedSequence>, f64),
 }
 
 impl Round {
@@ -42,14 +43,14 @@ impl Round {
                 // Without a reference both likelihoods are zero, which removes them from the margin.
                 let (chosen, rejected) = reference.unwrap_or_default();
                 named.entry(to.clone()).or_default().push((round.pairs.len(), *turn, rejected));
-                let chosen = (MaskedSequence::from_turn(&sample, *turn), chosen);
+                let chosen = (MaskedSequence::views_from_turn(&sample, *turn), chosen);
                 round.pairs.push(StoredPair { chosen, ..StoredPair::default() });
             }
         }
         for sample in own()? {
             let sample = sample?;
             for (pair, turn, reference) in named.remove(&sample.id).unwrap_or_default() {
-                round.pairs[pair].rejected = (MaskedSequence::from_turn(&sample, turn), reference);
+                round.pairs[pair].rejected = (MaskedSequence::views_from_turn(&sample, turn), reference);
             }
         }
         match named.into_keys().next() {
@@ -74,8 +75,8 @@ impl Round {
     }
 }
 
-fn side((masked, reference): &(MaskedSequence, f64)) -> PairMember<'_> {
-    PairMember { sequence: masked.sequence(), reference: *reference }
+fn side((sequences, reference): &(Vec<MaskedSequence>, f64)) -> PairMember<'_> {
+    PairMember { sequences, reference: *reference }
 }
 
 #[cfg(test)]
@@ -149,7 +150,7 @@ mod tests {
         let mut learnt: Vec<[Vec<bool>; 2]> = round
             .batch(0, 2, |_| 1)
             .iter()
-            .map(|pair| [pair.chosen, pair.rejected].map(|side| side.sequence.learnt.to_vec()))
+            .map(|pair| [pair.chosen, pair.rejected].map(|side| side.sequences[0].learnt.clone()))
             .collect();
         learnt.sort();
         let [late, early] = [vec![false, false, false, false, true], vec![false, true, true, false, true]];

@@ -16,11 +16,11 @@ use super::{DpoGoal, DpoTraining, PairRule, Preference};
 use crate::grpo::{logprobs, logprobs_under};
 use crate::ledger::{RunLedger, RunObserver};
 use crate::pack::TrainingSequence;
-use crate::recipe::dpo::DpoReference;
+use crate::recipe::dpo::{Branches, DpoReference};
 use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, measure, rollouts, serve};
 use crate::run::MetricsRow;
-use crate::sample::{PreferenceRecord, Sample};
-use crate::sft::{MaskedSequence, VALIDATION};
+use crate::sample::{PreferenceRecord, Sample, SampleView};
+use crate::sft::VALIDATION;
 use crate::store::SampleWriter;
 use crate::{TrainError, rollout_metrics, seeding};
 
@@ -76,7 +76,7 @@ impl DpoTraining<'_> {
             batch[pair.chosen].sample.preferred_to.push(PreferenceRecord { to, turn, reference, scores });
         }
         batch.iter().try_for_each(|rollout| sample_writer.append(&rollout.sample))?;
-        let sampled: usize = batch.iter().map(|rollout| rollout.row.tokens.sampled).sum();
+        let sampled: usize = batch.iter().map(Rollout::sampled).sum();
         // Written into the row, so that a resumed run knows the end of its round without reading the pairs again.
         let last = step + goal.updates(pairs.len(), self.settings.batch);
         let row = ledger.row(step, &goal.phase);
@@ -84,7 +84,7 @@ impl DpoTraining<'_> {
             Some(ranked) => ranked.add_metrics(row),
             None => row,
         };
-        let row = add_pair_metrics(row, &batch, &pairs)
+        let row = add_pair_metrics(add_branch_metrics(row, &batch, self.settings.branches), &batch, &pairs)
             .with("failed", failed as f64)
             .with("round", round as f64)
             .with(ROUND_END, last as f64)
@@ -119,7 +119,7 @@ impl DpoTraining<'_> {
         let group = settings.group;
         let concurrent = settings.concurrent;
         let plan = RolloutPlan::new(&settings.sampling, concurrent, seed);
-        let plan = RolloutPlan { group, step, cost: goal.cost, ..plan };
+        let plan = RolloutPlan { group, step, cost: goal.cost, branches: settings.branches, ..plan };
         rollouts(&policy, &questions, &plan).await
     }
 
@@ -139,16 +139,19 @@ impl DpoTraining<'_> {
         // A trajectory may stand in several pairs; its likelihood is computed once.
         members.sort_unstable();
         members.dedup();
-        let masked: Vec<MaskedSequence> =
-            members.iter().map(|&member| MaskedSequence::new(&batch[member].sample)).collect();
-        let sequences: Vec<TrainingSequence<'_>> = masked.iter().map(MaskedSequence::sequence).collect();
+        let views: Vec<(usize, SampleView)> = members
+            .iter()
+            .flat_map(|&member| batch[member].sample.views().into_iter().map(move |view| (member, view)))
+            .collect();
+        let sequences: Vec<TrainingSequence<'_>> =
+            views.iter().map(|(_, SampleView { tokens, learnt, .. })| TrainingSequence { tokens, learnt }).collect();
         let tokens = self.settings.pack_tokens;
         let likelihoods = match self.settings.reference {
             DpoReference::None => return Ok(vec![None; pairs.len()]),
             DpoReference::Round => logprobs(learner, &sequences, tokens, false)?,
             DpoReference::Initial => logprobs_under(learner, self.initial, &sequences, tokens)?,
         };
-        let likelihoods: HashMap<usize, Vec<f32>> = members.into_iter().zip(likelihoods).collect();
+        let likelihoods = by_position(&views, &likelihoods, batch);
         let sum = |member: usize, turn: usize| total(&likelihoods[&member][batch[member].sample.turn_start(turn)..]);
         Ok(pairs.iter().map(|pair| Some((sum(pair.chosen, pair.turn), sum(pair.rejected, pair.turn)))).collect())
     }
@@ -186,6 +189,17 @@ impl DpoTraining<'_> {
     }
 }
 
+/// Log-probabilities of trajectories by position, from those of their views.
+fn by_position(views: &[(usize, SampleView)], logprobs: &[Vec<f32>], batch: &[Rollout]) -> HashMap<usize, Vec<f32>> {
+    let mut found: HashMap<usize, Vec<f32>> = HashMap::new();
+    for ((member, view), logprobs) in views.iter().zip(logprobs) {
+        let own = found.entry(*member).or_insert_with(|| vec![0.0; batch[*member].sample.tokens.len()]);
+        // A token is a target of one view, and has 0 in the others.
+        view.positions.iter().zip(logprobs).for_each(|(&at, logprob)| own[at] += logprob);
+    }
+    found
+}
+
 /// EM of the answer, 0 if it was forced.
 fn unforced_exact_match(sample: &Sample) -> f64 {
     f64::from(u8::from(sample.own_answer().is_some_and(|answer| exact_match(answer, &sample.golds))))
@@ -214,6 +228,12 @@ fn select_pairs(goal: &DpoGoal, batch: &[Rollout], ranked: Option<&RankerScores>
         pairs.extend(own.into_iter().map(|pair| pair.after(first)));
     }
     pairs
+}
+
+/// Adds the number of trajectories that are branches, if any are made.
+fn add_branch_metrics(row: MetricsRow, batch: &[Rollout], branches: Option<Branches>) -> MetricsRow {
+    let count = batch.iter().filter(|rollout| rollout.sample.branch.is_some()).count();
+    if branches.is_some() { row.with("branches", count as f64) } else { row }
 }
 
 /// Adds the metrics of a round's trajectories and pairs.

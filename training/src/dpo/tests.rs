@@ -9,7 +9,7 @@ use waymark_models::weights::Weights;
 use waymark_runtime::embedding::Embedding;
 
 use super::*;
-use crate::recipe::dpo::DpoReference;
+use crate::recipe::dpo::{Branches, DpoReference};
 use crate::recipe::{Labels, Optimizer, Ranker};
 use crate::reward::RewardScorer;
 use crate::run::{Checkpoints, RankerState};
@@ -24,6 +24,7 @@ fn settings() -> Dpo {
         warmup: 0.0,
         questions: 4,
         group: 8,
+        branches: None,
         batch: 3,
         pack_tokens: 400,
         beta: 0.2,
@@ -150,6 +151,30 @@ async fn interrupted_training_ends_in_the_same_weights() {
         };
         assert_eq!(read(&parts), read(&whole));
     }
+}
+
+/// One trajectory per question, whose only state is continued.
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_training_with_branches_ends_in_the_same_weights() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let whole = temp.path().join("whole");
+    let parts = temp.path().join("parts");
+    let settings = Dpo { group: 1, branches: Some(Branches { width: 8, states: 0 }), ..settings() };
+    let wanted = run(tiny::learner(&weights), &weights, &whole, &settings, [3, 1], |_| false).await;
+    assert_eq!(numbers(&whole, "branches"), [28.0; 4]);
+    let pairs = numbers(&whole, progress::PAIRS);
+    assert!(pairs.iter().all(|&pairs| pairs > 0.0), "siblings make pairs: {pairs:?}");
+    let last = numbers(&whole, ROUND_END)[1] as u64;
+    for stop in [1, 3, last, last + 1] {
+        run(tiny::learner(&weights), &weights, &parts, &settings, [3, 1], |row| row.step == stop).await;
+    }
+    assert!(run(tiny::learner(&weights), &weights, &parts, &settings, [3, 1], |_| false).await == wanted);
+    let read = |dir: &Path| -> Vec<_> {
+        let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+        samples.into_iter().map(|sample| (sample.id, sample.branch, sample.tokens, sample.preferred_to)).collect()
+    };
+    assert_eq!(read(&parts), read(&whole));
 }
 
 #[tokio::test(flavor = "multi_thread")]

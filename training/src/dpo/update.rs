@@ -7,12 +7,13 @@ use crate::TrainError;
 use crate::grpo::logprobs;
 use crate::optimizer::AdamW;
 use crate::pack::{TrainingSequence, pack, passes};
+use crate::sft::MaskedSequence;
 
 /// Trajectory of a pair.
 #[derive(Debug, Clone, Copy)]
 pub struct PairMember<'a> {
-    /// Tokens with their target mask.
-    pub sequence: TrainingSequence<'a>,
+    /// Sequences that the policy saw, each with the mask of its targets. Several only if evidence was hidden.
+    pub sequences: &'a [MaskedSequence],
     /// Log-likelihood of its target tokens under the reference, in nats. 0 without a reference.
     pub reference: f64,
 }
@@ -53,19 +54,22 @@ pub fn update(
     rate: f64,
 ) -> Result<DpoUpdateStats, TrainError> {
     let sides: Vec<PairMember<'_>> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
-    let sequences: Vec<TrainingSequence<'_>> = sides.iter().map(|side| side.sequence).collect();
+    let parts = || sides.iter().enumerate().flat_map(|(at, side)| side.sequences.iter().map(move |part| (at, part)));
+    let sequences: Vec<TrainingSequence<'_>> = parts().map(|(_, part)| part.sequence()).collect();
+    let owners: Vec<usize> = parts().map(|(at, _)| at).collect();
     // With the adapter: the likelihoods are those of the policy itself.
     let known = logprobs(learner, &sequences, pack_tokens, false)?;
+    let mut likelihoods: Vec<Likelihood> =
+        sides.iter().map(|side| Likelihood { reference: side.reference, ..Likelihood::default() }).collect();
+    for (&owner, (sequence, logprobs)) in owners.iter().zip(sequences.iter().zip(&known)) {
+        likelihoods[owner].policy += total(logprobs);
+        likelihoods[owner].tokens += sequence.targets();
+    }
     let scale = 1.0 / pairs.len().max(1) as f64;
     let mut updated = DpoUpdateStats::default();
     let mut slopes: Vec<f32> = Vec::with_capacity(sides.len());
-    for at in (0..sides.len()).step_by(2) {
-        let side = |at: usize| Likelihood {
-            policy: total(&known[at]),
-            reference: sides[at].reference,
-            tokens: sequences[at].targets(),
-        };
-        let pair_loss = terms.of(side(at), side(at + 1));
+    for pair in likelihoods.chunks_exact(2) {
+        let pair_loss = terms.of(pair[0], pair[1]);
         updated.add(&pair_loss, scale);
         slopes.extend(pair_loss.slopes.map(|slope| (scale * slope) as f32));
     }
@@ -74,7 +78,7 @@ pub fn update(
         let first = pass.start;
         let packed = pack(&sequences[pass]);
         // The log-likelihood is the sum over tokens, so each token has the slope of its trajectory.
-        let slope = |target: usize| slopes[first + packed.places[target].sequence];
+        let slope = |target: usize| slopes[owners[first + packed.places[target].sequence]];
         learner.learn(&packed.pack, &mut |target: usize, _: Score| Slope { logprob: slope(target), entropy: 0.0 })?;
         updated.tokens += packed.pack.tokens().len();
     }
@@ -110,9 +114,13 @@ mod tests {
     /// Mean loss of the pairs, one sequence at a time.
     fn loss(learner: &mut Learner, pairs: &[PreferencePair<'_>]) -> f64 {
         let mut likelihood = |side: &PairMember<'_>| {
-            let scores = learner.score(&pack(&[side.sequence]).pack, false).unwrap();
-            let policy = scores.iter().map(|score| f64::from(score.logprob)).sum();
-            Likelihood { policy, reference: side.reference, tokens: scores.len() }
+            let mut likelihood = Likelihood { reference: side.reference, ..Likelihood::default() };
+            for part in side.sequences {
+                let scores = learner.score(&pack(&[part.sequence()]).pack, false).unwrap();
+                likelihood.policy += scores.iter().map(|score| f64::from(score.logprob)).sum::<f64>();
+                likelihood.tokens += scores.len();
+            }
+            likelihood
         };
         let of = |pair: &PreferencePair<'_>| TERMS.of(likelihood(&pair.chosen), likelihood(&pair.rejected)).loss;
         pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
@@ -126,9 +134,13 @@ mod tests {
         tiny::nudge(&mut learner);
         // Two pairs share a prompt, and the third pair shares a trajectory with the first.
         let (tokens, learnt) = tiny::forest(VOCAB);
+        let masked: Vec<MaskedSequence> =
+            tokens.into_iter().zip(learnt).map(|(tokens, learnt)| MaskedSequence { tokens, learnt }).collect();
         let side = |at: usize| {
-            let sequence = TrainingSequence { tokens: &tokens[at], learnt: &learnt[at] };
-            PairMember { sequence, reference: -2.5 * sequence.targets() as f64 - at as f64 }
+            // One trajectory was written in sight of two sequences.
+            let sequences = if at == 3 { &masked[3..] } else { &masked[at..=at] };
+            let targets: usize = sequences.iter().map(|part| part.sequence().targets()).sum();
+            PairMember { sequences, reference: -2.5 * targets as f64 - at as f64 }
         };
         let pairs =
             [(0, 1), (2, 3), (0, 4)].map(|(one, other)| PreferencePair { chosen: side(one), rejected: side(other) });

@@ -25,8 +25,12 @@ pub struct Dpo {
     pub warmup: f64,
     /// Number of questions per round, limited to those available.
     pub questions: usize,
-    /// Number of trajectories per question.
+    /// Number of trajectories per question that begin with it.
     pub group: usize,
+    /// Further trajectories, which continue states of these. `None` samples none. Not serialized then, so that runs
+    /// started before this field existed can resume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branches: Option<Branches>,
     /// Number of pairs per optimizer step.
     pub batch: usize,
     /// Maximum number of tokens per pass, with shared prefixes counted once. Bounds memory use.
@@ -57,6 +61,18 @@ pub struct Dpo {
     pub keep_last: usize,
     /// Training stages, in order.
     pub stages: Vec<DpoStage>,
+}
+
+/// Branches of trajectories: at a state, which is the beginning of a turn, several continuations are sampled from the same
+/// tokens (EVO-RAG, §3.3 and §3.4), so that pairs exist at states that trajectories would not share by chance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Branches {
+    /// k: number of continuations of a state, the trajectory's own among them. 1 makes no branch.
+    pub width: usize,
+    /// Number of states of each trajectory that are continued, chosen at random. 0 continues all.
+    #[serde(default)]
+    pub states: usize,
 }
 
 /// Rounds with one reward.
@@ -120,15 +136,18 @@ impl Dpo {
     pub(super) fn checks(&self) -> Vec<Check> {
         let stages = |right: fn(&DpoStage) -> bool| self.stages.iter().all(right);
         let measured = self.validation > 0;
+        let width = self.branches.map_or(1, |branches| branches.width);
         let own = [
             ("dpo.learning_rate", rate(self.learning_rate), RATE),
             ("dpo.warmup", share(self.warmup), SHARE),
             ("dpo.questions", self.questions > 0, COUNT),
             (
                 "dpo.group",
-                self.group > 1,
-                "must be at least 2, because a trajectory is compared with others of its question",
+                self.group > 1 || (self.group == 1 && width > 1),
+                "must be at least 2, because a trajectory is compared with others of its question, or at least 1 if \
+                 dpo.branches.width is above 1",
             ),
+            ("dpo.branches.width", width > 0, COUNT),
             ("dpo.batch", self.batch > 0, COUNT),
             ("dpo.pack_tokens", self.pack_tokens > 0, COUNT),
             ("dpo.beta", self.beta > 0.0, "must be above 0"),

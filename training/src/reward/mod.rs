@@ -110,6 +110,8 @@ pub enum RewardChoice {
     CostAware(graphrag_r1::CostAware),
     /// [`graphrag_r1::AttenuatedCostAware`].
     AttenuatedCostAware(graphrag_r1::AttenuatedCostAware),
+    /// [`searcher::SearcherReward`].
+    R1Searcher(searcher::SearcherReward),
     /// [`tearag::TeaRagReward`].
     #[serde(rename = "tearag")]
     TeaRag(tearag::TeaRagReward),
@@ -129,6 +131,7 @@ impl RewardChoice {
             RewardChoice::Attenuated(reward) => Box::new(reward),
             RewardChoice::CostAware(reward) => Box::new(reward),
             RewardChoice::AttenuatedCostAware(reward) => Box::new(reward),
+            RewardChoice::R1Searcher(reward) => Box::new(reward),
             RewardChoice::TeaRag(reward) => Box::new(reward),
             RewardChoice::EvoRag(reward) => Box::new(reward),
         }

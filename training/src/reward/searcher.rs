@@ -1,9 +1,12 @@
 //! R1-Searcher's rewards, which GraphRAG-R1's training builds on. They score a solution: the text after the `<think>`
 //! that ends the prompt. A search counts as answered only if its documents begin with `(1)`, because R1-Searcher's
-//! environment numbers them: a policy that writes documents of its own earns nothing by that. Recipes cannot name these
-//! rewards, because GraphRAG-R1, the system with these tags, has rewards of its own.
+//! environment numbers them: a policy that writes documents of its own earns nothing by that.
 
+use serde::{Deserialize, Serialize};
 use waymark_agent::metric::{r1_searcher, strip};
+
+use super::{Reward, reward_value};
+use crate::sample::{RewardValue, Sample};
 
 /// Tags of a search, in order. The last entry is the start of the documents with the number of the first one.
 const TAGS: [&str; 5] = [
@@ -16,6 +19,43 @@ const TAGS: [&str; 5] = [
 
 /// Maximum number of words of an answer (`reward_server_qwen_zero`).
 const LONGEST: usize = 10;
+
+/// Reward of R1-Searcher for the best of the accepted answers. A forced answer is left out of the solution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SearcherReward {
+    /// Part of R1-Searcher's training.
+    pub stage: SearcherStage,
+}
+
+/// Part of R1-Searcher's training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SearcherStage {
+    /// [`first_stage`].
+    First,
+    /// [`second_stage`].
+    Second,
+    /// [`zero`].
+    Zero,
+}
+
+impl Reward for SearcherReward {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
+        let reward = match self.stage {
+            SearcherStage::First => first_stage,
+            SearcherStage::Second => second_stage,
+            SearcherStage::Zero => zero,
+        };
+        let value = |sample: &Sample| {
+            let text = sample.text.as_str();
+            let unforced = text.rsplit_once("<answer>").map_or(text, |(before, _)| before);
+            let solution = if sample.is_forced() { unforced } else { text };
+            sample.golds.iter().map(|gold| reward(solution, gold)).reduce(f64::max).unwrap_or(0.0)
+        };
+        samples.iter().map(|sample| reward_value(value(sample), [])).collect()
+    }
+}
 
 /// Reward of stage 1 for an instruction-tuned model: ±1 for an answer that contains all words of the accepted one, ½
 /// for searches that were all answered, and ½ for exactly one end of thought and one answer.
@@ -97,6 +137,25 @@ mod tests {
             "a <|begin_of_query|>b<|end_of_query|>\n\n<|begin_of_documents|>\n{documents}<|end_of_documents|>\n\n\
              c</think>\n<answer>Paris</answer>"
         )
+    }
+
+    #[test]
+    fn samples_earn_what_their_solution_earns_for_the_best_answer() {
+        let sample = |documents: &str, forced: Vec<(usize, usize)>| Sample {
+            golds: vec!["Rome".to_owned(), "Paris".to_owned()],
+            forced,
+            tokens: vec![1, 2],
+            ..crate::reward::tests::searched(&solution(documents), &[])
+        };
+        let samples = [sample("(1)Paris\n", vec![]), sample("Paris\n", vec![]), sample("(1)Paris\n", vec![(0, 1)])];
+        let totals =
+            |stage| SearcherReward { stage }.score(&samples).iter().map(|value| value.total).collect::<Vec<_>>();
+        // A forced answer neither covers the accepted one nor closes the solution.
+        assert_eq!(totals(SearcherStage::First), [2.0, 1.5, -0.5]);
+        assert_eq!(totals(SearcherStage::Second), [1.0, 0.0, -1.0]);
+        assert_eq!(totals(SearcherStage::Zero), [1.0, -1.0, -2.0]);
+        let unanswerable = Sample { golds: Vec::new(), ..samples[0].clone() };
+        assert_eq!(SearcherReward { stage: SearcherStage::First }.score(&[unanswerable])[0].total, 0.0);
     }
 
     #[test]

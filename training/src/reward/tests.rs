@@ -205,6 +205,7 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         cached: false,
         error: None,
         withdrawn: None,
+        hidden: None,
     });
     Sample {
         id: String::new(),
@@ -217,6 +218,7 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         protocol: "routerag".to_owned(),
         seed: 0,
         step: 0,
+        branch: None,
         tokenizer: None,
         guessed: false,
         without: Vec::new(),

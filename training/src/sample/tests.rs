@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 use proptest::prelude::*;
 use waymark_agent::PolicySearch;
 
@@ -69,6 +69,9 @@ proptest! {
     fn masks_cover_every_token_for_arbitrary_numbers(sample in hostile()) {
         prop_assert_eq!(sample.loss_mask().len(), sample.tokens.len());
         prop_assert_eq!(sample.sampled_logprobs().len(), sample.tokens.len());
+        let hidden = Sample { evidence: withdrawn().evidence, ..sample.clone() };
+        let within_tokens = |view: &SampleView| view.positions.iter().all(|&at| at < sample.tokens.len());
+        prop_assert!(!hidden.views().is_empty() && hidden.views().iter().all(within_tokens));
         let within = |turn| sample.turn_start(turn) <= sample.turn_end(turn) && sample.turn_end(turn) <= sample.tokens.len();
         prop_assert!((0..4).all(within));
         let covered: u128 = sample.origins.iter().map(|span| span.1 as u128).sum();
@@ -123,6 +126,68 @@ fn a_chosen_mode_is_no_target_and_no_forced_answer() {
     assert!(sample.is_forced());
 }
 
+/// Two searches, of which the second one and then the first one are withdrawn.
+fn withdrawn() -> Sample {
+    let runs = [
+        (Origin::Prompt, 2),
+        (Origin::Policy, 2),      // 2..4
+        (Origin::Environment, 3), // 4..7, hidden from 14 on
+        (Origin::Policy, 1),      // 7
+        (Origin::Environment, 2), // 8..10, hidden from 11 on
+        (Origin::Policy, 1),      // 10
+        (Origin::Environment, 1), // 11
+        (Origin::Policy, 2),      // 12..14
+        (Origin::Environment, 1), // 14
+        (Origin::Policy, 2),      // 15..17
+    ];
+    let mut tokens: Vec<Token> = Vec::new();
+    for (origin, run) in runs {
+        let first = tokens.len() as u32;
+        let logprob = (origin == Origin::Policy).then_some(-1.0);
+        tokens.extend((first..first + run).map(|id| Token { id, origin, logprob, forced: false }));
+    }
+    let mut sample = Sample::from_trajectory(trajectory(tokens, 2, ""), SampleTask::default());
+    let one = crate::reward::tests::searched("", &[(Mode::Passage, 0.1)]).evidence.remove(0);
+    let hidden = |first, tokens, from| Some(HiddenEvidence { first, tokens, from });
+    sample.evidence = vec![
+        RetrievalRecord { hidden: hidden(4, 3, 14), ..one.clone() },
+        RetrievalRecord { hidden: hidden(8, 2, 11), ..one },
+    ];
+    sample
+}
+
+#[test]
+fn each_token_is_learnt_once_in_sight_of_what_was_seen() {
+    let sample = withdrawn();
+    assert_eq!(sample.flaw(), None);
+    let views = sample.views();
+    let learnt = |view: &SampleView| -> Vec<usize> {
+        view.positions.iter().zip(&view.learnt).filter(|(_, learnt)| **learnt).map(|(at, _)| *at).collect()
+    };
+    assert_eq!(views.iter().map(learnt).collect::<Vec<_>>(), [vec![2, 3, 7, 10], vec![12, 13], vec![15, 16]]);
+    let seen = [(0..11).collect(), (0..8).chain(10..14).collect(), (0..4).chain([7]).chain(10..17).collect()];
+    let seen: [Vec<usize>; 3] = seen;
+    for (view, seen) in views.iter().zip(seen) {
+        assert_eq!(view.positions, seen);
+        assert_eq!(view.tokens, seen.iter().map(|&at| at as u32).collect::<Vec<_>>());
+    }
+    // In one pass over all tokens, only those before the first withdrawal have the context that they were written in.
+    let alone: Vec<usize> = (0..17).filter(|&at| sample.loss_mask()[at]).collect();
+    assert_eq!(alone, [2, 3, 7, 10]);
+    assert_eq!(sample.seen_before(sample.turn_end(3)), (0..8).chain(10..14).collect::<Vec<_>>());
+}
+
+#[test]
+fn without_hidden_evidence_there_is_one_view() {
+    let token = |origin| Token { id: 1, origin, logprob: None, forced: false };
+    let tokens = vec![token(Origin::Prompt), token(Origin::Policy), token(Origin::Environment), token(Origin::Policy)];
+    for tokens in [tokens, Vec::new()] {
+        let sample = Sample::from_trajectory(trajectory(tokens, 0, ""), SampleTask::default());
+        let [view] = &sample.views()[..] else { panic!("several views") };
+        assert_eq!((&view.tokens, &view.learnt), (&sample.tokens, &sample.loss_mask()));
+    }
+}
+
 #[test]
 fn origins_are_pairs_of_a_name_and_a_length() {
     let token = |origin| Token { id: 1, origin, logprob: None, forced: false };
@@ -155,6 +220,7 @@ fn inconsistent_fields_are_reported() {
         Sample { prompt_tokens: 4, ..sound.clone() },
         Sample { logprobs: vec![None; 2], ..sound.clone() },
         Sample { forced: vec![(2, 2)], ..sound.clone() },
+        Sample { evidence: withdrawn().evidence, ..sound.clone() },
         Sample { forced: vec![(2, usize::MAX)], ..sound },
     ];
     for (case, sample) in broken.iter().enumerate() {

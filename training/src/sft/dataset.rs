@@ -5,27 +5,43 @@ use std::collections::HashSet;
 use crate::TrainError;
 use crate::pack::TrainingSequence;
 use crate::recipe::Sft;
-use crate::sample::Sample;
+use crate::sample::{Sample, SampleView};
 use crate::seeding;
 
 /// Token sequence with a mask of the tokens to train on.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MaskedSequence {
-    pub(super) tokens: Vec<u32>,
-    pub(super) learnt: Vec<bool>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) learnt: Vec<bool>,
 }
 
 impl MaskedSequence {
-    /// Creates the sequence of a sample. The mask selects the tokens that the policy wrote.
+    /// Creates the sequence of all tokens of a sample. The mask selects the tokens that the policy wrote in sight of all
+    /// tokens before them.
     pub fn new(sample: &Sample) -> Self {
         Self { learnt: sample.loss_mask(), tokens: sample.tokens.clone() }
     }
 
-    /// Creates the sequence of a sample, masking all tokens before one of the policy's turns, counted from 0.
-    pub fn from_turn(sample: &Sample, turn: usize) -> Self {
-        let mut masked = Self::new(sample);
-        masked.learnt[..sample.turn_start(turn)].fill(false);
-        masked
+    /// Creates a sequence for each part of a sample that the policy wrote in sight of other tokens; see
+    /// [`Sample::views`]. The masks select all tokens that the policy wrote.
+    pub fn views(sample: &Sample) -> Vec<Self> {
+        sample.views().into_iter().map(|view| Self { tokens: view.tokens, learnt: view.learnt }).collect()
+    }
+
+    /// Same as [`views`](Self::views), masking all tokens before one of the policy's turns, counted from 0. Sequences
+    /// without a token to train on are left out, unless there is no other.
+    pub fn views_from_turn(sample: &Sample, turn: usize) -> Vec<Self> {
+        let start = sample.turn_start(turn);
+        let masked = |view: SampleView| {
+            let after = |(learnt, at): (bool, usize)| learnt && at >= start;
+            let learnt = view.learnt.into_iter().zip(view.positions).map(after).collect();
+            Self { tokens: view.tokens, learnt }
+        };
+        let mut views: Vec<Self> = sample.views().into_iter().map(masked).collect();
+        if views.iter().any(|view| view.sequence().targets() > 0) {
+            views.retain(|view| view.sequence().targets() > 0);
+        }
+        views
     }
 
     /// Borrowed view for a training pass.
@@ -81,11 +97,15 @@ impl SftDataset {
         }
         let teaches =
             |masked: &MaskedSequence| masked.tokens.len() <= settings.longest && masked.sequence().targets() > 0;
-        let keep =
-            |samples: &[&Sample]| samples.iter().map(|sample| MaskedSequence::new(sample)).filter(teaches).collect();
-        let dataset: Self = Self { train: keep(&train), held_out: keep(held_out), dropped: 0 };
-        let kept = dataset.train.len() + dataset.held_out.len();
-        let dataset = Self { dropped: train.len() + held_out.len() - kept, ..dataset };
+        let mut dropped = 0;
+        let mut keep = |samples: &[&Sample]| {
+            let (kept, others): (Vec<MaskedSequence>, Vec<MaskedSequence>) =
+                samples.iter().flat_map(|sample| MaskedSequence::views(sample)).partition(teaches);
+            dropped += others.len();
+            kept
+        };
+        let dataset = Self { train: keep(&train), held_out: keep(held_out), dropped: 0 };
+        let dataset = Self { dropped, ..dataset };
         if dataset.train.is_empty() {
             let all = train.len();
             let aside = held_out.len();

@@ -1,6 +1,7 @@
 //! Tests of the state machine, without an engine, an index or a runtime.
 #![allow(clippy::unwrap_used)]
 
+mod branches;
 mod limits;
 mod property;
 mod transitions;
@@ -122,6 +123,15 @@ struct Player {
 
 impl Player {
     fn new(policy: &Policy, options: EpisodeOptions) -> Result<Player, AgentError> {
+        Player::with(policy, options, EpisodeMachine::new)
+    }
+
+    /// Creates a player of a machine that is made of a setup and a prompt.
+    fn with(
+        policy: &Policy,
+        options: EpisodeOptions,
+        machine: impl FnOnce(EpisodeSetup, Vec<u32>) -> EpisodeMachine,
+    ) -> Result<Player, AgentError> {
         let tokenizer = Arc::new(Tokenizer::bytes());
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(NoEngine, tokenizer, None, eos, Some(Arc::new(NoIndex)));
@@ -131,7 +141,7 @@ impl Player {
         let trains = policy.variant.is_training();
         let setup = EpisodeSetup::new(runtime.codec(), &policy, Arc::new(settings), question, MODES.to_vec());
         Ok(Player {
-            machine: EpisodeMachine::new(setup, prompt),
+            machine: machine(setup, prompt),
             protocol,
             tokenizer: Tokenizer::bytes(),
             trains,
@@ -156,16 +166,26 @@ impl Player {
         match &step {
             Step::Emit(event) => self.events.push(event.clone()),
             Step::Extend { ids, .. } => self.sequence.extend(ids),
+            Step::Rebuild { kept } => {
+                let seen = self.seen();
+                assert!(*kept < self.sequence.len() && seen[..*kept] == self.sequence[..*kept]);
+                self.sequence = seen;
+            }
             _ => {}
         }
         step
+    }
+
+    /// IDs that the policy sees.
+    fn seen(&self) -> Vec<u32> {
+        self.machine.transcript().visible().iter().map(|token| token.id).collect()
     }
 
     /// Takes steps up to the next one that needs an answer.
     fn next(&mut self) -> Step {
         loop {
             match self.step() {
-                Step::Emit(_) | Step::Extend { .. } => {}
+                Step::Emit(_) | Step::Extend { .. } | Step::Rebuild { .. } | Step::Boundary => {}
                 step => return step,
             }
         }
@@ -188,7 +208,7 @@ impl Player {
             let kept = self.protocol.training().unwrap().cut(&text);
             let ids = self.tokenizer.encode(kept, Specials::Literal).unwrap();
             self.machine.cut_turn(kept.len(), &ids);
-            self.sequence = self.machine.transcript().tokens().iter().map(|token| token.id).collect();
+            self.sequence = self.seen();
         }
         ended
     }

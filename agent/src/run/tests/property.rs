@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use crate::budget::Budget;
 use crate::loop_variant::LoopVariant;
+use crate::retrieval::Backtrack;
 use crate::trajectory::Trajectory;
 
 use super::*;
@@ -56,6 +57,8 @@ struct Plan {
     policy: usize,
     variant: LoopVariant,
     guided: bool,
+    /// If `true`, withdrawn evidence is hidden.
+    removes: bool,
     least_searches: usize,
     budget: Budget,
     turns: Vec<String>,
@@ -93,15 +96,16 @@ fn plan() -> impl Strategy<Value = Plan> {
     let turn = prop_oneof![pieces, prop::sample::select(LINES).prop_map(str::to_owned)];
     let variants = vec![LoopVariant::Serving, LoopVariant::Evaluation, LoopVariant::Training];
     (
-        (0..Policy::BUILTIN.len(), prop::sample::select(variants), any::<bool>(), 0..2usize, budget()),
+        (0..Policy::BUILTIN.len(), prop::sample::select(variants), any::<(bool, bool)>(), 0..2usize, budget()),
         (prop::collection::vec(turn, 0..12), prop::collection::vec(0..6usize, 0..5), any::<bool>(), any::<bool>()),
         (0..40usize, prop::sample::select(vec![0, 0, 1, 100, 3000])),
     )
         .prop_map(
-            |((policy, variant, guided, least_searches, budget), (turns, found, stops, cites), (late, tick))| Plan {
+            |((policy, variant, (guided, removes), least_searches, budget), (turns, found, stops, cites), (late, tick))| Plan {
                 policy,
                 variant,
                 guided,
+                removes,
                 least_searches,
                 budget,
                 turns,
@@ -120,6 +124,7 @@ fn play(plan: &Plan) -> Option<(Player, Trajectory)> {
     policy.variant = plan.variant;
     policy.guided = plan.guided;
     policy.retrieval.least_searches = plan.least_searches;
+    policy.retrieval.backtrack = if plan.removes { Backtrack::Remove } else { Backtrack::Mark };
     policy.budget = plan.budget;
     let stop = if plan.stops { vec!["stop".to_owned()] } else { Vec::new() };
     let mut player =
@@ -130,10 +135,12 @@ fn play(plan: &Plan) -> Option<(Player, Trajectory)> {
     for steps in 0.. {
         assert!(steps < 20_000, "the episode does not end");
         let step = player.step();
-        let recorded = player.machine.transcript().tokens();
-        assert!(recorded.len() >= player.sequence.len() && ids(recorded, player.sequence.len()) == player.sequence);
+        let seen = player.seen();
+        // Evidence is hidden in the record before the driver hears of it.
+        let agrees = seen.len() >= player.sequence.len() && seen[..player.sequence.len()] == player.sequence;
+        assert!(agrees || matches!(step, Step::Emit(_)));
         match step {
-            Step::Emit(_) => {}
+            Step::Emit(_) | Step::Rebuild { .. } | Step::Boundary => {}
             Step::Extend { ids, .. } => assert!(!ids.is_empty()),
             Step::Generate(spec) => {
                 check_generation(&player, &spec, &plan.budget);
@@ -167,23 +174,27 @@ fn play(plan: &Plan) -> Option<(Player, Trajectory)> {
     Some((player, trajectory))
 }
 
-fn ids(tokens: &[Token], count: usize) -> Vec<u32> {
-    tokens[..count].iter().map(|token| token.id).collect()
-}
-
 /// Checks that no generation can exceed a limit.
 fn check_generation(player: &Player, spec: &Generate, budget: &Budget) {
     let tokens = player.machine.transcript().tokens();
-    assert_eq!(tokens.len(), player.sequence.len(), "the session has seen every token");
+    assert_eq!(player.seen(), player.sequence, "the session has seen every token in sight");
     assert!((1..=budget.turn_tokens).contains(&spec.max_tokens), "{} of a turn", spec.max_tokens);
     let sampled = tokens.iter().filter(|token| token.logprob.is_some()).count();
     assert!(sampled + spec.max_tokens <= budget.sampled_tokens, "sampled tokens");
-    assert!(player.trains || tokens.len() + spec.max_tokens <= budget.context_tokens, "context");
+    assert!(player.trains || player.sequence.len() + spec.max_tokens <= budget.context_tokens, "context");
 }
 
 fn check_limits(plan: &Plan, trajectory: &Trajectory, events: &[Event]) {
     let budget = plan.budget;
-    assert!(plan.variant.is_training() || trajectory.tokens.len() <= budget.context_tokens);
+    let hidden: Vec<_> = trajectory.evidence.iter().filter_map(|found| found.hidden).collect();
+    let seen = trajectory.tokens.len() - hidden.iter().map(|hidden| hidden.tokens).sum::<usize>();
+    assert!(plan.variant.is_training() || seen <= budget.context_tokens);
+    assert!(plan.removes || hidden.is_empty());
+    for hidden in hidden {
+        let tokens = &trajectory.tokens[hidden.range()];
+        assert!(tokens.iter().all(|token| token.origin == Origin::Environment) && hidden.range().end <= hidden.from);
+        assert!(plan.variant.is_training() || trajectory.tokens[hidden.from - 1].origin == Origin::Policy);
+    }
     assert!(trajectory.rounds() <= budget.turns && trajectory.turns() <= budget.turns + 1);
     let executed = trajectory.evidence.iter().filter(|found| !found.cached).count();
     assert_eq!(trajectory.usage.searches, executed);
@@ -257,6 +268,7 @@ fn episodes_of_every_kind_are_played() {
                 policy,
                 variant,
                 guided: false,
+                removes: true,
                 least_searches: 1,
                 budget,
                 turns: LINES.iter().map(|line| (*line).to_owned()).collect(),

@@ -3,8 +3,9 @@
 use waymark_index::Mode;
 
 use crate::event::{Cited, EpisodeEnd};
+use crate::hidden_evidence::HiddenEvidence;
 use crate::loop_variant::LoopVariant;
-use crate::retrieval::Format;
+use crate::retrieval::{Backtrack, Format};
 
 use super::*;
 
@@ -13,6 +14,7 @@ fn a_prompt_is_given_before_anything_is_generated() {
     let mut player = Player::of("routerag", |_| ());
     assert!(matches!(player.step(), Step::Extend { origin: Origin::Prompt, forced: false, .. }));
     assert!(matches!(player.step(), Step::Emit(Event::Started { .. })));
+    assert!(matches!(player.step(), Step::Boundary));
     assert!(matches!(player.step(), Step::Emit(Event::TurnStarted { turn: 1 })));
     let Step::Generate(spec) = player.step() else { panic!("no generation") };
     assert_eq!((spec.max_tokens, spec.allow, spec.eos.len()), (500, None, 1));
@@ -88,10 +90,52 @@ fn a_search_is_withdrawn() {
     player.find(&["one"]);
     player.say("<backtrack></backtrack>");
     player.say(ANSWER);
-    assert!(player.events.contains(&Event::Withdrawn { turn: 2, search: 1, query: "q".to_owned() }));
+    assert!(player.events.contains(&Event::Withdrawn { turn: 2, search: 1, query: "q".to_owned(), removed: 0 }));
     assert_eq!(player.machine.transcript().evidence()[0].withdrawn, Some(2));
     assert!(player.machine.transcript().passages().is_empty());
     assert_eq!(finished(&mut player), paris());
+}
+
+#[test]
+fn withdrawn_evidence_can_leave_the_sequence() {
+    let mut player = Player::of("evo-rag", |policy| policy.retrieval.backtrack = Backtrack::Remove);
+    let prompt = {
+        let Step::Generate(spec) = player.next() else { panic!("no generation") };
+        let prompt = player.sequence.len();
+        let ended = player.write(&spec, "<search>q</search>");
+        player.machine.generated(ended);
+        prompt
+    };
+    let first = player.sequence.len();
+    player.find(&["one"]);
+    player.say("<backtrack></backtrack>");
+    player.say("<search>r</search>");
+    player.find(&["two"]);
+    let seen = player.text();
+    assert!(!seen.contains("one") && seen.contains("<search>q</search><backtrack></backtrack>"), "{seen}");
+    assert!(seen.contains("The search \"q\" is withdrawn."), "{seen}");
+    player.say("<backtrack></backtrack>");
+    player.say(ANSWER);
+    assert!(!player.text().contains("two") && player.text().contains("<search>r</search><backtrack></backtrack>"));
+    let removed = |event: &Event| if let Event::Withdrawn { removed, .. } = event { Some(*removed) } else { None };
+    let removed: Vec<usize> = player.events.iter().filter_map(removed).collect();
+    player.close();
+    assert!(matches!(player.next(), Step::End));
+    let trajectory = player.machine.take_trajectory();
+    assert!(trajectory.text.contains("one") && trajectory.text.contains("two"), "the record only grows");
+    let hidden: Vec<HiddenEvidence> = trajectory.evidence.iter().filter_map(|found| found.hidden).collect();
+    assert_eq!(hidden.iter().map(|hidden| hidden.tokens).collect::<Vec<_>>(), removed);
+    assert_eq!((hidden[0].first, trajectory.prompt_tokens), (first, prompt));
+    let text = |range: std::ops::Range<usize>| {
+        let ids: Vec<u32> = trajectory.tokens[range].iter().map(|token| token.id).collect();
+        player.tokenizer.decode(&ids)
+    };
+    for (hidden, word) in hidden.iter().zip(["one", "two"]) {
+        let text = text(hidden.range());
+        assert!(text.starts_with("\n\n<information>") && text.ends_with("</information>\n\n"), "{text:?}");
+        assert!(text.contains(word));
+    }
+    assert!(hidden.iter().all(|hidden| text(0..hidden.from).ends_with("</backtrack>")));
 }
 
 #[test]

@@ -178,6 +178,16 @@ impl CudaDecoder {
         self.runner.unload_adapter(slot)
     }
 
+    /// Copies the keys and values of block `from` to block `to`, in every layer, before the next step. No step may be
+    /// running.
+    ///
+    /// # Errors
+    /// [`CudaError::Model`] when the pool lacks one of the blocks, and [`CudaError::Call`].
+    pub fn copy_block(&mut self, from: usize, to: usize) -> Result<(), CudaError> {
+        self.runner.driver.gpu().bind()?;
+        self.runner.copy_block(from, to)
+    }
+
     /// Starts a step. `picks` holds the sampling settings for each row of logits; for rows without settings
     /// [`collect`](Self::collect) returns the logits.
     ///

@@ -5,6 +5,7 @@ use std::path::Path;
 use half::bf16;
 
 use super::adapters::Adapters;
+use crate::ModelError;
 use crate::adapter::Site;
 use crate::batch::AdapterSlot;
 use crate::cuda::CudaError;
@@ -162,6 +163,19 @@ impl<D: Driver> StepRunner<D> {
     pub(super) fn blocks(&self, layer: usize) -> DeviceSlice<bf16> {
         let len = self.blocks * layout::block_len(self.config.kv_heads, self.config.head_dim);
         self.driver.slice(&self.cache, Placement::new(layer * len * size_of::<bf16>(), len))
+    }
+
+    /// Copies the keys and values of block `from` to block `to`, in every layer, after the work enqueued so far.
+    pub(super) fn copy_block(&self, from: usize, to: usize) -> Result<(), CudaError> {
+        let len = layout::block_len(self.config.kv_heads, self.config.head_dim);
+        for layer in 0..self.config.layers {
+            let blocks = self.blocks(layer);
+            let (Some(from), Some(to)) = (blocks.slice(from * len, len), blocks.slice(to * len, len)) else {
+                return Err(ModelError::Input(format!("block {from} or {to} is not in the pool")).into());
+            };
+            self.driver.copy(from, to)?;
+        }
+        Ok(())
     }
 
     pub(super) fn weight<T>(&self, place: Placement<T>) -> DeviceSlice<T> {

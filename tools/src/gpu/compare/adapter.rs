@@ -143,6 +143,10 @@ mod tests {
             self.0.forward(&misrouted, logits)
         }
 
+        fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+            self.0.copy_block(from, to)
+        }
+
         fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {
             self.0.load_adapter(dir)
         }

@@ -42,6 +42,11 @@ impl<F: Fn(&ForwardBatch, usize, bool) -> bool + Send> Backend for FaultyBackend
         Ok(())
     }
 
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.other.copy_block(from, to)?;
+        self.right.copy_block(from, to)
+    }
+
     fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {
         self.other.load_adapter(dir)?;
         self.right.load_adapter(dir)

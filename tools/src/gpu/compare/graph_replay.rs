@@ -98,6 +98,10 @@ mod tests {
             self.0.forward(batch, logits)
         }
 
+        fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+            self.0.copy_block(from, to)
+        }
+
         fn load_adapter(&mut self, _: &Path) -> Result<AdapterSlot, BackendError> {
             Err(BackendError("none".to_owned()))
         }

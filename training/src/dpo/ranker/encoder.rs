@@ -52,12 +52,14 @@ fn encode(
     Ok(states)
 }
 
-/// Tokens up to the end of a turn plus one placeholder, the only target, whose ID does not matter: the encoder returns
+/// Tokens in sight up to the end of a turn plus one placeholder, the only target, whose ID does not matter: the encoder returns
 /// the state that predicts it. The placeholder takes one position of the context, so a trajectory that fills the
 /// context loses its last token.
 fn prefix(sample: &Sample, turn: usize, context: usize) -> (Vec<u32>, Vec<bool>) {
-    let end = sample.turn_end(turn).min(context.saturating_sub(1));
-    let mut tokens = sample.tokens[..end].to_vec();
+    let seen = sample.seen_before(sample.turn_end(turn));
+    let mut tokens: Vec<u32> = seen.into_iter().map(|at| sample.tokens[at]).collect();
+    tokens.truncate(context.saturating_sub(1));
+    let end = tokens.len();
     tokens.push(0);
     (tokens, (0..=end).map(|at| at == end).collect())
 }

@@ -113,6 +113,23 @@ fn a_long_context_is_computed_in_chunks_and_looked_at_in_parts() {
     pair.untouched();
 }
 
+#[test]
+fn a_copied_block_continues_as_the_original_does() {
+    let Some(mut pair) = DecoderPair::new(&toy::open(&qwen3()), 6) else { return };
+    let first = pair.begin(1, None);
+    let batch = pair.batch(&[(first, 40, LogitPositions::Last)]);
+    judge("the prompt", &pair.step(&batch, &[]));
+    let fork = pair.fork(first);
+    for _ in 0..3 {
+        let batch = pair.batch(&[(first, 1, LogitPositions::Last), (fork, 1, LogitPositions::Last)]);
+        let outcome = pair.step(&batch, &[]);
+        judge("both", &outcome);
+        assert_eq!(outcome.found[0], outcome.found[1]);
+    }
+    assert!(pair.copy_refusal().contains("not in the pool"));
+    pair.untouched();
+}
+
 /// Saves an adapter that is nowhere zero.
 fn save(weights: &Weights, rank: usize, targets: &[Module], dir: &Path) {
     let tune = Tune::Lora(Lora { rank, alpha: 2.0 * rank as f32, targets: targets.to_vec(), seed: 5 });

@@ -109,6 +109,26 @@ impl<D: Driver> DecoderPair<D> {
         self.sequences.len() - 1
     }
 
+    /// Starts a sequence with all tokens of another one, whose full blocks it shares. The last block is copied in both
+    /// decoders.
+    pub(super) fn fork(&mut self, number: usize) -> usize {
+        let TestSequence { salt, len, ref table, adapter } = self.sequences[number];
+        let mut table = table[..len.div_ceil(BLOCK)].to_vec();
+        if !len.is_multiple_of(BLOCK) {
+            let own = self.free.pop().unwrap();
+            let shared = std::mem::replace(table.last_mut().unwrap(), own);
+            self.runner.copy_block(shared as usize, own as usize).unwrap();
+            assert!(self.kv.copy_block(shared as usize, own as usize));
+        }
+        self.sequences.push(TestSequence { salt, len, table, adapter });
+        self.sequences.len() - 1
+    }
+
+    /// Returns the error of copying a block that the pool does not have.
+    pub(super) fn copy_refusal(&self) -> String {
+        self.runner.copy_block(1, BLOCKS).unwrap_err().to_string()
+    }
+
     /// Loads an adapter into both decoders.
     pub(super) fn load_adapter(&mut self, dir: &Path) -> AdapterSlot {
         let slot = self.runner.load_adapter(dir).unwrap();

@@ -11,11 +11,13 @@ use utoipa::ToSchema;
 use waymark_index::fusion::{RRF_K, RankedList, depth_of_rankings, reciprocal_rank};
 use waymark_index::{AnswerCut, Condition, Hit, SearchOptions};
 
-use super::body::{JsonBody, WireRequest, within};
-use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::responses::tool::{MAX_RESULTS, RankingOptions};
-use super::search_results::{self, MAX_ATTRIBUTES};
-use super::state::AppState;
+use super::{absent, known};
+use crate::api::auth::Caller;
+use crate::api::body::{JsonBody, WireRequest, within};
+use crate::api::error::{ApiError, ErrorBody, Refusals};
+use crate::api::responses::tool::{MAX_RESULTS, RankingOptions};
+use crate::api::search_results::{self, MAX_ATTRIBUTES};
+use crate::api::state::AppState;
 
 /// Default number of results.
 const DEFAULT_RESULTS: usize = 10;
@@ -74,9 +76,9 @@ pub struct VectorStoreSearchPage {
 /// Retrieved passage.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct VectorStoreSearchResult {
-    /// ID of the passage.
+    /// ID of the file that the passage is from, or of the passage if it is from no uploaded file.
     pub file_id: String,
-    /// Title of the passage, or its ID if it has no title.
+    /// Name of the file. Of a passage from no uploaded file its title, or its ID if it has no title.
     pub filename: String,
     /// Sum of reciprocal ranks in the lists that hold the passage. Small, and comparable only within one request.
     #[schema(minimum = 0, maximum = 1)]
@@ -98,7 +100,7 @@ pub struct VectorStoreSearchContent {
 
 /// Searches the index, in OpenAI's format. `/v1/search` has more options and explains how each passage was found.
 #[utoipa::path(post, path = "/v1/vector_stores/{id}/search", operation_id = "searchVectorStore", tag = "retrieval",
-    params(("id" = String, Path, description = "`default`, or the name of an index")),
+    params(("id" = String, Path, description = "ID of the vector store, `default`, or the name of an index")),
     request_body = VectorStoreSearchRequest,
     responses(
         (status = 200, description = "the search results", body = VectorStoreSearchPage),
@@ -107,20 +109,27 @@ pub struct VectorStoreSearchContent {
     ))]
 pub(crate) async fn search(
     State(state): State<AppState>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
     JsonBody(request): JsonBody<VectorStoreSearchRequest>,
 ) -> Result<axum::Json<VectorStoreSearchPage>, ApiError> {
-    // Without an index no name is right, and the error has to say so.
-    state.searcher()?;
-    let Path(id) = id.map_err(|error| absent(error.body_text()))?;
-    let unknown = || absent(format!("unknown vector store `{id}`: expected {}", state.index_names()));
-    let state = state.named(&id).ok_or_else(unknown)?;
+    let id = known(id)?;
     let VectorStoreSearchRequest { query, max_num_results, filters, ranking_options } = request;
     let texts = query.texts()?;
     let k = within("max_num_results", max_num_results, 1, MAX_RESULTS)?.unwrap_or(DEFAULT_RESULTS);
     if let Some(ranking) = ranking_options {
         ranking.check("ranking_options")?;
     }
+    let Some(searched) = state.named(&caller, &id) else {
+        if state.vector_stores.is_none() {
+            // Without an index no name is right, and the error has to say so.
+            state.searcher()?;
+        }
+        // A vector store without documents is empty, and no error.
+        let empty = super::own(&state, &caller, &id).ok_or_else(|| absent(&state, &id));
+        return empty.map(|_| axum::Json(VectorStoreSearchPage::empty(texts)));
+    };
+    let state = searched;
     // Fusion needs lists longer than its result: a passage low in every list may rank high overall.
     let deep = if texts.len() == 1 { k } else { depth_of_rankings(k) };
     let search = SearchOptions { k: Some(deep), filters: filters.map(Arc::new), ..SearchOptions::default() };
@@ -135,16 +144,19 @@ pub(crate) async fn search(
         left_out += found.left_out;
         lists.push(found.hits);
     }
-    let object = "vector_store.search_results.page";
     let hits = joined(lists, k);
     let cut = AnswerCut::of(left_out, limit);
     let data = results(&hits);
     let has_more = cut.is_some();
-    Ok(axum::Json(VectorStoreSearchPage { object, search_query: texts, data, has_more, next_page: None, cut }))
+    Ok(axum::Json(VectorStoreSearchPage { data, has_more, cut, ..VectorStoreSearchPage::empty(texts) }))
 }
 
-fn absent(message: String) -> ApiError {
-    ApiError::new(Code::VectorStoreNotFound, message).with_param("id")
+impl VectorStoreSearchPage {
+    /// Creates a page without results.
+    fn empty(search_query: Vec<String>) -> Self {
+        let object = "vector_store.search_results.page";
+        Self { object, search_query, data: Vec::new(), has_more: false, next_page: None, cut: None }
+    }
 }
 
 impl SearchTexts {
@@ -185,8 +197,8 @@ fn joined(mut lists: Vec<Vec<Hit>>, k: usize) -> Vec<Hit> {
 fn results(hits: &[Hit]) -> Vec<VectorStoreSearchResult> {
     let scale = search_results::scale(hits);
     let result = |hit: &Hit| VectorStoreSearchResult {
-        file_id: hit.passage.id.clone(),
-        filename: search_results::filename(&hit.passage.title, &hit.passage.id),
+        file_id: search_results::file_id(&hit.passage.id).to_owned(),
+        filename: search_results::filename_of(hit),
         score: scale(hit.score),
         attributes: search_results::attributes(hit.metadata.as_ref()).take(MAX_ATTRIBUTES).collect(),
         content: vec![VectorStoreSearchContent { text: hit.passage.text.clone() }],

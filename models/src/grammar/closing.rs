@@ -1,0 +1,113 @@
+//! Objects of a schema that list their properties get no others.
+//!
+//! By JSON schema an object may have any further property unless `additionalProperties` forbids them. A model that may
+//! go on adding properties often does not end, and no client reads what its schema does not name. What is written stays
+//! valid by the schema as the client sent it.
+
+use serde_json::{Map, Value};
+
+/// Keywords that let several schemas describe one object, which must not close it against each other.
+const COMBINING: [&str; 9] = [
+    "allOf",
+    "dependencies",
+    "dependentSchemas",
+    "else",
+    "if",
+    "minProperties",
+    "not",
+    "then",
+    "unevaluatedProperties",
+];
+
+/// Keywords whose schemas describe the same object as `properties` beside them.
+const BESIDE: [&str; 3] = ["$ref", "anyOf", "oneOf"];
+
+/// Keywords whose values are data, not schemas.
+const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
+
+/// Closes the objects of a schema, unless it combines schemas of one object.
+pub(super) fn close_objects(schema: &mut Value) {
+    if !combines(schema) {
+        close(schema);
+    }
+}
+
+fn combines(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter().any(combines),
+        Value::Object(fields) => {
+            let shared = fields.contains_key("properties") && BESIDE.iter().any(|name| fields.contains_key(*name));
+            let combined = |(name, value): (&String, &Value)| COMBINING.contains(&name.as_str()) || combines(value);
+            shared || fields.iter().any(combined)
+        }
+        _ => false,
+    }
+}
+
+fn close(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(close),
+        Value::Object(fields) => {
+            let schemas = fields.iter_mut().filter(|(name, _)| !DATA.contains(&name.as_str()));
+            schemas.for_each(|(_, value)| close(value));
+            if is_open(fields) {
+                fields.insert("additionalProperties".to_owned(), Value::Bool(false));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Returns `true` if the fields describe an object that lists all properties it needs, and says nothing about others.
+fn is_open(fields: &Map<String, Value>) -> bool {
+    let Some(Value::Object(properties)) = fields.get("properties") else { return false };
+    let said = ["additionalProperties", "patternProperties"].iter().any(|name| fields.contains_key(*name));
+    let listed = |name: &Value| name.as_str().is_some_and(|name| properties.contains_key(name));
+    let complete = match fields.get("required") {
+        Some(Value::Array(names)) => names.iter().all(listed),
+        _ => true,
+    };
+    !properties.is_empty() && !said && complete
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn closed(mut schema: Value) -> Value {
+        close_objects(&mut schema);
+        schema
+    }
+
+    #[test]
+    fn objects_that_list_their_properties_are_closed() {
+        let inner = json!({"type": "object", "properties": {"b": {"default": {"properties": {"c": 1}}}}});
+        let schema = closed(json!({
+            "properties": {"a": {"items": inner}, "z": {"anyOf": [{"$ref": "#/$defs/d"}, {"type": "null"}]}},
+            "required": ["a"],
+            "$defs": {"d": {"properties": {"x": {}}}},
+        }));
+        assert_eq!(schema["additionalProperties"], false);
+        assert_eq!(schema["properties"]["a"]["items"]["additionalProperties"], false);
+        assert_eq!(schema["$defs"]["d"]["additionalProperties"], false);
+        let data = &schema["properties"]["a"]["items"]["properties"]["b"]["default"];
+        assert_eq!(*data, json!({"properties": {"c": 1}}));
+    }
+
+    #[test]
+    fn other_schemas_stay_as_they_are() {
+        for schema in [
+            json!({"type": "object"}),
+            json!({"properties": {}}),
+            json!({"properties": {"a": {}}, "additionalProperties": {"type": "string"}}),
+            json!({"properties": {"a": {}}, "patternProperties": {"^x": {}}}),
+            json!({"properties": {"a": {}}, "required": ["a", "b"]}),
+            json!({"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"properties": {"b": {}}}]}),
+            json!({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}),
+        ] {
+            assert_eq!(closed(schema.clone()), schema);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Replicas of a server: the directory of an index whose snapshots are published elsewhere, kept up to date.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::remote::RemoteIndex;
+use super::replica::Replica;
+use super::{SnapshotError, SnapshotLocation};
+
+/// Longest time between two looks after failures.
+const SELDOM: Duration = Duration::from_secs(30);
+
+/// Folder of the replicas in the cache.
+const REPLICAS: &str = "replicas";
+
+/// Fetches the newest snapshot from `location` into the folder `cache`, and follows it as long as the async runtime runs.
+/// Returns the directory of the index. If the object store cannot be reached, an earlier snapshot serves.
+///
+/// # Errors
+/// If there is no snapshot, neither there nor here.
+pub async fn local_copy(
+    location: &SnapshotLocation,
+    cache: &Path,
+    interval: Duration,
+) -> Result<PathBuf, SnapshotError> {
+    let hash = blake3::hash(location.to_string().as_bytes()).to_hex();
+    let dir = cache.join(REPLICAS).join(format!("{}-{}", location.name(), &hash[..12]));
+    let remote = RemoteIndex::open(location)?;
+    let replica = match Replica::open(&dir, remote.clone()) {
+        Ok(mut replica) => {
+            match replica.refresh().await {
+                Ok(report) => tracing::info!(place = %location, ?report, "fetched the newest snapshot"),
+                Err(error) if replica.holds_index() => {
+                    tracing::warn!(place = %location, %error, "cannot fetch the newest snapshot: serving an earlier one");
+                }
+                Err(error) => return Err(error),
+            }
+            Some(replica)
+        }
+        // That process fetches for this one too, and this one takes over when it ends.
+        Err(SnapshotError::InUse(_)) => None,
+        Err(error) => return Err(error),
+    };
+    tokio::spawn(follow(replica, dir.clone(), remote, interval));
+    Ok(dir)
+}
+
+/// Looks for new snapshots forever.
+async fn follow(mut replica: Option<Replica>, dir: PathBuf, remote: RemoteIndex, interval: Duration) {
+    let mut wait = interval;
+    // The last logged error: the same failure is not logged at every attempt.
+    let mut told = None;
+    loop {
+        tokio::time::sleep(wait).await;
+        if replica.is_none() {
+            replica = Replica::open(&dir, remote.clone()).ok();
+        }
+        let Some(replica) = &mut replica else { continue };
+        match replica.refresh().await {
+            Ok(report) => {
+                wait = interval;
+                told = None;
+                if let Some(report) = report {
+                    let super::PullReport { number, snapshot, parts, bytes } = report;
+                    tracing::info!(number, snapshot, parts, bytes, "fetched a new snapshot");
+                }
+            }
+            Err(error) => {
+                wait = wait.saturating_mul(2).min(SELDOM.max(interval));
+                let message = error.to_string();
+                if told.as_ref() != Some(&message) {
+                    tracing::warn!(%error, "cannot fetch the newest snapshot: still searching the previous one");
+                    told = Some(message);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Manifests and parts on an object store.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+
+use super::published::{Part, PublishedIndex};
+use super::{SnapshotError, SnapshotLocation};
+
+/// Folder of the manifests.
+const MANIFESTS: &str = "manifests";
+/// Folder of the parts.
+pub(super) const PARTS: &str = "parts";
+
+/// Place of the snapshots of one index.
+#[derive(Clone)]
+pub struct RemoteIndex {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// Address, for messages.
+    pub(super) place: String,
+}
+
+impl fmt::Debug for RemoteIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteIndex").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl RemoteIndex {
+    /// Opens the object store at `location`.
+    ///
+    /// # Errors
+    /// If its credentials are invalid, or its folder cannot be created.
+    pub fn open(location: &SnapshotLocation) -> Result<RemoteIndex, SnapshotError> {
+        Ok(RemoteIndex { store: location.open()?, place: location.to_string() })
+    }
+
+    /// Returns the numbers of the manifests, in order.
+    pub(super) async fn numbers(&self) -> Result<Vec<u64>, SnapshotError> {
+        let found: Vec<_> = self.store.list(Some(&Path::from(MANIFESTS))).try_collect().await?;
+        let number = |path: &Path| path.filename()?.strip_suffix(".json")?.parse().ok();
+        let mut numbers: Vec<u64> = found.iter().filter_map(|object| number(&object.location)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Reads the newest manifest. `None` if nothing was published.
+    pub(super) async fn newest(&self) -> Result<Option<PublishedIndex>, SnapshotError> {
+        match self.numbers().await?.last() {
+            Some(&number) => self.read(number).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Reads the manifest `number`. `None` if there is none.
+    pub(super) async fn read(&self, number: u64) -> Result<Option<PublishedIndex>, SnapshotError> {
+        let path = manifest_path(number);
+        let json = match self.store.get(&path).await {
+            Ok(found) => found.bytes().await?,
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        PublishedIndex::parse(path.as_ref(), &json).map(Some)
+    }
+
+    /// Creates the manifest `number`. Returns `false` if there is one already.
+    pub(super) async fn create(&self, number: u64, json: Vec<u8>) -> Result<bool, SnapshotError> {
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match self.store.put_opts(&manifest_path(number), PutPayload::from(json), options).await {
+            Ok(_) => Ok(true),
+            // S3 reports a lost race as a failed precondition.
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes a part.
+    pub(super) async fn write(&self, part: &Part, bytes: Vec<u8>) -> Result<(), SnapshotError> {
+        self.store.put(&part_path(&part.hash), PutPayload::from(bytes)).await?;
+        Ok(())
+    }
+
+    /// Reads a part and checks its hash.
+    pub(super) async fn part(&self, part: &Part) -> Result<Vec<u8>, SnapshotError> {
+        let path = part_path(&part.hash);
+        let bytes = self.store.get(&path).await?.bytes().await?;
+        if Part::of(&bytes) != *part {
+            let reason = "its content does not have its hash".to_owned();
+            return Err(SnapshotError::Damaged { name: path.to_string(), reason });
+        }
+        Ok(bytes.to_vec())
+    }
+}
+
+pub(super) fn manifest_path(number: u64) -> Path {
+    // With leading zeros, so that lists of names are in order.
+    Path::from(format!("{MANIFESTS}/{number:020}.json"))
+}
+
+pub(super) fn part_path(hash: &str) -> Path {
+    Path::from(format!("{PARTS}/{hash}"))
+}

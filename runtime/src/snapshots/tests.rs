@@ -1,0 +1,262 @@
+//! A writer and its replicas over a folder, and over S3 where a server is given.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use waymark_index::{
+    BuildOptions, Changes, CommitOptions, Corpus, Document, Index, LiveIndex, Manifest, Mode, OpenOptions, Query,
+    build, commit, restore_snapshot,
+};
+
+use super::lineage::Lineage;
+use super::remote::part_path;
+use super::{PushOptions, RemoteIndex, Replica, SnapshotError, SnapshotLocation, push, sweep};
+use crate::embedding::Embedding;
+
+/// Variable that names an S3 location for the ignored test.
+const S3: &str = "WAYMARK_TEST_S3";
+
+fn document(number: usize) -> Document {
+    let text = format!("Passage word{number} tells of river {}.", number % 7);
+    Document { id: format!("d{number}"), title: String::new(), text, triples: None, metadata: None }
+}
+
+/// Builds an index of `count` documents.
+fn built(count: usize) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = Corpus::from_documents("test", (0..count).map(document).collect());
+    build(corpus, &Embedding::Mock, dir.path(), &BuildOptions::default(), &()).unwrap();
+    dir
+}
+
+/// Commits document `number` to the log of the index.
+fn add(dir: &Path, number: usize) {
+    let options = CommitOptions { append_from: 0, ..CommitOptions::default() };
+    commit(dir, &Embedding::Mock, Changes::upsert([document(number)]), &options, &()).unwrap();
+}
+
+fn remote(place: &Path) -> RemoteIndex {
+    RemoteIndex::open(&SnapshotLocation::Folder(place.to_owned())).unwrap()
+}
+
+fn live(dir: &Path) -> LiveIndex {
+    LiveIndex::open(dir, Arc::new(Embedding::Mock), OpenOptions::default()).unwrap()
+}
+
+fn finds(index: &Index, number: usize) -> bool {
+    let query = Query::new(format!("word{number}"), Mode::Passage, 1);
+    index.search(&query).unwrap().hits.first().is_some_and(|hit| hit.passage.id == format!("d{number}"))
+}
+
+fn snapshot(dir: &Path) -> u64 {
+    Manifest::read(dir).unwrap().snapshot
+}
+
+/// A writer publishes, a replica follows, and only what changed is moved.
+async fn follows(remote: RemoteIndex) {
+    let writer = built(3000);
+    let replica_dir = tempfile::tempdir().unwrap();
+    let mut replica = Replica::open(replica_dir.path(), remote.clone()).unwrap();
+    assert!(matches!(replica.refresh().await, Err(SnapshotError::Empty(_))));
+    let first = push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    assert!(first.published && first.number == 1, "{first:?}");
+    let again = push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    assert!(!again.published && again.bytes == 0, "{again:?}");
+    let whole = replica.refresh().await.unwrap().unwrap();
+    assert_eq!(replica.refresh().await.unwrap(), None);
+    let searched = live(replica_dir.path());
+    assert!(finds(&searched.current(), 17));
+    for number in 3000..3003 {
+        add(writer.path(), number);
+        let pushed = push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+        let pulled = replica.refresh().await.unwrap().unwrap();
+        // The new end of the log, and the manifest.
+        assert_eq!((pushed.parts, pulled.parts), (2, 2), "{pushed:?} {pulled:?}");
+        assert!(pulled.bytes * 10 < whole.bytes && pushed.bytes * 10 < first.bytes, "{pushed:?} of {first:?}");
+        assert!(searched.refresh().unwrap() && finds(&searched.current(), number));
+    }
+    assert_eq!(snapshot(replica_dir.path()), snapshot(writer.path()));
+    // A replica that starts later gets the same.
+    let late_dir = tempfile::tempdir().unwrap();
+    Replica::open(late_dir.path(), remote).unwrap().refresh().await.unwrap();
+    assert!(finds(&live(late_dir.path()).current(), 3002));
+}
+
+#[tokio::test]
+async fn replicas_fetch_what_changed() {
+    let place = tempfile::tempdir().unwrap();
+    follows(remote(place.path())).await;
+}
+
+#[tokio::test]
+#[ignore = "needs an S3 server: run scripts/test_s3.sh"]
+async fn replicas_follow_over_s3() {
+    let base = std::env::var(S3).unwrap();
+    let under = |name: &str| RemoteIndex::open(&format!("{base}/{name}").parse().unwrap()).unwrap();
+    follows(under("follows")).await;
+    refuses_the_second_writer(under("writers")).await;
+}
+
+async fn refuses_the_second_writer(remote: RemoteIndex) {
+    let one = built(10);
+    let other = built(11);
+    push(one.path(), &remote, PushOptions::default()).await.unwrap();
+    let refused = push(other.path(), &remote, PushOptions::default()).await;
+    assert!(matches!(refused, Err(SnapshotError::OtherWriter { number: 1, .. })), "{refused:?}");
+    // A copy of the directory knows as much as the directory, until one of them publishes.
+    let copy = tempfile::tempdir().unwrap();
+    copy_all(one.path(), copy.path());
+    add(one.path(), 20);
+    add(copy.path(), 21);
+    let (first, second) = tokio::join!(
+        push(one.path(), &remote, PushOptions::default()),
+        push(copy.path(), &remote, PushOptions::default()),
+    );
+    assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+    let (winner, loser) = if first.is_ok() { (one.path(), copy.path()) } else { (copy.path(), one.path()) };
+    let refused = push(loser, &remote, PushOptions::default()).await;
+    assert!(matches!(refused, Err(SnapshotError::OtherWriter { number: 2, .. })), "{refused:?}");
+    add(winner, 22);
+    assert_eq!(push(winner, &remote, PushOptions::default()).await.unwrap().number, 3);
+    // Whoever wants to win all the same says so, and a replica has exactly its documents then.
+    let replica_dir = tempfile::tempdir().unwrap();
+    let mut replica = Replica::open(replica_dir.path(), remote.clone()).unwrap();
+    replica.refresh().await.unwrap();
+    push(loser, &remote, PushOptions { replace: true, ..PushOptions::default() }).await.unwrap();
+    replica.refresh().await.unwrap();
+    assert_eq!(live(replica_dir.path()).current().documents(None, 100).unwrap(), all(loser));
+}
+
+fn all(dir: &Path) -> Option<Vec<Document>> {
+    live(dir).current().documents(None, 100).unwrap()
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir_all(&target).unwrap();
+            copy_all(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_two_writers_the_second_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    refuses_the_second_writer(remote(place.path())).await;
+}
+
+#[tokio::test]
+async fn a_killed_writer_recognizes_its_own_publication() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let writer = built(10);
+    push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    let newest = remote.newest().await.unwrap().unwrap();
+    // Killed between the publication and the record of it.
+    let mut lineage = Lineage::read(writer.path()).unwrap();
+    lineage.attempt(&remote.place, 0, &newest.to_json().unwrap()).unwrap();
+    assert!(Lineage::read(writer.path()).unwrap().has(&remote.place, &newest).unwrap());
+    lineage.attempt(&remote.place, 0, b"another").unwrap();
+    assert!(!Lineage::read(writer.path()).unwrap().has(&remote.place, &newest).unwrap());
+    assert!(!Lineage::read(writer.path()).unwrap().has("elsewhere", &newest).unwrap());
+}
+
+#[tokio::test]
+async fn a_damaged_part_is_refused_and_the_old_snapshot_stays() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let writer = built(10);
+    push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut replica = Replica::open(dir.path(), remote.clone()).unwrap();
+    replica.refresh().await.unwrap();
+    let before = snapshot(dir.path());
+    add(writer.path(), 10);
+    push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    let held = remote.read(1).await.unwrap().unwrap();
+    let newest = remote.newest().await.unwrap().unwrap();
+    let new = newest.parts().find(|part| !held.hashes().contains(part.hash.as_str())).unwrap();
+    let path = place.path().join(part_path(&new.hash).as_ref());
+    let good = std::fs::read(&path).unwrap();
+    std::fs::write(&path, b"damaged").unwrap();
+    assert!(matches!(replica.refresh().await, Err(SnapshotError::Damaged { .. })));
+    assert_eq!((snapshot(dir.path()), finds(&live(dir.path()).current(), 3)), (before, true));
+    std::fs::write(&path, good).unwrap();
+    assert!(replica.refresh().await.unwrap().is_some());
+    assert!(finds(&live(dir.path()).current(), 10));
+}
+
+#[tokio::test]
+async fn a_restored_snapshot_reaches_the_replicas_and_old_files_go() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let writer = built(10);
+    let dir = tempfile::tempdir().unwrap();
+    let mut replica = Replica::open(dir.path(), remote.clone()).unwrap();
+    let mut publish = async |change: &dyn Fn()| {
+        change();
+        push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+        replica.refresh().await.unwrap();
+    };
+    publish(&|| ()).await;
+    let first = snapshot(writer.path());
+    publish(&|| {
+        let options = CommitOptions { append_from: 0, keep: 3, ..CommitOptions::default() };
+        commit(writer.path(), &Embedding::Mock, Changes::upsert([document(10)]), &options, &()).unwrap();
+    })
+    .await;
+    publish(&|| drop(restore_snapshot(writer.path(), first, 3).unwrap())).await;
+    assert_eq!(all(dir.path()), all(writer.path()));
+    // Twice written anew: what the first publication named is gone.
+    let rewrite = |number| {
+        let options = CommitOptions { append_from: u64::MAX, ..CommitOptions::default() };
+        commit(writer.path(), &Embedding::Mock, Changes::upsert([document(number)]), &options, &()).unwrap();
+    };
+    publish(&|| rewrite(11)).await;
+    publish(&|| rewrite(12)).await;
+    publish(&|| rewrite(13)).await;
+    assert!(!dir.path().join(format!("snapshot-{first}")).exists());
+    assert_eq!(all(dir.path()), all(writer.path()));
+}
+
+#[tokio::test]
+async fn parts_that_no_kept_manifest_names_are_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let writer = built(10);
+    let options = PushOptions { keep: 2, ..PushOptions::default() };
+    let mut number = 0;
+    for count in 10..16 {
+        let rewrite = CommitOptions { append_from: u64::MAX, ..CommitOptions::default() };
+        commit(writer.path(), &Embedding::Mock, Changes::upsert([document(count)]), &rewrite, &()).unwrap();
+        number = push(writer.path(), &remote, options).await.unwrap().number;
+    }
+    assert_eq!(remote.numbers().await.unwrap(), [number - 1, number]);
+    let parts = || std::fs::read_dir(place.path().join("parts")).unwrap().count();
+    let before = parts();
+    sweep::sweep(&remote, 16, 2, Duration::from_secs(3600)).await.unwrap();
+    assert_eq!(parts(), before, "young parts may belong to a publication that is being prepared");
+    sweep::sweep(&remote, 16, 2, Duration::ZERO).await.unwrap();
+    assert!(parts() < before);
+    let dir = tempfile::tempdir().unwrap();
+    Replica::open(dir.path(), remote).unwrap().refresh().await.unwrap();
+    assert!(finds(&live(dir.path()).current(), 15));
+}
+
+#[tokio::test]
+async fn one_process_at_a_time_fetches_into_a_directory() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let first = Replica::open(dir.path(), remote(place.path())).unwrap();
+    assert!(matches!(Replica::open(dir.path(), remote(place.path())), Err(SnapshotError::InUse(_))));
+    drop(first);
+    assert!(Replica::open(dir.path(), remote(place.path())).is_ok());
+}

@@ -1,0 +1,230 @@
+//! Uploaded files on disk: a folder per file, with its content and its record.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::auth::Caller;
+use crate::api::error::ApiError;
+use crate::api::json_file;
+use crate::api::vector_stores::discard;
+use crate::keys::KeyOwner;
+use crate::store::Owner;
+
+/// Maximum number of files of all keys together.
+const MAX_FILES: usize = 10_000;
+
+/// Name of the record of a file in its folder.
+const ABOUT: &str = "about.json";
+/// Name of the folder that holds the content of a file, under the file's own name.
+const CONTENT: &str = "content";
+/// Beginning of the names of unfinished folders.
+const UNFINISHED: &str = ".";
+
+/// Maximum length of the name of a file on disk, in bytes.
+const MAX_NAME_BYTES: usize = 120;
+
+/// Uploaded file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct FileRecord {
+    /// Identity of the key that uploaded the file. `None` without keys.
+    pub(crate) owner: Option<String>,
+    /// Time of the upload, in seconds since 1970.
+    pub(crate) created_at: u64,
+    /// Name that the client gave.
+    pub(crate) filename: String,
+    pub(crate) purpose: String,
+    /// Size in bytes.
+    pub(crate) bytes: u64,
+}
+
+impl FileRecord {
+    fn owner(&self) -> Owner {
+        self.owner.as_deref().and_then(KeyOwner::parse)
+    }
+}
+
+/// Uploaded files of all keys.
+#[derive(Debug)]
+pub(crate) struct UploadedFiles {
+    folder: PathBuf,
+    /// Maximum total size, in bytes.
+    storage: u64,
+    files: Mutex<BTreeMap<String, Arc<FileRecord>>>,
+}
+
+/// Folder of a file that is being uploaded. Dropping it removes the folder.
+#[derive(Debug)]
+pub(crate) struct PartialFile {
+    dir: PathBuf,
+    /// Path of the content.
+    pub(crate) content: PathBuf,
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        // Renamed, if the upload was finished; the next start removes what cannot be removed now.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl UploadedFiles {
+    /// Opens the files in `folder`, and removes the remains of killed uploads.
+    ///
+    /// # Errors
+    /// If the folder cannot be read or written, or the record of a file is damaged.
+    pub(crate) fn open(folder: PathBuf, storage: u64) -> io::Result<UploadedFiles> {
+        fs::create_dir_all(&folder)?;
+        let mut files = BTreeMap::new();
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let id = entry.file_name().to_string_lossy().into_owned();
+            if id.starts_with(UNFINISHED) {
+                fs::remove_dir_all(entry.path())?;
+            } else if let Some(record) = json_file::read::<FileRecord>(&entry.path().join(ABOUT))? {
+                files.insert(id, Arc::new(record));
+            }
+        }
+        Ok(UploadedFiles { folder, storage, files: Mutex::new(files) })
+    }
+
+    /// Checks that `caller` may store another `bytes`.
+    ///
+    /// # Errors
+    /// 429 if the caller's key already holds its share, 503 if there is no room.
+    pub(crate) fn check_room(&self, caller: &Caller, bytes: u64) -> Result<(), ApiError> {
+        self.room(&self.lock(), caller, bytes)
+    }
+
+    fn room(&self, files: &BTreeMap<String, Arc<FileRecord>>, caller: &Caller, bytes: u64) -> Result<(), ApiError> {
+        let of = |owner: Option<Owner>| {
+            let counted = files.values().filter(|file| owner.is_none_or(|owner| file.owner() == owner));
+            counted.fold((0, bytes), |(count, total), file| (count + 1, total + file.bytes))
+        };
+        let (own_count, own_bytes) = of(Some(caller.owner));
+        let (count, total) = of(None);
+        caller.may_take(own_count, count, MAX_FILES, "files")?;
+        // In KiB, because a key's share is counted in whole units.
+        let kib = |bytes: u64| usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX);
+        caller.may_take(kib(own_bytes), kib(total), kib(self.storage).saturating_add(1), "KiB of files")
+    }
+
+    /// Creates the folder of a new file.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub(crate) fn begin(&self, id: &str, filename: &str) -> io::Result<PartialFile> {
+        let dir = self.folder.join(format!("{UNFINISHED}{id}"));
+        fs::create_dir_all(dir.join(CONTENT))?;
+        let content = dir.join(CONTENT).join(name_on_disk(filename));
+        Ok(PartialFile { dir, content })
+    }
+
+    /// Keeps a file whose content was written and synced.
+    ///
+    /// # Errors
+    /// The errors of [`UploadedFiles::check_room`], and 500 if the disk fails.
+    pub(crate) fn finish(
+        &self,
+        caller: &Caller,
+        id: &str,
+        part: PartialFile,
+        record: FileRecord,
+    ) -> Result<(), ApiError> {
+        json_file::write(&part.dir.join(ABOUT), &record).map_err(unwritable)?;
+        let mut files = self.lock();
+        // Checked again under the lock, because other uploads have finished meanwhile.
+        self.room(&files, caller, record.bytes)?;
+        let dir = self.folder.join(id);
+        fs::rename(&part.dir, &dir).map_err(unwritable)?;
+        json_file::sync_parent(&dir).map_err(unwritable)?;
+        files.insert(id.to_owned(), Arc::new(record));
+        Ok(())
+    }
+
+    /// Returns the caller's files, oldest first.
+    pub(crate) fn of(&self, owner: Owner) -> Vec<(String, Arc<FileRecord>)> {
+        let files = self.lock();
+        let own = files.iter().filter(|(_, file)| file.owner() == owner);
+        own.map(|(id, file)| (id.clone(), Arc::clone(file))).collect()
+    }
+
+    /// Returns the file `id` of `owner`.
+    pub(crate) fn get(&self, owner: Owner, id: &str) -> Option<Arc<FileRecord>> {
+        self.lock().get(id).filter(|file| file.owner() == owner).cloned()
+    }
+
+    /// Returns the path of the content of a file.
+    pub(crate) fn content(&self, id: &str, record: &FileRecord) -> PathBuf {
+        self.folder.join(id).join(CONTENT).join(name_on_disk(&record.filename))
+    }
+
+    /// Removes the file `id`.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
+        let mut files = self.lock();
+        // Only IDs that are in the map become paths.
+        if files.contains_key(id) {
+            discard(&self.folder.join(id))?;
+            files.remove(id);
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<FileRecord>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the error of a disk that cannot be written.
+pub(crate) fn unwritable(error: impl std::fmt::Display) -> ApiError {
+    tracing::error!(%error, "the folder of vector stores cannot be read or written");
+    // The error itself may name paths.
+    ApiError::new(crate::api::error::Code::StateUnavailable, "the server's folder of files cannot be read or written")
+}
+
+/// Returns the name of a file without anything that has a meaning in paths. The extension stays, because it tells the
+/// format.
+fn name_on_disk(filename: &str) -> String {
+    let plain = |c: char| if c.is_alphanumeric() || " ._-()".contains(c) { c } else { '_' };
+    let name: String = filename.chars().map(plain).collect();
+    let path = Path::new(&name);
+    let of = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned()).unwrap_or_default();
+    let extension: String = of(path.extension()).chars().take(16).collect();
+    let mut stem = of(path.file_stem());
+    while stem.len() + extension.len() > MAX_NAME_BYTES {
+        stem.pop();
+    }
+    // Leading dots would hide the file, and `..` is the folder above.
+    let stem = stem.trim_start_matches('.');
+    let stem = if stem.is_empty() { "file" } else { stem };
+    if extension.is_empty() { stem.to_owned() } else { format!("{stem}.{extension}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_no_meaning_in_paths() {
+        for (given, expected) in [
+            ("report.PDF", "report.PDF"),
+            ("../../etc/passwd", "_.._etc_passwd"),
+            ("..", "file"),
+            (".hidden", "hidden"),
+            ("a/b\\c:d.md", "a_b_c_d.md"),
+            ("corpus.jsonl.gz", "corpus.jsonl.gz"),
+            ("", "file"),
+        ] {
+            assert_eq!(name_on_disk(given), expected, "{given}");
+        }
+        let long = name_on_disk(&format!("{}.txt", "ü".repeat(500)));
+        assert!(long.len() <= MAX_NAME_BYTES + 1 && long.ends_with(".txt"), "{long}");
+    }
+}

@@ -1,0 +1,364 @@
+//! `/v1/vector_stores/{id}/files`: files of a vector store.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::chunking::{ChunkSizes, ChunkingStrategy};
+use super::object::VectorStoreFileObject;
+use super::record::{AttachedFile, IndexingStatus};
+use super::search::VectorStoreSearchContent;
+use super::store::VectorStore;
+use super::{absent, changeable, ingestion};
+use crate::api::auth::Caller;
+use crate::api::blocking::run_blocking;
+use crate::api::body::{JsonBody, WireRequest};
+use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
+use crate::api::fair_slots::FairSlot;
+use crate::api::files;
+use crate::api::page::{CursorQuery, Page};
+use crate::api::search_results::{MAX_ATTRIBUTES, MAX_NAME_CHARS, MAX_TEXT_CHARS};
+use crate::api::state::{AppState, now};
+
+/// File to add to a vector store. `null` is the same as leaving a field out.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateVectorStoreFile)]
+pub struct AddFile {
+    /// ID of the file, from `/v1/files`.
+    pub file_id: String,
+    /// Up to 16 texts, numbers and booleans, which become metadata of the chunks: searches filter by them.
+    #[schema(value_type = Option<Object>)]
+    pub attributes: Option<Map<String, Value>>,
+    /// Splitting of the file into chunks; `auto` when not given.
+    pub chunking_strategy: Option<ChunkingStrategy>,
+}
+
+impl WireRequest for AddFile {}
+
+/// Change of a file of a vector store.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UpdateVectorStoreFile)]
+pub struct AttributesUpdate {
+    /// Attributes that replace the old ones.
+    #[schema(value_type = Object)]
+    pub attributes: Map<String, Value>,
+}
+
+impl WireRequest for AttributesUpdate {}
+
+/// File that was removed from a vector store.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct VectorStoreFileDeleted {
+    /// ID of the file.
+    pub id: String,
+    /// Always `vector_store.file.deleted`.
+    pub object: &'static str,
+    /// Always `true`.
+    pub deleted: bool,
+}
+
+/// Texts of a file of a vector store.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct VectorStoreFileContent {
+    /// Always `vector_store.file_content.page`.
+    pub object: &'static str,
+    /// Texts of the chunks, in order.
+    pub data: Vec<VectorStoreSearchContent>,
+    /// `true` only if chunks were left out because of the size of the answer.
+    pub has_more: bool,
+    /// Always null.
+    #[schema(required)]
+    pub next_page: Option<String>,
+}
+
+/// File that a request may add, with its place among those that wait.
+#[derive(Debug)]
+pub(super) struct CheckedFile {
+    id: String,
+    attributes: Map<String, Value>,
+    sizes: Option<ChunkSizes>,
+    slot: FairSlot,
+}
+
+impl AddFile {
+    /// Checks that `caller` may add the file.
+    ///
+    /// # Errors
+    /// 404 if there is no such file, 400 for invalid options, 429 or 503 if too many files wait.
+    pub(super) fn checked(self, state: &AppState, caller: &Caller) -> Result<CheckedFile, ApiError> {
+        let AddFile { file_id, attributes, chunking_strategy } = self;
+        let stores = state.vector_stores()?;
+        let (id, _) = files::find(state, caller, file_id).map_err(|error| error.with_param("file_id"))?;
+        let attributes = attributes.unwrap_or_default();
+        check_attributes(&attributes)?;
+        let most = stores.opener.embedder().max_tokens();
+        let sizes = chunking_strategy.map(|strategy| strategy.checked(most)).transpose()?.flatten();
+        Ok(CheckedFile { id, attributes, sizes, slot: stores.waiting.take(caller)? })
+    }
+}
+
+/// Adds a file to `store`, in place of what it had of the same file, and starts indexing it.
+pub(super) async fn add(state: &AppState, store: &Arc<VectorStore>, file: CheckedFile) -> Result<(), ApiError> {
+    let CheckedFile { id, attributes, sizes, slot } = file;
+    // The chunks that the index has of the file stay until they are replaced.
+    let (chunks, bytes) = store.file(&id).map_or((0, 0), |earlier| (earlier.chunks, earlier.bytes));
+    let status = IndexingStatus::InProgress;
+    let attached = AttachedFile { created_at: now(), status, error: None, attributes, sizes, chunks, bytes };
+    ingestion::save(store, &id, attached).await?;
+    ingestion::start(state, Arc::clone(store), Some(slot));
+    Ok(())
+}
+
+/// Adds a file to a vector store.
+///
+/// The file is indexed in the background: its status tells when searches find it, or why they do not.
+#[utoipa::path(post, path = "/v1/vector_stores/{id}/files", operation_id = "createVectorStoreFile", tag = "vector stores",
+    params(("id" = String, Path, description = "ID of the vector store")),
+    request_body = AddFile,
+    responses(
+        (status = 200, description = "the file, which is being indexed", body = VectorStoreFileObject),
+        (status = 403, description = "the server was started with this index", body = ErrorBody),
+        Refusals,
+    ))]
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    JsonBody(request): JsonBody<AddFile>,
+) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
+    let store = changeable(&state, &caller, &super::known(id)?)?;
+    let file = request.checked(&state, &caller)?;
+    let id = file.id.clone();
+    add(&state, &store, file).await?;
+    described(&state, &store, &id).map(axum::Json)
+}
+
+/// Lists the files of a vector store.
+#[utoipa::path(get, path = "/v1/vector_stores/{id}/files", operation_id = "listVectorStoreFiles", tag = "vector stores",
+    params(
+        ("id" = String, Path, description = "ID of the vector store"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of files per page; defaults to 20"),
+        ("order" = Option<String>, Query, description = "`desc` (the default) for the youngest first, or `asc`"),
+        ("after" = Option<String>, Query, description = "ID of the last file on the previous page"),
+        ("filter" = Option<String>, Query, description = "`in_progress`, `completed`, `failed` or `cancelled`"),
+    ),
+    responses(
+        (status = 200, description = "a page", body = Page<VectorStoreFileObject>),
+        (status = 400, description = "a parameter is invalid", body = ErrorBody),
+        (status = 404, description = "no such vector store", body = ErrorBody),
+    ))]
+pub(crate) async fn list(
+    State(state): State<AppState>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+) -> Result<axum::Json<Page<VectorStoreFileObject>>, ApiError> {
+    let store = changeable(&state, &caller, &super::known(id)?)?;
+    let (filter, query) = filtered(query.as_deref().unwrap_or_default())?;
+    let query = CursorQuery::parse(&query)?;
+    let most = state.vector_stores()?.opener.embedder().max_tokens();
+    let mut files = store.files();
+    files.retain(|(_, file)| filter.is_none_or(|wanted| wanted.shows(file.status)));
+    let files = files.into_iter().map(|(id, file)| (id.clone(), VectorStoreFileObject::new(&store, id, file, most)));
+    Page::of(files.collect(), &query).map(axum::Json)
+}
+
+/// Returns a file of a vector store.
+#[utoipa::path(get, path = "/v1/vector_stores/{id}/files/{file_id}", operation_id = "retrieveVectorStoreFile",
+    tag = "vector stores",
+    params(
+        ("id" = String, Path, description = "ID of the vector store"),
+        ("file_id" = String, Path, description = "ID of the file"),
+    ),
+    responses(
+        (status = 200, description = "the file", body = VectorStoreFileObject),
+        (status = 404, description = "no such vector store or file", body = ErrorBody),
+    ))]
+pub(crate) async fn retrieve(
+    State(state): State<AppState>,
+    caller: Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
+    let (store, file) = find(&state, &caller, ids)?;
+    described(&state, &store, &file).map(axum::Json)
+}
+
+/// Replaces the attributes of a file of a vector store, and indexes it again.
+#[utoipa::path(post, path = "/v1/vector_stores/{id}/files/{file_id}", operation_id = "updateVectorStoreFile",
+    tag = "vector stores",
+    params(
+        ("id" = String, Path, description = "ID of the vector store"),
+        ("file_id" = String, Path, description = "ID of the file"),
+    ),
+    request_body = AttributesUpdate,
+    responses((status = 200, description = "the file, which is being indexed", body = VectorStoreFileObject), Refusals))]
+pub(crate) async fn update(
+    State(state): State<AppState>,
+    caller: Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+    JsonBody(request): JsonBody<AttributesUpdate>,
+) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
+    let (store, id) = find(&state, &caller, ids)?;
+    let sizes = store.file(&id).and_then(|file| file.sizes);
+    let change = AddFile { file_id: id.clone(), attributes: Some(request.attributes), chunking_strategy: None };
+    let file = CheckedFile { sizes, ..change.checked(&state, &caller)? };
+    add(&state, &store, file).await?;
+    described(&state, &store, &id).map(axum::Json)
+}
+
+/// Removes a file from a vector store. The file stays under `/v1/files`.
+#[utoipa::path(delete, path = "/v1/vector_stores/{id}/files/{file_id}", operation_id = "deleteVectorStoreFile",
+    tag = "vector stores",
+    params(
+        ("id" = String, Path, description = "ID of the vector store"),
+        ("file_id" = String, Path, description = "ID of the file"),
+    ),
+    responses(
+        (status = 200, description = "searches do not find the file any more", body = VectorStoreFileDeleted),
+        (status = 404, description = "no such vector store or file", body = ErrorBody),
+        (status = 500, description = "the index cannot be changed", body = ErrorBody),
+    ))]
+pub(crate) async fn delete(
+    State(state): State<AppState>,
+    caller: Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+) -> Result<axum::Json<VectorStoreFileDeleted>, ApiError> {
+    let (store, id) = find(&state, &caller, ids)?;
+    if !ingestion::remove(&state, &store, &id).await? {
+        return Err(files::absent(&id).with_param("file_id"));
+    }
+    Ok(axum::Json(VectorStoreFileDeleted { id, object: "vector_store.file.deleted", deleted: true }))
+}
+
+/// Returns the texts of a file of a vector store, as they are indexed.
+#[utoipa::path(get, path = "/v1/vector_stores/{id}/files/{file_id}/content", operation_id = "getVectorStoreFileContent",
+    tag = "vector stores",
+    params(
+        ("id" = String, Path, description = "ID of the vector store"),
+        ("file_id" = String, Path, description = "ID of the file"),
+    ),
+    responses(
+        (status = 200, description = "the texts", body = VectorStoreFileContent),
+        (status = 404, description = "no such vector store or file", body = ErrorBody),
+        (status = 500, description = "the index is damaged", body = ErrorBody),
+    ))]
+pub(crate) async fn content(
+    State(state): State<AppState>,
+    caller: Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+) -> Result<axum::Json<VectorStoreFileContent>, ApiError> {
+    let (store, id) = find(&state, &caller, ids)?;
+    let limit = state.config.answer_bytes;
+    let data = run_blocking(move || texts(&store, &id, limit)).await?;
+    let (data, has_more) = data;
+    Ok(axum::Json(VectorStoreFileContent { object: "vector_store.file_content.page", data, has_more, next_page: None }))
+}
+
+/// Reads the texts of a file, up to `limit` bytes. Also returns whether there are more.
+fn texts(store: &VectorStore, id: &str, limit: usize) -> Result<(Vec<VectorStoreSearchContent>, bool), ApiError> {
+    let mut data = Vec::new();
+    let mut bytes = 0;
+    let (Some(index), Some(file)) = (store.index(), store.file(id)) else { return Ok((data, false)) };
+    let current = index.live().current();
+    for chunk in file.chunk_ids(id) {
+        let passage = current.passage(&chunk).map_err(|error| ApiError::new(Code::SearchFailed, error.to_string()))?;
+        let Some(passage) = passage else { continue };
+        bytes += passage.text.len();
+        if bytes > limit && !data.is_empty() {
+            return Ok((data, true));
+        }
+        data.push(VectorStoreSearchContent { text: passage.text });
+    }
+    Ok((data, false))
+}
+
+/// Returns the caller's vector store and the ID of one of its files.
+fn find(
+    state: &AppState,
+    caller: &Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+) -> Result<(Arc<VectorStore>, String), ApiError> {
+    let Path((id, file)) = ids.map_err(|error| absent(state, &error.body_text()))?;
+    let store = changeable(state, caller, &id)?;
+    if store.file(&file).is_none() {
+        return Err(files::absent(&file).with_param("file_id"));
+    }
+    Ok((store, file))
+}
+
+fn described(state: &AppState, store: &VectorStore, id: &str) -> Result<VectorStoreFileObject, ApiError> {
+    let most = state.vector_stores()?.opener.embedder().max_tokens();
+    // Another request may have removed it in between.
+    let file = store.file(id).ok_or_else(|| files::absent(id).with_param("file_id"))?;
+    Ok(VectorStoreFileObject::new(store, id.to_owned(), file, most))
+}
+
+/// Filter of a list of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StatusFilter {
+    Only(IndexingStatus),
+    /// OpenAI's `cancelled`, which no file has here.
+    Nothing,
+}
+
+impl StatusFilter {
+    fn shows(self, status: IndexingStatus) -> bool {
+        self == StatusFilter::Only(status)
+    }
+}
+
+/// Takes `filter` out of a query.
+fn filtered(query: &str) -> Result<(Option<StatusFilter>, String), ApiError> {
+    let mut filter = None;
+    let mut rest = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        if name != "filter" {
+            rest.append_pair(&name, &value);
+            continue;
+        }
+        filter = Some(match value.as_ref() {
+            "in_progress" => StatusFilter::Only(IndexingStatus::InProgress),
+            "completed" => StatusFilter::Only(IndexingStatus::Completed),
+            "failed" => StatusFilter::Only(IndexingStatus::Failed),
+            "cancelled" => StatusFilter::Nothing,
+            other => {
+                let message =
+                    format!("`filter` must be `in_progress`, `completed`, `failed` or `cancelled`, not `{other}`");
+                return Err(ApiError::invalid("filter", message));
+            }
+        });
+    }
+    Ok((filter, rest.finish()))
+}
+
+/// Checks attributes by the limits of OpenAI's interface.
+fn check_attributes(attributes: &Map<String, Value>) -> Result<(), ApiError> {
+    let wrong = |reason: &str| ApiError::invalid("attributes", format!("`attributes` {reason}"));
+    if attributes.len() > MAX_ATTRIBUTES {
+        return Err(wrong(&format!("must have at most {MAX_ATTRIBUTES} pairs, not {}", attributes.len())));
+    }
+    for (name, value) in attributes {
+        if name.is_empty() || name.chars().count() > MAX_NAME_CHARS {
+            return Err(wrong(&format!("must have names of 1 to {MAX_NAME_CHARS} characters")));
+        }
+        let fits = match value {
+            Value::String(text) => text.chars().count() <= MAX_TEXT_CHARS,
+            Value::Number(_) | Value::Bool(_) => true,
+            Value::Null | Value::Array(_) | Value::Object(_) => false,
+        };
+        if !fits {
+            let expected = format!("a number, a boolean or a text of at most {MAX_TEXT_CHARS} characters");
+            return Err(ApiError::invalid(
+                &format!("attributes.{name}"),
+                format!("`attributes.{name}` must be {expected}"),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Vector stores and files of a server: a folder that one server owns.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use anyhow::{Context, ensure};
+use waymark_agent::Search;
+use waymark_runtime::embedding::TextEmbedder;
+
+use super::ingestion;
+use super::record::StoreRecord;
+use super::store::{UNFINISHED, VectorStore};
+use crate::api::auth::Caller;
+use crate::api::error::ApiError;
+use crate::api::fair_slots::FairSlots;
+use crate::api::files::registry::{UploadedFiles, unwritable};
+use crate::api::library::Library;
+use crate::api::state::AppState;
+use crate::config::FileLimits;
+use crate::store::Owner;
+
+/// Maximum number of vector stores of all keys together. Each open index has threads and mapped files of its own.
+const MAX_STORES: usize = 256;
+
+/// Maximum number of files that wait to be indexed.
+const MAX_WAITING: usize = 1024;
+
+/// Name of the lock file.
+const LOCK: &str = ".lock";
+
+/// Opens the indexes of vector stores.
+pub trait OpenIndex: std::fmt::Debug + Send + Sync {
+    /// Embedder of new indexes.
+    fn embedder(&self) -> Arc<dyn TextEmbedder>;
+
+    /// Opens the index in `dir`.
+    ///
+    /// # Errors
+    /// If the index cannot be opened.
+    fn open(&self, dir: &Path) -> anyhow::Result<IndexParts>;
+}
+
+/// Open index of a vector store.
+#[derive(Debug)]
+pub struct IndexParts {
+    /// Searches in the index.
+    pub searcher: Arc<dyn Search>,
+    /// Documents of the index.
+    pub library: Library,
+}
+
+/// Vector stores and uploaded files of a server.
+#[derive(Debug)]
+pub struct VectorStores {
+    pub(crate) files: UploadedFiles,
+    pub(crate) limits: FileLimits,
+    pub(super) opener: Arc<dyn OpenIndex>,
+    /// Places for files that wait to be indexed.
+    pub(super) waiting: FairSlots,
+    folder: PathBuf,
+    stores: RwLock<BTreeMap<String, Arc<VectorStore>>>,
+    /// Held as long as the folder is in use.
+    _lock: File,
+}
+
+impl VectorStores {
+    /// Opens the vector stores in `folder`, creating it if it is missing. Their indexes are opened later.
+    ///
+    /// # Errors
+    /// If another process uses the folder, or it cannot be read or written.
+    pub fn open(folder: &Path, limits: FileLimits, opener: Arc<dyn OpenIndex>) -> anyhow::Result<VectorStores> {
+        let of_folder = || format!("--vector-stores {}", folder.display());
+        let stores_folder = folder.join("stores");
+        fs::create_dir_all(&stores_folder).with_context(of_folder)?;
+        let lock = File::create(folder.join(LOCK)).with_context(of_folder)?;
+        ensure!(lock.try_lock().is_ok(), "{}: another process uses this folder", of_folder());
+        let files = UploadedFiles::open(folder.join("files"), limits.storage).with_context(of_folder)?;
+        let mut stores = BTreeMap::new();
+        for entry in fs::read_dir(&stores_folder).with_context(of_folder)? {
+            let path = entry.with_context(of_folder)?.path();
+            let id = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let read = if id.starts_with(UNFINISHED) { None } else { VectorStore::read(path.clone(), id.clone())? };
+            match read {
+                Some(store) => drop(stores.insert(id, Arc::new(store))),
+                // The remains of a store that was being created or deleted.
+                None => fs::remove_dir_all(&path).with_context(of_folder)?,
+            }
+        }
+        let waiting = FairSlots::new(MAX_WAITING, "files that wait to be indexed");
+        let stores = RwLock::new(stores);
+        Ok(VectorStores { files, limits, opener, waiting, folder: stores_folder, stores, _lock: lock })
+    }
+
+    /// Opens the indexes of all stores, and goes on with the files that wait to be indexed.
+    pub(crate) fn resume(&self, state: &AppState) {
+        ingestion::resume(state, self);
+    }
+
+    /// Returns the stores of all keys.
+    pub(super) fn all(&self) -> Vec<Arc<VectorStore>> {
+        self.stores.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Returns the stores of `owner`, oldest first.
+    pub(crate) fn of(&self, owner: Owner) -> Vec<Arc<VectorStore>> {
+        let mut own = self.all();
+        own.retain(|store| store.owner == owner);
+        own
+    }
+
+    /// Returns the store `id` of `owner`.
+    pub(crate) fn get(&self, owner: Owner, id: &str) -> Option<Arc<VectorStore>> {
+        let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
+        stores.get(id).filter(|store| store.owner == owner).cloned()
+    }
+
+    /// Creates a store.
+    ///
+    /// # Errors
+    /// 429 if the caller's key already holds its share, 503 if there is no room or the disk fails.
+    pub(super) fn create(
+        &self,
+        caller: &Caller,
+        id: String,
+        record: StoreRecord,
+    ) -> Result<Arc<VectorStore>, ApiError> {
+        let own = self.of(caller.owner).len();
+        caller.may_take(own, self.all().len(), MAX_STORES, "vector stores")?;
+        let store = Arc::new(VectorStore::create(&self.folder, id.clone(), record).map_err(unwritable)?);
+        let mut stores = self.stores.write().unwrap_or_else(PoisonError::into_inner);
+        stores.insert(id, Arc::clone(&store));
+        Ok(store)
+    }
+
+    /// Deletes a store with its index. The files that it was filled from stay.
+    ///
+    /// # Errors
+    /// 503 if the disk fails.
+    pub(super) fn delete(&self, store: &VectorStore) -> Result<(), ApiError> {
+        store.delete().map_err(unwritable)?;
+        self.stores.write().unwrap_or_else(PoisonError::into_inner).remove(&store.id);
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! `waymark index push` and `pull`: snapshots of an index on an object store.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use waymark_runtime::config::seconds;
+use waymark_runtime::snapshots::{
+    PullReport, PushOptions, PushReport, RemoteIndex, Replica, SnapshotError, SnapshotLocation, push,
+};
+
+use super::index::mebibytes;
+
+/// Time between two looks at a directory or an object store that is followed.
+const DEFAULT_INTERVAL: f64 = 1.0;
+
+/// Publishes the current snapshot of an index on an object store, for `waymark serve --index s3://…` and `index pull`.
+///
+/// Only what the last publication does not have is sent. The publication is one conditional write: if another directory
+/// has published since, it is refused. Credentials, region and endpoint of S3 come from `AWS_ACCESS_KEY_ID`,
+/// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` and the like.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  waymark index push corpus.index s3://bucket/corpus
+  waymark index push corpus.index s3://bucket/corpus --follow
+  waymark index push corpus.index file:///mnt/shared/corpus")]
+pub(crate) struct PushArgs {
+    /// Directory of the index.
+    dir: PathBuf,
+
+    /// Place of the snapshots: `s3://BUCKET/PREFIX`, `file:///FOLDER` or a folder.
+    #[arg(value_name = "DESTINATION")]
+    destination: SnapshotLocation,
+
+    /// Number of publications to keep there, the new one included.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    keep: usize,
+
+    /// Replace what another directory has published.
+    #[arg(long)]
+    replace: bool,
+
+    /// Publish every later snapshot too, until the command is stopped. It may run beside the server that changes the index.
+    #[arg(long)]
+    follow: bool,
+
+    /// Seconds between two looks at the directory with `--follow`.
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_INTERVAL, value_parser = seconds)]
+    interval: f64,
+}
+
+/// Fetches the newest published snapshot of an index.
+///
+/// A directory that was pulled before gets only what has changed. A server that has the directory open searches the new
+/// snapshot at once.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  waymark index pull s3://bucket/corpus corpus.index")]
+pub(crate) struct PullArgs {
+    /// Place of the snapshots: `s3://BUCKET/PREFIX`, `file:///FOLDER` or a folder.
+    #[arg(value_name = "SOURCE")]
+    source: SnapshotLocation,
+
+    /// Directory of the index.
+    dir: PathBuf,
+}
+
+impl PushArgs {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let remote = RemoteIndex::open(&self.destination)?;
+        let mut options = PushOptions { keep: self.keep, replace: self.replace };
+        let begun = Instant::now();
+        self.tell(&push(&self.dir, &remote, options).await?, begun)?;
+        // From here on another writer is an error again.
+        options.replace = false;
+        let interval = Duration::from_secs_f64(self.interval.max(0.05));
+        while self.follow {
+            tokio::time::sleep(interval).await;
+            let begun = Instant::now();
+            match push(&self.dir, &remote, options).await {
+                Ok(report) if report.published => self.tell(&report, begun)?,
+                Ok(_) => {}
+                Err(error @ SnapshotError::OtherWriter { .. }) => return Err(error.into()),
+                // The network comes back, and the snapshot is still there then.
+                Err(error) => tracing::warn!(%error, "cannot publish the snapshot yet"),
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, report: &PushReport, begun: Instant) -> io::Result<()> {
+        let PushReport { number, snapshot, published, parts, bytes } = report;
+        let place = &self.destination;
+        let mut out = io::stdout().lock();
+        if !published {
+            return writeln!(out, "{place}: snapshot {snapshot} is there already, publication {number}");
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let sent = mebibytes(*bytes);
+        writeln!(
+            out,
+            "{place}: snapshot {snapshot}, publication {number}: {parts} parts, {bytes} bytes ({sent}) sent in {seconds:.2} s"
+        )
+    }
+}
+
+impl PullArgs {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let mut replica = Replica::open(&self.dir, RemoteIndex::open(&self.source)?)?;
+        let report = replica.refresh().await?;
+        let mut out = io::stdout().lock();
+        let dir = self.dir.display();
+        let Some(PullReport { number, snapshot, parts, bytes }) = report else {
+            writeln!(out, "{dir}: holds the newest snapshot already")?;
+            return Ok(());
+        };
+        let seconds = begun.elapsed().as_secs_f64();
+        let fetched = mebibytes(bytes);
+        writeln!(
+            out,
+            "{dir}: snapshot {snapshot}, publication {number}: {parts} parts, {bytes} bytes ({fetched}) fetched in {seconds:.2} s"
+        )?;
+        Ok(())
+    }
+}
