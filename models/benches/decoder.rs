@@ -1,10 +1,9 @@
 //! Benchmark of the whole decoder: tokens per second, and time per phase.
 //!
 //! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--kv
-//! f32|f16] [--arithmetic f32|bf16] [--adapter DIR]`
+//! f32|f16] [--arithmetic f32|bf16|int16] [--sequences 1,2,4,8,16,32] [--adapter DIR]`
 //!
-//! Decoding is measured with 1 to 32 sequences that have `context` tokens each in the cache, prefill with 512
-//! tokens.
+//! Decoding is measured with sequences that have `context` tokens each in the cache, prefill with 512 tokens.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::PathBuf;
@@ -16,7 +15,6 @@ use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 use waymark_models::{AdapterSlot, Arithmetic, BLOCK, ForwardBatch, LogitPositions, Logits};
 
-const SEQUENCES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const PREFILL: usize = 512;
 
 struct Options {
@@ -26,6 +24,7 @@ struct Options {
     steps: usize,
     kv: KvKind,
     arithmetic: Arithmetic,
+    sequences: Vec<usize>,
     adapter: Option<PathBuf>,
 }
 
@@ -42,6 +41,12 @@ impl Options {
             steps: number("--steps", 32),
             kv: if value("--kv").as_deref() == Some("f16") { KvKind::F16 } else { KvKind::F32 },
             arithmetic: value("--arithmetic").map_or(Arithmetic::F32, |text| text.parse().expect("an arithmetic")),
+            sequences: value("--sequences")
+                .as_deref()
+                .unwrap_or("1,2,4,8,16,32")
+                .split(',')
+                .map(|count| count.parse().expect("a number of sequences"))
+                .collect(),
             adapter: value("--adapter").map(PathBuf::from),
         })
     }
@@ -105,10 +110,11 @@ fn main() {
     println!("loaded {megabytes:.0} MB in {time:.0} ms, {threads} threads, {arithmetic}");
     let adapter = options.adapter.map(|dir| decoder.load_adapter(&dir).expect("the adapter loads"));
     let each = (options.context + options.steps).max(PREFILL).div_ceil(BLOCK);
-    let kv = decoder.kv_cache_of(options.kv, each * SEQUENCES[SEQUENCES.len() - 1]);
+    let most = options.sequences.iter().copied().max().expect("numbers of sequences");
+    let kv = decoder.kv_cache_of(options.kv, each * most);
     let mut bench = Bench { decoder, kv, logits: Logits::new(), batch: ForwardBatch::new(), adapter, each };
     bench.report("prefill 512", PREFILL, 3, |bench, _| bench.step(1, 0, PREFILL));
-    for sequences in SEQUENCES {
+    for &sequences in &options.sequences {
         for first in (0..options.context).step_by(PREFILL) {
             bench.step(sequences, first, PREFILL.min(options.context - first));
         }

@@ -55,8 +55,8 @@ impl FusedProjections {
         let widths: Vec<_> = named.iter().map(|(_, out)| *out).collect();
         let same = views.windows(2).all(|pair| pair[0].kind == pair[1].kind);
         let parts: Vec<_> = if same {
-            let bytes = views.iter().map(|view| &*view.bytes).collect::<Vec<_>>().concat();
-            vec![Packed::from_ggml(views[0].kind, &bytes, widths.iter().sum(), inn)?]
+            let parts: Vec<_> = views.iter().map(|view| &*view.bytes).collect();
+            vec![Packed::stacked(views[0].kind, &parts, widths.iter().sum(), inn)?]
         } else {
             views.iter().map(|view| pack(view)).collect::<Result<_, _>>()?
         };

@@ -9,6 +9,7 @@ mod config;
 mod family_test;
 mod fused;
 mod layer;
+mod loaded_matrices;
 mod lora;
 mod parameter_count;
 mod ropes;
@@ -31,10 +32,11 @@ use crate::kernel::{Packed, Team};
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 use layer::DecoderLayer;
+use loaded_matrices::LoadedMatrices;
 use lora::AdapterSlots;
 pub(crate) use ropes::Ropes;
 use step::StepScratch;
-use tensor::{matrix, vector};
+use tensor::vector;
 
 /// A loaded decoder: weights, adapters, and the working memory of a step.
 #[derive(Debug)]
@@ -71,24 +73,13 @@ impl Decoder {
     pub fn load_with(weights: &Weights, team: Arc<Team>, arithmetic: Arithmetic) -> Result<Self, ModelError> {
         let config = weights.config().clone();
         config.check()?;
-        let vocab = config.vocab;
-        let hidden = config.hidden;
         let heads = HeadLayout { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
-        // Repacking takes longer than reading, so all threads take part.
-        let layers = team.map(config.layers, &|index| {
-            let layer = DecoderLayer::load(weights, &config, arithmetic, index);
-            weights.release();
-            layer
-        });
-        let layers = layers.into_iter().collect::<Result<_, _>>()?;
+        let LoadedMatrices { embedding, head, layers } = LoadedMatrices::load(weights, &config, &team, arithmetic)?;
         let decoder = Self {
-            embedding: matrix(weights, "model.embed_tokens.weight", vocab, hidden)?,
+            embedding,
             layers,
-            norm: vector(weights, "model.norm.weight", hidden)?,
-            head: match config.tied_embeddings {
-                true => None,
-                false => Some(matrix(weights, "lm_head.weight", vocab, hidden)?),
-            },
+            norm: vector(weights, "model.norm.weight", config.hidden)?,
+            head,
             slots: AdapterSlots::default(),
             ropes: Ropes::new(&config),
             attention: Attention::new(heads, team.threads()),

@@ -5,10 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::isa::Isa;
 use super::matmul::{matmul, matmul_add};
 use super::matmul_output::Finish;
-use super::quant::product as integer_product;
+use super::quant::{IntegerIsa, product as integer_product};
 use super::{Brain, Packed, Team};
 use crate::weights::Weights;
 
@@ -31,9 +30,10 @@ pub enum Arithmetic {
     /// of a quantized model, which is bound by reading weights, may be slower. Log-probabilities differ by the
     /// rounding: an engine and a learner that must agree need the same arithmetic.
     Bf16,
-    /// Quantized weights as stored in the checkpoint, activations rounded to 16-bit integers with a scale per 32, sums
-    /// exact in blocks of 32 and in `f32` beyond. Includes the vocabulary projection. Weights that are not quantized
-    /// are multiplied in `f32`. Only for serving: a gradient through rounded activations is not defined.
+    /// Quantized weights as stored in the checkpoint, activations rounded to integers of 14 to 16 bits with a scale per
+    /// 32, or per 64 for K-quants, sums exact in such blocks and in `f32` beyond. Includes the vocabulary projection.
+    /// Weights that are not quantized are multiplied in `f32`. Only for serving: a gradient through rounded activations
+    /// is not defined.
     Int16,
 }
 
@@ -65,7 +65,7 @@ impl Arithmetic {
     /// Computes the vocabulary projection `y = x · Wᵀ`, with x of shape (m, in).
     pub(crate) fn project(self, team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32]) {
         match self {
-            Self::Int16 if w.is_quantized() => integer_product(Isa::best(), team, x, m, w, y, Finish::Set),
+            Self::Int16 if w.is_quantized() => integer_product(IntegerIsa::best(), team, x, m, w, y, Finish::Set),
             _ => matmul(team, x, m, w, y),
         }
     }
@@ -134,7 +134,7 @@ impl Matrix {
         match self {
             Self::Exact(packed) => matmul(team, x, m, packed, y),
             Self::Rounded(brain) => brain.matmul(team, x, m, y),
-            Self::Integer(packed) => integer_product(Isa::best(), team, x, m, packed, y, Finish::Set),
+            Self::Integer(packed) => integer_product(IntegerIsa::best(), team, x, m, packed, y, Finish::Set),
         }
     }
 
@@ -143,7 +143,7 @@ impl Matrix {
         match self {
             Self::Exact(packed) => matmul_add(team, x, m, packed, y),
             Self::Rounded(brain) => brain.matmul_add(team, x, m, y),
-            Self::Integer(packed) => integer_product(Isa::best(), team, x, m, packed, y, Finish::Add),
+            Self::Integer(packed) => integer_product(IntegerIsa::best(), team, x, m, packed, y, Finish::Add),
         }
     }
 }

@@ -31,6 +31,12 @@ pub(super) trait IntLanes: Copy {
     unsafe fn left(self, count: u32) -> Self;
     /// Differences of pairs.
     unsafe fn sub_pairs(self, b: Self) -> Self;
+    /// Products of pairs; each must fit an `i16`.
+    unsafe fn mul_pairs(self, b: Self) -> Self;
+    /// Lane-wise sum of `i32`.
+    unsafe fn add(self, b: Self) -> Self;
+    /// Lane-wise product of `i32`; it must fit an `i32`.
+    unsafe fn mul(self, b: Self) -> Self;
     /// Replaces both numbers of each pair, which are below 16, by their entries in a table.
     unsafe fn look_up(self, table: &[i8; 16]) -> Self;
     /// Pairs of sixteen `i8` at `first` and sixteen at `second`.
@@ -114,6 +120,22 @@ impl IntLanes for [i32; LANES] {
         })
     }
     #[inline(always)]
+    unsafe fn mul_pairs(self, b: Self) -> Self {
+        std::array::from_fn(|i| {
+            let [first, second] = numbers(self[i]);
+            let [times, other] = numbers(b[i]);
+            pair(first * times, second * other)
+        })
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        std::array::from_fn(|i| self[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        std::array::from_fn(|i| self[i] * b[i])
+    }
+    #[inline(always)]
     unsafe fn look_up(self, table: &[i8; 16]) -> Self {
         let entry = |index: i32| i32::from(table[(index & 15) as usize]);
         self.map(|word| pair(entry(word), entry(word >> 16)))
@@ -176,13 +198,20 @@ mod x86 {
         sum
     }
 
-    /// Returns its argument like [`settled256`].
+    /// Computes `_mm512_dpwssd_epi32`, whose instruction LLVM replaces by a multiplication and an addition where it
+    /// counts fewer cycles of latency: kernels with many independent sums are bound by the number of instructions.
     #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn settled512(sum: __m512i) -> __m512i {
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn dot512(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
         let mut sum = sum;
-        // SAFETY: no instruction.
-        unsafe { asm!("/* {0} */", inout(zmm_reg) sum, options(pure, nomem, nostack, preserves_flags)) };
+        // SAFETY: the instruction only reads and writes the named registers.
+        unsafe {
+            asm!(
+                "vpdpwssd {0}, {1}, {2}",
+                inout(zmm_reg) sum, in(zmm_reg) a, in(zmm_reg) b,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
         sum
     }
 
@@ -238,6 +267,21 @@ mod x86 {
         unsafe fn sub_pairs(self, b: Self) -> Self {
             // SAFETY: as above.
             unsafe { [_mm256_sub_epi16(self[0], b[0]), _mm256_sub_epi16(self[1], b[1])] }
+        }
+        #[inline(always)]
+        unsafe fn mul_pairs(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_mullo_epi16(self[0], b[0]), _mm256_mullo_epi16(self[1], b[1])] }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_add_epi32(self[0], b[0]), _mm256_add_epi32(self[1], b[1])] }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_mullo_epi32(self[0], b[0]), _mm256_mullo_epi32(self[1], b[1])] }
         }
         #[inline(always)]
         unsafe fn look_up(self, table: &[i8; 16]) -> Self {
@@ -368,6 +412,21 @@ mod x86 {
             unsafe { Self(_mm512_sub_epi16(self.0, b.0)) }
         }
         #[inline(always)]
+        unsafe fn mul_pairs(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_mullo_epi16(self.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_add_epi32(self.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { Self(_mm512_mullo_epi32(self.0, b.0)) }
+        }
+        #[inline(always)]
         unsafe fn look_up(self, table: &[i8; 16]) -> Self {
             // SAFETY: as above.
             unsafe {
@@ -396,7 +455,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn dot(self, x: Self, sum: Self) -> Self {
             // SAFETY: as above.
-            unsafe { Self(settled512(_mm512_dpwssd_epi32(sum.0, self.0, x.0))) }
+            unsafe { Self(dot512(sum.0, self.0, x.0)) }
         }
         #[inline(always)]
         unsafe fn floats(self) -> Self::Floats {

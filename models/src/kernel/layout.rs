@@ -18,6 +18,8 @@
 
 use half::{bf16, f16};
 
+use super::quant::put_nibbles;
+
 /// Number of outputs per panel.
 pub(crate) const PANEL: usize = 32;
 /// Number of input indices that share a scale, in the block forms.
@@ -133,10 +135,7 @@ impl BlockForm {
         }
         // GGML stores index j in the low nibble of byte j and index j + 16 in its high nibble.
         let bytes = &rest[rest.len() - 16..];
-        for k in 0..BLOCK {
-            let nibble = (bytes[k % 16] >> (k / 16 * 4)) & 15;
-            quants[nibble_at(k, lane)] |= nibble << (k % 2 * 4);
-        }
+        put_nibbles(&std::array::from_fn(|k| bytes[k % 16] >> (k / 16 * 4)), quants, 0, lane);
         if self.bits == Bits::Five {
             let mask = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
             for k in 0..BLOCK {

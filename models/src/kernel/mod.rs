@@ -22,6 +22,8 @@ pub mod team;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
 pub(crate) mod block;
 mod brain_dot;
 mod ggml_kind;

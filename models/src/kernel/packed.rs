@@ -32,7 +32,12 @@ impl Packed {
     /// If `w` does not have `out · inn` values.
     pub fn from_f32(w: &[f32], out: usize, inn: usize) -> Self {
         assert_eq!(w.len(), out * inn, "weights of shape ({out}, {inn})");
-        Self::from_values(bytemuck::cast_slice(w), out, inn, Form::F32)
+        let mut packed = Self::empty(out, inn, Form::F32);
+        if inn > 0 {
+            let rows: Vec<&[u8]> = w.chunks_exact(inn).map(bytemuck::cast_slice).collect();
+            packed.fill(GgmlKind::F32, &rows);
+        }
+        packed
     }
 
     /// Packs the transpose of `f32` weights: `w` is row-major (inn, out), and the result has shape (out, inn).
@@ -62,26 +67,49 @@ impl Packed {
     /// # Errors
     /// [`ModelError::Input`] when `inn` is not a multiple of the kind's block, and when `bytes` has the wrong length.
     pub fn from_ggml(kind: GgmlKind, bytes: &[u8], out: usize, inn: usize) -> Result<Self, ModelError> {
+        Self::stacked(kind, &[bytes], out, inn)
+    }
+
+    /// Packs tensors of the same kind and width, one below the other, like [`from_ggml`](Self::from_ggml).
+    ///
+    /// # Errors
+    /// The same as for [`from_ggml`](Self::from_ggml); each tensor must be whole rows.
+    pub(crate) fn stacked(kind: GgmlKind, parts: &[&[u8]], out: usize, inn: usize) -> Result<Self, ModelError> {
         if !inn.is_multiple_of(kind.block_size()) {
             return Err(ModelError::Input(format!("{kind:?} weights need rows of whole blocks, not {inn} values")));
         }
         let expected = out * inn / kind.block_size() * kind.type_size();
-        if bytes.len() != expected {
-            let found = bytes.len();
+        let found: usize = parts.iter().map(|part| part.len()).sum();
+        let row_bytes = inn / kind.block_size() * kind.type_size();
+        if found != expected || row_bytes > 0 && !parts.iter().all(|part| part.len().is_multiple_of(row_bytes)) {
             return Err(ModelError::Input(format!(
                 "{kind:?} weights of shape ({out}, {inn}) need {expected} bytes, not {found}"
             )));
         }
-        let form = Self::form_of(kind);
-        Ok(match form {
-            Form::F32 | Form::F16 | Form::Bf16 => Self::from_values(bytes, out, inn, form),
-            Form::Block(block) => {
-                Self::from_blocks(bytes, (out, inn), form, kind, |from, to, lane| block.pack(from, to, lane))
+        let mut packed = Self::empty(out, inn, Self::form_of(kind));
+        if row_bytes > 0 {
+            let rows: Vec<&[u8]> = parts.iter().flat_map(|part| part.chunks_exact(row_bytes)).collect();
+            packed.fill(kind, &rows);
+        }
+        Ok(packed)
+    }
+
+    /// Packs all rows, panel by panel.
+    fn fill(&mut self, kind: GgmlKind, rows: &[&[u8]]) {
+        let Self { inn, form, .. } = *self;
+        // A few blocks of all rows of a panel at a time: their place stays in the first-level cache.
+        let blocks = (BLOCK / kind.block_size()).max(1);
+        let place = form.panel_bytes(blocks * kind.block_size());
+        let panels = bytemuck::cast_slice_mut::<CacheLine, u8>(&mut self.lines).chunks_exact_mut(form.panel_bytes(inn));
+        for (rows, panel) in rows.chunks(PANEL).zip(panels) {
+            for (index, to) in panel.chunks_mut(place).enumerate() {
+                for (lane, row) in rows.iter().enumerate() {
+                    let from = &row[index * blocks * kind.type_size()..];
+                    let from = &from[..from.len().min(blocks * kind.type_size())];
+                    pack_blocks(form, kind, from, to, lane);
+                }
             }
-            Form::Super(block) => {
-                Self::from_blocks(bytes, (out, inn), form, kind, |from, to, lane| block.pack(from, to, lane))
-            }
-        })
+        }
     }
 
     fn form_of(kind: GgmlKind) -> Form {
@@ -110,49 +138,6 @@ impl Packed {
         let bytes = out.div_ceil(PANEL) * form.panel_bytes(inn);
         // Zeros in the padding of the last panel add nothing to any sum, so that kernels need no tail case.
         Self { out, inn, form, lines: vec![CacheLine([0; 64]); bytes.div_ceil(64)].into() }
-    }
-
-    fn from_values(bytes: &[u8], out: usize, inn: usize, form: Form) -> Self {
-        let mut packed = Self::empty(out, inn, form);
-        let size = if form == Form::F32 { 4 } else { 2 };
-        if inn == 0 {
-            return packed;
-        }
-        let panel_bytes = form.panel_bytes(inn);
-        let data = bytemuck::cast_slice_mut::<CacheLine, u8>(&mut packed.lines);
-        for (row, values) in bytes.chunks_exact(inn * size).enumerate() {
-            let panel = &mut data[row / PANEL * panel_bytes..][..panel_bytes];
-            for (value, to) in values.chunks_exact(size).zip(panel.chunks_exact_mut(PANEL * size)) {
-                to[row % PANEL * size..][..size].copy_from_slice(value);
-            }
-        }
-        packed
-    }
-
-    /// Packs blocks of `kind`, each by `pack(block, place in the panel, lane)`.
-    fn from_blocks(
-        bytes: &[u8],
-        (out, inn): (usize, usize),
-        form: Form,
-        kind: GgmlKind,
-        pack: impl Fn(&[u8], &mut [u8], usize),
-    ) -> Self {
-        let mut packed = Self::empty(out, inn, form);
-        if inn == 0 {
-            return packed;
-        }
-        let panel_bytes = form.panel_bytes(inn);
-        let place = form.panel_bytes(kind.block_size());
-        let row_bytes = inn / kind.block_size() * kind.type_size();
-        let data = bytemuck::cast_slice_mut::<CacheLine, u8>(&mut packed.lines);
-        for (rows, panel) in bytes.chunks(row_bytes * PANEL).zip(data.chunks_exact_mut(panel_bytes)) {
-            for (lane, blocks) in rows.chunks_exact(row_bytes).enumerate() {
-                for (from, to) in blocks.chunks_exact(kind.type_size()).zip(panel.chunks_exact_mut(place)) {
-                    pack(from, to, lane);
-                }
-            }
-        }
-        packed
     }
 
     /// Number of outputs: rows of W.
@@ -232,6 +217,20 @@ impl Packed {
     pub(crate) fn panel(&self, panel: usize) -> &[u8] {
         let size = self.form.panel_bytes(self.inn);
         &bytemuck::cast_slice(&self.lines)[panel * size..][..size]
+    }
+}
+
+/// Moves blocks of a row from GGML's layout into lane `lane` of a part of a panel.
+fn pack_blocks(form: Form, kind: GgmlKind, row: &[u8], part: &mut [u8], lane: usize) {
+    let blocks = row.chunks_exact(kind.type_size());
+    let places = part.chunks_exact_mut(form.panel_bytes(kind.block_size()));
+    match form {
+        Form::F32 | Form::F16 | Form::Bf16 => {
+            let size = kind.type_size();
+            blocks.zip(places).for_each(|(value, to)| to[lane * size..][..size].copy_from_slice(value));
+        }
+        Form::Block(block) => blocks.zip(places).for_each(|(from, to)| block.pack(from, to, lane)),
+        Form::Super(block) => blocks.zip(places).for_each(|(from, to)| block.pack(from, to, lane)),
     }
 }
 

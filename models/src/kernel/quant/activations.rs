@@ -1,84 +1,162 @@
-//! Activations rounded to 16-bit integers, with a scale per block of 32.
+//! Activations rounded to 16-bit integers, with a scale per block of 32 or per two blocks.
 //!
-//! The largest magnitude of a block becomes 32,767, so that a rounding error is at most 1.6e-5 of it: about a hundredth
-//! of bf16's. The largest sum, 32 products of 32,767 and a quant of 8 bits, fits an `i32`.
+//! The rows of a tile are interleaved word by word: a kernel reads its activations forward from one address, instead of
+//! from as many addresses as it has rows, which a CPU has not enough registers for.
+//!
+//! The largest magnitude becomes 32,767, so that a rounding error is at most 1.6e-5 of it: about a hundredth of bf16's.
+//! For weights whose products would not fit an `i32` it becomes [`QuantForm::LIMIT`], and the error is up to four times
+//! as large.
 
-use super::{GROUPS, PAIRS, STEPS};
+use super::{IntLanes, Lanes, PAIRS, QuantForm, STEPS};
+use crate::kernel::lanes::LANES;
 use crate::kernel::layout::BLOCK;
-
-/// Largest magnitude of a rounded activation.
-const LIMIT: f32 = 32_767.0;
 
 /// A rounded block: sixteen pairs in the order of [`QuantForm::pairs`](super::QuantForm::pairs), and scales.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-pub(super) struct RoundedBlock {
+struct RoundedBlock {
     /// Pairs of `i16`, the first one in the lower half.
-    pub(super) pairs: [u32; PAIRS],
+    pairs: [u32; PAIRS],
     /// Value of an integer step.
-    pub(super) scale: f32,
+    scale: f32,
     /// Sum of the block's rounded values, for the minima of weights.
-    pub(super) sum: f32,
+    sum: f32,
     /// Sums of its halves.
-    pub(super) half_sums: [f32; 2],
+    half_sums: [f32; 2],
 }
 
-/// Rounds a row of whole blocks.
-#[inline(always)]
-pub(super) fn round(row: &[f32], to: &mut [RoundedBlock]) {
-    for (values, to) in row.as_chunks::<BLOCK>().0.iter().zip(to) {
-        *to = block(values);
-    }
-}
+/// Number of words of a rounded block.
+pub(super) const WORDS: usize = size_of::<RoundedBlock>() / size_of::<u32>();
+/// Index of the word with the scale of a block.
+pub(super) const SCALE: usize = PAIRS;
+/// Index of the word with the sum of a block; the sums of its halves follow.
+pub(super) const SUM: usize = SCALE + 1;
 
+/// Rounds the rows of a tile, each of whole blocks. Word `w` of block `b` of row `r` becomes
+/// `to[(b · WORDS + w) · rows + r]`.
+///
+/// # Panics
+/// If `x` is not a whole number of rows, or `to` has another size.
+///
+/// # Safety
+/// The CPU must support the instruction set of `L`.
 #[inline(always)]
-fn block(values: &[f32; BLOCK]) -> RoundedBlock {
-    let mut largest = [0.0f32; 8];
-    // Not a number for infinite values and those that are not numbers, which rounding would hide.
-    let mut poison = [0.0f32; 8];
-    for values in values.as_chunks::<8>().0 {
-        for ((largest, poison), value) in largest.iter_mut().zip(&mut poison).zip(values) {
-            let magnitude = value.abs();
-            *largest = if magnitude > *largest { magnitude } else { *largest };
-            *poison += value * 0.0;
+pub(super) unsafe fn round<L: IntLanes, W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
+    let blocks = x.len() / BLOCK / rows;
+    assert!(x.len() == rows * blocks * BLOCK && to.len() == rows * blocks * WORDS, "rows of whole blocks");
+    assert!(blocks.is_multiple_of(W::SHARED), "whole groups of blocks with a scale");
+    let x = x.as_chunks::<BLOCK>().0;
+    // Block by block, so that the interleaved words of all rows are written while their cache lines are near.
+    for (index, to) in to.chunks_exact_mut(WORDS * rows * W::SHARED).enumerate() {
+        for row in 0..rows {
+            let values = &x[row * blocks + index * W::SHARED..][..W::SHARED];
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                let range = Range::of::<L>(values, W::LIMIT);
+                for (values, to) in values.iter().zip(to.chunks_exact_mut(WORDS * rows)) {
+                    let rounded = range.round::<L>(values);
+                    let words = bytemuck::cast_ref::<_, [u32; WORDS]>(&rounded);
+                    to[row..].iter_mut().step_by(rows).zip(words).for_each(|(to, word)| *to = *word);
+                }
+            }
         }
     }
-    let largest = largest.into_iter().fold(0.0f32, |a, b| if a > b { a } else { b });
-    let poison: f32 = poison.into_iter().sum();
-    // Below this bound the reciprocal overflows; such values count as zero.
-    let inverse = if largest > 1e-33 { LIMIT / largest } else { 0.0 };
-    let mut numbers = [0i32; BLOCK];
-    for (number, value) in numbers.iter_mut().zip(values) {
-        *number = nearest(value * inverse);
+}
+
+/// Range of activations with a common scale.
+#[derive(Clone, Copy)]
+struct Range {
+    /// Value of an integer step. Not a number if an activation is infinite or no number.
+    scale: f32,
+    inverse: f32,
+}
+
+impl Range {
+    /// Range of `blocks`, whose largest magnitude becomes `limit`.
+    ///
+    /// # Safety
+    /// The CPU must support the instruction set of `L`.
+    #[inline(always)]
+    unsafe fn of<L: IntLanes>(blocks: &[[f32; BLOCK]], limit: i16) -> Self {
+        // SAFETY: guaranteed by the caller; vectors of whole blocks.
+        let (largest, poison) = unsafe {
+            let mut largest = L::Floats::splat(0.0);
+            // Not a number for infinite values and those that are not numbers, which rounding would hide.
+            let mut poison = L::Floats::splat(0.0);
+            for values in blocks.as_flattened().as_chunks::<LANES>().0 {
+                let values = L::Floats::load(values.as_ptr());
+                largest = values.max(values.mul(L::Floats::splat(-1.0))).max(largest);
+                poison = values.fma(L::Floats::splat(0.0), poison);
+            }
+            let mut lanes = [[0.0f32; LANES]; 2];
+            largest.store(lanes[0].as_mut_ptr());
+            poison.store(lanes[1].as_mut_ptr());
+            (joined(lanes[0], |a, b| if a > b { a } else { b }), joined(lanes[1], |a, b| a + b))
+        };
+        let limit = f32::from(limit);
+        // Below this bound the reciprocal overflows; such values count as zero.
+        let inverse = if largest > 1e-33 { limit / largest } else { 0.0 };
+        Self { scale: largest / limit + poison, inverse }
     }
-    let mut pairs = [0; PAIRS];
-    for group in 0..GROUPS {
-        for step in 0..STEPS {
-            let [first, second] = [numbers[group * 8 + step], numbers[group * 8 + step + 4]];
-            pairs[group * STEPS + step] = first as u32 & 0xffff | (second as u32) << 16;
+
+    /// Rounds a block to the nearest integer steps.
+    ///
+    /// # Safety
+    /// The CPU must support the instruction set of `L`.
+    #[inline(always)]
+    unsafe fn round<L: IntLanes>(self, values: &[f32; BLOCK]) -> RoundedBlock {
+        // Adding 1.5 · 2^23 leaves the integer in the lower bits, without a saturating conversion.
+        const MAGIC: f32 = 12_582_912.0;
+        let mut numbers = [0u32; BLOCK];
+        let mut half_sums = [0.0; 2];
+        // SAFETY: guaranteed by the caller; vectors of whole blocks.
+        unsafe {
+            for (half, values) in values.as_chunks::<LANES>().0.iter().enumerate() {
+                let to = numbers.as_mut_ptr().add(half * LANES);
+                let values = L::Floats::load(values.as_ptr()).mul(L::Floats::splat(self.inverse));
+                values.add(L::Floats::splat(MAGIC)).store(to.cast());
+                let integers = L::load(to).add(L::splat(MAGIC.to_bits().wrapping_neg()));
+                integers.store(to);
+                let mut lanes = [0.0; LANES];
+                integers.floats().store(lanes.as_mut_ptr());
+                half_sums[half] = joined(lanes, |a, b| a + b);
+            }
         }
-    }
-    let scale = largest / LIMIT + poison;
-    let sums = [&numbers[..16], &numbers[16..]].map(|half| half.iter().sum::<i32>());
-    RoundedBlock {
-        pairs,
-        scale,
-        sum: (sums[0] + sums[1]) as f32 * scale,
-        half_sums: sums.map(|sum| sum as f32 * scale),
+        let mut pairs = [0; PAIRS];
+        for (group, pairs) in pairs.as_chunks_mut::<STEPS>().0.iter_mut().enumerate() {
+            for (step, pair) in pairs.iter_mut().enumerate() {
+                let at = group * 2 * STEPS + step;
+                *pair = numbers[at] & 0xffff | numbers[at + STEPS] << 16;
+            }
+        }
+        RoundedBlock {
+            pairs,
+            scale: self.scale,
+            sum: (half_sums[0] + half_sums[1]) * self.scale,
+            half_sums: half_sums.map(|sum| sum * self.scale),
+        }
     }
 }
 
-/// Nearest integer of a magnitude up to 2^22; zero for values that are not numbers.
+/// Joins values in pairs, in a tree: one after another they would wait for each other.
 #[inline(always)]
-fn nearest(value: f32) -> i32 {
-    // Adding 1.5 · 2^23 leaves the integer in the lower bits, without a library call or a saturating conversion.
-    const MAGIC: f32 = 12_582_912.0;
-    (value + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
+fn joined(values: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let eight: [f32; 8] = std::array::from_fn(|i| join(values[i], values[i + 8]));
+    let four: [f32; 4] = std::array::from_fn(|i| join(eight[i], eight[i + 4]));
+    join(join(four[0], four[2]), join(four[1], four[3]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use super::super::q4_k::Q4K;
+    use super::super::q6_k::Q6K;
+
+    fn block(values: &[f32; BLOCK]) -> RoundedBlock {
+        // SAFETY: portable lanes need no instruction set.
+        unsafe { Range::of::<[i32; LANES]>(&[*values], i16::MAX).round::<[i32; LANES]>(values) }
+    }
 
     #[test]
     fn rounding_keeps_fifteen_bits_and_reports_what_is_no_number() {
@@ -98,6 +176,35 @@ mod tests {
             let mut values = values;
             values[17] = bad;
             assert!(block(&values).scale.is_nan(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rows_of_a_tile_are_interleaved_and_two_blocks_share_a_scale() {
+        check::<Q4K>();
+        check::<Q6K>();
+    }
+
+    fn check<W: QuantForm>() {
+        let (rows, blocks) = (3, 4);
+        let x: Vec<f32> = (0..rows * blocks * BLOCK).map(|i| (i as f32 * 0.3).cos() * i as f32).collect();
+        let mut to = vec![0; rows * blocks * WORDS];
+        // SAFETY: as above.
+        unsafe { round::<[i32; LANES], W>(&x, rows, &mut to) };
+        let x = x.as_chunks().0;
+        for row in 0..rows {
+            for index in 0..blocks {
+                let both = &x[row * blocks + index / 2 * 2..][..2];
+                // SAFETY: as above.
+                let expected = unsafe {
+                    Range::of::<[i32; LANES]>(both, W::LIMIT).round::<[i32; LANES]>(&x[row * blocks + index])
+                };
+                let word = |word: usize| to[(index * WORDS + word) * rows + row];
+                assert!((0..PAIRS).all(|pair| word(pair) == expected.pairs[pair]));
+                assert_eq!(f32::from_bits(word(SCALE)), expected.scale);
+                assert_eq!(f32::from_bits(word(SUM)), expected.sum);
+                assert_eq!([1, 2].map(|half| f32::from_bits(word(SUM + half))), expected.half_sums);
+            }
         }
     }
 }

@@ -7,21 +7,25 @@ use crate::kernel::layout::{BLOCK, PANEL};
 pub(super) type Codes = [u8; BLOCK];
 
 /// Writes the low four bits of the codes: four words, nibble `j` of word `g` for index `8g + j`.
-pub(super) fn put_nibbles(codes: &Codes, part: &mut [u8], block: usize, lane: usize) {
-    for (group, codes) in codes.chunks_exact(8).enumerate() {
-        let word = codes.iter().rev().fold(0u32, |word, &code| word << 4 | u32::from(code & 15));
-        put(word, part, block * 4 + group, lane);
+pub(in crate::kernel) fn put_nibbles(codes: &Codes, part: &mut [u8], block: usize, lane: usize) {
+    for (group, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
+        // Codes one in a byte, then two in each pair of bytes, and so on.
+        let bytes = u64::from_le_bytes(*codes) & 0x0f0f_0f0f_0f0f_0f0f;
+        let pairs = (bytes | bytes >> 4) & 0x00ff_00ff_00ff_00ff;
+        let fours = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
+        put((fours | fours >> 16) as u32, part, block * 4 + group, lane);
     }
 }
 
 /// Writes two bits of each code: two words, each for 16 indices, with the first indices of pairs in the lower half.
 pub(super) fn put_twos(codes: &Codes, shift: u32, part: &mut [u8], block: usize, lane: usize) {
-    for (half, codes) in codes.chunks_exact(16).enumerate() {
+    for (half, codes) in codes.as_chunks::<16>().0.iter().enumerate() {
         let mut word = 0;
-        for step in 0..8 {
-            let first = step / 4 * 8 + step % 4;
-            word |= u32::from(codes[first] >> shift & 3) << (2 * step);
-            word |= u32::from(codes[first + 4] >> shift & 3) << (2 * step + 16);
+        for (group, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
+            let bytes = u64::from_le_bytes(*codes) >> shift & 0x0303_0303_0303_0303;
+            let pairs = (bytes | bytes >> 6) & 0x000f_000f_000f_000f;
+            let fours = pairs | pairs >> 12;
+            word |= halves(fours, 0xff) << (8 * group);
         }
         put(word, part, block * 2 + half, lane);
     }
@@ -30,12 +34,18 @@ pub(super) fn put_twos(codes: &Codes, shift: u32, part: &mut [u8], block: usize,
 /// Writes one bit of each code: one word, with the first indices of pairs in the lower half.
 pub(super) fn put_ones(codes: &Codes, shift: u32, part: &mut [u8], block: usize, lane: usize) {
     let mut word = 0;
-    for step in 0..16 {
-        let first = step / 4 * 8 + step % 4;
-        word |= u32::from(codes[first] >> shift & 1) << step;
-        word |= u32::from(codes[first + 4] >> shift & 1) << (step + 16);
+    for (group, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
+        let bytes = u64::from_le_bytes(*codes) >> shift & 0x0101_0101_0101_0101;
+        let pairs = (bytes | bytes >> 7) & 0x0003_0003_0003_0003;
+        let fours = pairs | pairs >> 14;
+        word |= halves(fours, 0xf) << (4 * group);
     }
     put(word, part, block, lane);
+}
+
+/// Masked lower ends of both halves of `bits`, in the halves of a word.
+fn halves(bits: u64, mask: u64) -> u32 {
+    (bits & mask) as u32 | ((bits >> 32 & mask) as u32) << 16
 }
 
 fn put(word: u32, part: &mut [u8], index: usize, lane: usize) {

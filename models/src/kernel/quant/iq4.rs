@@ -5,7 +5,7 @@
 
 use super::bits::{self, Codes};
 use super::legacy::halves;
-use super::{BlockAt, IntLanes, Lanes, QuantForm};
+use super::{BlockAt, IntLanes, QuantForm};
 
 /// The form of IQ4_NL.
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ impl QuantForm for Iq4Nl {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
         // SAFETY: guaranteed by the caller.
         unsafe { halves::<L>(at, 0, vector) }
     }
@@ -73,6 +73,8 @@ impl QuantForm for Iq4Xs {
     const BYTES: usize = XS_QUANTS + 4096;
     const HALVES: bool = false;
     const MIN: bool = false;
+    // 127 · 32 · 64 · 8255 < 2³¹
+    const LIMIT: i16 = 8255;
 
     #[inline(always)]
     unsafe fn pairs<L: IntLanes>(at: BlockAt, vector: usize, group: usize, step: u32) -> L {
@@ -81,8 +83,14 @@ impl QuantForm for Iq4Xs {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
+    unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L {
         // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector).mul(L::signed_bytes(at.byte(SCALES, 1, 0, vector).cast()).floats()) }
+        unsafe { L::signed_bytes(at.byte(SCALES, 1, 0, vector).cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
+        // SAFETY: guaranteed by the caller.
+        unsafe { halves::<L>(at, 0, vector) }
     }
 }

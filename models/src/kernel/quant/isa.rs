@@ -1,21 +1,23 @@
 //! Instruction sets of the integer kernels.
 
 use super::QuantForm;
-use super::activations::{self, RoundedBlock};
-use super::tile::{Tile, most_rows};
+use super::activations;
+use super::tile::{Tile, TileRows};
 use super::unpacked::{Scratch, Unpacked};
-use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
 
-/// An instruction set that this CPU has: only [`IntegerIsa::of`] creates one.
+/// An instruction set that this CPU has: only [`IntegerIsa::best`] and [`IntegerIsa::available`] create one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct IntegerIsa(Kind);
+pub(in crate::kernel) struct IntegerIsa(Kind);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     /// AVX-512 with VNNI. Without VNNI, AVX-512 multiplies integers hardly faster than AVX2.
     #[cfg(target_arch = "x86_64")]
     Vnni,
+    /// AVX2 with AVX-VNNI.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     Portable,
@@ -28,6 +30,8 @@ macro_rules! dispatch {
             #[cfg(target_arch = "x86_64")]
             Kind::Vnni => x86::vnni::$name::<$($generic),*>($($argument),*),
             #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => x86::avx_vnni::$name::<$($generic),*>($($argument),*),
+            #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => x86::avx2::$name::<$($generic),*>($($argument),*),
             Kind::Portable => portable::$name::<$($generic),*>($($argument),*),
         }
@@ -35,34 +39,38 @@ macro_rules! dispatch {
 }
 
 impl IntegerIsa {
-    /// Integer instructions beside those of `isa`, which the CPU must support.
-    pub(super) fn of(isa: Isa) -> Self {
-        Self(match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if std::arch::is_x86_feature_detected!("avx512vnni") => Kind::Vnni,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx2 => Kind::Avx2,
-            Isa::Portable => Kind::Portable,
-        })
+    /// Best instruction set that this CPU supports. Cheap: the standard library caches the feature detection.
+    pub(in crate::kernel) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(kind) = x86::available().next() {
+            return Self(kind);
+        }
+        Self(Kind::Portable)
     }
 
-    /// Maximum number of rows of a tile.
-    pub(super) fn most_rows(self) -> usize {
+    /// All instruction sets that this CPU supports, for tests that force each.
+    #[cfg(test)]
+    pub(super) fn available() -> Vec<Self> {
+        #[cfg(target_arch = "x86_64")]
+        let kinds = x86::available();
+        #[cfg(not(target_arch = "x86_64"))]
+        let kinds = std::iter::empty();
+        kinds.chain([Kind::Portable]).map(Self).collect()
+    }
+
+    /// Number of rows of tiles.
+    pub(super) fn tile_rows(self) -> TileRows {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Vnni => 12,
-            _ => most_rows::<[i32; LANES]>(),
+            Kind::Vnni => TileRows::of::<x86::Wide>(),
+            _ => TileRows::of::<[i32; LANES]>(),
         }
     }
 
-    /// Rounds whole rows; see [`activations::round`].
-    pub(super) fn round(self, x: &[f32], to: &mut [RoundedBlock]) {
-        match self.0 {
-            Kind::Portable => activations::round(x, to),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: all others include AVX2.
-            _ => unsafe { x86::round(x, to) },
-        }
+    /// Rounds the rows of a tile; see [`activations::round`].
+    pub(super) fn round<W: QuantForm>(self, x: &[f32], rows: usize, to: &mut [u32]) {
+        // SAFETY: the CPU has the instructions.
+        unsafe { dispatch!(self, round::<W>(x, rows, to)) }
     }
 
     /// Computes [`Tile::few`].
@@ -78,9 +86,9 @@ impl IntegerIsa {
     ///
     /// # Safety
     /// The same as for [`Tile::many`], but for the instruction set.
-    pub(super) unsafe fn many<const HALVES: bool, const MIN: bool>(self, tile: Tile, rows: usize) {
+    pub(super) unsafe fn many<const SHARED: usize, const HALVES: bool, const MIN: bool>(self, tile: Tile, rows: usize) {
         // SAFETY: guaranteed by the caller; the CPU has the instructions.
-        unsafe { dispatch!(self, many::<Unpacked<HALVES, MIN>>(tile, rows)) }
+        unsafe { dispatch!(self, many::<Unpacked<SHARED, HALVES, MIN>>(tile, rows)) }
     }
 
     /// Computes [`Scratch::fill`].
@@ -112,6 +120,12 @@ macro_rules! kernels {
             }
 
             $(#[target_feature(enable = $features)])?
+            pub(in super::super) unsafe fn round<W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { activations::round::<$lanes, W>(x, rows, to) }
+            }
+
+            $(#[target_feature(enable = $features)])?
             pub(in super::super) unsafe fn fill<W: QuantForm>(
                 to: &mut Scratch,
                 from: *const u8,
@@ -131,14 +145,22 @@ kernels!(portable, [i32; LANES]);
 mod x86 {
     use std::arch::x86_64::__m256i;
 
-    use super::{QuantForm, RoundedBlock, Scratch, Tile, activations};
-    use crate::kernel::int_lanes::Wide;
+    use super::{Kind, QuantForm, Scratch, Tile, activations};
+    use crate::kernel::avx_vnni::AvxVnni;
+    pub(super) use crate::kernel::int_lanes::Wide;
+    use crate::kernel::isa::Isa;
 
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn round(x: &[f32], to: &mut [RoundedBlock]) {
-        activations::round(x, to);
+    /// Instruction sets that this CPU supports, best first.
+    pub(super) fn available() -> impl Iterator<Item = Kind> {
+        use std::arch::is_x86_feature_detected as has;
+        let isa = Isa::best();
+        let vnni = isa == Isa::Avx512 && has!("avx512vnni");
+        let narrow = isa != Isa::Portable;
+        let kinds = [(Kind::Vnni, vnni), (Kind::AvxVnni, narrow && has!("avxvnni")), (Kind::Avx2, narrow)];
+        kinds.into_iter().filter(|(_, present)| *present).map(|(kind, _)| kind)
     }
 
     kernels!(avx2, [__m256i; 2], "avx2,fma,f16c");
+    kernels!(avx_vnni, AvxVnni, "avx2,fma,f16c,avxvnni");
     kernels!(vnni, Wide, "avx512f,avx512bw,avx512vnni");
 }

@@ -18,7 +18,7 @@ pub(super) struct Bytes;
 /// Half-precision numbers of sixteen outputs, in the part of a block at `offset`.
 ///
 /// # Safety
-/// The same as for [`QuantForm::scale`], with one number per output at `offset`.
+/// The same as for [`QuantForm::unit`], with one number per output at `offset`.
 #[inline(always)]
 pub(super) unsafe fn halves<L: IntLanes>(at: BlockAt, offset: usize, vector: usize) -> L::Floats {
     // SAFETY: guaranteed by the caller.
@@ -45,7 +45,7 @@ impl<const MIN: bool> QuantForm for Nibbles<MIN> {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
         // SAFETY: guaranteed by the caller.
         unsafe { halves::<L>(at, 0, vector) }
     }
@@ -82,7 +82,7 @@ impl<const MIN: bool> QuantForm for Fives<MIN> {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
         // SAFETY: guaranteed by the caller.
         unsafe { halves::<L>(at, 0, vector) }
     }
@@ -116,7 +116,7 @@ impl QuantForm for Bytes {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
         // SAFETY: guaranteed by the caller.
         unsafe { halves::<L>(at, 0, vector) }
     }

@@ -1,30 +1,33 @@
 //! Matrix multiplication of activations in 16-bit integers with quantized weights.
 //!
-//! Work is split as in [`matmul`](crate::kernel::matmul()): units of one panel of outputs times up to `ROWS` rows. A
-//! thread rounds the rows of a unit once and keeps them from panel to panel.
+//! Work is split as in [`matmul`](crate::kernel::matmul()): units of one panel of outputs times a group of rows. A
+//! thread rounds the rows of a group once and keeps them from panel to panel.
 
-use super::activations::RoundedBlock;
+use std::ops::Range;
+
+use super::activations::WORDS;
 use super::isa::IntegerIsa;
-use super::tile::{FEW, Tile};
+use super::tile::Tile;
 use super::unpacked::{CHUNK, Scratch};
 use super::{QuantForm, with_form};
-use crate::kernel::isa::Isa;
 use crate::kernel::layout::{BLOCK, PANEL};
 use crate::kernel::matmul_output::{Finish, MatmulOutput};
 use crate::kernel::packed::{CacheLine, Packed};
 use crate::kernel::team::{Base, Team, share};
 
-/// Number of activation rows per unit of work: rounded, they stay in the second-level cache from panel to panel.
-const ROWS: usize = 96;
-/// Number of cache lines that hold a whole number of rounded blocks.
-const LINES: usize = size_of::<RoundedBlock>() / 16;
+/// Maximum number of rows in a group.
+const ROWS: usize = 144;
+/// Minimum that [`GROUP_BYTES`] leaves: unpacking a panel must pay.
+const FEWEST_ROWS: usize = 24;
+/// Maximum size of a group's rounded rows in bytes: they should stay in the second-level cache from panel to panel.
+const GROUP_BYTES: usize = 768 * 1024;
 
 /// Computes `x · Wᵀ` with x of shape (m, in), rounded to 16-bit integers.
 ///
 /// # Panics
 /// If a slice does not have its shape, or W is not quantized.
 pub(in crate::kernel) fn product(
-    isa: Isa,
+    isa: IntegerIsa,
     team: &Team,
     x: &[f32],
     m: usize,
@@ -36,7 +39,7 @@ pub(in crate::kernel) fn product(
     assert_eq!(y.len(), m * w.out(), "result of shape ({m}, {})", w.out());
     assert!(w.inn().is_multiple_of(BLOCK), "whole blocks");
     let task = IntegerTask { x, m, w, target: MatmulOutput { y: Base(y.as_mut_ptr()), out: w.out(), finish } };
-    with_form!(w.form(), W => task.run::<W>(IntegerIsa::of(isa), team), panic!("integer products need quantized weights"));
+    with_form!(w.form(), W => task.run::<W>(isa, team), panic!("integer products need quantized weights"));
 }
 
 struct IntegerTask<'a> {
@@ -46,49 +49,70 @@ struct IntegerTask<'a> {
     target: MatmulOutput<'a>,
 }
 
-/// Rows of a unit, rounded.
+/// Division of a group of rows into tiles.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
-    x: &'a [RoundedBlock],
+struct GroupShape {
     /// Number of blocks per row.
     blocks: usize,
+    /// Number of rows.
     count: usize,
+    tiles: usize,
+}
+
+impl GroupShape {
+    /// Rows of a tile.
+    fn rows(self, tile: usize) -> Range<usize> {
+        share(self.count, tile, self.tiles)
+    }
+
+    /// Number of words of the rounded rows.
+    fn words(self) -> usize {
+        self.count * self.blocks * WORDS
+    }
+
+    /// Rounds the rows, tile by tile.
+    fn round<W: QuantForm>(self, isa: IntegerIsa, x: &[f32], to: &mut [u32]) {
+        let each = self.blocks * BLOCK;
+        for rows in (0..self.tiles).map(|tile| self.rows(tile)) {
+            let to = &mut to[rows.start * self.blocks * WORDS..rows.end * self.blocks * WORDS];
+            isa.round::<W>(&x[rows.start * each..rows.end * each], rows.len(), to);
+        }
+    }
 }
 
 /// Working memory of a thread.
+#[repr(align(64))]
 struct UnitScratch {
-    weights: Scratch,
     sums: [f32; ROWS * PANEL],
+    weights: Scratch,
 }
 
 impl IntegerTask<'_> {
     fn run<W: QuantForm>(&self, isa: IntegerIsa, team: &Team) {
         let panels = self.w.panels();
-        let groups = self.m.div_ceil(ROWS);
         let blocks = self.w.inn() / BLOCK;
-        let rows = self.m.div_ceil(groups.max(1));
-        let lines = (rows * blocks * size_of::<RoundedBlock>()).div_ceil(size_of::<CacheLine>());
-        // Five cache lines hold four rounded blocks.
-        let lines = lines.next_multiple_of(LINES);
+        let groups = self.m.div_ceil(group_rows(blocks));
+        let most = self.m.div_ceil(groups.max(1));
+        let lines = (most * blocks * WORDS * size_of::<u32>()).div_ceil(size_of::<CacheLine>());
         team.sweep(groups * panels, &|claims| {
             let mut memory = team.memory(claims.worker(), lines);
-            let rounded = bytemuck::cast_slice_mut::<CacheLine, RoundedBlock>(&mut memory[..lines]);
-            let mut scratch = UnitScratch { weights: Scratch::new(), sums: [0.0; ROWS * PANEL] };
+            let rounded = bytemuck::cast_slice_mut::<CacheLine, u32>(&mut memory[..lines]);
+            let mut scratch = UnitScratch { sums: [0.0; ROWS * PANEL], weights: Scratch::new() };
             let mut current = None;
             for unit in claims {
                 let group = unit / panels;
                 let panel = unit % panels;
                 let rows = share(self.m, group, groups);
+                let count = rows.len();
+                let shape = GroupShape { blocks, count, tiles: isa.tile_rows().tiles(count) };
                 if current != Some(group) {
                     let x = &self.x[rows.start * self.w.inn()..rows.end * self.w.inn()];
-                    isa.round(x, rounded);
+                    shape.round::<W>(isa, x, rounded);
                     current = Some(group);
                 }
                 rows.clone().for_each(|row| self.target.prefetch(row, panel));
-                let count = rows.len();
                 scratch.sums[..count * PANEL].fill(0.0);
-                let x = Rows { x: &rounded[..count * blocks], blocks, count };
-                multiply::<W>(isa, self.w.panel(panel), x, &mut scratch);
+                multiply::<W>(isa, self.w.panel(panel), &rounded[..shape.words()], shape, &mut scratch);
                 // SAFETY: the result has the rows and panels of the multiplication, and each unit its own.
                 unsafe { self.target.take(rows.start, panel, &scratch.sums[..count * PANEL]) };
             }
@@ -96,33 +120,45 @@ impl IntegerTask<'_> {
     }
 }
 
+/// Maximum number of rows of a group, with `blocks` blocks each.
+fn group_rows(blocks: usize) -> usize {
+    let fit = GROUP_BYTES / (blocks * WORDS * size_of::<u32>()).max(1);
+    fit.clamp(FEWEST_ROWS, ROWS)
+}
+
 /// Adds the products with a panel to the sums.
-fn multiply<W: QuantForm>(isa: IntegerIsa, panel: &[u8], rows: Rows<'_>, scratch: &mut UnitScratch) {
-    let Rows { x, blocks, count } = rows;
-    assert!(panel.len() >= blocks / W::SUPER * W::BYTES && x.len() == blocks * count, "shape of a unit");
+fn multiply<W: QuantForm>(isa: IntegerIsa, panel: &[u8], x: &[u32], shape: GroupShape, scratch: &mut UnitScratch) {
+    let GroupShape { blocks, count, tiles } = shape;
+    assert!(panel.len() >= blocks / W::SUPER * W::BYTES && x.len() == shape.words(), "shape of a unit");
     let acc = scratch.sums[..count * PANEL].as_mut_ptr();
-    if count <= FEW {
-        let tile = Tile { from: panel.as_ptr(), blocks, x: x.as_ptr(), stride: blocks, acc };
-        // SAFETY: the CPU has the instructions; panel, activations and sums cover rows and blocks, as asserted.
-        return unsafe { isa.few::<W>(tile, count) };
+    if isa.tile_rows().direct(count) {
+        for rows in (0..tiles).map(|tile| shape.rows(tile)) {
+            // SAFETY: the CPU has the instructions; panel, activations and sums cover rows and blocks, as asserted.
+            unsafe {
+                let x = x.as_ptr().add(rows.start * blocks * WORDS);
+                let tile = Tile { from: panel.as_ptr(), blocks, x, acc: acc.add(rows.start * PANEL) };
+                isa.few::<W>(tile, rows.len());
+            }
+        }
+        return;
     }
-    let tiles = count.div_ceil(isa.most_rows());
     for first in (0..blocks).step_by(CHUNK) {
         let part = CHUNK.min(blocks - first);
         // SAFETY: as above; the scratch holds a chunk of blocks.
         unsafe { isa.fill::<W>(&mut scratch.weights, panel.as_ptr(), first, part) };
         for tile in 0..tiles {
-            let rows = share(count, tile, tiles);
+            let rows = shape.rows(tile);
             // SAFETY: as above.
             unsafe {
-                let x = x.as_ptr().add(rows.start * blocks + first);
+                let x = x.as_ptr().add((rows.start * blocks + first * rows.len()) * WORDS);
                 let acc = acc.add(rows.start * PANEL);
-                let tile = Tile { from: scratch.weights.from(), blocks: part, x, stride: blocks, acc };
-                match (W::HALVES, W::MIN) {
-                    (false, false) => isa.many::<false, false>(tile, rows.len()),
-                    (false, true) => isa.many::<false, true>(tile, rows.len()),
-                    (true, false) => isa.many::<true, false>(tile, rows.len()),
-                    (true, true) => isa.many::<true, true>(tile, rows.len()),
+                let tile = Tile { from: scratch.weights.from(), blocks: part, x, acc };
+                match (W::SHARED, W::HALVES, W::MIN) {
+                    (1, _, false) => isa.many::<1, false, false>(tile, rows.len()),
+                    (1, _, true) => isa.many::<1, false, true>(tile, rows.len()),
+                    (_, _, false) => isa.many::<2, false, false>(tile, rows.len()),
+                    (_, false, true) => isa.many::<2, false, true>(tile, rows.len()),
+                    (_, true, true) => isa.many::<2, true, true>(tile, rows.len()),
                 }
             }
         }

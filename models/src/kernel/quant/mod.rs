@@ -26,7 +26,10 @@ mod unpacked;
 use super::int_lanes::IntLanes;
 use super::lanes::Lanes;
 use super::layout::SuperForm;
+use super::prefetch::prefetch;
 
+pub(super) use bits::put_nibbles;
+pub(super) use isa::IntegerIsa;
 pub(super) use matmul::product;
 pub(super) use unpack::{unpack, unpack_vector};
 
@@ -97,7 +100,23 @@ struct BlockAt {
     index: usize,
 }
 
+/// Prefetch distance in bytes; the hardware prefetcher stops at page boundaries.
+const AHEAD: usize = 4096;
+
 impl BlockAt {
+    /// Location of block `block` of a panel of form `W` that begins at `from`.
+    #[inline(always)]
+    fn of<W: QuantForm>(from: *const u8, block: usize) -> Self {
+        Self { from: from.wrapping_add(block / W::SUPER * W::BYTES), index: block % W::SUPER }
+    }
+
+    /// Prefetches the weights that lie [`AHEAD`] of this block.
+    #[inline(always)]
+    fn prefetch<W: QuantForm>(self) {
+        let share = W::BYTES / W::SUPER;
+        prefetch(self.from.wrapping_add(self.index * share + AHEAD), share);
+    }
+
     /// Address of 32-bit word `word` of outputs `16 · vector` and following, in a part of the super-block that starts
     /// at `offset` and has `words` words per output and block.
     #[inline(always)]
@@ -115,6 +134,8 @@ impl BlockAt {
 
 /// A storage form whose weights are `scale · quant + minimum`.
 ///
+/// In super-blocks, a scale is the product of an integer factor and the super-block's unit.
+///
 /// # Safety
 /// In all methods, `at` must lie in a panel of this form, `vector` must be 0 or 1, `group` and `step` below 4,
 /// `half` below 2, and the CPU must support the instruction set of `L`.
@@ -123,16 +144,44 @@ trait QuantForm: Copy {
     const SUPER: usize;
     /// Size of a super-block of a panel, in bytes.
     const BYTES: usize;
-    /// If `true`, the halves of a block have different scales and minima.
+    /// If `true`, the halves of a block have different factors and minima.
     const HALVES: bool;
     /// If `true`, weights have minima.
     const MIN: bool;
+    /// Number of adjacent blocks whose activations share a scale and whose products are summed in integers: 2 in
+    /// super-blocks, which have a common unit.
+    const SHARED: usize = if Self::SUPER > 1 { 2 } else { 1 };
+    /// Largest magnitude of a rounded activation: the sum of `32 · SHARED` products of it with the largest quant and
+    /// factor fits an `i32`.
+    const LIMIT: i16 = i16::MAX;
+    /// If `true`, quants need no factor, because it is 1 or part of them.
+    const FOLDED: bool = Self::SUPER == 1;
+    /// If `true`, the weights come from main memory.
+    const STREAMED: bool = true;
 
     /// Quants of the input indices `8 · group + step` and `8 · group + step + 4`.
     unsafe fn pairs<L: IntLanes>(at: BlockAt, vector: usize, group: usize, step: u32) -> L;
 
+    /// Factors, whose products with quants fit an `i16`.
+    #[inline(always)]
+    unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L {
+        let _ = (at, vector, half);
+        // SAFETY: guaranteed by the caller.
+        unsafe { L::splat(1) }
+    }
+
+    /// Units of the super-block.
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats;
+
     /// Scales.
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats;
+    #[inline(always)]
+    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let unit = Self::unit::<L>(at, vector);
+            if Self::FOLDED { unit } else { unit.mul(Self::factors::<L>(at, vector, half).floats()) }
+        }
+    }
 
     /// Minima.
     #[inline(always)]

@@ -44,12 +44,15 @@ impl QuantForm for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats {
+    unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L {
         // SAFETY: guaranteed by the caller.
-        unsafe {
-            let both = L::unsigned_bytes(at.byte(SCALES, 2, half, vector));
-            halves::<L>(at, 0, vector).mul(both.and(L::splat(15)).floats())
-        }
+        unsafe { L::unsigned_bytes(at.byte(SCALES, 2, half, vector)).and(L::splat(15)) }
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
+        // SAFETY: guaranteed by the caller.
+        unsafe { halves::<L>(at, 0, vector) }
     }
 
     #[inline(always)]

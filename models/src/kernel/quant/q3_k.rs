@@ -5,7 +5,7 @@
 
 use super::bits::{self, Codes};
 use super::legacy::halves;
-use super::{BlockAt, IntLanes, Lanes, QuantForm};
+use super::{BlockAt, IntLanes, QuantForm};
 
 /// The form of Q3_K.
 #[derive(Clone, Copy)]
@@ -53,8 +53,14 @@ impl QuantForm for Q3K {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats {
+    unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L {
         // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector).mul(L::signed_bytes(at.byte(SCALES, 2, half, vector).cast()).floats()) }
+        unsafe { L::signed_bytes(at.byte(SCALES, 2, half, vector).cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
+        // SAFETY: guaranteed by the caller.
+        unsafe { halves::<L>(at, 0, vector) }
     }
 }

@@ -55,14 +55,14 @@ pub(super) fn low_codes(quants: &[u8], block: usize) -> Codes {
     std::array::from_fn(|k| quants[block / 2 * 32 + k] >> (block % 2 * 4) & 15)
 }
 
-/// Product of both levels of scales.
+/// Block scales.
 ///
 /// # Safety
-/// The same as for [`QuantForm::scale`].
+/// The same as for [`QuantForm::factors`].
 #[inline(always)]
-pub(super) unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
+pub(super) unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize) -> L {
     // SAFETY: guaranteed by the caller.
-    unsafe { halves::<L>(at, 0, vector).mul(L::unsigned_bytes(at.byte(SCALES, 1, 0, vector)).floats()) }
+    unsafe { L::unsigned_bytes(at.byte(SCALES, 1, 0, vector)) }
 }
 
 /// Product of both levels of minima, which GGML subtracts.
@@ -91,9 +91,15 @@ impl QuantForm for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
+    unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L {
         // SAFETY: guaranteed by the caller.
-        unsafe { scale::<L>(at, vector) }
+        unsafe { factors(at, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
+        // SAFETY: guaranteed by the caller.
+        unsafe { halves::<L>(at, 0, vector) }
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@
 //! bytes), and the nibbles (4096 bytes).
 
 use super::bits;
+use super::legacy::halves;
 use super::q4_k::{self, HEAD};
 use super::{BlockAt, IntLanes, QuantForm};
 
@@ -30,6 +31,8 @@ impl QuantForm for Q5K {
     const BYTES: usize = QUANTS + 4096;
     const HALVES: bool = false;
     const MIN: bool = true;
+    // 31 · 63 · 64 · 17180 < 2³¹
+    const LIMIT: i16 = 17_180;
 
     #[inline(always)]
     unsafe fn pairs<L: IntLanes>(at: BlockAt, vector: usize, group: usize, step: u32) -> L {
@@ -41,9 +44,15 @@ impl QuantForm for Q5K {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
+    unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L {
         // SAFETY: guaranteed by the caller.
-        unsafe { q4_k::scale::<L>(at, vector) }
+        unsafe { q4_k::factors(at, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
+        // SAFETY: guaranteed by the caller.
+        unsafe { halves::<L>(at, 0, vector) }
     }
 
     #[inline(always)]

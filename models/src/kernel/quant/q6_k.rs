@@ -5,7 +5,7 @@
 
 use super::bits::{self, Codes};
 use super::legacy::halves;
-use super::{BlockAt, IntLanes, Lanes, QuantForm};
+use super::{BlockAt, IntLanes, QuantForm};
 
 /// The form of Q6_K.
 #[derive(Clone, Copy)]
@@ -44,6 +44,8 @@ impl QuantForm for Q6K {
     const BYTES: usize = QUANTS + 4096;
     const HALVES: bool = true;
     const MIN: bool = false;
+    // 32 · 128 · 64 · 8191 < 2³¹
+    const LIMIT: i16 = 8191;
 
     #[inline(always)]
     unsafe fn pairs<L: IntLanes>(at: BlockAt, vector: usize, group: usize, step: u32) -> L {
@@ -55,8 +57,14 @@ impl QuantForm for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats {
+    unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L {
         // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector).mul(L::signed_bytes(at.byte(SCALES, 2, half, vector).cast()).floats()) }
+        unsafe { L::signed_bytes(at.byte(SCALES, 2, half, vector).cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
+        // SAFETY: guaranteed by the caller.
+        unsafe { halves::<L>(at, 0, vector) }
     }
 }

@@ -5,6 +5,7 @@ use half::f16;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::isa::IntegerIsa;
 use super::reference::dequantize;
 use crate::kernel::isa::Isa;
 use crate::kernel::matmul;
@@ -73,7 +74,7 @@ fn integer_products_agree_with_sums_of_the_reference_values() {
         for (m, out, inn) in [(1, 33, 256), (3, 31, 512), (8, 64, 768), (29, 5, 2560), (101, 40, 256)] {
             let (packed, w) = weights(kind, 2, out, inn);
             let x = noise(3, m * inn);
-            for isa in Isa::available() {
+            for isa in IntegerIsa::available() {
                 let mut y = noise(4, m * out);
                 let before = y.clone();
                 super::product(isa, &Team::new(2), &x, m, &packed, &mut y, Finish::Set);
@@ -94,10 +95,37 @@ fn integer_products_agree_with_sums_of_the_reference_values() {
 }
 
 #[test]
+fn the_largest_sums_fit() {
+    let (out, inn) = (33, 512);
+    for kind in quantized() {
+        // Among these patterns are the largest quants of either sign, with the largest factors of either sign.
+        for pattern in [0x00, 0x7f, 0x80, 0xff] {
+            let mut block = vec![pattern; kind.type_size()];
+            for &at in half_offsets(kind) {
+                block[at..at + 2].copy_from_slice(&f16::from_f32(0.01).to_le_bytes());
+            }
+            let w: Vec<f64> = dequantize(kind, &block).into_iter().map(f64::from).collect();
+            let packed = Packed::from_ggml(kind, &block.repeat(out * inn / kind.block_size()), out, inn).unwrap();
+            let repeated = (inn / kind.block_size()) as f64;
+            let sum: f64 = w.iter().sum::<f64>() * repeated;
+            let bound = w.iter().map(|w| w.abs()).sum::<f64>() * repeated * 1e-5;
+            for (m, x) in [(1, 1.0f32), (7, -1.0), (13, 1.0), (13, -1.0)] {
+                for isa in IntegerIsa::available() {
+                    let mut y = vec![f32::NAN; m * out];
+                    super::product(isa, &Team::new(1), &vec![x; m * inn], m, &packed, &mut y, Finish::Set);
+                    let fits = y.iter().all(|&y| (f64::from(y) - sum * f64::from(x)).abs() <= bound);
+                    assert!(fits, "{isa:?} {kind:?}, {m} rows of {x}, pattern {pattern:#x}: {} for {sum}", y[0]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_row_of_integer_products_does_not_depend_on_its_batch() {
     let (out, inn, m) = (70, 768, 37);
     let x = noise(5, m * inn);
-    for isa in Isa::available() {
+    for isa in IntegerIsa::available() {
         for kind in quantized() {
             let (packed, _) = weights(kind, 6, out, inn);
             let product = |x: &[f32], m: usize, threads: usize| {

@@ -1,12 +1,8 @@
 //! Sums of a tile: a few rows of rounded activations times the outputs of a panel.
 
-use super::activations::RoundedBlock;
+use super::activations::{SCALE, SUM, WORDS};
 use super::{BlockAt, GROUPS, IntLanes, Lanes, QuantForm, STEPS};
 use crate::kernel::layout::PANEL;
-use crate::kernel::prefetch::prefetch;
-
-/// Prefetch distance in bytes; the hardware prefetcher stops at page boundaries.
-const AHEAD: usize = 4096;
 
 /// Sums to compute: `acc[r][o] += Σ_b x[r][b] · w[b][o]`.
 #[derive(Clone, Copy)]
@@ -15,27 +11,50 @@ pub(super) struct Tile {
     pub(super) from: *const u8,
     /// Number of blocks.
     pub(super) blocks: usize,
-    /// First row's first block.
-    pub(super) x: *const RoundedBlock,
-    /// Distance between rows of activations, in blocks.
-    pub(super) stride: usize,
+    /// Activations of the tile's rows, interleaved; see [`round`](super::activations::round).
+    pub(super) x: *const u32,
     /// Sums of the first row: [`PANEL`] per row.
     pub(super) acc: *mut f32,
 }
 
-/// Maximum number of rows multiplied without unpacking the weights first.
-pub(super) const FEW: usize = 2;
+/// Number of rows of tiles for one set of registers.
+///
+/// A few rows are multiplied with the packed weights, which are unpacked in registers for every tile; many with weights
+/// unpacked before. More than six rows in a tile are slower: between such tiles, the CPU's window of instructions is too
+/// short to hide the end of one block behind the next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TileRows {
+    /// Maximum number of rows of a tile with packed weights.
+    few: usize,
+    /// Maximum number of rows multiplied with packed weights, over all tiles.
+    direct: usize,
+}
 
-/// Maximum number of rows of a tile.
-pub(super) const fn most_rows<L: IntLanes>() -> usize {
-    if L::Floats::WIDE { 12 } else { 6 }
+/// Maximum number of rows of a tile with unpacked weights.
+const MANY: usize = 6;
+
+impl TileRows {
+    /// Numbers for a set of lanes.
+    pub(super) const fn of<L: IntLanes>() -> Self {
+        if L::Floats::WIDE { Self { few: 4, direct: 8 } } else { Self { few: 2, direct: 2 } }
+    }
+
+    /// Returns `true` if `count` rows are multiplied with packed weights.
+    pub(super) fn direct(self, count: usize) -> bool {
+        count <= self.direct
+    }
+
+    /// Number of tiles for `count` rows.
+    pub(super) fn tiles(self, count: usize) -> usize {
+        count.div_ceil(if self.direct(count) { self.few } else { MANY })
+    }
 }
 
 impl Tile {
-    /// Computes the sums for `rows` rows, at least 1 and at most [`FEW`].
+    /// Computes the sums for `rows` rows of a tile with packed weights, at least 1.
     ///
-    /// Each sum of a block is exact in integers and then multiplied and added in `f32`, block after block, so that
-    /// the result depends neither on the number of rows nor on the division into tiles.
+    /// Each sum over [`QuantForm::SHARED`] blocks is exact in integers and then multiplied and added in `f32`, one after
+    /// another, so that the result depends neither on the number of rows nor on the division into tiles.
     ///
     /// # Safety
     /// The CPU must support the instruction set of `L`, and the pointers must cover the elements of the formula.
@@ -45,12 +64,15 @@ impl Tile {
         unsafe {
             match rows {
                 1 => self.sums::<L, W, 1, 2>(0),
-                _ => self.sums::<L, W, 2, 2>(0),
+                2 => self.sums::<L, W, 2, 2>(0),
+                _ if !L::Floats::WIDE => unreachable!("more rows than a tile has"),
+                3 => self.sums::<L, W, 3, 2>(0),
+                _ => self.sums::<L, W, 4, 2>(0),
             }
         }
     }
 
-    /// Computes the sums for `rows` rows, at least 1 and at most [`most_rows`].
+    /// Computes the sums for `rows` rows of a tile with unpacked weights, at least 3 and at most [`MANY`].
     ///
     /// # Safety
     /// The same as for [`few`](Self::few).
@@ -59,19 +81,10 @@ impl Tile {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match rows {
-                1 => self.sums::<L, W, 1, 2>(0),
-                2 => self.sums::<L, W, 2, 2>(0),
                 3 => self.columns::<L, W, 3>(),
                 4 => self.columns::<L, W, 4>(),
                 5 => self.columns::<L, W, 5>(),
-                6 => self.columns::<L, W, 6>(),
-                _ if !L::Floats::WIDE => unreachable!("more rows than a tile has"),
-                7 => self.sums::<L, W, 7, 2>(0),
-                8 => self.sums::<L, W, 8, 2>(0),
-                9 => self.sums::<L, W, 9, 2>(0),
-                10 => self.sums::<L, W, 10, 2>(0),
-                11 => self.sums::<L, W, 11, 2>(0),
-                _ => self.sums::<L, W, 12, 2>(0),
+                _ => self.columns::<L, W, MANY>(),
             }
         }
     }
@@ -96,55 +109,108 @@ impl Tile {
     unsafe fn sums<L: IntLanes, W: QuantForm, const R: usize, const V: usize>(self, first: usize) {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let mut acc = [[L::Floats::splat(0.0); V]; R];
-            for r in 0..R {
+            for start in (0..self.blocks).step_by(W::SHARED) {
+                let mut totals = [[L::splat(0); V]; R];
+                for block in start..start + W::SHARED {
+                    self.dots::<L, W, R, V>(first, block, &mut totals);
+                }
+                let at = BlockAt::of::<W>(self.from, start);
+                let x = self.x.add(start * WORDS * R);
                 for v in 0..V {
-                    acc[r][v] = L::Floats::load(self.acc.add(r * PANEL + (first + v) * 16));
+                    let unit = W::unit::<L>(at, first + v);
+                    let minimum = W::minimum::<L>(at, first + v, 0);
+                    for r in 0..R {
+                        let field = |word: usize| L::Floats::splat(f32::from_bits(*x.add(word * R + r)));
+                        // The sums so far are in memory: the registers are few, and the products of the next blocks do
+                        // not wait for them.
+                        let to = self.acc.add(r * PANEL + (first + v) * 16);
+                        let mut acc = totals[r][v].floats().mul(field(SCALE)).fma(unit, L::Floats::load(to));
+                        if W::MIN && W::SHARED == 1 {
+                            acc = minimum.fma(field(SUM), acc);
+                        }
+                        acc.store(to);
+                    }
+                }
+                let end = start + W::SHARED;
+                if W::MIN && W::SHARED > 1 && end.is_multiple_of(W::SUPER) {
+                    self.minima::<L, W, R, V>(first, end - W::SUPER);
                 }
             }
-            for block in 0..self.blocks {
-                let at = BlockAt { from: self.from.wrapping_add(block / W::SUPER * W::BYTES), index: block % W::SUPER };
-                if first == 0 {
-                    let share = W::BYTES / W::SUPER;
-                    prefetch(at.from.wrapping_add(at.index * share + AHEAD), share);
-                }
-                let x = self.x.add(block);
-                let mut sums = [[L::splat(0); V]; R];
-                for group in 0..GROUPS {
-                    for step in 0..STEPS {
-                        let mut quants = [L::splat(0); V];
+        }
+    }
+
+    /// Adds the integer products of a block.
+    #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
+    #[inline(always)]
+    unsafe fn dots<L: IntLanes, W: QuantForm, const R: usize, const V: usize>(
+        self,
+        first: usize,
+        block: usize,
+        totals: &mut [[L; V]; R],
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let at = BlockAt::of::<W>(self.from, block);
+            if W::STREAMED && first == 0 {
+                at.prefetch::<W>();
+            }
+            let x = self.x.add(block * WORDS * R);
+            let mut sums = [[L::splat(0); V]; R];
+            for group in 0..GROUPS {
+                for step in 0..STEPS {
+                    let mut quants = [L::splat(0); V];
+                    for v in 0..V {
+                        quants[v] = W::pairs::<L>(at, first + v, group, step as u32);
+                    }
+                    for r in 0..R {
+                        let pair = L::splat(*x.add((group * STEPS + step) * R + r));
                         for v in 0..V {
-                            quants[v] = W::pairs::<L>(at, first + v, group, step as u32);
+                            let sum = if W::FOLDED { &mut totals[r][v] } else { &mut sums[r][v] };
+                            *sum = quants[v].dot(pair, *sum);
                         }
+                    }
+                }
+                if !W::FOLDED && (group == GROUPS - 1 || W::HALVES && group == GROUPS / 2 - 1) {
+                    for v in 0..V {
+                        let factors = W::factors::<L>(at, first + v, group / 2);
                         for r in 0..R {
-                            let pair = L::splat((*x.add(r * self.stride)).pairs[group * STEPS + step]);
-                            for v in 0..V {
-                                sums[r][v] = quants[v].dot(pair, sums[r][v]);
-                            }
+                            totals[r][v] = totals[r][v].add(sums[r][v].mul(factors));
+                            sums[r][v] = L::splat(0);
                         }
                     }
-                    let half = if W::HALVES { group / 2 } else { 0 };
-                    if group == GROUPS - 1 || W::HALVES && group == GROUPS / 2 - 1 {
+                }
+            }
+        }
+    }
+
+    /// Adds the products with the minima of the super-block that begins with block `start`.
+    #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
+    #[inline(always)]
+    unsafe fn minima<L: IntLanes, W: QuantForm, const R: usize, const V: usize>(self, first: usize, start: usize) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let mut sums = [[L::Floats::splat(0.0); V]; R];
+            for block in start..start + W::SUPER {
+                let at = BlockAt::of::<W>(self.from, block);
+                let x = self.x.add(block * WORDS * R);
+                for half in 0..if W::HALVES { 2 } else { 1 } {
+                    let word = if W::HALVES { SUM + 1 + half } else { SUM };
+                    let mut minimum = [L::Floats::splat(0.0); V];
+                    for v in 0..V {
+                        minimum[v] = W::minimum::<L>(at, first + v, half);
+                    }
+                    for r in 0..R {
+                        let sum = L::Floats::splat(f32::from_bits(*x.add(word * R + r)));
                         for v in 0..V {
-                            let scale = W::scale::<L>(at, first + v, half);
-                            let minimum = W::minimum::<L>(at, first + v, half);
-                            for r in 0..R {
-                                let x = &*x.add(r * self.stride);
-                                let sum = sums[r][v].floats().mul(L::Floats::splat(x.scale));
-                                acc[r][v] = sum.fma(scale, acc[r][v]);
-                                if W::MIN {
-                                    let sum = if W::HALVES { x.half_sums[half] } else { x.sum };
-                                    acc[r][v] = minimum.fma(L::Floats::splat(sum), acc[r][v]);
-                                }
-                                sums[r][v] = L::splat(0);
-                            }
+                            sums[r][v] = minimum[v].fma(sum, sums[r][v]);
                         }
                     }
                 }
             }
             for r in 0..R {
                 for v in 0..V {
-                    acc[r][v].store(self.acc.add(r * PANEL + (first + v) * 16));
+                    let to = self.acc.add(r * PANEL + (first + v) * 16);
+                    L::Floats::load(to).add(sums[r][v]).store(to);
                 }
             }
         }

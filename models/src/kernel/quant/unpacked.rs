@@ -1,28 +1,31 @@
-//! A few blocks of a panel, unpacked to pairs of integers and `f32` scales, for many rows of activations.
+//! A few blocks of a panel, unpacked to pairs of integers and `f32` units, for many rows of activations.
 
 use std::mem::MaybeUninit;
 
 use super::{BlockAt, GROUPS, IntLanes, Lanes, PAIRS, QuantForm, STEPS};
 use crate::kernel::layout::PANEL;
 
-/// Maximum number of blocks unpacked at once: 20 KiB, which fit the first-level cache with the rows of a tile.
+/// Maximum number of blocks unpacked at once: 18 KiB, which fit the first-level cache with the rows of a tile. A
+/// super-block.
 pub(super) const CHUNK: usize = 8;
 
-/// One block for all outputs of a panel.
+/// Unpacked blocks for all outputs of a panel.
 #[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Block {
-    pairs: [u32; PAIRS * PANEL],
-    scales: [f32; 2 * PANEL],
-    minima: [f32; 2 * PANEL],
+struct Chunk {
+    /// Quants, multiplied by their factors.
+    pairs: [u32; CHUNK * PAIRS * PANEL],
+    /// Units per block, of which only the first is used in super-blocks.
+    units: [f32; CHUNK * PANEL],
+    /// Minima, of halves or of blocks.
+    minima: [f32; CHUNK * 2 * PANEL],
 }
 
 /// Working memory for unpacked blocks, written before it is read and too large to clear in every region.
-pub(super) struct Scratch(MaybeUninit<[Block; CHUNK]>);
+pub(super) struct Scratch(MaybeUninit<Chunk>);
 
-/// The form of unpacked blocks.
+/// The form of unpacked blocks; `SHARED`, `HALVES` and `MIN` as in [`QuantForm`].
 #[derive(Clone, Copy)]
-pub(super) struct Unpacked<const HALVES: bool, const MIN: bool>;
+pub(super) struct Unpacked<const SHARED: usize, const HALVES: bool, const MIN: bool>;
 
 impl Scratch {
     pub(super) fn new() -> Self {
@@ -37,45 +40,65 @@ impl Scratch {
     /// Unpacks `count` blocks, the first of which is block `first` behind `from`.
     ///
     /// # Safety
-    /// The CPU must support the instruction set of `L`, `count` must be at most [`CHUNK`], and the blocks must lie in
-    /// a panel of form `W`.
+    /// The CPU must support the instruction set of `L`, `count` must be at most [`CHUNK`], the blocks must lie in a
+    /// panel of form `W`, and the first must be the first of a super-block.
     #[inline(always)]
     pub(super) unsafe fn fill<L: IntLanes, W: QuantForm>(&mut self, from: *const u8, first: usize, count: usize) {
         for block in 0..count {
-            let index = first + block;
-            let at = BlockAt { from: from.wrapping_add(index / W::SUPER * W::BYTES), index: index % W::SUPER };
+            let at = BlockAt::of::<W>(from, first + block);
+            at.prefetch::<W>();
             for vector in 0..2 {
-                // SAFETY: guaranteed by the caller; a block has room for two vectors per pair and half. The memory
-                // may be uninitialized, so that no reference to it is created.
-                unsafe {
-                    let to = self.0.as_mut_ptr().cast::<Block>().add(block);
-                    for group in 0..GROUPS {
-                        for step in 0..STEPS {
-                            let pairs = (&raw mut (*to).pairs).cast::<u32>();
-                            let offset = (group * STEPS + step) * PANEL + vector * 16;
-                            W::pairs::<L>(at, vector, group, step as u32).store(pairs.add(offset));
-                        }
+                // SAFETY: guaranteed by the caller; a chunk has room for two vectors per pair, block and half.
+                unsafe { self.fill_vector::<L, W>(at, block, vector) };
+            }
+        }
+    }
+
+    /// Unpacks one block for sixteen outputs.
+    ///
+    /// # Safety
+    /// The same as for [`fill`](Self::fill).
+    #[inline(always)]
+    unsafe fn fill_vector<L: IntLanes, W: QuantForm>(&mut self, at: BlockAt, block: usize, vector: usize) {
+        // SAFETY: guaranteed by the caller. The memory may be uninitialized, so that no reference to it is created.
+        unsafe {
+            let to = self.0.as_mut_ptr();
+            let pairs = (&raw mut (*to).pairs).cast::<u32>();
+            let mut factors = L::splat(0);
+            for group in 0..GROUPS {
+                if !W::FOLDED && (group == 0 || W::HALVES && group == GROUPS / 2) {
+                    let each = W::factors::<L>(at, vector, group / 2);
+                    factors = each.left(16).or(each.and(L::splat(0xffff)));
+                }
+                for step in 0..STEPS {
+                    let mut quants = W::pairs::<L>(at, vector, group, step as u32);
+                    if !W::FOLDED {
+                        quants = quants.mul_pairs(factors);
                     }
-                    for half in 0..if W::HALVES { 2 } else { 1 } {
-                        let offset = half * PANEL + vector * 16;
-                        let scales = (&raw mut (*to).scales).cast::<f32>();
-                        W::scale::<L>(at, vector, half).store(scales.add(offset));
-                        if W::MIN {
-                            let minima = (&raw mut (*to).minima).cast::<f32>();
-                            W::minimum::<L>(at, vector, half).store(minima.add(offset));
-                        }
-                    }
+                    quants.store(pairs.add((block * PAIRS + group * STEPS + step) * PANEL + vector * 16));
+                }
+            }
+            let units = (&raw mut (*to).units).cast::<f32>();
+            W::unit::<L>(at, vector).store(units.add(block * PANEL + vector * 16));
+            if W::MIN {
+                let minima = (&raw mut (*to).minima).cast::<f32>();
+                for half in 0..if W::HALVES { 2 } else { 1 } {
+                    let index = if W::HALVES { block * 2 + half } else { block };
+                    W::minimum::<L>(at, vector, half).store(minima.add(index * PANEL + vector * 16));
                 }
             }
         }
     }
 }
 
-impl<const HALVES: bool, const MIN: bool> QuantForm for Unpacked<HALVES, MIN> {
-    const SUPER: usize = 1;
-    const BYTES: usize = size_of::<Block>();
+impl<const SHARED: usize, const HALVES: bool, const MIN: bool> QuantForm for Unpacked<SHARED, HALVES, MIN> {
+    const SUPER: usize = CHUNK;
+    const BYTES: usize = size_of::<Chunk>();
     const HALVES: bool = HALVES;
     const MIN: bool = MIN;
+    const SHARED: usize = SHARED;
+    const FOLDED: bool = true;
+    const STREAMED: bool = false;
 
     #[inline(always)]
     unsafe fn pairs<L: IntLanes>(at: BlockAt, vector: usize, group: usize, step: u32) -> L {
@@ -84,20 +107,15 @@ impl<const HALVES: bool, const MIN: bool> QuantForm for Unpacked<HALVES, MIN> {
     }
 
     #[inline(always)]
-    unsafe fn scale<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats {
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
         // SAFETY: guaranteed by the caller.
-        unsafe { L::Floats::load(at.word(std::mem::offset_of!(Block, scales), 2, half, vector).cast()) }
+        unsafe { L::Floats::load(at.word(std::mem::offset_of!(Chunk, units), 1, 0, vector).cast()) }
     }
 
     #[inline(always)]
     unsafe fn minimum<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L::Floats {
+        let each = if HALVES { 2 } else { 1 };
         // SAFETY: guaranteed by the caller.
-        unsafe {
-            if MIN {
-                L::Floats::load(at.word(std::mem::offset_of!(Block, minima), 2, half, vector).cast())
-            } else {
-                L::Floats::splat(0.0)
-            }
-        }
+        unsafe { L::Floats::load(at.word(std::mem::offset_of!(Chunk, minima), each, half, vector).cast()) }
     }
 }
