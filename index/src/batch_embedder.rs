@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::dense::VectorWriter;
-use crate::embed::{Embed, embed_unit};
+use crate::embed::{Embed, embed_unit_documents};
 use crate::embedding_cache::EmbeddingCache;
 use crate::embedding_journal::TextHash;
 use crate::error::IndexError;
@@ -105,7 +105,7 @@ impl BatchEmbedder<'_> {
     }
 
     fn embed(&self, what: &str, batch: &[&str]) -> Result<Vec<Vec<f32>>, IndexError> {
-        embed_unit(self.embed, &self.prompts.document, batch).map_err(|source| {
+        embed_unit_documents(self.embed, &self.prompts.document, batch).map_err(|source| {
             let start: String = batch[0].chars().take(60).collect();
             let what = format!("{} {what}, the first of them beginning {start:?}", batch.len());
             IndexError::Embed { what, source }

@@ -19,6 +19,15 @@ pub trait Embed: Send + Sync {
     /// Any failure of the model; the index reports it together with the texts concerned.
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError>;
 
+    /// Embeds texts of an index: passages, phrases and facts, of which there are many. May trade a little accuracy for
+    /// speed; the vector of a text must not depend on the other texts.
+    ///
+    /// # Errors
+    /// The same as of [`Embed::embed`].
+    fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.embed(texts)
+    }
+
     /// Returns `true` if a text is longer than the model reads, so that its vector covers only its beginning.
     fn cuts(&self, _text: &str) -> bool {
         false
@@ -34,14 +43,33 @@ pub trait Embed: Send + Sync {
 /// Embeds `texts` with `prompt` before each and checks the result: one vector per text, of the right length, finite.
 /// Scales each vector to length 1; a zero vector stays zero.
 pub(crate) fn embed_unit(embed: &dyn Embed, prompt: &str, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-    let mut vectors = if prompt.is_empty() {
-        embed.embed(texts)?
-    } else {
-        let prompted: Vec<String> = texts.iter().map(|text| format!("{prompt}{text}")).collect();
-        embed.embed(&prompted.iter().map(String::as_str).collect::<Vec<&str>>())?
-    };
-    if vectors.len() != texts.len() {
-        return Err(format!("{} gave {} vectors for {} texts", embed.id(), vectors.len(), texts.len()).into());
+    let vectors = prompted(prompt, texts, &|texts| embed.embed(texts))?;
+    unit(embed, texts.len(), vectors)
+}
+
+/// Embeds texts of an index as [`embed_unit`] does queries.
+pub(crate) fn embed_unit_documents(
+    embed: &dyn Embed,
+    prompt: &str,
+    texts: &[&str],
+) -> Result<Vec<Vec<f32>>, EmbedError> {
+    let vectors = prompted(prompt, texts, &|texts| embed.embed_documents(texts))?;
+    unit(embed, texts.len(), vectors)
+}
+
+/// Applies `embed` to the texts with `prompt` before each.
+fn prompted<T>(prompt: &str, texts: &[&str], embed: &dyn Fn(&[&str]) -> T) -> T {
+    if prompt.is_empty() {
+        return embed(texts);
+    }
+    let prompted: Vec<String> = texts.iter().map(|text| format!("{prompt}{text}")).collect();
+    embed(&prompted.iter().map(String::as_str).collect::<Vec<&str>>())
+}
+
+/// Checks and scales the vectors of `count` texts.
+fn unit(embed: &dyn Embed, count: usize, mut vectors: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>, EmbedError> {
+    if vectors.len() != count {
+        return Err(format!("{} gave {} vectors for {count} texts", embed.id(), vectors.len()).into());
     }
     for vector in &mut vectors {
         if vector.len() != embed.dims() {

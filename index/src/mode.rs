@@ -35,6 +35,17 @@ impl Mode {
     }
 }
 
+impl Mode {
+    /// Default ranking of passages beside a variant of graph search: [`Mode::ranking`], but fused in the hybrid mode of
+    /// [`GraphVariant::Waymark`].
+    pub fn ranking_beside(self, variant: GraphVariant) -> Ranking {
+        match (self, variant) {
+            (Mode::Hybrid, GraphVariant::Waymark) => Ranking::Fused,
+            _ => self.ranking(),
+        }
+    }
+}
+
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -105,7 +116,8 @@ impl FromStr for Ranking {
     }
 }
 
-/// Published graph search to reproduce. The `search::graph` and `graph_ranking` modules document the differences.
+/// Graph search: a published one to reproduce, or Waymark's own. The `search::graph` and `graph_ranking` modules document
+/// the differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GraphVariant {
@@ -116,11 +128,15 @@ pub enum GraphVariant {
     HippoRag,
     /// GraphRAG-R1's fork, which follows RouteRAG's but links twenty facts.
     GraphR1,
+    /// Waymark's own: the walk also starts from the phrases that the query names and from passages that share its words,
+    /// and [`Mode::Hybrid`] weighs the graph's list more than the other one.
+    Waymark,
 }
 
 impl GraphVariant {
     /// All variants, in display order.
-    pub const ALL: [GraphVariant; 3] = [GraphVariant::RouteRag, GraphVariant::HippoRag, GraphVariant::GraphR1];
+    pub const ALL: [GraphVariant; 4] =
+        [GraphVariant::RouteRag, GraphVariant::HippoRag, GraphVariant::GraphR1, GraphVariant::Waymark];
 }
 
 impl fmt::Display for GraphVariant {
@@ -129,6 +145,7 @@ impl fmt::Display for GraphVariant {
             GraphVariant::RouteRag => "route_rag",
             GraphVariant::HippoRag => "hippo_rag",
             GraphVariant::GraphR1 => "graph_r1",
+            GraphVariant::Waymark => "waymark",
         })
     }
 }
@@ -137,7 +154,7 @@ impl FromStr for GraphVariant {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<GraphVariant, UnknownName> {
-        let unknown = || UnknownName { name: name.to_owned(), known: "route_rag, hippo_rag, graph_r1" };
+        let unknown = || UnknownName { name: name.to_owned(), known: "route_rag, hippo_rag, graph_r1, waymark" };
         GraphVariant::ALL.into_iter().find(|variant| variant.to_string() == name).ok_or_else(unknown)
     }
 }

@@ -1,6 +1,7 @@
 //! Progress of a build.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Phase of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +42,15 @@ impl fmt::Display for BuildPhase {
     }
 }
 
+/// Estimated time that a build spends on embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbeddingEstimate {
+    /// Time to embed the passages.
+    pub passages: Duration,
+    /// Time to embed the phrases and facts of the graph. Zero without a graph.
+    pub graph: Duration,
+}
+
 /// Receives the progress of a build. Phases come in order; within a phase, `done` grows to `total`.
 pub trait BuildProgress: Sync {
     /// Reports that `done` of `total` units (passages, vectors, files, steps) are done. May be called from several
@@ -49,6 +59,10 @@ pub trait BuildProgress: Sync {
 
     /// Reports, before anything is embedded, that this number of passages, not 0, is longer than the embedder reads.
     fn truncated(&self, _passages: u64) {}
+
+    /// Reports, before the embedding of many passages begins, how long it will take. The estimate is rough, above all
+    /// that of the graph, whose texts are not known yet.
+    fn estimated(&self, _estimate: EmbeddingEstimate) {}
 }
 
 /// Ignores all progress.

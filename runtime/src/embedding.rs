@@ -60,6 +60,13 @@ impl Embed for Embedding {
         }
     }
 
+    fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        match self {
+            Embedding::Model(embedder) => Ok(embedder.embed_rounded(texts)?),
+            Embedding::Mock => self.embed(texts),
+        }
+    }
+
     fn cuts(&self, text: &str) -> bool {
         // A word piece has at least one byte, so that short texts need no tokenization.
         text.len() > self.max_tokens() && self.count_tokens(text) > self.max_tokens()

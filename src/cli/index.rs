@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
+use indicatif::{HumanDuration, ProgressBar};
 use waymark_index::{
-    BuildOptions, BuildPhase, BuildProgress, Embed as _, EmbedderInfo, GraphInfo, Manifest, Prompts, build,
+    BuildOptions, BuildPhase, BuildProgress, Embed as _, EmbedderInfo, EmbeddingEstimate, GraphInfo, Manifest, Prompts,
+    build,
 };
 use waymark_models::kernel::Team;
 use waymark_runtime::config::{LogFormat, cores};
@@ -251,6 +252,19 @@ impl BuildProgress for BuildBars {
             passages,
             "passages are longer than the embedder reads: dense search will see only their beginning; stop here and split \
              them with --chunk, or go on"
+        );
+    }
+
+    fn estimated(&self, estimate: EmbeddingEstimate) {
+        let passages = HumanDuration(estimate.passages);
+        if estimate.graph.is_zero() {
+            tracing::info!("embedding the passages will take about {passages}");
+            return;
+        }
+        let graph = HumanDuration(estimate.graph);
+        tracing::info!(
+            "embedding the passages will take about {passages}, the phrases and facts of the graph about {graph} more; \
+             `--triples none` builds no graph"
         );
     }
 }

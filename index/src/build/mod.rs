@@ -1,5 +1,6 @@
 //! Builds an index beside the old one, makes it durable, and replaces the old one atomically.
 
+mod estimate;
 mod passages;
 mod seal;
 mod snapshot_writer;

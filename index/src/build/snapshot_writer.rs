@@ -17,7 +17,7 @@ use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
 use crate::store::PassageStore;
 
-use super::{passages, seal, vectors};
+use super::{estimate, passages, seal, vectors};
 
 /// Inputs and options for writing a snapshot.
 #[derive(Clone, Copy)]
@@ -75,6 +75,12 @@ impl SnapshotWriter<'_> {
         let mut triples = TripleWriter::create(&graph.join(graph_file::TRIPLES))?;
         passages::write(documents, part.path(), &mut triples, self.progress)?;
         let store = PassageStore::open(&part.path().join(snapshot_file::STORE))?;
+        // A commit embeds only what is new.
+        if base.is_none()
+            && let Some(estimate) = estimate::estimate(&store, self.embedding, self.extract.is_some() || triples.any())?
+        {
+            self.progress.estimated(estimate);
+        }
         vectors::write(part.path(), &store, self.embedding, base, self.threads, self.progress)?;
         if let Some(base) = base {
             base.keep_extracted(&mut triples, store.count())?;

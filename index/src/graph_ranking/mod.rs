@@ -2,10 +2,12 @@
 //! passage.
 
 mod local;
+mod named_phrases;
 mod path_tracer;
 mod ranker;
 mod seeds;
 
+pub(crate) use named_phrases::{add_named, named};
 pub(crate) use path_tracer::PathTracer;
 pub(crate) use ranker::{GraphRanker, PassageWeights, RankedPassages};
 #[cfg(test)]

@@ -43,8 +43,9 @@ struct PhraseScores {
 /// A fact gives each of its phrases the fact's score divided by the number of passages that name the phrase. HippoRAG 2
 /// takes the mean over the facts, as weight and as linking score (`HippoRAG.py:graph_search_with_fact_entities`).
 /// RouteRAG's fork weighs by the last fact alone, and its linking score is the mean of the undivided scores
-/// (`RouteRAG.py`, the same function). GraphRAG-R1's fork does the same, but has no phrases without text. A fact of
-/// score 0 gives weight 0.
+/// (`RouteRAG.py`, the same function). GraphRAG-R1's fork does the same, but has no phrases without text. Waymark's own
+/// search weighs by the mean and links by the sum of the undivided scores, so that phrases of several facts come first. A
+/// fact of score 0 gives weight 0.
 pub(crate) fn seeds(graph: &Graph, kept: &[KeptFact], options: &GraphOptions) -> Vec<Seed> {
     let mut named: Vec<PhraseScores> = Vec::new();
     for &KeptFact { fact, score } in kept {
@@ -77,6 +78,7 @@ impl PhraseScores {
         let (linking, weight) = match variant {
             GraphVariant::HippoRag => (mean / share, mean / share),
             GraphVariant::RouteRag | GraphVariant::GraphR1 => (mean, self.last / share),
+            GraphVariant::Waymark => (self.scores, mean / share),
         };
         Seed { phrase: self.phrase, passages: self.passages, linking, weight }
     }

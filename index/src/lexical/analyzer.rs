@@ -2,16 +2,50 @@
 
 use tantivy::tokenizer::{
     AsciiFoldingFilter, Language, LowerCaser, RemoveLongFilter, SimpleTokenizer, Stemmer, TextAnalyzer,
+    TextAnalyzerBuilder, Tokenizer,
 };
 
-/// Name of the analyzer and the weighting of titles, stored in the manifest. Every change to either needs a new name.
-pub(crate) const NAME: &str = "words-lower-ascii-english-title2";
+use super::unspaced::SplitUnspaced;
 
-/// Builds the analyzer. Terms are words (runs of letters and digits) of at most 80 bytes, in lower case, without
-/// accents (`Müller` → `muller`), with English stemming. Stop words stay: BM25 gives them little weight by itself, and
-/// titles consist of them.
-pub(super) fn analyzer() -> TextAnalyzer {
-    TextAnalyzer::builder(SimpleTokenizer::default())
+/// Version of the analyzer and of the weighting of titles. An index keeps the one it was built with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Analysis {
+    /// Words alone: a sentence of a script without spaces is one term.
+    Words,
+    /// Words, and pairs of characters in scripts without spaces.
+    #[default]
+    WordsAndPairs,
+}
+
+/// Name of the current analyzer, stored in the manifest.
+pub(crate) const NAME: &str = Analysis::WordsAndPairs.name();
+
+impl Analysis {
+    /// All versions.
+    pub(super) const ALL: [Analysis; 2] = [Analysis::WordsAndPairs, Analysis::Words];
+
+    /// Name in the manifest and in the schema. Every change to the analyzer or to the weighting needs a new one.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Analysis::Words => "words-lower-ascii-english-title2",
+            Analysis::WordsAndPairs => "words-pairs-lower-ascii-english-title2",
+        }
+    }
+
+    /// Builds the analyzer. Terms are words (runs of letters and digits) of at most 80 bytes, in lower case, without
+    /// accents (`Müller` → `muller`), with English stemming. Stop words stay: BM25 gives them little weight by itself,
+    /// and titles consist of them.
+    pub(super) fn analyzer(self) -> TextAnalyzer {
+        let words = TextAnalyzer::builder(SimpleTokenizer::default());
+        match self {
+            Analysis::Words => terms(words),
+            Analysis::WordsAndPairs => terms(words.filter(SplitUnspaced)),
+        }
+    }
+}
+
+fn terms<T: Tokenizer>(words: TextAnalyzerBuilder<T>) -> TextAnalyzer {
+    words
         .filter(RemoveLongFilter::limit(80))
         .filter(LowerCaser)
         .filter(AsciiFoldingFilter)

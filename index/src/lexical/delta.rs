@@ -10,7 +10,7 @@ use tantivy::directory::RamDirectory;
 use tantivy::tokenizer::TextAnalyzer;
 use tantivy::{ReloadPolicy, SegmentReader, Term};
 
-use super::analyzer;
+use super::analyzer::Analysis;
 use super::writer::{LexicalWriter, parts};
 use crate::delta::{DocumentDelta, Layered, RecordDocument, TouchedNumbers};
 use crate::error::IndexError;
@@ -28,6 +28,8 @@ pub(super) struct LexicalDelta {
     pub(super) terms: Layered<String, i64>,
     /// Change of the number of tokens.
     pub(super) tokens: i64,
+    /// Analyzer of the base snapshot.
+    pub(super) analysis: Analysis,
 }
 
 /// Segment in memory. Documents that were changed again later stay in it until it is merged.
@@ -43,8 +45,12 @@ impl fmt::Debug for DeltaSegment {
 }
 
 impl DeltaSegment {
-    fn of(dir: &Path, documents: Vec<(u32, Arc<RecordDocument>)>) -> Result<DeltaSegment, IndexError> {
-        let mut writer = LexicalWriter::in_memory(dir, RamDirectory::create())?;
+    fn of(
+        dir: &Path,
+        analysis: Analysis,
+        documents: Vec<(u32, Arc<RecordDocument>)>,
+    ) -> Result<DeltaSegment, IndexError> {
+        let mut writer = LexicalWriter::in_memory(dir, RamDirectory::create(), analysis)?;
         documents.iter().try_for_each(|(_, document)| writer.add(&document.title, &document.text))?;
         let failed = || IndexError::lexical("open", dir);
         let index = writer.finish_index()?;
@@ -73,6 +79,11 @@ impl DeltaSegment {
 }
 
 impl LexicalDelta {
+    /// No changes of a base snapshot with this analyzer.
+    pub(super) fn empty(analysis: Analysis) -> LexicalDelta {
+        LexicalDelta { analysis, ..LexicalDelta::default() }
+    }
+
     /// Adds the changes of a commit. `before` and `after` are the states around it.
     pub(super) fn changed(
         &self,
@@ -83,7 +94,7 @@ impl LexicalDelta {
         touched: &TouchedNumbers,
     ) -> Result<LexicalDelta, IndexError> {
         let mut next = self.clone();
-        let mut analyzer = analyzer::analyzer();
+        let mut analyzer = self.analysis.analyzer();
         for &number in &touched.left {
             match before.get(number) {
                 // Unchanged so far, so its text is in the base snapshot.
@@ -105,21 +116,26 @@ impl LexicalDelta {
         }
         next.terms.settle();
         if !documents.is_empty() {
-            next.segments.push(Arc::new(DeltaSegment::of(dir, documents)?));
+            next.segments.push(Arc::new(DeltaSegment::of(dir, self.analysis, documents)?));
             next.merge(dir, after)?;
         }
         Ok(next)
     }
 
-    /// Indexes all changed documents at once.
-    pub(super) fn of(dir: &Path, store: &PassageStore, current: &DocumentDelta) -> Result<LexicalDelta, IndexError> {
+    /// Indexes all changed documents at once, from no changes.
+    pub(super) fn filled(
+        &self,
+        dir: &Path,
+        store: &PassageStore,
+        current: &DocumentDelta,
+    ) -> Result<LexicalDelta, IndexError> {
         let mut touched = TouchedNumbers {
             // Only the base snapshot has counted anything yet, so only its passages leave.
             left: current.numbers().filter(|&number| number < current.base()).collect(),
             came: current.documents().map(|(number, _)| number).collect(),
         };
         touched.came.sort_unstable();
-        LexicalDelta::default().changed(dir, store, &DocumentDelta::new(current.base()), current, &touched)
+        self.changed(dir, store, &DocumentDelta::new(current.base()), current, &touched)
     }
 
     /// Counts the terms of a passage that comes (1) or goes (-1).
@@ -159,7 +175,7 @@ impl LexicalDelta {
             }
             documents.sort_unstable_by_key(|(number, _)| *number);
             if !documents.is_empty() {
-                self.segments.push(Arc::new(DeltaSegment::of(dir, documents)?));
+                self.segments.push(Arc::new(DeltaSegment::of(dir, self.analysis, documents)?));
             }
         }
         Ok(())

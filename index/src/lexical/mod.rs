@@ -8,6 +8,7 @@ mod analyzer;
 mod delta;
 mod ranking;
 mod read_only;
+mod unspaced;
 mod writer;
 
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ use crate::error::IndexError;
 use crate::scored::Scored;
 use crate::store::PassageStore;
 
+use analyzer::Analysis;
 pub(crate) use analyzer::NAME as ANALYZER;
 use delta::LexicalDelta;
 pub(crate) use writer::LexicalWriter;
@@ -64,9 +66,9 @@ impl LexicalIndex {
         let opening = || IndexError::lexical("open", dir);
         let files = MmapDirectory::open(dir).map_err(|error| opening()(error.into()))?;
         let index = tantivy::Index::open(read_only::ReadOnlyDirectory::new(files)).map_err(opening())?;
-        if index.schema() != schema() {
-            return Err(IndexError::corrupt(dir, "its schema is not the one written here"));
-        }
+        let Some(analysis) = Analysis::ALL.into_iter().find(|&analysis| index.schema() == schema(analysis)) else {
+            return Err(IndexError::corrupt(dir, "its schema is not one that was ever written here"));
+        };
         // A snapshot never changes, so that tantivy need not watch its folder with a thread.
         let reader = index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into().map_err(opening())?;
         let searcher: Searcher = reader.searcher();
@@ -75,10 +77,10 @@ impl LexicalIndex {
         if segments.len() != 1 || segments[0].max_doc() as usize != count || searcher.num_docs() != count as u64 {
             return Err(IndexError::corrupt(dir, format!("it does not hold {count} passages")));
         }
-        let content = schema().get_field(CONTENT).map_err(opening())?;
-        let base = BaseSegment { dir: dir.to_owned(), searcher, content, analyzer: analyzer::analyzer() };
+        let content = schema(analysis).get_field(CONTENT).map_err(opening())?;
+        let base = BaseSegment { dir: dir.to_owned(), searcher, content, analyzer: analysis.analyzer() };
         let documents = Arc::new(DocumentDelta::new(u32::try_from(count).unwrap_or(u32::MAX)));
-        Ok(LexicalIndex { base: Arc::new(base), delta: LexicalDelta::default(), documents })
+        Ok(LexicalIndex { base: Arc::new(base), delta: LexicalDelta::empty(analysis), documents })
     }
 
     /// Returns the index over the same base snapshot after further changes. Without `touched`, all changed documents are
@@ -92,7 +94,7 @@ impl LexicalIndex {
         let dir = &self.base.dir;
         let delta = match touched {
             Some(touched) => self.delta.changed(dir, store, &self.documents, &documents, touched)?,
-            None => LexicalDelta::of(dir, store, &documents)?,
+            None => LexicalDelta::empty(self.delta.analysis).filled(dir, store, &documents)?,
         };
         Ok(LexicalIndex { base: Arc::clone(&self.base), delta, documents })
     }
@@ -133,9 +135,9 @@ impl LexicalIndex {
     }
 }
 
-fn schema() -> Schema {
+fn schema(analysis: Analysis) -> Schema {
     let indexing = TextFieldIndexing::default()
-        .set_tokenizer(analyzer::NAME)
+        .set_tokenizer(analysis.name())
         // BM25 needs frequencies, and nothing here reads positions.
         .set_index_option(IndexRecordOption::WithFreqs)
         .set_fieldnorms(true);

@@ -28,6 +28,30 @@ fn words_are_found_whatever_their_case_accents_and_endings() {
 }
 
 #[test]
+fn words_are_found_in_scripts_without_spaces() {
+    let (_dir, lexical) =
+        lexical(&["東京タワー\n東京都港区にある電波塔である。", "京都\n京都市は日本の都市。", "ภาษาไทย"]);
+    assert_eq!(numbers(&lexical, "東京タワーはどこにありますか"), [0]);
+    assert_eq!(numbers(&lexical, "日本"), [1]);
+    // The two characters also meet within the name of the prefecture.
+    assert_eq!(numbers(&lexical, "京都"), [1, 0]);
+    assert_eq!(numbers(&lexical, "ไทย"), [2]);
+}
+
+#[test]
+fn an_index_of_an_earlier_analyzer_is_searched_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lexical");
+    let mut writer = LexicalWriter::create_with(&path, Analysis::Words).unwrap();
+    writer.add("", "東京都 tower").unwrap();
+    writer.finish().unwrap();
+    let lexical = LexicalIndex::open(&path, 1).unwrap();
+    assert_eq!(numbers(&lexical, "TOWERS"), [0]);
+    assert_eq!(numbers(&lexical, "東京都"), [0]);
+    assert_eq!(numbers(&lexical, "東京"), [0; 0]);
+}
+
+#[test]
 fn no_query_is_a_syntax_error() {
     let (_dir, lexical) = lexical(&["AND and OR", "a \"quoted: (word", "x"]);
     for query in ["\"", "AND", "a:b", "content:x", "(((", "*", "+", "-x", "[a TO", "\\", "/re", "^2", "~", "\0", "🙂"]

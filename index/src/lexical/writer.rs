@@ -9,7 +9,8 @@ use tantivy::schema::Field;
 use tantivy::tokenizer::TokenizerManager;
 use tantivy::{Directory, Index, TantivyDocument};
 
-use super::{CONTENT, analyzer, schema};
+use super::analyzer::Analysis;
+use super::{CONTENT, schema};
 use crate::error::IndexError;
 
 /// Initial size of tantivy's hash table of terms; the table grows by itself.
@@ -38,22 +39,31 @@ impl fmt::Debug for LexicalWriter {
 impl LexicalWriter {
     /// Creates the folder and starts an empty index in it.
     pub(crate) fn create(dir: &Path) -> Result<LexicalWriter, IndexError> {
+        LexicalWriter::create_with(dir, Analysis::default())
+    }
+
+    pub(super) fn create_with(dir: &Path, analysis: Analysis) -> Result<LexicalWriter, IndexError> {
         std::fs::create_dir(dir).map_err(IndexError::io("create", dir))?;
         let files = MmapDirectory::open(dir).map_err(|error| IndexError::lexical("create", dir)(error.into()))?;
-        LexicalWriter::start(dir, files, MEMORY_BUDGET)
+        LexicalWriter::start(dir, files, analysis, MEMORY_BUDGET)
     }
 
     /// Starts an empty index in memory, for few documents. Messages name `dir`.
-    pub(super) fn in_memory(dir: &Path, files: RamDirectory) -> Result<LexicalWriter, IndexError> {
-        LexicalWriter::start(dir, files, SMALL_BUDGET)
+    pub(super) fn in_memory(dir: &Path, files: RamDirectory, analysis: Analysis) -> Result<LexicalWriter, IndexError> {
+        LexicalWriter::start(dir, files, analysis, SMALL_BUDGET)
     }
 
-    fn start(dir: &Path, files: impl Into<Box<dyn Directory>>, budget: usize) -> Result<LexicalWriter, IndexError> {
+    fn start(
+        dir: &Path,
+        files: impl Into<Box<dyn Directory>>,
+        analysis: Analysis,
+        budget: usize,
+    ) -> Result<LexicalWriter, IndexError> {
         let creating = || IndexError::lexical("create", dir);
-        let content = schema().get_field(CONTENT).map_err(creating())?;
+        let content = schema(analysis).get_field(CONTENT).map_err(creating())?;
         let writer = Index::builder()
-            .schema(schema())
-            .tokenizers(tokenizers())
+            .schema(schema(analysis))
+            .tokenizers(tokenizers(analysis))
             .single_segment_index_writer(files, budget)
             .map_err(creating())?;
         Ok(LexicalWriter { dir: dir.to_owned(), writer, content })
@@ -92,8 +102,8 @@ pub(super) fn parts<'a>(title: &'a str, text: &'a str) -> [&'a str; 3] {
     [title, title, text]
 }
 
-fn tokenizers() -> TokenizerManager {
+fn tokenizers(analysis: Analysis) -> TokenizerManager {
     let tokenizers = TokenizerManager::new();
-    tokenizers.register(analyzer::NAME, analyzer::analyzer());
+    tokenizers.register(analysis.name(), analysis.analyzer());
     tokenizers
 }

@@ -7,11 +7,12 @@ use crate::evidence::{Evidence, EvidenceBudget, GraphRank, GraphTrace, Hit, HitP
 use crate::filter::FactFilter;
 use crate::graph::Graph;
 use crate::graph::scale::Scale;
-use crate::graph_ranking::{KeptFact, PassageWeights, PathTracer, RankedPassages, seeds};
+use crate::graph_ranking::{KeptFact, PassageWeights, PathTracer, RankedPassages, add_named, seeds};
+use crate::mode::GraphVariant;
 use crate::scored::Scored;
 
 /// Number of passages with a weight of their own in the reset vector of a local walk; HippoRAG 2 retrieves as many.
-const OWN: usize = 200;
+pub(super) const OWN: usize = 200;
 /// Number of evenly spaced passages that estimate the smallest similarity in a large index.
 const SAMPLE: usize = 1024;
 
@@ -93,7 +94,11 @@ impl SearchContext<'_> {
             Some(places) => places.iter().map(|&place| followed[place].kept()).collect(),
             None => followed.iter().map(CandidateFact::kept).collect(),
         };
-        let seeds = seeds(graph, &kept, options);
+        let mut seeds = seeds(graph, &kept, options);
+        let is_own = options.variant == GraphVariant::Waymark;
+        if is_own && !kept.is_empty() {
+            add_named(graph, self.text, &mut seeds);
+        }
         self.check("the passages were scored")?;
         let ranker = &self.index.snapshot.ranker;
         let walk = GraphTrace {
@@ -125,9 +130,10 @@ impl SearchContext<'_> {
             let list = self.nearest(similar, vector, limit)?.ranked(scale, self.wanted(limit));
             return Ok(GraphSearchResult { walk, list, facts, shown: None });
         }
+        let (share, words) = if is_own { self.weights_by_words(options.passage_weight)? } else { (1.0, Vec::new()) };
         self.check("the walk")?;
         // The passages' own weights are small (0.05 in HippoRAG 2), but the only way to passages that no fact links.
-        let own = similar.weights(scale, options.passage_weight);
+        let own = similar.weights(scale, options.passage_weight * share, &words);
         let RankedPassages { best, missing } = ranker.rank(graph, options, &seeds, &own, self.wanted(limit));
         let reached = |Scored { number, score }| RankedPassage { number, score, similarity: None };
         let list = best.into_iter().map(reached).collect();
@@ -234,15 +240,26 @@ impl PassageSimilarities {
         scored.into_iter().map(reached).collect()
     }
 
-    /// Computes the weight of each passage in the reset vector. The reference scales twice, which equals scaling once.
-    fn weights(&self, scale: Scale, weight: f64) -> PassageWeights {
+    /// Computes the weight of each passage in the reset vector, which `words` adds to. The reference scales twice, which
+    /// equals scaling once.
+    fn weights(&self, scale: Scale, weight: f64, words: &[(u32, f32)]) -> PassageWeights {
         let own = |score: f32| (f64::from(scale.apply(score)) * weight) as f32;
         match self {
             PassageSimilarities::Every(scores) => {
-                PassageWeights::Every(scores.iter().map(|&score| own(score)).collect())
+                let mut weights: Vec<f32> = scores.iter().map(|&score| own(score)).collect();
+                words.iter().for_each(|&(number, more)| weights[number as usize] += more);
+                PassageWeights::Every(weights)
             }
             PassageSimilarities::Best(scored) => {
-                PassageWeights::Some(scored.iter().take(OWN).map(|scored| (scored.number, own(scored.score))).collect())
+                let scored = scored.iter().take(OWN).map(|scored| (scored.number, own(scored.score)));
+                let mut weights: Vec<(u32, f32)> = scored.collect();
+                for &(number, more) in words {
+                    match weights.iter_mut().find(|(other, _)| *other == number) {
+                        Some((_, weight)) => *weight += more,
+                        None => weights.push((number, more)),
+                    }
+                }
+                PassageWeights::Some(weights)
             }
         }
     }

@@ -8,6 +8,7 @@ mod hypergraph;
 mod passage;
 mod rerank;
 mod triples;
+mod word_weights;
 
 use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

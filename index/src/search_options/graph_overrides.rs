@@ -11,8 +11,8 @@ use crate::options::GraphOptions;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = GraphRequest))]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct GraphOverrides {
-    /// Algorithm of graph search: `route_rag` (the default), `hippo_rag` or `graph_r1`. Its other options have the
-    /// values published with it, unless they are set.
+    /// Algorithm of graph search: `route_rag` (the default), `hippo_rag`, `graph_r1` or `waymark`. Its other options have
+    /// the values published with it, unless they are set.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[cfg_attr(feature = "clap", arg(long = "graph", value_name = "VARIANT", help_heading = "Graph search"))]
     pub variant: Option<GraphVariant>,

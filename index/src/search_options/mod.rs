@@ -48,7 +48,7 @@ pub struct SearchOptions {
     #[cfg_attr(feature = "clap", arg(long, short))]
     pub k: Option<usize>,
     /// Ranking of passages in the modes `passage` and `hybrid`: `fused`, `dense` or `bm25`. By default `fused` in the
-    /// mode `passage`, and `dense` in `hybrid`.
+    /// mode `passage` and beside `waymark`'s graph search, and otherwise `dense` in `hybrid`.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[cfg_attr(feature = "clap", arg(long))]
     pub ranking: Option<Ranking>,
@@ -173,9 +173,10 @@ impl SearchOptions {
     /// Builds the query for `text`, with the defaults for what is not set.
     pub fn query(&self, text: impl Into<String>) -> Query {
         let mode = self.mode();
+        let graph = self.graph.unwrap_or_default().options();
         Query {
-            ranking: self.ranking.unwrap_or(mode.ranking()),
-            graph: self.graph.unwrap_or_default().options(),
+            ranking: self.ranking.unwrap_or(mode.ranking_beside(graph.variant)),
+            graph,
             triples: self.triples(),
             entities: self.entities.clone().unwrap_or_default(),
             kag: self.kag.unwrap_or_default(),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::ModelError;
-use crate::encoder::{Encoder, EncoderConfig, EncoderTensors, PieceSequence, PieceTokenizer, read};
+use crate::encoder::{Encoder, EncoderArithmetic, EncoderConfig, EncoderTensors, PieceSequence, PieceTokenizer, read};
 use crate::kernel::{Team, dot, scale};
 use crate::weights::Map;
 use modules::normalizes;
@@ -108,8 +108,22 @@ impl Embedder {
     /// # Errors
     /// [`ModelError::Tokenizer`] when a text cannot be split into word pieces.
     pub fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
+        self.embed_in(EncoderArithmetic::Exact, texts)
+    }
+
+    /// Embeds each text as [`embed`](Self::embed) does, with weights and activations rounded to bytes if the CPU
+    /// multiplies bytes (AVX512-VNNI). Takes about 0.4 of the time; vectors deviate from the exact ones by a few degrees.
+    /// Encoders that normalize before a block (ModernBERT) compute exact vectors.
+    ///
+    /// # Errors
+    /// The same as of [`embed`](Self::embed).
+    pub fn embed_rounded(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
+        self.embed_in(EncoderArithmetic::Bytes, texts)
+    }
+
+    fn embed_in(&self, arithmetic: EncoderArithmetic, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
         let sequences = self.tokenize(texts)?;
-        Ok(self.encoder.run(&sequences, |rows| self.pooled(rows)))
+        Ok(self.encoder.run(arithmetic, &sequences, |rows| self.pooled(rows)))
     }
 
     /// Computes the vector of a text from the rows of its pieces.

@@ -41,6 +41,20 @@ fn families_agree_on_the_weights_that_they_share() {
 }
 
 #[test]
+fn rounded_vectors_are_near_the_exact_ones_and_independent_of_their_batch() {
+    let embedder = open(&write(&config("bert", PLACES), &bert())).unwrap();
+    let texts = ["who wrote faust", "a", "the robbers and faust and a and b and the robbers"];
+    let exact = embedder.embed(&texts).unwrap();
+    let rounded = embedder.embed_rounded(&texts).unwrap();
+    for (exact, rounded) in exact.iter().zip(&rounded) {
+        let cosine = dot(exact, rounded) / (dot(exact, exact) * dot(rounded, rounded)).sqrt();
+        assert!(cosine > 0.999, "{cosine}");
+    }
+    let alone: Vec<_> = texts.iter().flat_map(|text| embedder.embed_rounded(&[text]).unwrap()).collect();
+    assert_eq!(alone, rounded);
+}
+
+#[test]
 fn relative_positions_bias_the_attention() {
     let expected = vectors(&write(&config("bert", PLACES), &bert()));
     let names = [

@@ -5,13 +5,15 @@ use std::ops::Range;
 use super::pieces::PieceSequence;
 use super::relative_bias::RelativeBias;
 use crate::kernel::panel::{PANEL, panel_product};
-use crate::kernel::softmax;
 use crate::kernel::team::Base;
-use crate::kernel::{Team, add};
+use crate::kernel::{Team, add, softmax_rows};
 
 /// Number of queries whose scores, softmax and values are computed together: one tile of the matrix multiplication,
 /// whose scores stay in cache.
 const QUERIES: usize = 24;
+
+/// Number of scores that softmax takes at once.
+const LANES: usize = 16;
 
 /// Shape of the attention.
 pub(super) struct AttentionShape<'a> {
@@ -47,20 +49,35 @@ pub(super) fn attend(
         .collect();
     let base = Base(out.as_mut_ptr());
     let len = out.len();
-    team.each(sequences.len() * heads, &|item| {
-        let sequence = item / heads;
-        let at = item % heads * head;
-        let rows = starts[sequence]..starts[sequence] + sequences[sequence].len();
-        assert!(rows.end * width <= len, "attention rows");
-        let qkv = &qkv[rows.start * 3 * width..rows.end * 3 * width];
-        let bias = bias.map(|bias| (bias, item % heads));
-        let one = AttentionHead { qkv, width, at, head, bias, reach };
-        one.attend(|row, values| {
-            // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
-            let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
-            to.copy_from_slice(values);
-        });
+    team.sweep(sequences.len() * heads, &|claims| {
+        // Short sequences take less time than allocations.
+        let mut buffers = HeadBuffers::default();
+        for item in claims {
+            let sequence = item / heads;
+            let at = item % heads * head;
+            let rows = starts[sequence]..starts[sequence] + sequences[sequence].len();
+            assert!(rows.end * width <= len, "attention rows");
+            let qkv = &qkv[rows.start * 3 * width..rows.end * 3 * width];
+            let bias = bias.map(|bias| (bias, item % heads));
+            let one = AttentionHead { qkv, width, at, head, bias, reach };
+            one.attend(&mut buffers, |row, from, values| {
+                let place = (rows.start + row) * width + at + from;
+                // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
+                unsafe { base.at(place).cast::<[f32; PANEL]>().write_unaligned(*values) };
+            });
+        }
     });
+}
+
+/// Memory of one thread for one head after another.
+#[derive(Debug, Default)]
+struct HeadBuffers {
+    /// Keys as `[panel of keys][dimension][PANEL]`.
+    keys: Vec<f32>,
+    /// Values as `[panel of dimensions][key][PANEL]`.
+    values: Vec<f32>,
+    /// Scores of [`QUERIES`] queries, in whole panels.
+    scores: Vec<f32>,
 }
 
 /// One attention head of one sequence.
@@ -78,43 +95,49 @@ struct AttentionHead<'a> {
 }
 
 impl AttentionHead<'_> {
-    fn attend(&self, mut write: impl FnMut(usize, &[f32])) {
+    /// Computes the head, and calls `write(query, first dimension, values)` for every part of the result.
+    fn attend(&self, buffers: &mut HeadBuffers, mut write: impl FnMut(usize, usize, &[f32; PANEL])) {
         let count = self.qkv.len() / (3 * self.width);
         let panels = count.div_ceil(PANEL);
-        let keys = self.transposed_keys(panels);
-        let values = self.values();
-        let mut scores = vec![0.0; QUERIES * panels * PANEL];
+        let HeadBuffers { keys, values, scores } = buffers;
+        self.transpose_keys(panels, keys);
+        self.copy_values(values);
+        scores.resize(QUERIES * panels * PANEL, 0.0);
         let mut sums = [0.0; QUERIES * PANEL];
-        let mut output = vec![0.0; QUERIES * self.head];
         for first in (0..count).step_by(QUERIES) {
             let rows = QUERIES.min(count - first);
             let queries = &self.qkv[first * 3 * self.width + self.at..];
             let sums = &mut sums[..rows * PANEL];
-            for (panel, keys) in keys.chunks_exact(self.head * PANEL).enumerate() {
+            for (panel, keys) in keys.chunks_exact(self.head * PANEL).take(panels).enumerate() {
                 sums.fill(0.0);
                 panel_product(queries, 3 * self.width, keys, sums);
-                spread(sums, &mut scores, panels * PANEL, panel * PANEL);
+                spread(sums, scores, panels * PANEL, panel);
             }
-            for (row, scores) in scores.chunks_exact_mut(panels * PANEL).take(rows).enumerate() {
-                if let Some((bias, head)) = self.bias {
-                    add(&mut scores[..count], bias.row(head, first + row, count));
-                }
-                // Beyond `count` the scores of padded keys are zero and must stay out of the sum.
-                let scores = &mut scores[..count];
-                let near = self.near(first + row, count);
-                scores[..near.start].fill(0.0);
-                scores[near.end..].fill(0.0);
-                softmax(&mut scores[near]);
-            }
+            self.weigh(first, count, &mut scores[..rows * panels * PANEL]);
             for (panel, values) in values.chunks_exact(count * PANEL).enumerate() {
                 sums.fill(0.0);
-                panel_product(&scores, panels * PANEL, values, sums);
-                spread(sums, &mut output, self.head, panel * PANEL);
-            }
-            for (row, output) in output.chunks_exact(self.head).take(rows).enumerate() {
-                write(first + row, output);
+                panel_product(scores, panels * PANEL, values, sums);
+                for (row, sums) in sums.as_chunks::<PANEL>().0.iter().enumerate() {
+                    write(first + row, panel * PANEL, sums);
+                }
             }
         }
+    }
+
+    /// Converts scores to weights, row by row from query `first` on. Scores from `count` on belong to no key.
+    fn weigh(&self, first: usize, count: usize, scores: &mut [f32]) {
+        let stride = count.next_multiple_of(PANEL);
+        // Whole vectors are faster than the exact length, and give the same result.
+        let end = count.next_multiple_of(LANES);
+        for (row, scores) in scores.chunks_exact_mut(stride).enumerate() {
+            if let Some((bias, head)) = self.bias {
+                add(&mut scores[..count], bias.row(head, first + row, count));
+            }
+            let near = self.near(first + row, count);
+            scores[..near.start].fill(f32::NEG_INFINITY);
+            scores[near.end..end].fill(f32::NEG_INFINITY);
+        }
+        softmax_rows(scores, stride, end);
     }
 
     /// Keys that a query attends to, of `count`.
@@ -129,32 +152,34 @@ impl AttentionHead<'_> {
         self.qkv.chunks_exact(3 * self.width).map(move |row| &row[at..at + self.head])
     }
 
-    /// Keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head and zero beyond the last key.
-    fn transposed_keys(&self, panels: usize) -> Vec<f32> {
+    /// Writes keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head. Places beyond the last key have any
+    /// finite values.
+    fn transpose_keys(&self, panels: usize, keys: &mut Vec<f32>) {
         let scale = 1.0 / (self.head as f32).sqrt();
-        let mut keys = vec![0.0; panels * self.head * PANEL];
+        let len = self.head * PANEL;
+        if keys.len() < panels * len {
+            keys.resize(panels * len, 0.0);
+        }
         for (index, key) in self.part(1).enumerate() {
-            let panel = &mut keys[index / PANEL * self.head * PANEL..][..self.head * PANEL];
-            for (to, value) in panel.iter_mut().skip(index % PANEL).step_by(PANEL).zip(key) {
-                *to = value * scale;
+            let panel = &mut keys[index / PANEL * len..][..len];
+            for (to, value) in panel.as_chunks_mut::<PANEL>().0.iter_mut().zip(key) {
+                to[index % PANEL] = value * scale;
             }
         }
-        keys
     }
 
-    /// Values as `[panel of dimensions][key][PANEL]`.
-    fn values(&self) -> Vec<f32> {
-        let mut values = Vec::with_capacity(self.qkv.len() / 3);
+    /// Writes values as `[panel of dimensions][key][PANEL]`.
+    fn copy_values(&self, values: &mut Vec<f32>) {
+        values.clear();
         for panel in (0..self.head).step_by(PANEL) {
             self.part(2).for_each(|value| values.extend_from_slice(&value[panel..panel + PANEL]));
         }
-        values
     }
 }
 
-/// Copies rows of [`PANEL`] sums to column `at` of rows of length `width`.
-fn spread(sums: &[f32], to: &mut [f32], width: usize, at: usize) {
-    for (sums, to) in sums.chunks_exact(PANEL).zip(to.chunks_exact_mut(width)) {
-        to[at..at + PANEL].copy_from_slice(sums);
+/// Copies rows of [`PANEL`] sums to panel `panel` of rows of length `width`.
+fn spread(sums: &[f32], to: &mut [f32], width: usize, panel: usize) {
+    for (sums, to) in sums.as_chunks::<PANEL>().0.iter().zip(to.chunks_exact_mut(width)) {
+        to.as_chunks_mut::<PANEL>().0[panel] = *sums;
     }
 }

@@ -1,5 +1,7 @@
 //! Encoder of the BERT kind over a ragged batch: sequences follow one another without padding.
 
+use std::sync::OnceLock;
+
 use super::attention::{AttentionShape, attend};
 use super::config::EncoderConfig;
 use super::family::EncoderFamily;
@@ -7,7 +9,9 @@ use super::pieces::PieceSequence;
 use super::relative_bias::RelativeBias;
 use super::tensors::EncoderTensors;
 use crate::ModelError;
-use crate::kernel::{Packed, Team, add, add_bias, gelu, layer_norm, matmul_add, matmul_map};
+use crate::kernel::{
+    ByteFinish, ByteLinear, ByteSupport, Packed, Team, add, add_bias, gelu, layer_norm, matmul_add, matmul_map,
+};
 
 /// Minimum number of rows per thread for row-wise functions.
 const ROW_GRAIN: usize = 16;
@@ -41,6 +45,8 @@ struct EncoderLayer {
 struct Linear {
     weight: Packed,
     bias: Vec<f32>,
+    /// The same map in bytes, converted on first use.
+    bytes: OnceLock<ByteLinear>,
 }
 
 /// Layer normalization.
@@ -112,12 +118,19 @@ impl Bert {
 
     /// Runs the encoder and leaves the result in [`EncoderBuffers::hidden`], row by row. All IDs must lie within
     /// the vocabulary and all segments within their table, and no sequence may be longer than the position table.
-    pub(super) fn forward(&self, team: &Team, sequences: &[PieceSequence], buffers: &mut EncoderBuffers) {
+    /// With `bytes`, linear maps round weights and activations to bytes.
+    pub(super) fn forward(
+        &self,
+        team: &Team,
+        bytes: Option<ByteSupport>,
+        sequences: &[PieceSequence],
+        buffers: &mut EncoderBuffers,
+    ) {
         let pieces = sequences.iter().map(PieceSequence::len).sum::<usize>();
         buffers.resize(pieces, self.config.hidden, self.config.ffn);
         self.look_up(team, sequences, &mut buffers.hidden);
         for layer in &self.layers {
-            layer.forward(team, self, sequences, buffers);
+            layer.forward(team, bytes, self, sequences, buffers);
         }
     }
 
@@ -150,23 +163,25 @@ impl EncoderLayer {
         })
     }
 
-    fn forward(&self, team: &Team, encoder: &Bert, sequences: &[PieceSequence], buffers: &mut EncoderBuffers) {
+    fn forward(
+        &self,
+        team: &Team,
+        bytes: Option<ByteSupport>,
+        encoder: &Bert,
+        sequences: &[PieceSequence],
+        buffers: &mut EncoderBuffers,
+    ) {
         let config = &encoder.config;
         let EncoderBuffers { hidden, qkv, attended, inner, .. } = buffers;
-        let rows = hidden.len() / config.hidden;
-        let biased = |bias: &[f32], first: usize, piece: &mut [f32]| add(piece, &bias[first..first + piece.len()]);
-        matmul_map(team, hidden, rows, &self.qkv.weight, qkv, &|first, piece| biased(&self.qkv.bias, first, piece));
+        self.qkv.set(team, bytes, hidden, qkv);
         let shape =
             AttentionShape { heads: config.heads, head: config.head(), bias: encoder.bias.as_ref(), reach: None };
         attend(team, &shape, sequences, qkv, attended);
-        matmul_add(team, attended, rows, &self.attended.weight, hidden);
-        self.attended_norm.apply(team, Some(&self.attended.bias), hidden);
-        matmul_map(team, hidden, rows, &self.up.weight, inner, &|first, piece| {
-            biased(&self.up.bias, first, piece);
-            gelu(piece);
-        });
-        matmul_add(team, inner, rows, &self.down.weight, hidden);
-        self.norm.apply(team, Some(&self.down.bias), hidden);
+        self.attended.add(team, bytes, attended, hidden);
+        self.attended_norm.apply(team, self.attended.bias_left(bytes), hidden);
+        self.up.set_gelu(team, bytes, hidden, inner);
+        self.down.add(team, bytes, inner, hidden);
+        self.norm.apply(team, self.down.bias_left(bytes), hidden);
     }
 }
 
@@ -179,7 +194,51 @@ impl Linear {
             weight.extend(source.floats(&format!("{name}.weight"), &[out, inn])?);
             bias.extend(source.floats(&format!("{name}.bias"), &[out])?);
         }
-        Ok(Linear { weight: Packed::from_f32(&weight, out * names.len(), inn), bias })
+        let weight = Packed::from_f32(&weight, out * names.len(), inn);
+        Ok(Linear { weight, bias, bytes: OnceLock::new() })
+    }
+
+    fn bytes(&self) -> &ByteLinear {
+        self.bytes.get_or_init(|| ByteLinear::of(&self.weight, &self.bias))
+    }
+
+    /// Computes `y = x · Wᵀ + bias`.
+    fn set(&self, team: &Team, bytes: Option<ByteSupport>, x: &[f32], y: &mut [f32]) {
+        let rows = x.len() / self.weight.inn();
+        match bytes {
+            Some(support) => self.bytes().apply(support, team, x, rows, y, ByteFinish::Set),
+            None => matmul_map(team, x, rows, &self.weight, y, &|first, piece| self.add_bias(first, piece)),
+        }
+    }
+
+    /// Computes `y = gelu(x · Wᵀ + bias)`.
+    fn set_gelu(&self, team: &Team, bytes: Option<ByteSupport>, x: &[f32], y: &mut [f32]) {
+        let rows = x.len() / self.weight.inn();
+        match bytes {
+            Some(support) => self.bytes().apply(support, team, x, rows, y, ByteFinish::Map(gelu)),
+            None => matmul_map(team, x, rows, &self.weight, y, &|first, piece| {
+                self.add_bias(first, piece);
+                gelu(piece);
+            }),
+        }
+    }
+
+    /// Computes `y += x · Wᵀ`, and adds the bias unless [`bias_left`](Self::bias_left) returns it.
+    fn add(&self, team: &Team, bytes: Option<ByteSupport>, x: &[f32], y: &mut [f32]) {
+        let rows = x.len() / self.weight.inn();
+        match bytes {
+            Some(support) => self.bytes().apply(support, team, x, rows, y, ByteFinish::Add),
+            None => matmul_add(team, x, rows, &self.weight, y),
+        }
+    }
+
+    /// Bias that [`add`](Self::add) leaves to the normalization.
+    fn bias_left(&self, bytes: Option<ByteSupport>) -> Option<&[f32]> {
+        bytes.is_none().then_some(self.bias.as_slice())
+    }
+
+    fn add_bias(&self, first: usize, piece: &mut [f32]) {
+        add(piece, &self.bias[first..first + piece.len()]);
     }
 }
 

@@ -18,7 +18,7 @@ mod tensors;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ModelError;
-use crate::kernel::Team;
+use crate::kernel::{ByteSupport, Team};
 use bert::{Bert, EncoderBuffers};
 use modern::ModernBert;
 
@@ -44,6 +44,16 @@ pub(crate) struct Encoder {
     /// batch, which asks for them again at once, cannot overtake waiting callers.
     next: Mutex<()>,
     buffers: Mutex<EncoderBuffers>,
+}
+
+/// Numbers in which an encoder computes its linear maps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EncoderArithmetic {
+    /// Weights and activations in `f32`.
+    Exact,
+    /// Weights and activations rounded to bytes, in families of the kind of BERT on CPUs that multiply bytes. Elsewhere
+    /// the same as [`Exact`](Self::Exact).
+    Bytes,
 }
 
 /// Layers of an encoder.
@@ -73,7 +83,13 @@ impl Encoder {
     }
 
     /// Applies `read` to the output of the last layer for each sequence, row by row, and returns the results in order.
-    pub(crate) fn run<T>(&self, sequences: &[PieceSequence], mut read: impl FnMut(&[f32]) -> T) -> Vec<T> {
+    pub(crate) fn run<T>(
+        &self,
+        arithmetic: EncoderArithmetic,
+        sequences: &[PieceSequence],
+        mut read: impl FnMut(&[f32]) -> T,
+    ) -> Vec<T> {
+        let bytes = if arithmetic == EncoderArithmetic::Bytes { ByteSupport::detect() } else { None };
         let mut results = Vec::with_capacity(sequences.len());
         let mut rest = sequences;
         while !rest.is_empty() {
@@ -81,7 +97,7 @@ impl Encoder {
             // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it.
             let mut buffers = self.turn();
             match &self.body {
-                EncoderBody::Bert(body) => body.forward(&self.team, pass, &mut buffers),
+                EncoderBody::Bert(body) => body.forward(&self.team, bytes, pass, &mut buffers),
                 EncoderBody::Modern(body) => body.forward(&self.team, pass, &mut buffers),
             }
             let mut rows = buffers.hidden();

@@ -4,9 +4,10 @@
 //! the compact form of the checkpoint and are unpacked inside the multiplication, piece by piece, into exactly the
 //! `f32` values that their dequantization defines.
 //!
-//! Two exceptions must be requested ([`Arithmetic`](arithmetic::Arithmetic)): the layers' weights in brain floats
-//! ([`brain`], bf16 with sums in `f32`), which halves the time of multiplications with many rows on CPUs with the
-//! instruction, and activations in 16-bit integers over quantized weights (`quant`).
+//! Three exceptions must be requested. [`Arithmetic`](arithmetic::Arithmetic) names two: the layers' weights in brain
+//! floats ([`brain`], bf16 with sums in `f32`), which halves the time of multiplications with many rows on CPUs with the
+//! instruction, and activations in 16-bit integers over quantized weights (`quant`). The third one is for texts that are
+//! embedded by the ten thousand: weights and activations in bytes (`bytes`).
 
 pub mod arithmetic;
 pub mod attention;
@@ -26,6 +27,8 @@ mod avx512;
 mod avx_vnni;
 pub(crate) mod block;
 mod brain_dot;
+mod byte_dot;
+mod bytes;
 mod ggml_kind;
 mod int_lanes;
 pub(crate) mod isa;
@@ -42,10 +45,14 @@ mod quant;
 #[cfg(test)]
 mod brain_test;
 #[cfg(test)]
+mod byte_test;
+#[cfg(test)]
 mod matmul_test;
 
 pub use brain::Brain;
 pub use brain_dot::computes_bf16;
+pub(crate) use byte_dot::ByteSupport;
+pub(crate) use bytes::{ByteFinish, ByteLinear};
 pub use elementwise::*;
 pub use ggml_kind::GgmlKind;
 pub use isa::instruction_set;

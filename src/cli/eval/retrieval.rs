@@ -41,8 +41,8 @@ pub(crate) struct Args {
     k: Vec<usize>,
 
     /// Search methods: a mode, optionally with a colon and a ranking (passage:bm25, passage:dense, passage:fused) or a
-    /// variant of graph search (graph:route_rag, graph:hippo_rag, graph:graph_r1). The default is all that the index
-    /// offers.
+    /// variant of graph search (graph:route_rag, graph:hippo_rag, graph:graph_r1, graph:waymark). The default is all
+    /// that the index offers.
     #[arg(long, value_delimiter = ',', value_name = "WAY")]
     modes: Vec<SearchMethod>,
 

@@ -1,0 +1,214 @@
+//! Dot products of bytes, a panel at a time, four input indices at a time, by the CPU's instruction for them
+//! (AVX512-VNNI).
+
+use super::layout::PANEL;
+
+/// Maximum number of quads of input indices multiplied at once: 24 KiB of a panel, which fits the first-level cache.
+pub(super) const CHUNK: usize = 192;
+
+/// Number of steps between the smallest and the largest byte.
+const STEPS: f32 = 255.0;
+
+/// Proof that the CPU has AVX-512 F and AVX512-VNNI; only [`ByteSupport::detect`] creates one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ByteSupport(());
+
+/// Bytes of a row stand for `least + step · byte`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ByteScale {
+    pub(super) least: f32,
+    pub(super) step: f32,
+}
+
+impl ByteSupport {
+    /// Returns the proof if this CPU multiplies bytes. Cheap: the standard library caches the feature detection.
+    pub(crate) fn detect() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if has!("avx512f") && has!("avx512vnni") {
+                return Some(Self(()));
+            }
+        }
+        None
+    }
+
+    /// Rounds a row of activations to bytes, of which the largest and the smallest stand for the row's own. Rows that
+    /// are not finite get a scale that is not, so that all their products are not either.
+    pub(super) fn round(self, row: &[f32], to: &mut [u32]) -> ByteScale {
+        assert!(row.len().div_ceil(4) == to.len(), "a quad for each four values");
+        #[cfg(target_arch = "x86_64")]
+        {
+            // SAFETY: `self` proves that the CPU has the instructions.
+            let (least, most) = unsafe { x86::range(row) };
+            let scale = ByteScale { least, step: (most - least) / STEPS };
+            let inverse = if scale.step > 0.0 { STEPS / (most - least) } else { 0.0 };
+            // SAFETY: as above, and there are as many quads as values.
+            unsafe { x86::round(row, to, least, inverse) };
+            scale
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("only x86-64 has the instruction");
+    }
+
+    /// Computes `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, with k over the panel's quads, all four products
+    /// of which are added. The sums are exact. If `begins` is `true`, their earlier values count as 0.
+    ///
+    /// # Panics
+    /// If `x` is too short, another length is not a multiple of [`PANEL`], or the panel is longer than [`CHUNK`]
+    /// quads.
+    pub(super) fn multiply(self, x: &[u32], stride: usize, panel: &[u32], sums: &mut [i32], begins: bool) {
+        let quads = panel.len() / PANEL;
+        let rows = sums.len() / PANEL;
+        assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
+        assert!(quads <= CHUNK, "one chunk");
+        assert!(rows == 0 || x.len() >= (rows - 1) * stride + quads, "rows of activations");
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `self` proves that the CPU has the instructions; x, the panel and the sums cover the rows, as
+        // asserted.
+        unsafe {
+            x86::multiply(x, stride, panel, sums, begins);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("only x86-64 has the instruction");
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::PANEL;
+
+    /// Number of outputs per vector: a panel is two vectors wide.
+    const LANES: usize = 16;
+    /// Number of rows of a tile: 24 accumulators leave 8 registers for weights and activations in flight.
+    const TILE: usize = 12;
+
+    /// Vectors of a row, each with its first index and a mask of the lanes inside the row.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn vectors(row: &[f32], mut take: impl FnMut(usize, __mmask16, __m512)) {
+        let (whole, rest) = row.as_chunks::<LANES>();
+        for (place, values) in whole.iter().enumerate() {
+            // SAFETY: the vector has as many lanes as there are values.
+            take(place * LANES, __mmask16::MAX, unsafe { _mm512_loadu_ps(values.as_ptr()) });
+        }
+        if !rest.is_empty() {
+            let mask = (u32::MAX >> (32 - rest.len() as u32)) as __mmask16;
+            // SAFETY: the mask leaves out lanes beyond the row.
+            take(whole.len() * LANES, mask, unsafe { _mm512_maskz_loadu_ps(mask, rest.as_ptr()) });
+        }
+    }
+
+    /// Returns the smallest and the largest value of a row, or NaN twice if one is NaN.
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn range(row: &[f32]) -> (f32, f32) {
+        let mut least = _mm512_set1_ps(f32::INFINITY);
+        let mut most = _mm512_set1_ps(f32::NEG_INFINITY);
+        let mut unordered = 0;
+        vectors(row, |_, mask, x| {
+            least = _mm512_mask_min_ps(least, mask, least, x);
+            most = _mm512_mask_max_ps(most, mask, most, x);
+            unordered |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+        });
+        match unordered {
+            0 => (_mm512_reduce_min_ps(least), _mm512_reduce_max_ps(most)),
+            _ => (f32::NAN, f32::NAN),
+        }
+    }
+
+    /// Rounds a row to bytes `(x - least) · inverse`.
+    ///
+    /// # Safety
+    /// The CPU must support the instructions, and `to` must have a quad for each four values.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn round(row: &[f32], to: &mut [u32], least: f32, inverse: f32) {
+        if let Some(last) = to.last_mut() {
+            *last = 0;
+        }
+        let to = to.as_mut_ptr().cast::<i8>();
+        let least = _mm512_set1_ps(least);
+        let inverse = _mm512_set1_ps(inverse);
+        vectors(row, |first, mask, x| {
+            let steps = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_sub_ps(x, least), inverse));
+            // SAFETY: the mask leaves out bytes beyond the row, which is not longer than the quads.
+            unsafe { _mm512_mask_cvtepi32_storeu_epi8(to.add(first), mask, steps) };
+        });
+    }
+
+    /// Multiplies all rows with a panel.
+    ///
+    /// # Safety
+    /// The CPU must support the instructions; `x` must have as many rows as the sums, `stride` apart, each with as
+    /// many quads as the panel.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub(super) unsafe fn multiply(x: &[u32], stride: usize, panel: &[u32], sums: &mut [i32], begins: bool) {
+        let quads = panel.len() / PANEL;
+        let rows = sums.len() / PANEL;
+        let tiles = rows.div_ceil(TILE);
+        for tile in 0..tiles {
+            let from = rows * tile / tiles;
+            let to = rows * (tile + 1) / tiles;
+            // SAFETY: rows `from` to `to` lie inside x and the sums, as the caller guarantees.
+            unsafe {
+                let source = Tile { panel: panel.as_ptr(), quads, x: x.as_ptr().add(from * stride), stride, begins };
+                let sums = sums.as_mut_ptr().add(from * PANEL);
+                match to - from {
+                    1 => rows_of::<1>(source, sums),
+                    2 => rows_of::<2>(source, sums),
+                    3 => rows_of::<3>(source, sums),
+                    4 => rows_of::<4>(source, sums),
+                    5 => rows_of::<5>(source, sums),
+                    6 => rows_of::<6>(source, sums),
+                    7 => rows_of::<7>(source, sums),
+                    8 => rows_of::<8>(source, sums),
+                    9 => rows_of::<9>(source, sums),
+                    10 => rows_of::<10>(source, sums),
+                    11 => rows_of::<11>(source, sums),
+                    _ => rows_of::<TILE>(source, sums),
+                }
+            }
+        }
+    }
+
+    /// Rows to multiply with a panel.
+    #[derive(Clone, Copy)]
+    struct Tile {
+        panel: *const u32,
+        quads: usize,
+        /// First row of activations.
+        x: *const u32,
+        /// Distance to the next row.
+        stride: usize,
+        begins: bool,
+    }
+
+    /// Computes one tile.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    unsafe fn rows_of<const R: usize>(Tile { panel, quads, x, stride, begins }: Tile, to: *mut i32) {
+        // SAFETY: the sums have R rows of a panel, x R rows of quads `stride` apart, the panel `quads` rows.
+        unsafe {
+            let mut sums = [[_mm512_setzero_si512(); 2]; R];
+            for (row, sum) in sums.iter_mut().enumerate().skip(if begins { R } else { 0 }) {
+                let to = to.add(row * PANEL);
+                *sum = [_mm512_loadu_si512(to.cast()), _mm512_loadu_si512(to.add(LANES).cast())];
+            }
+            for k in 0..quads {
+                let at = panel.add(k * PANEL);
+                let low = _mm512_loadu_si512(at.cast());
+                let high = _mm512_loadu_si512(at.add(LANES).cast());
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    let x = _mm512_set1_epi32((*x.add(row * stride + k)).cast_signed());
+                    sum[0] = _mm512_dpbusd_epi32(sum[0], x, low);
+                    sum[1] = _mm512_dpbusd_epi32(sum[1], x, high);
+                }
+            }
+            for (row, sum) in sums.iter().enumerate() {
+                let to = to.add(row * PANEL);
+                _mm512_storeu_si512(to.cast(), sum[0]);
+                _mm512_storeu_si512(to.add(LANES).cast(), sum[1]);
+            }
+        }
+    }
+}
