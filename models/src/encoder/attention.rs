@@ -5,8 +5,9 @@ use std::ops::Range;
 use super::pieces::PieceSequence;
 use super::relative_bias::RelativeBias;
 use crate::kernel::panel::{PANEL, panel_product};
+use crate::kernel::softmax;
 use crate::kernel::team::Base;
-use crate::kernel::{Team, add, softmax_rows};
+use crate::kernel::{Team, add};
 
 /// Number of queries whose scores, softmax and values are computed together: one tile of the matrix multiplication,
 /// whose scores stay in cache.
@@ -60,10 +61,10 @@ pub(super) fn attend(
             let qkv = &qkv[rows.start * 3 * width..rows.end * 3 * width];
             let bias = bias.map(|bias| (bias, item % heads));
             let one = AttentionHead { qkv, width, at, head, bias, reach };
-            one.attend(&mut buffers, |row, from, values| {
-                let place = (rows.start + row) * width + at + from;
+            one.attend(&mut buffers, |row, values| {
                 // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
-                unsafe { base.at(place).cast::<[f32; PANEL]>().write_unaligned(*values) };
+                let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
+                to.copy_from_slice(values);
             });
         }
     });
@@ -78,6 +79,8 @@ struct HeadBuffers {
     values: Vec<f32>,
     /// Scores of [`QUERIES`] queries, in whole panels.
     scores: Vec<f32>,
+    /// Outputs of [`QUERIES`] queries.
+    output: Vec<f32>,
 }
 
 /// One attention head of one sequence.
@@ -95,49 +98,51 @@ struct AttentionHead<'a> {
 }
 
 impl AttentionHead<'_> {
-    /// Computes the head, and calls `write(query, first dimension, values)` for every part of the result.
-    fn attend(&self, buffers: &mut HeadBuffers, mut write: impl FnMut(usize, usize, &[f32; PANEL])) {
+    fn attend(&self, buffers: &mut HeadBuffers, mut write: impl FnMut(usize, &[f32])) {
         let count = self.qkv.len() / (3 * self.width);
         let panels = count.div_ceil(PANEL);
-        let HeadBuffers { keys, values, scores } = buffers;
+        let HeadBuffers { keys, values, scores, output } = buffers;
         self.transpose_keys(panels, keys);
         self.copy_values(values);
         scores.resize(QUERIES * panels * PANEL, 0.0);
+        output.resize(QUERIES * self.head, 0.0);
         let mut sums = [0.0; QUERIES * PANEL];
         for first in (0..count).step_by(QUERIES) {
             let rows = QUERIES.min(count - first);
             let queries = &self.qkv[first * 3 * self.width + self.at..];
             let sums = &mut sums[..rows * PANEL];
-            for (panel, keys) in keys.chunks_exact(self.head * PANEL).take(panels).enumerate() {
+            for (panel, keys) in keys.chunks_exact(self.head * PANEL).enumerate() {
                 sums.fill(0.0);
                 panel_product(queries, 3 * self.width, keys, sums);
-                spread(sums, scores, panels * PANEL, panel);
+                spread(sums, scores, panels * PANEL, panel * PANEL);
             }
-            self.weigh(first, count, &mut scores[..rows * panels * PANEL]);
+            for (row, scores) in scores.chunks_exact_mut(panels * PANEL).take(rows).enumerate() {
+                self.weigh(first + row, count, scores);
+            }
             for (panel, values) in values.chunks_exact(count * PANEL).enumerate() {
                 sums.fill(0.0);
                 panel_product(scores, panels * PANEL, values, sums);
-                for (row, sums) in sums.as_chunks::<PANEL>().0.iter().enumerate() {
-                    write(first + row, panel * PANEL, sums);
-                }
+                spread(sums, output, self.head, panel * PANEL);
+            }
+            for (row, output) in output.chunks_exact(self.head).take(rows).enumerate() {
+                write(first + row, output);
             }
         }
     }
 
-    /// Converts scores to weights, row by row from query `first` on. Scores from `count` on belong to no key.
-    fn weigh(&self, first: usize, count: usize, scores: &mut [f32]) {
-        let stride = count.next_multiple_of(PANEL);
-        // Whole vectors are faster than the exact length, and give the same result.
-        let end = count.next_multiple_of(LANES);
-        for (row, scores) in scores.chunks_exact_mut(stride).enumerate() {
-            if let Some((bias, head)) = self.bias {
-                add(&mut scores[..count], bias.row(head, first + row, count));
-            }
-            let near = self.near(first + row, count);
-            scores[..near.start].fill(f32::NEG_INFINITY);
-            scores[near.end..end].fill(f32::NEG_INFINITY);
+    /// Converts the scores of a query, of which those from `count` on belong to no key, to weights.
+    fn weigh(&self, query: usize, count: usize, scores: &mut [f32]) {
+        if let Some((bias, head)) = self.bias {
+            add(&mut scores[..count], bias.row(head, query, count));
         }
-        softmax_rows(scores, stride, end);
+        // Keys that are out of reach or padding must stay out of the sum. Whole vectors are faster than the exact
+        // length, and give the same result.
+        let near = self.near(query, count);
+        let end = near.end.next_multiple_of(LANES);
+        scores[..near.start].fill(0.0);
+        scores[near.end..end].fill(f32::NEG_INFINITY);
+        softmax(&mut scores[near.start..end]);
+        scores[near.end..].fill(0.0);
     }
 
     /// Keys that a query attends to, of `count`.
@@ -152,18 +157,15 @@ impl AttentionHead<'_> {
         self.qkv.chunks_exact(3 * self.width).map(move |row| &row[at..at + self.head])
     }
 
-    /// Writes keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head. Places beyond the last key have any
-    /// finite values.
+    /// Writes keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head and zero beyond the last key.
     fn transpose_keys(&self, panels: usize, keys: &mut Vec<f32>) {
         let scale = 1.0 / (self.head as f32).sqrt();
-        let len = self.head * PANEL;
-        if keys.len() < panels * len {
-            keys.resize(panels * len, 0.0);
-        }
+        keys.clear();
+        keys.resize(panels * self.head * PANEL, 0.0);
         for (index, key) in self.part(1).enumerate() {
-            let panel = &mut keys[index / PANEL * len..][..len];
-            for (to, value) in panel.as_chunks_mut::<PANEL>().0.iter_mut().zip(key) {
-                to[index % PANEL] = value * scale;
+            let panel = &mut keys[index / PANEL * self.head * PANEL..][..self.head * PANEL];
+            for (to, value) in panel.iter_mut().skip(index % PANEL).step_by(PANEL).zip(key) {
+                *to = value * scale;
             }
         }
     }
@@ -177,9 +179,9 @@ impl AttentionHead<'_> {
     }
 }
 
-/// Copies rows of [`PANEL`] sums to panel `panel` of rows of length `width`.
-fn spread(sums: &[f32], to: &mut [f32], width: usize, panel: usize) {
-    for (sums, to) in sums.as_chunks::<PANEL>().0.iter().zip(to.chunks_exact_mut(width)) {
-        to.as_chunks_mut::<PANEL>().0[panel] = *sums;
+/// Copies rows of [`PANEL`] sums to column `at` of rows of length `width`.
+fn spread(sums: &[f32], to: &mut [f32], width: usize, at: usize) {
+    for (sums, to) in sums.chunks_exact(PANEL).zip(to.chunks_exact_mut(width)) {
+        to[at..at + PANEL].copy_from_slice(sums);
     }
 }

@@ -52,12 +52,12 @@ impl ByteSupport {
     }
 
     /// Computes `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, with k over the panel's quads, all four products
-    /// of which are added. The sums are exact. If `begins` is `true`, their earlier values count as 0.
+    /// of which are added. The sums are exact.
     ///
     /// # Panics
     /// If `x` is too short, another length is not a multiple of [`PANEL`], or the panel is longer than [`CHUNK`]
     /// quads.
-    pub(super) fn multiply(self, x: &[u32], stride: usize, panel: &[u32], sums: &mut [i32], begins: bool) {
+    pub(super) fn multiply(self, x: &[u32], stride: usize, panel: &[u32], sums: &mut [i32]) {
         let quads = panel.len() / PANEL;
         let rows = sums.len() / PANEL;
         assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
@@ -67,7 +67,7 @@ impl ByteSupport {
         // SAFETY: `self` proves that the CPU has the instructions; x, the panel and the sums cover the rows, as
         // asserted.
         unsafe {
-            x86::multiply(x, stride, panel, sums, begins);
+            x86::multiply(x, stride, panel, sums);
         }
         #[cfg(not(target_arch = "x86_64"))]
         unreachable!("only x86-64 has the instruction");
@@ -89,15 +89,11 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn vectors(row: &[f32], mut take: impl FnMut(usize, __mmask16, __m512)) {
-        let (whole, rest) = row.as_chunks::<LANES>();
-        for (place, values) in whole.iter().enumerate() {
-            // SAFETY: the vector has as many lanes as there are values.
-            take(place * LANES, __mmask16::MAX, unsafe { _mm512_loadu_ps(values.as_ptr()) });
-        }
-        if !rest.is_empty() {
-            let mask = (u32::MAX >> (32 - rest.len() as u32)) as __mmask16;
+        for first in (0..row.len()).step_by(LANES) {
+            let inside = LANES.min(row.len() - first);
+            let mask = (u32::MAX >> (32 - inside as u32)) as __mmask16;
             // SAFETY: the mask leaves out lanes beyond the row.
-            take(whole.len() * LANES, mask, unsafe { _mm512_maskz_loadu_ps(mask, rest.as_ptr()) });
+            take(first, mask, unsafe { _mm512_maskz_loadu_ps(mask, row.as_ptr().add(first)) });
         }
     }
 
@@ -143,7 +139,7 @@ mod x86 {
     /// The CPU must support the instructions; `x` must have as many rows as the sums, `stride` apart, each with as
     /// many quads as the panel.
     #[target_feature(enable = "avx512f,avx512vnni")]
-    pub(super) unsafe fn multiply(x: &[u32], stride: usize, panel: &[u32], sums: &mut [i32], begins: bool) {
+    pub(super) unsafe fn multiply(x: &[u32], stride: usize, panel: &[u32], sums: &mut [i32]) {
         let quads = panel.len() / PANEL;
         let rows = sums.len() / PANEL;
         let tiles = rows.div_ceil(TILE);
@@ -152,7 +148,7 @@ mod x86 {
             let to = rows * (tile + 1) / tiles;
             // SAFETY: rows `from` to `to` lie inside x and the sums, as the caller guarantees.
             unsafe {
-                let source = Tile { panel: panel.as_ptr(), quads, x: x.as_ptr().add(from * stride), stride, begins };
+                let source = (panel.as_ptr(), quads, x.as_ptr().add(from * stride), stride);
                 let sums = sums.as_mut_ptr().add(from * PANEL);
                 match to - from {
                     1 => rows_of::<1>(source, sums),
@@ -172,25 +168,14 @@ mod x86 {
         }
     }
 
-    /// Rows to multiply with a panel.
-    #[derive(Clone, Copy)]
-    struct Tile {
-        panel: *const u32,
-        quads: usize,
-        /// First row of activations.
-        x: *const u32,
-        /// Distance to the next row.
-        stride: usize,
-        begins: bool,
-    }
-
-    /// Computes one tile.
+    /// Computes one tile from the panel, its number of quads, the first row of activations with the distance to the
+    /// next row, and the sums.
     #[target_feature(enable = "avx512f,avx512vnni")]
-    unsafe fn rows_of<const R: usize>(Tile { panel, quads, x, stride, begins }: Tile, to: *mut i32) {
+    unsafe fn rows_of<const R: usize>((panel, quads, x, stride): (*const u32, usize, *const u32, usize), to: *mut i32) {
         // SAFETY: the sums have R rows of a panel, x R rows of quads `stride` apart, the panel `quads` rows.
         unsafe {
             let mut sums = [[_mm512_setzero_si512(); 2]; R];
-            for (row, sum) in sums.iter_mut().enumerate().skip(if begins { R } else { 0 }) {
+            for (row, sum) in sums.iter_mut().enumerate() {
                 let to = to.add(row * PANEL);
                 *sum = [_mm512_loadu_si512(to.cast()), _mm512_loadu_si512(to.add(LANES).cast())];
             }

@@ -152,10 +152,11 @@ impl ByteTask<'_> {
                 }
                 rows.clone().for_each(|row| self.target.prefetch(row, panel));
                 let sums = &mut sums[..rows.len() * PANEL];
+                sums.fill(0);
                 let chunks = quads.div_ceil(CHUNK);
                 for chunk in (0..chunks).map(|chunk| share(quads, chunk, chunks)) {
                     let weights = &self.w.panel(panel)[chunk.start * PANEL..chunk.end * PANEL];
-                    self.support.multiply(&rounded[chunk.start..], quads, weights, sums, chunk.start == 0);
+                    self.support.multiply(&rounded[chunk.start..], quads, weights, sums);
                 }
                 let values = &mut values[..rows.len() * PANEL];
                 self.convert(panel, &scales, sums, values);

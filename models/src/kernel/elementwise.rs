@@ -61,12 +61,6 @@ versions! {
     /// slice stays empty.
     pub fn softmax(x: &mut [f32]) = softmax_body;
 
-    /// Applies [`softmax`] to the first `len` values of each row of `stride` values.
-    ///
-    /// # Panics
-    /// If `len` is larger than `stride`.
-    pub fn softmax_rows(x: &mut [f32], stride: usize, len: usize) = softmax_rows_body;
-
     /// Computes `x = eˣ` in place, with a relative error below 1e-6. Below -87.3 the result is 0, above 88.7 it is
     /// ∞.
     pub fn exp(x: &mut [f32]) = exp_body;
@@ -185,11 +179,6 @@ fn softmax_body<const FUSED: bool>(x: &mut [f32]) {
     for x in x {
         *x *= scale;
     }
-}
-
-#[inline(always)]
-fn softmax_rows_body<const FUSED: bool>(x: &mut [f32], stride: usize, len: usize) {
-    x.chunks_exact_mut(stride).for_each(|row| softmax_body::<FUSED>(&mut row[..len]));
 }
 
 #[inline(always)]

@@ -32,27 +32,19 @@ impl MatmulOutput<'_> {
     /// The result must have these rows and this panel, and no other unit of work may write them.
     pub(super) unsafe fn take(&self, first: usize, panel: usize, sums: &[f32]) {
         let width = PANEL.min(self.out - panel * PANEL);
-        for (row, sums) in sums.as_chunks::<PANEL>().0.iter().enumerate() {
+        for (row, sums) in sums.chunks_exact(PANEL).enumerate() {
             // SAFETY: row `first + row` and its outputs from `panel · PANEL` on lie inside `y`, as the caller
             // guarantees.
             let y =
                 unsafe { std::slice::from_raw_parts_mut(self.y.at((first + row) * self.out + panel * PANEL), width) };
             match self.finish {
-                Finish::Set => copy_panel(y, sums),
+                Finish::Set => y.copy_from_slice(&sums[..width]),
                 Finish::Add => y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
                 Finish::Map(map) => {
-                    copy_panel(y, sums);
+                    y.copy_from_slice(&sums[..width]);
                     map(panel * PANEL, y);
                 }
             }
         }
-    }
-}
-
-/// Copies the outputs that y has. The length of a whole panel is a constant, which spares a call per row.
-fn copy_panel(y: &mut [f32], sums: &[f32; PANEL]) {
-    match <&mut [f32; PANEL]>::try_from(&mut *y) {
-        Ok(y) => *y = *sums,
-        Err(_) => y.copy_from_slice(&sums[..y.len()]),
     }
 }
