@@ -121,24 +121,12 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     if let Some(name) = config.retrieval.index_name.clone().or_else(|| dir_name().map(Into::into)) {
         state = state.with_index_name(name);
     }
-    let opener = embedder.clone().map(|embedder| IndexOpener {
-        embedder,
-        reranker: reranker.clone(),
-        config: RetrievalConfig {
-            threads: config.retrieval.threads.min(STORE_THREADS),
-            writable: true,
-            ..config.retrieval.clone()
-        },
-    });
-    let state = match embedder {
-        Some(embedder) => {
-            let spec = Path::new(&config.retrieval.embedder);
-            let name = spec.file_name().map_or("embedder".into(), |name| name.to_string_lossy());
-            state.with_embedder(name, embedder as Arc<dyn TextEmbedder>)
-        }
-        None => state,
-    };
-    let mut state = state;
+    let opener = embedder.clone().map(|embedder| store_opener(config, embedder, reranker.clone()));
+    if let Some(embedder) = embedder {
+        let spec = Path::new(&config.retrieval.embedder);
+        let name = spec.file_name().map_or("embedder".into(), |name| name.to_string_lossy());
+        state = state.with_embedder(name, embedder as Arc<dyn TextEmbedder>);
+    }
     if let (Some(config), Some(reranker)) = (&config.retrieval.reranker, reranker) {
         state = state.with_reranker(config.name(), reranker);
     }
@@ -153,6 +141,12 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     state.restore_policies().await;
     state.resume_changes();
     Ok(state)
+}
+
+/// Returns the opener of the vector stores' indexes. There may be many of them, so that each has few search threads.
+fn store_opener(config: &ServeConfig, embedder: Arc<Embedding>, reranker: Option<Arc<Reranking>>) -> IndexOpener {
+    let threads = config.retrieval.threads.min(STORE_THREADS);
+    IndexOpener { embedder, reranker, config: RetrievalConfig { threads, writable: true, ..config.retrieval.clone() } }
 }
 
 /// Opens the indexes beside the default one. Each has search threads of its own.
