@@ -16,6 +16,7 @@ pub mod assembly;
 pub mod cache;
 pub mod config;
 pub mod device;
+pub mod durable_file;
 pub mod embedding;
 pub mod environment;
 pub mod evaluate;

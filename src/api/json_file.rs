@@ -1,21 +1,16 @@
 //! Small JSON files that are replaced whole.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use waymark_runtime::durable_file;
 
-/// Writes a file beside `path` and renames it, so that a killed process leaves the old file or the new one.
+/// Replaces a file by the JSON of `value`. A killed process leaves the old file or the new one.
 pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
-    let json = serde_json::to_vec(value)?;
-    let part = path.with_extension("part");
-    let mut file = File::create(&part)?;
-    file.write_all(&json)?;
-    file.sync_all()?;
-    fs::rename(&part, path)?;
-    sync_parent(path)
+    durable_file::replace(path, &serde_json::to_vec(value)?)
 }
 
 /// Reads a file. `None` if there is none.
@@ -31,13 +26,8 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => sync_parent(path),
+        _ => durable_file::sync_parent(path),
     }
-}
-
-/// Makes the name of a file or folder durable.
-pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
 #[cfg(test)]

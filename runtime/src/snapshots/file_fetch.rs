@@ -61,7 +61,7 @@ impl FileFetch {
         if self.target != self.path {
             fs::rename(&self.target, &self.path)?;
         }
-        super::lineage::sync_folder(&self.path)
+        crate::durable_file::sync_parent(&self.path)
     }
 }
 

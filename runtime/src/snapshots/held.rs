@@ -11,8 +11,8 @@ use std::path::Path;
 use waymark_index::MANIFEST;
 
 use super::SnapshotError;
-use super::lineage::replace;
 use super::published::{Part, PublishedFile, PublishedIndex};
+use crate::durable_file;
 
 /// Name of the manifest of the publication that a directory holds.
 pub(super) const HELD: &str = ".waymark.replica.json";
@@ -44,13 +44,13 @@ pub(super) fn read(dir: &Path) -> Result<Option<PublishedIndex>, SnapshotError> 
 /// Records that all files of `next` are there, before its manifest makes it visible.
 pub(super) fn announce(dir: &Path, next: &PublishedIndex) -> Result<(), SnapshotError> {
     let path = dir.join(NEXT);
-    replace(&path, &next.to_json()?).map_err(SnapshotError::file("write", &path))
+    durable_file::replace(&path, &next.to_json()?).map_err(SnapshotError::file("write", &path))
 }
 
 /// Records that the directory holds `held`.
 pub(super) fn record(dir: &Path, held: &PublishedIndex) -> Result<(), SnapshotError> {
     let path = dir.join(HELD);
-    replace(&path, &held.to_json()?).map_err(SnapshotError::file("write", &path))
+    durable_file::replace(&path, &held.to_json()?).map_err(SnapshotError::file("write", &path))
 }
 
 fn recorded(dir: &Path, name: &str) -> Result<Option<PublishedIndex>, SnapshotError> {

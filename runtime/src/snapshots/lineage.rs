@@ -2,14 +2,15 @@
 //! refused, so that two writers cannot replace each other's documents.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::SnapshotError;
 use super::published::PublishedIndex;
+use crate::durable_file;
 
 /// Name of the file in the directory of an index.
 const LINEAGE: &str = ".waymark.published.json";
@@ -77,26 +78,11 @@ impl Lineage {
         }
         self.places.insert(place.to_owned(), known);
         let json = serde_json::to_vec(self).map_err(io::Error::from);
-        let written = json.and_then(|json| replace(&self.path, &json));
+        let written = json.and_then(|json| durable_file::replace(&self.path, &json));
         written.map_err(SnapshotError::file("write", &self.path))
     }
 }
 
 fn hash(json: &[u8]) -> String {
     blake3::hash(json).to_hex().to_string()
-}
-
-/// Replaces a file by a rename, and makes it durable.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let part = path.with_extension("part");
-    let mut file = File::create(&part)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&part, path)?;
-    sync_folder(path)
-}
-
-/// Makes the name of a file durable.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use waymark_runtime::durable_file;
 
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
@@ -157,7 +158,7 @@ impl UploadedFiles {
         let mut files = self.lock();
         let dir = self.folder.join(&room.id);
         fs::rename(&part.dir, &dir)?;
-        json_file::sync_parent(&dir)?;
+        durable_file::sync_parent(&dir)?;
         files.insert(room.id.clone(), Arc::new(record));
         // Given back under the lock, so that no other upload sees the room as free.
         drop(room);

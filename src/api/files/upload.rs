@@ -13,11 +13,11 @@ use multer::{Constraints, Field, Multipart, SizeLimit};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use utoipa::ToSchema;
+use waymark_runtime::durable_file;
 
 use super::registry::{PartialFile, unwritable};
 use crate::api::blocking::run_blocking;
 use crate::api::error::{ApiError, Code};
-use crate::api::json_file;
 use crate::api::state::AppState;
 use crate::api::vector_stores::VectorStores;
 
@@ -143,7 +143,7 @@ fn writer(path: PathBuf) -> (mpsc::Sender<Bytes>, tokio::task::JoinHandle<Result
             file.write_all(&chunk).map_err(unwritable)?;
         }
         file.sync_all().map_err(unwritable)?;
-        json_file::sync_parent(&path).map_err(unwritable)
+        durable_file::sync_parent(&path).map_err(unwritable)
     };
     (chunks, tokio::task::spawn_blocking(write))
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use uuid::Uuid;
+use waymark_runtime::durable_file;
 
 use super::record::{AttachedFile, IndexingStatus, StoreRecord};
 use crate::api::indexes::OtherIndex;
@@ -55,7 +56,7 @@ impl VectorStore {
         fs::create_dir_all(part.join(FILES))?;
         json_file::write(&part.join(ABOUT), &record)?;
         fs::rename(&part, &dir)?;
-        json_file::sync_parent(&dir)?;
+        durable_file::sync_parent(&dir)?;
         Ok(VectorStore::over(dir, id, record, BTreeMap::new()))
     }
 
@@ -238,7 +239,7 @@ impl VectorStore {
 pub(in crate::api) fn discard(dir: &Path) -> io::Result<()> {
     let gone = dir.with_file_name(format!("{UNFINISHED}{}", Uuid::now_v7().simple()));
     fs::rename(dir, &gone)?;
-    json_file::sync_parent(&gone)?;
+    durable_file::sync_parent(&gone)?;
     if let Err(error) = fs::remove_dir_all(&gone) {
         tracing::warn!(%error, path = %gone.display(), "cannot remove a deleted folder before the next start");
     }
