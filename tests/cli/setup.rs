@@ -134,12 +134,12 @@ fn a_doctor_tells_whether_the_state_can_be_used() {
     };
     let free = doctor(state);
     assert!(free.ok() && free.stdout.contains("no process uses it"), "{}{}", free.stdout, free.stderr);
+    // What the check creates would belong to its user, who need not be the server's.
+    assert!(!dir.path().join("a").exists());
     let server = Serving::start(&["--mock", "--state", state]);
     let used = doctor(state);
     assert!(!used.ok() && used.stdout.contains("in use by another process"), "{}", used.stdout);
     assert!(server.stop());
-    // What the check creates would belong to its user, who need not be the server's.
-    assert!(!dir.path().join("a").exists());
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     let refused = doctor(file.to_str().unwrap());
