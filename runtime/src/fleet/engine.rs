@@ -139,10 +139,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::trusted_roots::TrustedRoots;
 
     fn engine() -> RemoteEngine {
         let address = "vllm=http://127.0.0.1:1".parse().unwrap();
-        RemoteEngine::new(Endpoint::new(address, None, Duration::from_secs(1)).unwrap())
+        RemoteEngine::new(Endpoint::new(address, None, &TrustedRoots::default(), Duration::from_secs(1)).unwrap())
     }
 
     #[test]

@@ -3,9 +3,12 @@
 mod adapters;
 mod against_ourselves;
 mod failures;
+mod fingerprints;
 mod identity;
 mod latency;
+mod recomputed;
 mod stub;
+mod tls;
 mod wire;
 
 use std::sync::Arc;
@@ -32,6 +35,7 @@ fn config(kind: &str, urls: &[&str]) -> FleetConfig {
         engines: urls.iter().map(|url| format!("{kind}={url}").parse().unwrap()).collect(),
         model: None,
         key_env: "WAYMARK_TEST_NO_KEY".to_owned(),
+        ca: None,
         adapters: None,
         requests: 64,
         timeouts: FleetTimeouts {
