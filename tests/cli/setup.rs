@@ -66,6 +66,10 @@ fn keys_are_listed_and_revoked() {
     assert_eq!(lines, [vec!["alice", "infer"], vec!["ops", "infer,admin", "2", "at", "once"]], "{}", listed.stdout);
     let unknown = waymark(&["key", "revoke", "bob", "--file", file]);
     assert!(!unknown.ok() && unknown.stderr.contains("alice, ops"), "{}", unknown.stderr);
+    assert!(waymark(&["key", "new", "law", "--index", "law,default", "--file", file]).ok());
+    assert!(waymark(&["key", "list", "--file", file]).stdout.contains("indexes law,default"));
+    let admin = waymark(&["key", "new", "x", "--scope", "admin", "--index", "law", "--file", file]);
+    assert!(!admin.ok() && admin.stderr.contains("cannot be limited to indexes"), "{}", admin.stderr);
     assert!(waymark(&["key", "revoke", "alice", "--file", file]).ok());
     assert!(waymark(&["key", "list", "--file", file]).stdout.starts_with("ops "));
 }
