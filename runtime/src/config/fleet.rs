@@ -134,6 +134,8 @@ pub struct FleetTimeouts {
     pub token: Duration,
     /// Pause before the first attempt to reach an engine again. Doubles with each attempt, up to 32 times as long.
     pub recheck: Duration,
+    /// Time after a check for which connections that the engine closes do not make it be repeated: servers close idle ones.
+    pub closed: Duration,
 }
 
 impl Default for FleetTimeouts {
@@ -143,6 +145,7 @@ impl Default for FleetTimeouts {
             first_token: Duration::from_secs(60),
             token: Duration::from_secs(20),
             recheck: Duration::from_secs(1),
+            closed: Duration::from_secs(60),
         }
     }
 }

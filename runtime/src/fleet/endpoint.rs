@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::connector::{self, ConnectError, EngineClient};
+use super::connector::{self, ClosedConnections, ConnectError, EngineClient};
 use super::fault::{Fault, FaultKind};
 use crate::config::EngineAddress;
 use crate::remote::EndpointKey;
@@ -31,6 +31,8 @@ pub(super) struct Endpoint {
     pub(super) address: EngineAddress,
     /// Follows no redirects, which could send the key to another host, and uses no proxy, which would see every token.
     client: EngineClient,
+    /// Connections that the engine has closed, as one that is restarted does.
+    pub(super) closed: ClosedConnections,
     key: Option<EndpointKey>,
 }
 
@@ -45,8 +47,9 @@ impl Endpoint {
         roots: &TrustedRoots,
         connect: Duration,
     ) -> Result<Self, TrustedRootsError> {
-        let client = connector::client(address.url.starts_with("https://"), roots, connect)?;
-        Ok(Self { address, client, key })
+        let closed = ClosedConnections::default();
+        let client = connector::client(address.url.starts_with("https://"), roots, connect, &closed)?;
+        Ok(Self { address, client, closed, key })
     }
 
     /// Returns the engine's URL.

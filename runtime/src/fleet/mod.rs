@@ -260,9 +260,12 @@ impl FleetShared {
         others.min_by_key(|engine| engine.load()).cloned()
     }
 
-    /// Returns the facts about an engine, after checking its identity if something has failed there.
+    /// Returns the facts about an engine, after checking its identity if something has failed there, or if it may have been
+    /// restarted.
     async fn checked(&self, engine: &RemoteEngine) -> Result<EngineFacts, Fault> {
-        if let (Trust::Trusted, Some(facts)) = (engine.trust(), engine.facts()) {
+        if let (Trust::Trusted, Some(facts)) = (engine.trust(), engine.facts())
+            && !engine.may_have_restarted(self.timeouts.closed)
+        {
             return Ok(facts);
         }
         self.check(engine).await

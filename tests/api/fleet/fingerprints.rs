@@ -1,6 +1,7 @@
 //! Fingerprints of policies on engines elsewhere.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use waymark_agent::{Generator, LoadedBase, Policy, SessionSource};
 use waymark_engine::mock::Random;
@@ -60,6 +61,23 @@ async fn an_engine_that_comes_back_with_other_weights_stays_out() {
     drop(served);
     eventually("the engine is used again", || fleet.health() == Health::Ready).await;
     assert_eq!(run(&mut opened(&fleet, &[1, 2]), spec(3)).await.ids(), undisturbed(&[1, 2], 3));
+}
+
+#[tokio::test]
+async fn an_engine_that_is_restarted_between_two_requests_is_compared_before_the_next_one() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut stub = Stub::start().await;
+    let mut config = config("vllm", &[&stub.url()]);
+    config.timeouts.closed = Duration::ZERO;
+    let fleet = connect(&config).await.unwrap();
+    let _served = Policy::load(&policy(temp.path(), "mine", 0.0), &fleet, &LoadedBase::default()).await.unwrap();
+    for (drift, fits) in [(0.0, true), (-1.0, false)] {
+        *stub.state.drift.lock().unwrap() = drift;
+        stub.kill().await;
+        stub.serve().await;
+        let turn = run(&mut opened(&fleet, &[1, 2]), spec(3)).await;
+        assert_eq!(turn.error.is_none(), fits, "{turn:?}");
+    }
 }
 
 #[tokio::test]

@@ -43,6 +43,7 @@ fn config(kind: &str, urls: &[&str]) -> FleetConfig {
             first_token: Duration::from_secs(5),
             token: Duration::from_millis(400),
             recheck: Duration::from_millis(40),
+            closed: Duration::from_secs(60),
         },
     }
 }

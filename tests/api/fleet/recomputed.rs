@@ -48,10 +48,10 @@ impl Remote {
     }
 }
 
-/// Script of a policy whose turns end at lines, and whose model would write on.
+/// Script of a policy whose turns end at lines.
 fn lines() -> Lines {
     Lines::new([
-        "Step 1:\nImportant entity: Faust\nSubquery: Who wrote Faust?\nSummary: made up\nFinal answer: nobody",
+        "Step 1:\nImportant entity: Faust\nSubquery: Who wrote Faust?\n",
         " Summary: Goethe did.\nFinal answer: Goethe",
     ])
     .terminator(" </Reference>")
@@ -102,6 +102,6 @@ async fn a_line_ends_the_turn_at_the_engine_too() {
     let start = sampled();
     let told = remote.ask("tearag", 1, json!({})).await;
     let written = told["usage"]["completion_tokens"].as_u64().unwrap();
-    // One more for each turn: the end of the sequence is sampled and not counted.
-    assert!(sampled() - start <= written + 2, "{} sampled for {written}", sampled() - start);
+    // The end of the sequence is sampled after the answer alone; without the label it would follow the line as well.
+    assert!(sampled() - start <= written + 1, "{} sampled for {written}", sampled() - start);
 }
