@@ -231,7 +231,8 @@ impl AdapterSource {
             }
             // The path of an ordinary feed-forward block, which this layer does not have.
             Some(((layer, path), _)) if config.architecture.experts(layer).is_some() && path.starts_with("mlp.") => {
-                Err(self.corrupt(format!("tensor {name}: layer {layer} of the base model has experts")))
+                let what = format!("tensor {name}, where layer {layer} of the base model has experts{EXPERT_WAY_OUT}");
+                Err(ModelError::Unsupported { path: self.path.clone(), what })
             }
             Some(place) => Ok(place),
             None => {

@@ -97,6 +97,25 @@ fn k_quants_of_experts_are_served_in_integers() {
     assert_eq!((suited(GgmlDType::Q4K), suited(GgmlDType::F16)), (Arithmetic::Int16, Arithmetic::F32));
 }
 
+#[test]
+fn keys_that_only_some_files_have_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let experts = |file: ExpertFile, extra: &[(&str, Value)]| {
+        let weights = Weights::open(&written(&folder, file, extra)).unwrap();
+        weights.config().architecture.experts.clone().unwrap()
+    };
+    let sound = ExpertFile::new(GgmlDType::F16);
+    let early = [
+        ("qwen3moe.expert_feed_forward_length", Value::U32(0)),
+        ("qwen3moe.feed_forward_length", Value::U32(2 * expert_file::WIDTH as u32)),
+    ];
+    assert_eq!(experts(sound, &early).width, expert_file::WIDTH, "that of a token's two experts together");
+    assert!(experts(sound, &[]).normalized);
+    assert!(!experts(sound, &[("qwen3moe.expert_weights_norm", Value::Bool(false))]).normalized);
+    let leading = [("qwen3moe.leading_dense_block_count", Value::U32(1))];
+    assert_eq!(experts(ExpertFile { layers: 2, ..sound }, &leading).dense_layers, [0]);
+}
+
 fn refused(file: ExpertFile, extra: &[(&str, Value)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let load = |weights: Weights| Decoder::load(&weights, Arc::new(Team::new(2)));
@@ -111,7 +130,11 @@ fn files_that_no_pass_computes_are_refused_by_name() {
     assert!(error.contains("has the shape [3, 512, 256], expected [4, 512, 256]"), "{error}");
     let error = refused(ExpertFile { without: "blk.0.ffn_down_exps.weight", ..sound }, &[]);
     assert!(error.contains("experts.down_proj.weight: not in"), "{error}");
-    assert!(error.contains("where it is called blk.0.ffn_down_exps.weight"), "{error}");
+    assert!(error.contains("where it would be called blk.0.ffn_down_exps.weight"), "{error}");
+    let error = refused(ExpertFile { also: "blk.0.ffn_gate.0.weight", ..sound }, &[]);
+    assert!(error.contains("a tensor for each expert (blk.0.ffn_gate.0.weight)"), "{error}");
+    let error = refused(ExpertFile { also: "blk.0.ffn_gate_up_exps.weight", ..sound }, &[]);
+    assert!(error.contains("two projections of the experts in one tensor"), "{error}");
     let number = |key: &'static str, value: u32| (key, Value::U32(value));
     let error = refused(sound, &[number("qwen3moe.expert_count", 5)]);
     assert!(error.contains("mlp.gate.weight: shape [4, 256], expected [5, 256]"), "{error}");
@@ -123,7 +146,11 @@ fn files_that_no_pass_computes_are_refused_by_name() {
     assert!(error.contains("8 groups of experts"), "{error}");
     let error = refused(sound, &[("qwen3moe.expert_weights_scale", Value::F32(2.5))]);
     assert!(error.contains("scaled by 2.5"), "{error}");
-    for (architecture, words) in [("deepseek2", "latent attention"), ("gpt-oss", "sinks"), ("granite", "granite")] {
+    for (architecture, words) in [
+        ("deepseek2", "latent attention"),
+        ("gpt-oss", "sinks"),
+        ("granite", "mixture of experts in the architecture granite"),
+    ] {
         let extra =
             [("general.architecture", Value::String(architecture.to_owned())), ("granite.expert_count", Value::U32(4))];
         assert!(refused(sound, &extra).contains(words), "{architecture}");

@@ -1,4 +1,4 @@
-"""Makes the fixtures of families with experts that models/src/decoder/expert_test.rs compares the decoder with.
+"""Makes the fixtures of families with experts that models/tests/decoder_experts.rs and gradient_experts.rs compare with.
 
     pip install "mlx[cpu]" mlx-lm numpy safetensors gguf
     python3 scripts/parity/experts.py

@@ -1,7 +1,7 @@
 //! Experts of a decoder: feed-forward blocks of which a router chooses a few for each token.
 
 /// Number of experts beyond which a checkpoint is damaged.
-const MOST: usize = 1 << 12;
+const MAX_EXPERTS: usize = 1 << 12;
 /// Inner width of an expert beyond which a checkpoint is damaged.
 const MAX_WIDTH: usize = 1 << 20;
 
@@ -44,13 +44,16 @@ impl Experts {
     /// Checks the numbers for a decoder of `layers` layers.
     pub(super) fn check(&self, layers: usize) -> Result<(), String> {
         let sizes = [
-            ("number of experts", self.count, MOST),
+            ("number of experts", self.count, MAX_EXPERTS),
             ("number of experts per token", self.per_token, self.count),
             ("width of an expert", self.width, MAX_WIDTH),
             ("width of the shared expert", self.shared.unwrap_or(1), MAX_WIDTH),
         ];
         if let Some((name, size, most)) = sizes.iter().find(|(_, size, most)| !(1..=*most).contains(size)) {
             return Err(format!("{name} is {size}, not from 1 to {most}"));
+        }
+        if !self.dense_layers.is_sorted_by(|a, b| a < b) {
+            return Err("layers without experts are not in ascending order".to_owned());
         }
         match self.dense_layers.iter().find(|&&layer| layer >= layers) {
             Some(layer) => Err(format!("layer {layer} without experts: there are {layers} layers")),
@@ -79,5 +82,6 @@ mod tests {
         assert!(refused(|experts| experts.width = 0).contains("width of an expert is 0"));
         assert!(refused(|experts| experts.shared = Some(usize::MAX)).contains("shared expert"));
         assert!(refused(|experts| experts.dense_layers = vec![0, 2]).contains("layer 2 without experts"));
+        assert!(refused(|experts| experts.dense_layers = vec![1, 0]).contains("ascending order"));
     }
 }

@@ -146,7 +146,10 @@ impl Decoder {
                 let activated = &mut scratch.activated[..tokens * block.width()];
                 (&block.down, &layer.ffn_norms, activated, StepPhase::Down)
             }
-            _ => (&layer.o, &layer.attention_norms, scratch.attended.as_mut_slice(), StepPhase::Output),
+            // Experts add to the stream by themselves, so that only attention comes here without a dense block.
+            (_, FeedForward::Dense(_) | FeedForward::Experts(_)) => {
+                (&layer.o, &layer.attention_norms, scratch.attended.as_mut_slice(), StepPhase::Output)
+            }
         };
         if config.architecture.residual_scale != 1.0 {
             // The projection and its adapters are linear: a factor on their input is one on their output.

@@ -31,12 +31,14 @@ pub struct ExpertFile {
     pub stacked: Option<usize>,
     /// Name of a tensor that is left out.
     pub without: &'static str,
+    /// Name of a tensor that no pass reads. Empty for none.
+    pub also: &'static str,
 }
 
 impl ExpertFile {
     /// File with one layer of four experts in `kind`.
     pub fn new(kind: GgmlDType) -> Self {
-        Self { kind, dequantized: false, layers: 1, count: 4, stacked: None, without: "" }
+        Self { kind, dequantized: false, layers: 1, count: 4, stacked: None, without: "", also: "" }
     }
 
     /// Writes the file, with `extra` metadata.
@@ -94,6 +96,9 @@ impl ExpertFile {
             }
         }
         list.retain(|(name, _)| name != self.without);
+        if !self.also.is_empty() {
+            list.push((self.also.to_owned(), vec![HIDDEN]));
+        }
         list
     }
 

@@ -5,6 +5,9 @@ use crate::ModelError;
 use crate::architecture::{Architecture, Family, QkNorm, WindowPattern};
 use crate::decoder::{DecoderConfig, RopeScaling};
 
+/// Base of the rotary embedding of a file that states none, in every architecture of llama.cpp.
+const ROPE_BASE: f32 = 10_000.0;
+
 /// Accessor of the keys below the architecture's name.
 pub(super) struct MetadataKeys<'a> {
     pub(super) gguf: &'a Gguf,
@@ -46,7 +49,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
         head_dim,
         ffn: keys.size("feed_forward_length")?,
         context,
-        rope_base: keys.float("rope.freq_base").unwrap_or(family.rope_base),
+        rope_base: keys.float("rope.freq_base").unwrap_or(ROPE_BASE),
         rope_scaling,
         rms_eps: keys.needed_float("attention.layer_norm_rms_epsilon")?,
         tied_embeddings: !gguf.has("lm_head.weight"),

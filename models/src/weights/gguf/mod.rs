@@ -125,7 +125,7 @@ impl Gguf {
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
         let Some(tensor) = self.stored(name) else {
             let called = name::gguf(name, self.norms());
-            let called = called.map_or_else(String::new, |ggml| format!(", where it is called {ggml}"));
+            let called = called.map_or_else(String::new, |ggml| format!(", where it would be called {ggml}"));
             let reason = format!("not in {}{called}", self.path().display());
             return Err(ModelError::Tensor { name: name.to_owned(), reason });
         };

@@ -1,5 +1,7 @@
 //! Experts of a decoder from `config.json`.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 
 use super::Safetensors;
@@ -62,7 +64,7 @@ impl ExpertFields {
         if layers > 1 << 16 {
             return Vec::new();
         }
-        let listed = self.mlp_only_layers.as_deref().unwrap_or_default();
+        let listed: HashSet<usize> = self.mlp_only_layers.iter().flatten().copied().collect();
         let every = self.decoder_sparse_step.unwrap_or(1).max(1);
         (0..layers).filter(|layer| listed.contains(layer) || !(layer + 1).is_multiple_of(every)).collect()
     }
