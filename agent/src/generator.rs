@@ -1,10 +1,14 @@
 //! The interface between the loop and token generation: the engine, engines elsewhere, or a script in tests.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use waymark_engine::{
-    Engine, EngineError, Generate, Lease, Origin, Session, SessionOptions, Token, TokenStep, Turn, TurnFinish,
+    Engine, EngineError, Generate, Lease, LoadedAdapter, Origin, Session, SessionOptions, Token, TokenStep, Turn,
+    TurnFinish,
 };
+
+use super::logprob_fingerprint::LogprobFingerprint;
 
 /// A source of token sequences. Cheap to clone.
 pub trait SessionSource: Clone + Send + Sync + 'static {
@@ -34,7 +38,27 @@ pub trait SessionSource: Clone + Send + Sync + 'static {
         let reason = format!("this source of tokens has no adapters: {} cannot be loaded", dir.display());
         std::future::ready(Err(EngineError::Adapter(reason)))
     }
+
+    /// Compares the weights of `policy`, with its loaded adapter if it has one, with their fingerprint: now, and whenever
+    /// the weights may have been replaced. By default nothing is compared, because a source in this process has read the
+    /// weights itself.
+    ///
+    /// # Errors
+    /// The difference, if they are other weights.
+    fn check_fingerprint(
+        &self,
+        _policy: &str,
+        _adapter: Option<LoadedAdapter>,
+        _fingerprint: Arc<LogprobFingerprint>,
+    ) -> impl Future<Output = Result<(), FingerprintFailure>> + Send {
+        std::future::ready(Ok(()))
+    }
 }
+
+/// Error of a comparison with a fingerprint: a description of the difference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FingerprintFailure(pub String);
 
 /// A growing token sequence, with the contract of [`Session`].
 pub trait Generator: Send {

@@ -3,7 +3,7 @@
 //! | modules | content |
 //! |---|---|
 //! | `protocol`, `training_protocol`, `action`, `segment`, `tag`, `json_query`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | protocols: the prompt, the actions of a turn, and the observations |
-//! | `policy`, `policy_file`, `policy_family`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
+//! | `policy`, `policy_file`, `policy_family`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `logprob_fingerprint`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
 //! | `conversation`, `continued_episode`, `tool_prompt`, `runtime`, `text_codec`, `speaker`, `episode`, `episode_limits`, `run`, `observation` | the loop |
 //! | `guide`, `token_bans` | the loop for policies that were never trained in it |
 //! | `episode_forms`, `answer_format`, `answer_opening`, `answer_closing`, `turn_openings`, `either_form`, `tool_constraint` | answers that must be JSON, or a tool call |
@@ -42,6 +42,7 @@ mod hidden_evidence;
 mod hidden_text;
 mod json_query;
 mod loaded_base;
+mod logprob_fingerprint;
 mod loop_rules;
 mod loop_variant;
 pub mod metric;
@@ -95,11 +96,12 @@ pub use event::{Cited, EpisodeEnd, Event};
 pub use evidence_header::EvidenceHeader;
 pub use evo_rag::EvoRag;
 pub use excluded_passages::{ExcludedPassages, MAX_WITHOUT};
-pub use generator::{Generator, Resumption, SessionSource, Steps};
+pub use generator::{FingerprintFailure, Generator, Resumption, SessionSource, Steps};
 pub use graphrag_r1::GraphragR1;
 pub use guide::{AllowedActions, Guide, GuideState};
 pub use hidden_evidence::HiddenEvidence;
 pub use loaded_base::{LoadedBase, WeightsSummary};
+pub use logprob_fingerprint::{FingerprintMismatch, LogprobFingerprint};
 pub use loop_variant::LoopVariant;
 pub use options::{EpisodeOptions, TurnEnds};
 pub use path_router::PathRouter;

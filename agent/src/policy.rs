@@ -9,6 +9,7 @@ use waymark_models::layout::ModelLayout;
 
 use super::AgentError;
 use super::budget::Budget;
+use super::logprob_fingerprint::LogprobFingerprint;
 use super::loop_variant::LoopVariant;
 use super::protocol::Protocol;
 use super::protocol_registry::{self, protocol};
@@ -48,6 +49,8 @@ pub struct Policy {
     pub guided: bool,
     /// Loop in which its episodes run.
     pub variant: LoopVariant,
+    /// Log-probabilities by which its weights are known on an engine elsewhere. `None` compares nothing.
+    pub fingerprint: Option<Arc<LogprobFingerprint>>,
     /// Description of its training, for information only.
     pub training: Option<toml::Table>,
 }
@@ -77,6 +80,7 @@ impl Policy {
             sampling: default_sampling(&*protocol),
             guided: false,
             variant: LoopVariant::default(),
+            fingerprint: None,
             training: None,
             protocol,
         })
@@ -110,6 +114,9 @@ impl Policy {
             return refuse("name", "must not be empty");
         }
         search.check().map_err(|invalid| AgentError::of_search("retrieval", &invalid))?;
+        if let Some(fingerprint) = &self.fingerprint {
+            fingerprint.check()?;
+        }
         if self.budget.sampled_tokens == 0 || self.budget.turn_tokens == 0 {
             return refuse("budget", "turn_tokens and sampled_tokens must be at least 1");
         }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::AgentError;
 use super::policy_file::FILE;
+use super::{AgentError, Policy};
 
 /// Name of the file in a family's folder.
 pub(super) const FAMILY: &str = "family.toml";
@@ -68,6 +68,9 @@ pub(super) fn member_dir(dir: &Path) -> Result<PathBuf, AgentError> {
 fn absent(dir: &Path) -> String {
     let kind = match fs::metadata(dir) {
         Ok(kind) => kind,
+        Err(error) if Policy::BUILTIN.iter().any(|name| dir == Path::new(name)) => {
+            return format!("{error}; the built-in policy of this name is always served and needs no directory");
+        }
         Err(error) => return error.to_string(),
     };
     if kind.is_dir() {
@@ -90,7 +93,6 @@ pub fn family_members(dir: &Path) -> Vec<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::Policy;
 
     /// Creates a family with the members `first` and `second`, and `family` as its file.
     fn family(family: Option<&str>) -> tempfile::TempDir {
@@ -124,6 +126,8 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         let refused = Policy::open(empty.path()).unwrap_err().to_string();
         assert!(refused.contains("policy.toml"), "{refused}");
+        let builtin = Policy::open(Path::new("search-r1")).unwrap_err().to_string();
+        assert!(builtin.contains("built-in policy"), "{builtin}");
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The file of a policy, `policy.toml`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use waymark_index::WithSearch;
 
 use super::AgentError;
 use super::budget::Budget;
+use super::logprob_fingerprint::LogprobFingerprint;
 use super::loop_variant::LoopVariant;
 use super::policy::{Policy, default_sampling};
 use super::policy_family::member_dir;
@@ -36,6 +38,7 @@ struct PolicyFile {
     retrieval: WithSearch<RetrievalFields>,
     budget: Option<toml::Table>,
     sampling: Option<Sampling>,
+    fingerprint: Option<LogprobFingerprint>,
     training: Option<toml::Table>,
 }
 
@@ -104,6 +107,7 @@ impl Policy {
             sampling,
             guided: file.guided,
             variant: file.variant,
+            fingerprint: file.fingerprint.map(Arc::new),
             training: file.training,
             protocol,
         };
@@ -215,6 +219,9 @@ mod tests {
             seconds = 1.5
             [sampling]
             temperature = 0.7
+            [fingerprint]
+            ids = [1, 2, 3]
+            logprobs = [-0.5, -11]
             [training]
             steps = 40
             "#,
@@ -240,6 +247,9 @@ mod tests {
         assert_eq!((query.graph, query.kag), (GraphVariant::HippoRag.into(), kag));
         assert_eq!(policy.budget, Budget { turns: 2, seconds: 1.5, ..Budget::default() });
         assert_eq!(policy.sampling.temperature, Some(0.7));
+        let tolerance = LogprobFingerprint::TOLERANCE;
+        let fingerprint = LogprobFingerprint { ids: vec![1, 2, 3], logprobs: vec![-0.5, -11.0], tolerance };
+        assert_eq!(policy.fingerprint.as_deref(), Some(&fingerprint));
         assert_eq!(policy.training.unwrap()["steps"].as_integer(), Some(40));
     }
 
@@ -310,6 +320,10 @@ mod tests {
             ),
             ("name = \"a\"\nprotocol = \"plain\"\ncolour = 1", vec!["line 3", "colour"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nturn = 1", vec!["budget", "turn"]),
+            (
+                "name = \"a\"\nprotocol = \"plain\"\n[fingerprint]\nids = [1, 2]\nlogprobs = []",
+                vec!["fingerprint", "one number less"],
+            ),
             ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 0", vec!["retrieval.k"]),
             ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 201", vec!["retrieval.k", "200"]),
             ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\ngraph = \"lightrag\"", vec!["lightrag", "hippo_rag"]),

@@ -1,6 +1,7 @@
 //! Loading of policies into an engine.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::AgentError;
 use super::content_hash::{check_adapter_below, check_below, content_hash};
@@ -25,7 +26,8 @@ impl Policy {
     ///
     /// # Errors
     /// Same as [`open`](Self::open); [`AgentError::Policy`] when the policy belongs to another base model, and
-    /// [`AgentError::Engine`] when its adapter does not fit.
+    /// [`AgentError::Engine`] when its adapter does not fit; [`AgentError::Policy`] when the weights elsewhere are not those
+    /// of its fingerprint.
     pub async fn load(dir: &Path, engine: &impl SessionSource, base: &LoadedBase) -> Result<Policy, AgentError> {
         Policy::inspect(dir, None).await?.engage(engine, base).await
     }
@@ -60,13 +62,17 @@ impl Policy {
     /// # Errors
     /// Same as [`load`](Self::load), without those of reading.
     pub async fn engage(mut self, engine: &impl SessionSource, base: &LoadedBase) -> Result<Policy, AgentError> {
+        let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
         // Checked before loading: the shapes of an adapter may fit another base model.
         if let Some(reason) = base.mismatch(&self) {
-            let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
             return Err(AgentError::Policy { path, reason });
         }
         if let Some(adapter) = self.adapter_dir.clone() {
             self.lease = Some(engine.lease_adapter(adapter).await?);
+        }
+        if let Some(fingerprint) = &self.fingerprint {
+            let checked = engine.check_fingerprint(&self.name, self.adapter(), Arc::clone(fingerprint)).await;
+            checked.map_err(|failure| AgentError::Policy { path, reason: failure.to_string() })?;
         }
         Ok(self)
     }

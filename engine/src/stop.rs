@@ -37,6 +37,11 @@ impl StopSet {
         self.stops.iter().map(|stop| stop.bytes.as_slice())
     }
 
+    /// Returns the labels of the stop lines.
+    pub fn labels(&self) -> impl Iterator<Item = &[u8]> {
+        self.lines.iter().map(|label| label.0.as_slice())
+    }
+
     /// Returns `true` if the set cannot match.
     pub fn is_empty(&self) -> bool {
         self.stops.iter().all(|stop| stop.bytes.is_empty()) && self.lines.iter().all(|label| label.0.is_empty())

@@ -52,6 +52,7 @@ pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::POST, "/v1/vector_stores/{id}"),
     (&Method::POST, "/v1/vector_stores/{id}/files"),
     (&Method::POST, "/v1/vector_stores/{id}/files/{file_id}"),
+    (&Method::POST, "/v1/vector_stores/{id}/file_batches"),
 ];
 
 /// Media type of uploads.

@@ -25,6 +25,7 @@ use crate::environment::key_in;
 use crate::fleet::{Fleet, TokenSource};
 use crate::remote::RerankEndpoint;
 use crate::reranking::Reranking;
+use crate::trusted_roots::TrustedRoots;
 use crate::{cache, device, filter, pull};
 
 /// Maximum number of queued searches.
@@ -57,10 +58,11 @@ pub fn reranker(config: &RerankerConfig, cache: Option<PathBuf>, team: Arc<Team>
             let dir = pull::fetch(name, &cache::folder(cache)?).context("--reranker")?;
             Ok(Reranking::Model(Box::new(Reranker::open(&dir, team).context("--reranker")?)))
         }
-        RerankerConfig::Endpoint { url, model, key_env, timeout } => {
+        RerankerConfig::Endpoint { url, model, key_env, ca, timeout } => {
             // No request is sent yet: the endpoint may start after the server.
             let endpoint = RerankEndpoint::new(url, model.clone(), key_in(key_env)?, *timeout).context("--reranker")?;
-            Ok(Reranking::Endpoint(endpoint))
+            let roots = TrustedRoots::of_flag("--reranker-ca", ca.as_deref())?;
+            Ok(Reranking::Endpoint(endpoint.trusting(roots)))
         }
     }
 }

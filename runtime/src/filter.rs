@@ -8,15 +8,17 @@ use waymark_index::{FactFilter, ModelFilter};
 use crate::config::FactFilterConfig;
 use crate::environment::key_in;
 use crate::remote::ChatEndpoint;
+use crate::trusted_roots::TrustedRoots;
 
 /// Builds the fact filter that asks the model named by `config`.
 ///
 /// # Errors
-/// If its key or URL is invalid.
+/// If its key, its URL or its certificates are invalid.
 pub fn fact_filter(config: &FactFilterConfig) -> anyhow::Result<Arc<dyn FactFilter>> {
     let key = key_in(&config.key_env)?;
     // No request is sent yet: the endpoint may start after the server.
     let complete = ChatEndpoint::new(&config.url, &config.model, key, config.timeout).context("--fact-filter-url")?;
-    let filter = ModelFilter::new(Arc::new(complete));
+    let roots = TrustedRoots::of_flag("--fact-filter-ca", config.ca.as_deref())?;
+    let filter = ModelFilter::new(Arc::new(complete.trusting(roots)));
     Ok(Arc::new(if config.fallback { filter.falling_back() } else { filter }))
 }

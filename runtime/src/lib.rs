@@ -6,7 +6,8 @@
 //! | [`config`] | flags and their meaning, one file per group |
 //! | [`assembly`], [`device`], [`embedding`], [`reranking`], [`filter`], [`trained_policy`] | engines, indexes, embedders, rerankers, fact filters and policies from a configuration |
 //! | [`cache`], [`pull`], [`environment`] | the download folder, weights on demand, keys and tokens from the environment |
-//! | [`fleet`] | generation on engines elsewhere |
+//! | [`fleet`], [`fingerprint`] | generation on engines elsewhere; fingerprints by which weights are known there |
+//! | [`trusted_roots`] | certificate authorities that the clients of this process trust |
 //! | [`remote`] | language models behind OpenAI-compatible endpoints, and rerankers behind endpoints |
 //! | [`snapshots`] | snapshots of indexes on an object store, and replicas that follow them |
 //! | [`evaluate`] | evaluation of policies on question sets with known answers |
@@ -22,10 +23,12 @@ pub mod environment;
 pub mod evaluate;
 mod exit_code;
 pub mod filter;
+pub mod fingerprint;
 pub mod fleet;
 mod html;
 pub mod logging;
 mod machine;
+mod name_service;
 mod printable;
 pub mod progress;
 pub mod pull;
@@ -33,9 +36,11 @@ pub mod remote;
 pub mod reranking;
 pub mod snapshots;
 mod trained_policy;
+pub mod trusted_roots;
 
 pub use exit_code::exit_code;
 pub use html::escape_html;
 pub use machine::MachineMemory;
+pub use name_service::confine_name_lookups;
 pub use printable::{PrintableWriter, printable};
 pub use trained_policy::trained_policy;

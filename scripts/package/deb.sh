@@ -18,6 +18,11 @@ version=$("$program" --version | cut -d' ' -f2)
 arch=$(dpkg --print-architecture)
 # The oldest C library that has every function which the program calls.
 glibc=$(objdump -T "$program" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1 | cut -d_ -f2 || true)
+libraries=
+# A program of static.sh needs none.
+if [ -n "$glibc" ]; then
+    libraries="libc6 (>= $glibc), libstdc++6, "
+fi
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
@@ -43,7 +48,7 @@ Version: $version
 Architecture: $arch
 Maintainer: The Waymark authors
 Installed-Size: $(du -sk "$root" | cut -f1)
-Depends: libc6${glibc:+ (>= $glibc)}, libstdc++6, ca-certificates, procps
+Depends: ${libraries}ca-certificates, procps
 Recommends: python3-pip
 Section: net
 Priority: optional
@@ -57,7 +62,13 @@ cat >"$root/DEBIAN/postinst" <<'POSTINST'
 set -e
 if [ "$1" = configure ]; then
     id waymark >/dev/null 2>&1 || useradd --system --home-dir /var/lib/waymark --shell /usr/sbin/nologin waymark
-    if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+    # An index can be built into the first one and weights pulled into the second one before the service has ever run.
+    install -d -o waymark -g waymark -m 750 /var/lib/waymark /var/cache/waymark
+    if [ -d /run/systemd/system ]; then
+        systemctl daemon-reload
+        # After an upgrade: a service that runs is drained and started with the new program.
+        if [ -n "$2" ]; then systemctl try-restart waymark.service || true; fi
+    fi
 fi
 POSTINST
 cat >"$root/DEBIAN/prerm" <<'PRERM'

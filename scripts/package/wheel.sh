@@ -16,8 +16,14 @@ cd "$(dirname "$0")/../.."
 
 version=$("$program" --version | cut -d' ' -f2)
 # The oldest C library that has every function which the program calls.
-glibc=$(objdump -T "$program" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1 | cut -d_ -f2 | tr . _)
-tag="py3-none-manylinux_${glibc}_$(uname -m)"
+glibc=$(objdump -T "$program" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1 | cut -d_ -f2 | tr . _ || true)
+# A program of static.sh needs none.
+platforms=(manylinux_2_17 musllinux_1_1)
+if [ -n "$glibc" ]; then
+    platforms=("manylinux_$glibc")
+fi
+platforms=("${platforms[@]/%/_$(uname -m)}")
+tag="py3-none-$(IFS=. && echo "${platforms[*]}")"
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 
@@ -31,7 +37,7 @@ cat >"$info/WHEEL" <<WHEEL
 Wheel-Version: 1.0
 Generator: waymark
 Root-Is-Purelib: false
-Tag: $tag
+$(printf 'Tag: py3-none-%s\n' "${platforms[@]}")
 WHEEL
 cat >"$info/METADATA" <<METADATA
 Metadata-Version: 2.4

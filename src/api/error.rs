@@ -68,7 +68,7 @@ error_table! {
     NotConfigured: BAD_REQUEST, "invalid_request_error", "not_configured", retry: false;
     /// The request has no API key, or an unknown one.
     InvalidApiKey: UNAUTHORIZED, "invalid_request_error", "invalid_api_key", retry: false;
-    /// The key lacks the scope that the route requires.
+    /// The key lacks the scope that the route requires, or may not use the index.
     InsufficientScope: FORBIDDEN, "permission_error", "insufficient_scope", retry: false;
     /// The request comes from a web page of an origin that is not allowed.
     OriginNotAllowed: FORBIDDEN, "permission_error", "origin_not_allowed", retry: false;
@@ -98,6 +98,8 @@ error_table! {
     VectorStoreNotFound: NOT_FOUND, "invalid_request_error", "vector_store_not_found", retry: false;
     /// There is no file with this ID.
     FileNotFound: NOT_FOUND, "invalid_request_error", "file_not_found", retry: false;
+    /// The vector store has no batch of files with this ID.
+    FileBatchNotFound: NOT_FOUND, "invalid_request_error", "file_batch_not_found", retry: false;
     /// The vector store is an index that the server was started with.
     FixedVectorStore: FORBIDDEN, "invalid_request_error", "fixed_vector_store", retry: false;
     /// There is no trace with this ID.

@@ -1,7 +1,8 @@
 //! Several indexes in one server: the default one, others by their names, and those of vector stores by their IDs.
 //!
 //! A request that names another index is handled by a view of the state with that index in place of the default one, so
-//! that searches, documents, views and metrics follow without knowing of the others.
+//! that searches, documents, views and metrics follow without knowing of the others. A key that is limited to some indexes
+//! gets views of those alone: every route that reads or changes an index takes its state from here.
 
 use std::sync::Arc;
 
@@ -65,27 +66,33 @@ impl AppState {
         OtherIndex { name: name.to_owned(), runtime: Arc::new(runtime), library: Arc::new(parts.library), metrics }
     }
 
-    /// Returns the state with the index `named` in place of the default one; without a name, the state itself.
+    /// Returns the state with the index `named` in place of the default one; without a name, that of the default index or, if
+    /// `caller` may not use that, of the first index that its key names.
     ///
     /// # Errors
-    /// 400 if there is no such index that `caller` may use, or no index at all.
+    /// 400 if there is no such index, or no index at all; 403 if `caller` may not use it.
     pub(crate) fn of_index(&self, caller: &Caller, param: &str, named: Option<&str>) -> Result<AppState, ApiError> {
-        let Some(named) = named else { return Ok(self.clone()) };
+        let Some(named) = named else {
+            return self.own_default(caller).ok_or_else(|| forbidden(caller).with_param(param));
+        };
         if let Some(found) = self.named(caller, named) {
             return Ok(found);
+        }
+        if self.refuses(caller, named) {
+            return Err(forbidden(caller).with_param(param));
         }
         if self.vector_stores.as_deref().is_some_and(|stores| stores.get(caller.owner, named).is_some()) {
             return Err(ApiError::invalid(param, format!("the vector store `{named}` has no documents yet")));
         }
         // A server without any index says so, instead of listing names that it does not have.
         self.searcher().map_err(|error| error.with_param(param))?;
-        Err(ApiError::invalid(param, format!("unknown index `{named}`: expected {}", self.index_names())))
+        Err(ApiError::invalid(param, format!("unknown index `{named}`: expected {}", self.index_names(caller))))
     }
 
     /// Returns the state with the index that a request names, or else its policy.
     ///
     /// # Errors
-    /// 400 if there is no such index that `caller` may use.
+    /// 400 if there is no such index; 403 if `caller` may not use it.
     pub(crate) fn of_request(
         &self,
         caller: &Caller,
@@ -94,18 +101,60 @@ impl AppState {
         policy: &Policy,
     ) -> Result<AppState, ApiError> {
         match (named, policy.index.as_deref()) {
+            (None, Some(own)) if self.refuses(caller, own) => Err(forbidden(caller).with_param("model")),
             (None, Some(own)) => self.named(caller, own).ok_or_else(|| {
                 let message =
                     format!("the policy `{}` searches the index `{own}`, which this server does not have", policy.name);
                 ApiError::new(Code::NotConfigured, message).with_param("model")
             }),
+            // An episode that does not search needs no index.
+            (None, None) if !policy.searches() => Ok(self.for_caller(caller)),
             (named, _) => self.of_index(caller, param, named),
         }
+    }
+
+    /// Returns the state with the index that `caller` uses where a request names none; without an index, if there is none
+    /// that the caller may use.
+    pub(crate) fn for_caller(&self, caller: &Caller) -> AppState {
+        self.own_default(caller).unwrap_or_else(|| {
+            let mut closed = self.clone();
+            let mut runtime = (*self.runtime).clone();
+            runtime.searcher = None;
+            closed.runtime = Arc::new(runtime);
+            closed.library = None;
+            closed
+        })
+    }
+
+    fn own_default(&self, caller: &Caller) -> Option<AppState> {
+        // Without an index there is nothing that a key could be kept from.
+        if self.permits(caller) || self.runtime.searcher.is_none() {
+            return Some(self.clone());
+        }
+        caller.indexes.names()?.iter().find_map(|name| self.named(caller, name))
+    }
+
+    /// Returns `true` if `caller` may use the index of this state.
+    fn permits(&self, caller: &Caller) -> bool {
+        let id = self.index_id();
+        // The default index has two names.
+        let own = self.index.as_deref().filter(|_| !self.is_other);
+        let created = || self.vector_stores.as_deref().is_some_and(|stores| stores.get(caller.owner, id).is_some());
+        caller.indexes.allows(id) || own.is_some_and(|own| caller.indexes.allows(own)) || (self.is_other && created())
+    }
+
+    /// Returns `true` if there is an index `name` that `caller` may not use.
+    pub(crate) fn refuses(&self, caller: &Caller, name: &str) -> bool {
+        self.resolved(caller, name).is_some_and(|found| !found.permits(caller))
     }
 
     /// Returns the state with the index `name` in place of the default one, if there is such an index that `caller` may
     /// use. The indexes of vector stores belong to the keys that made them.
     pub(crate) fn named(&self, caller: &Caller, name: &str) -> Option<AppState> {
+        self.resolved(caller, name).filter(|found| found.permits(caller))
+    }
+
+    fn resolved(&self, caller: &Caller, name: &str) -> Option<AppState> {
         if name == INDEX || self.index.as_deref() == Some(name) {
             // Without a default index, its name means none.
             return self.runtime.searcher.is_some().then(|| self.clone());
@@ -141,16 +190,38 @@ impl AppState {
         self.index.as_deref().filter(|_| self.is_other).unwrap_or(INDEX)
     }
 
-    /// Lists the names of all indexes, for error messages.
-    pub(crate) fn index_names(&self) -> String {
+    /// Lists the names of all indexes that `caller` may use, for error messages.
+    pub(crate) fn index_names(&self, caller: &Caller) -> String {
         let own = self.index.as_deref().filter(|own| *own != INDEX);
-        let others = self.others.iter().map(|other| other.name.as_str());
-        let names: Vec<String> =
-            std::iter::once(INDEX).chain(own).chain(others).map(|name| format!("`{name}`")).collect();
+        let default = std::iter::once(INDEX).chain(own).filter(|_| self.permits(caller));
+        let others = self.others.iter().map(|other| other.name.as_str()).filter(|name| caller.indexes.allows(name));
+        let names: Vec<String> = default.chain(others).map(|name| format!("`{name}`")).collect();
         match names.split_last() {
             Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
-            _ => names.concat(),
+            Some((only, _)) => only.clone(),
+            None => "the name of an index that this key may use".to_owned(),
         }
+    }
+}
+
+/// Returns the error for an index that the caller's key may not use.
+pub(super) fn forbidden(caller: &Caller) -> ApiError {
+    let names: Vec<String> =
+        caller.indexes.names().unwrap_or_default().iter().map(|name| format!("`{name}`")).collect();
+    let message = format!("this key may use only these indexes: {}", names.join(", "));
+    ApiError::new(Code::InsufficientScope, message)
+}
+
+/// State with the index that the caller uses where a request names none.
+#[derive(Debug)]
+pub(crate) struct CallerState(pub(crate) AppState);
+
+impl FromRequestParts<AppState> for CallerState {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let Ok(caller) = Caller::from_request_parts(parts, state).await;
+        state.of_index(&caller, "index", None).map(CallerState)
     }
 }
 

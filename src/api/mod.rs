@@ -160,6 +160,10 @@ fn work() -> ProtectedRoutes {
             vector_stores::store_files::delete
         ))
         .index(routes!(vector_stores::store_files::content))
+        .index(routes!(vector_stores::file_batches::create))
+        .index(routes!(vector_stores::file_batches::retrieve))
+        .index(routes!(vector_stores::file_batches::cancel))
+        .index(routes!(vector_stores::file_batches::list_files))
         .index(routes!(files::create, files::list))
         .index(routes!(files::retrieve, files::delete))
         .index(routes!(files::content))

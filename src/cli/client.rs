@@ -5,14 +5,15 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use ureq::http::{Response, StatusCode, Uri};
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, RequestBuilder};
 use waymark_agent::Event;
+use waymark_runtime::trusted_roots::TrustedRoots;
 
 use crate::keys::Secret;
 
@@ -76,7 +77,7 @@ impl Client {
     /// directly, others through the proxy that the environment names, if any.
     pub fn new(base: &str) -> Self {
         Self {
-            agent: agent(base, trust(RootCerts::WebPki), READ_TIMEOUT),
+            agent: agent(base, TrustedRoots::default().ureq_config(), READ_TIMEOUT),
             base: base.trim_end_matches('/').to_owned(),
             key: None,
         }
@@ -101,16 +102,7 @@ impl Client {
     /// # Errors
     /// If the file cannot be read, or holds no certificate.
     pub fn trusting(mut self, file: Option<&Path>) -> anyhow::Result<Self> {
-        let Some(file) = file else { return Ok(self) };
-        let pem = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let certificates: Vec<_> = parse_pem(&pem)
-            .filter_map(|item| match item {
-                Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                _ => None,
-            })
-            .collect();
-        ensure!(!certificates.is_empty(), "no certificate in {}: expected PEM", file.display());
-        self.agent = agent(&self.base, trust(RootCerts::new_with_certs(&certificates)), READ_TIMEOUT);
+        self.agent = agent(&self.base, TrustedRoots::of_flag("--ca", file)?.ureq_config(), READ_TIMEOUT);
         Ok(self)
     }
 
@@ -246,10 +238,6 @@ fn unreachable(url: &str, error: ureq::Error) -> anyhow::Error {
     anyhow::Error::new(error).context(about)
 }
 
-fn trust(roots: RootCerts) -> TlsConfig {
-    TlsConfig::builder().root_certs(roots).build()
-}
-
 /// Creates the HTTP agent for the server at `base` with the certificate checks of `tls`; it gives up after `silence`
 /// without data.
 fn agent(base: &str, tls: TlsConfig, silence: Duration) -> Agent {
@@ -329,7 +317,8 @@ mod tests {
         let silence = Duration::from_millis(900);
         for (words, told) in [(vec![], 0), (vec![HEAD, PING, PING, PING, PING, EVENT], 1)] {
             let base = saying(words, silence / 3);
-            let client = Client { agent: agent(&base, trust(RootCerts::WebPki), silence), base, key: None };
+            let client =
+                Client { agent: agent(&base, TrustedRoots::default().ureq_config(), silence), base, key: None };
             let mut events = 0;
             let request = serde_json::json!({});
             let asked = client.episode(&request, |_| {

@@ -21,7 +21,7 @@ use super::{change, documents, export, publish, snapshots, triples};
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum IndexCommand {
     Build(Box<BuildArgs>),
-    Add(change::AddArgs),
+    Add(Box<change::AddArgs>),
     Remove(change::RemoveArgs),
     Show(documents::ShowArgs),
     Documents(documents::DocumentsArgs),

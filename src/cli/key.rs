@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
-use crate::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret, read_keys, revoke_key};
+use crate::keys::{
+    ApiKeys, IndexScope, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret, read_keys, revoke_key,
+};
 
 /// API keys.
 #[derive(Debug, clap::Subcommand)]
@@ -42,6 +44,7 @@ pub(crate) struct RevokeKey {
 #[command(after_help = "\
 Examples:
   waymark key new alice                           a key that may ask and search
+  waymark key new bob --index law                 a key that may search the index `law` alone
   waymark key new ops --scope infer,index,admin --file keys.toml
   waymark serve --api-keys keys.toml")]
 pub(crate) struct NewKey {
@@ -67,6 +70,11 @@ pub(crate) struct NewKey {
     /// Priority of the key's requests beside those of other keys, and the highest that they may ask for.
     #[arg(long, value_enum, value_name = "PRIORITY", default_value = "normal")]
     priority: RequestPriority,
+
+    /// Name of an index that the key may use, and no others; may be given several times. `default` is the default index. All
+    /// indexes by default.
+    #[arg(long = "index", value_delimiter = ',', value_name = "NAME")]
+    indexes: Vec<String>,
 
     /// Never share cached prefixes with other keys.
     #[arg(long)]
@@ -114,6 +122,9 @@ fn properties(entry: &KeyEntry) -> String {
     if entry.priority != RequestPriority::default() {
         properties.push(format!("priority {}", entry.priority.name()));
     }
+    if let Some(names) = entry.indexes.names() {
+        properties.push(format!("indexes {}", names.join(",")));
+    }
     if entry.private_cache {
         properties.push("private cache".to_owned());
     }
@@ -131,10 +142,13 @@ impl RevokeKey {
 impl NewKey {
     fn run(self) -> anyhow::Result<()> {
         ensure!(KeyId::fits(&self.name), "invalid name `{}`: expected 1 to 64 letters, digits and `._-@`", self.name);
+        let named = Some(self.indexes).filter(|indexes| !indexes.is_empty());
+        let indexes = IndexScope::new(named, &self.scopes).context("no key was created")?;
         let secret = Secret::generate();
         let entry = KeyEntry {
             id: KeyId::new(&self.name),
             digest: secret.digest(),
+            indexes,
             scopes: self.scopes,
             limits: KeyLimits {
                 requests_per_minute: self.requests_per_minute,
@@ -173,8 +187,12 @@ mod tests {
         let entry = KeyEntry::of_environment(&Secret::generate());
         assert_eq!(properties(&entry), "infer,index,admin");
         let limits = KeyLimits { requests_per_minute: Some(60), concurrent: Some(2), ..KeyLimits::default() };
-        let entry = KeyEntry { limits, priority: RequestPriority::Low, private_cache: true, ..entry };
-        assert_eq!(properties(&entry), "infer,index,admin  60 requests/min  2 at once  priority low  private cache");
+        let scopes = vec![Scope::Infer];
+        let indexes = IndexScope::new(Some(vec!["law".into(), "default".into()]), &scopes).unwrap();
+        let priority = RequestPriority::Low;
+        let entry = KeyEntry { limits, scopes, indexes, priority, private_cache: true, ..entry };
+        let expected = "infer  60 requests/min  2 at once  priority low  indexes law,default  private cache";
+        assert_eq!(properties(&entry), expected);
     }
 
     #[test]
@@ -192,6 +210,7 @@ mod tests {
                 tokens_per_minute: None,
                 concurrent: None,
                 priority: RequestPriority::Low,
+                indexes: Vec::new(),
                 private_cache: false,
                 file,
             }

@@ -9,7 +9,7 @@ use serde_json::json;
 use waymark_agent::{Policy, family_members};
 use waymark_models::kernel::Team;
 use waymark_runtime::config::{LogFormat, ModelArgs};
-use waymark_runtime::{PrintableWriter, assembly, logging};
+use waymark_runtime::{PrintableWriter, assembly, fingerprint, logging};
 
 /// Policies.
 #[derive(Debug, clap::Subcommand)]
@@ -17,6 +17,7 @@ pub(crate) enum PolicyCommand {
     List(ListPolicies),
     Show(ShowPolicy),
     Check(Box<CheckPolicy>),
+    Fingerprint(Box<FingerprintPolicy>),
 }
 
 /// Lists the policies in a folder and in the families there. Without a folder, lists the built-in policies.
@@ -54,6 +55,22 @@ pub(crate) struct CheckPolicy {
     model: ModelArgs,
 }
 
+/// Writes the fingerprint of a policy's weights into its `policy.toml`: log-probabilities of a fixed text, by which the
+/// weights are known on engines elsewhere. Loads the base model and the policy's adapter.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  waymark policy fingerprint policies/routerag")]
+pub(crate) struct FingerprintPolicy {
+    /// Directory of a policy or a family.
+    dir: PathBuf,
+
+    /// Print the fingerprint, and leave the file as it is.
+    #[arg(long)]
+    print: bool,
+
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
 impl PolicyCommand {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", LogFormat::Text)?;
@@ -61,6 +78,7 @@ impl PolicyCommand {
             PolicyCommand::List(list) => list.run(),
             PolicyCommand::Show(show) => show.run(),
             PolicyCommand::Check(check) => check.run().await,
+            PolicyCommand::Fingerprint(fingerprint) => fingerprint.run().await,
         }
     }
 }
@@ -171,6 +189,32 @@ impl CheckPolicy {
         // Ended before an error returns, so that its thread does not outlive the check.
         engine.end(limit).await;
         writeln!(out, "{}", said?)?;
+        Ok(())
+    }
+}
+
+impl FingerprintPolicy {
+    async fn run(self) -> anyhow::Result<()> {
+        let policy = Policy::inspect(&self.dir, None).await?;
+        let path = policy.dir.as_deref().unwrap_or(&self.dir).join("policy.toml");
+        let config = self.model.resolve(Some(&self.dir))?;
+        let limit = config.device.step_limit;
+        let (runtime, base) = assembly::runtime(&config, Arc::new(Team::new(config.threads)), None)?;
+        let measured = match policy.engage(&runtime.engine, &base).await {
+            Ok(policy) => fingerprint::measure(&runtime, &policy).await,
+            Err(error) => Err(error.into()),
+        };
+        // Ended before an error returns, so that its thread does not outlive the command.
+        runtime.engine.end(limit).await;
+        let measured = measured?;
+        let mut out = PrintableWriter(io::stdout());
+        if self.print {
+            let shown = json!({"ids": measured.ids, "logprobs": measured.logprobs, "tolerance": measured.tolerance});
+            writeln!(out, "{shown}")?;
+            return Ok(());
+        }
+        fingerprint::write(&path, &measured)?;
+        writeln!(out, "wrote the fingerprint of {} tokens to {}", measured.ids.len(), path.display())?;
         Ok(())
     }
 }

@@ -75,6 +75,9 @@ impl Args {
                 Ok(()) => writeln!(out, "{url} is ready")?,
                 Err(reason) => writeln!(out, "{url} is not ready: {reason:#}")?,
             }
+            if self.url.is_none() && self.api_key.is_some() {
+                writeln!(out, "{:NAME$}not sent, because --url names no server", "key")?;
+            }
             for (name, value) in lines(models, load) {
                 writeln!(out, "{name:NAME$}{value}")?;
             }

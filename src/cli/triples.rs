@@ -12,6 +12,7 @@ use waymark_index::Extract;
 use waymark_index::openie::{Builtin, Endpoint, EndpointOptions, EndpointReport, ImportReport, Imported};
 use waymark_runtime::environment::{key_in, variable};
 use waymark_runtime::remote::{ChatEndpoint, EndpointKey};
+use waymark_runtime::trusted_roots::TrustedRoots;
 
 /// Defaults of the flags. Applied here and not by clap, so that given flags can be told from defaults.
 const KEY_VARIABLE: &str = "OPENAI_API_KEY";
@@ -76,6 +77,10 @@ pub(crate) struct Args {
     /// File that holds the API key of the endpoint, instead of an environment variable.
     #[arg(long, value_name = "FILE")]
     openie_key_file: Option<PathBuf>,
+
+    /// File of CA certificates (PEM) to trust instead of the public ones when the endpoint uses HTTPS.
+    #[arg(long, value_name = "FILE")]
+    openie_ca: Option<PathBuf>,
 
     /// Number of concurrent requests to the endpoint. [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -152,6 +157,7 @@ impl Args {
             ("--openie-model", self.openie_model.is_some()),
             ("--openie-key-env", self.openie_key_env.is_some()),
             ("--openie-key-file", self.openie_key_file.is_some()),
+            ("--openie-ca", self.openie_ca.is_some()),
             ("--openie-concurrency", self.openie_concurrency.is_some()),
             ("--openie-timeout", self.openie_timeout.is_some()),
             ("--openie-attempts", self.openie_attempts.is_some()),
@@ -185,7 +191,8 @@ impl Args {
             None => key_in(self.openie_key_env.as_deref().unwrap_or(KEY_VARIABLE))?,
         };
         let timeout = Duration::from_secs(self.openie_timeout.unwrap_or(TIMEOUT).into());
-        let complete = ChatEndpoint::new(&url, &model, key, timeout).context("--openie-url")?;
+        let roots = TrustedRoots::of_flag("--openie-ca", self.openie_ca.as_deref())?;
+        let complete = ChatEndpoint::new(&url, &model, key, timeout).context("--openie-url")?.trusting(roots);
         let journal = journal(out);
         let options = EndpointOptions {
             concurrency: self.openie_concurrency.unwrap_or(CONCURRENCY).into(),

@@ -9,6 +9,7 @@
 //! tokens_per_minute = 100000    # of prompts and answers; unlimited if absent
 //! concurrent = 16               # unlimited if absent
 //! priority = "low"              # low, normal or high: share beside other keys; normal if absent
+//! indexes = ["law", "default"]  # indexes that it may use; all if absent
 //! private_cache = true          # shares no cached prefixes with other keys; implied by `--private-cache`
 //! ```
 
@@ -17,6 +18,7 @@ use std::{fs, io};
 
 use serde::Deserialize;
 
+use super::index_scope::IndexScope;
 use super::key_id::KeyId;
 use super::meter::KeyLimits;
 use super::priority::RequestPriority;
@@ -78,6 +80,7 @@ struct KeyTable {
     priority: RequestPriority,
     #[serde(default)]
     private_cache: bool,
+    indexes: Option<Vec<String>>,
 }
 
 /// Reads the keys in the file at `path`.
@@ -117,9 +120,12 @@ impl KeyTable {
             return Err(refuse("the key has no scopes: give it at least one of infer, index, admin".to_owned()));
         }
         let digest = self.hash.parse().map_err(|error: SecretError| refuse(error.to_string()))?;
+        let indexes = IndexScope::new(self.indexes.clone(), &self.scopes);
+        let indexes = indexes.map_err(|error| refuse(error.to_string()))?;
         Ok(KeyEntry {
             id: KeyId::new(&self.id),
             digest,
+            indexes,
             limits: KeyLimits {
                 requests_per_minute: self.requests_per_minute,
                 tokens_per_minute: self.tokens_per_minute,
@@ -149,6 +155,10 @@ impl std::fmt::Display for KeyEntry {
         if self.priority != RequestPriority::default() {
             writeln!(f, "priority = \"{}\"", self.priority.name())?;
         }
+        if let Some(names) = self.indexes.names() {
+            let names: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
+            writeln!(f, "indexes = [{}]", names.join(", "))?;
+        }
         if self.private_cache {
             writeln!(f, "private_cache = true")?;
         }
@@ -174,7 +184,8 @@ mod tests {
         let entry = KeyEntry {
             id: KeyId::new("alice"),
             digest: Secret::generate().digest(),
-            scopes: vec![Scope::Infer, Scope::Admin],
+            scopes: vec![Scope::Infer, Scope::Index],
+            indexes: IndexScope::new(Some(vec!["law".into(), "a.b-c".into()]), &[Scope::Infer]).unwrap(),
             limits: KeyLimits { requests_per_minute: Some(60), tokens_per_minute: Some(9000), concurrent: Some(4) },
             priority: RequestPriority::High,
             private_cache: true,
@@ -198,6 +209,10 @@ mod tests {
             (format!("[[key]]\nid = \"a\"\nhash = \"{digest}\"\nscopes = []"), "the key has no scopes"),
             (format!("[[key]]\nid = \"a b\"\nhash = \"{digest}\"\nscopes = [\"infer\"]"), "a name has"),
             (format!("[[key]]\nid = \"a\"\nhash = \"{digest}\"\nscopes = [\"root\"]"), "root"),
+            (
+                format!("[[key]]\nid = \"a\"\nhash = \"{digest}\"\nscopes = [\"infer\"]\nindexes = [\"{key}!\"]"),
+                "the name of an index",
+            ),
             ("[[keys]]\n".to_owned(), "keys"),
         ] {
             let error = of(&text).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `key_id`, `scope` | names and scopes of keys |
+//! | `key_id`, `scope`, `index_scope` | names and scopes of keys, and the indexes that they may use |
 //! | `owner` | identity of a key as the owner of stored objects |
 //! | `secret` | a key in plain text, and its stored digest |
 //! | `store`, `file`, `revocation` | the known keys, the file they are loaded from, and removing one from it |
@@ -13,6 +13,7 @@
 //! Both the configuration and the HTTP interface build on this module, which knows neither.
 
 mod file;
+mod index_scope;
 mod key_id;
 mod meter;
 mod owner;
@@ -24,6 +25,7 @@ mod secret;
 mod store;
 
 pub use file::FileError;
+pub use index_scope::{IndexScope, IndexScopeError};
 pub use key_id::KeyId;
 pub use meter::KeyLimits;
 pub use owner::KeyOwner;

@@ -2,12 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::index_scope::{IndexScope, IndexScopeError};
 use super::key_id::KeyId;
 use super::meter::KeyLimits;
 use super::priority::RequestPriority;
 use super::scope::Scope;
 use super::secret::SecretError;
 use super::store::KeyEntry;
+
+/// Error reading a stored key.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyRecordError {
+    /// The hash is damaged.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The names of indexes are damaged.
+    #[error(transparent)]
+    Indexes(#[from] IndexScopeError),
+}
 
 /// Stored form of a key, without its name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -17,6 +29,9 @@ pub(crate) struct KeyRecord {
     limits: KeyLimits,
     priority: RequestPriority,
     private_cache: bool,
+    /// Names of the indexes that the key is limited to. `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    indexes: Option<Vec<String>>,
 }
 
 impl From<&KeyEntry> for KeyRecord {
@@ -27,6 +42,7 @@ impl From<&KeyEntry> for KeyRecord {
             limits: entry.limits,
             priority: entry.priority,
             private_cache: entry.private_cache,
+            indexes: entry.indexes.names().map(<[String]>::to_vec),
         }
     }
 }
@@ -35,9 +51,11 @@ impl KeyRecord {
     /// Returns the key called `name`.
     ///
     /// # Errors
-    /// If the hash is damaged.
-    pub(crate) fn entry(self, name: &str) -> Result<KeyEntry, SecretError> {
+    /// If the hash or the names of indexes are damaged.
+    pub(crate) fn entry(self, name: &str) -> Result<KeyEntry, KeyRecordError> {
         Ok(KeyEntry {
+            // A damaged limit must not become none.
+            indexes: IndexScope::new(self.indexes, &self.scopes)?,
             id: KeyId::new(name),
             digest: self.hash.parse()?,
             scopes: self.scopes,
@@ -58,7 +76,9 @@ mod tests {
     fn what_is_recorded_is_the_key_without_its_secret() {
         let secret = Secret::generate();
         let limits = KeyLimits { concurrent: Some(3), ..KeyLimits::default() };
-        let entry = KeyEntry { limits, private_cache: true, ..KeyEntry::of_environment(&secret) };
+        let scopes = vec![Scope::Infer];
+        let indexes = IndexScope::new(Some(vec!["law".to_owned()]), &scopes).unwrap();
+        let entry = KeyEntry { limits, scopes, indexes, private_cache: true, ..KeyEntry::of_environment(&secret) };
         let json = serde_json::to_string(&KeyRecord::from(&entry)).unwrap();
         assert!(!json.contains(&secret.reveal()[3..]), "{json}");
         let read = serde_json::from_str::<KeyRecord>(&json).unwrap().entry("environment").unwrap();

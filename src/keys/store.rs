@@ -8,6 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::file::{self, FileError};
+use super::index_scope::IndexScope;
 use super::key_id::KeyId;
 use super::meter::{KeyLimits, Meter};
 use super::priority::RequestPriority;
@@ -29,6 +30,8 @@ pub struct KeyEntry {
     pub priority: RequestPriority,
     /// If `true`, the key shares no cached prefixes with other keys.
     pub private_cache: bool,
+    /// Indexes that the key may use.
+    pub indexes: IndexScope,
 }
 
 /// Name of the key that comes from the environment.
@@ -44,6 +47,7 @@ impl KeyEntry {
             limits: KeyLimits::default(),
             priority: RequestPriority::default(),
             private_cache: false,
+            indexes: IndexScope::default(),
         }
     }
 }

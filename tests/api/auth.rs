@@ -27,6 +27,7 @@ fn entry(name: &str, secret: &Secret, scopes: &[Scope]) -> KeyEntry {
         limits: KeyLimits::default(),
         priority: RequestPriority::default(),
         private_cache: false,
+        indexes: Default::default(),
     }
 }
 

@@ -276,6 +276,7 @@ fn keys(secrets: &[Secret]) -> ApiKeys {
         limits: KeyLimits { concurrent: Some(1), ..KeyLimits::default() },
         priority: RequestPriority::default(),
         private_cache: false,
+        indexes: Default::default(),
     });
     ApiKeys::open(None, entries.collect()).unwrap()
 }

@@ -157,6 +157,7 @@ async fn a_conversation_belongs_to_the_key_that_created_it() {
         limits: KeyLimits::default(),
         priority: RequestPriority::default(),
         private_cache: false,
+        indexes: Default::default(),
     });
     let keys = ApiKeys::open(None, entries.collect()).unwrap();
     let server = ServerPlan { keys, ..ServerPlan::new(says("hi")) }.build().await;

@@ -19,6 +19,7 @@ async fn guarded(priorities: [RequestPriority; 2]) -> (TestServer, [Secret; 2]) 
         limits: KeyLimits::default(),
         priority,
         private_cache: false,
+        indexes: Default::default(),
     });
     let keys = ApiKeys::open(None, entries.collect()).unwrap();
     let backend = MockBackend::random(7, 259).with_time(Duration::from_millis(5), Duration::ZERO);

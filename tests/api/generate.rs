@@ -124,6 +124,15 @@ async fn stops_end_with_their_reason() {
     assert!(ids(&allowed["choices"][0]).iter().all(|id| [65, 66].contains(id)));
 }
 
+#[tokio::test]
+async fn a_line_with_a_label_ends_with_its_line_break() {
+    let server = TestServer::new(crate::harness::says("No Query: here\nQuery: who?\nmore")).await;
+    let params = json!({"max_tokens": 50, "temperature": 0, "stop": ["x"], "stop_lines": ["more", "Query:"]});
+    let stopped = generate(&server, None, &request(&[65], params)).await;
+    assert_eq!(String::from_utf8_lossy(&bytes(&stopped)), "No Query: here\nQuery: who?\n");
+    assert_eq!(stopped["choices"][0]["stop_reason"], "Query:");
+}
+
 fn bytes(answer: &Value) -> Vec<u8> {
     ids(&answer["choices"][0]).into_iter().map(|id| u8::try_from(id).unwrap()).collect()
 }
@@ -142,6 +151,7 @@ async fn what_makes_no_sense_is_refused_by_name() {
         (json!({"token_ids": [1], "sampling_params": {"temperature": 3}}), 400, "sampling_params.temperature"),
         (json!({"token_ids": [1], "sampling_params": {"top_k": -2}}), 400, "sampling_params.top_k"),
         (json!({"token_ids": [1], "sampling_params": {"stop": [""]}}), 400, "sampling_params.stop"),
+        (json!({"token_ids": [1], "sampling_params": {"stop_lines": ["a\nb"]}}), 400, "sampling_params.stop_lines"),
         (
             json!({"token_ids": [1], "sampling_params": {"structured_outputs": {"grammar": "x"}}}),
             400,

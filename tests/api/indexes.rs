@@ -1,6 +1,7 @@
 //! Several indexes in one server: requests and policies choose between them.
 
 use serde_json::{Value, json};
+use waymark::keys::ApiKeys;
 use waymark_agent::Policy;
 use waymark_engine::mock::Lines;
 
@@ -10,13 +11,23 @@ use crate::harness::{ServerPlan, TestServer, answer, script, with_fields};
 /// Builds a server with two equal indexes, `default` and `second`, and the policies `routerag` and `bound`, which searches
 /// the second one. Returns it with the directories of the indexes.
 async fn test_server() -> ([tempfile::TempDir; 2], TestServer) {
+    server_with(ApiKeys::default()).await
+}
+
+/// Same with these keys.
+pub async fn server_with(keys: ApiKeys) -> ([tempfile::TempDir; 2], TestServer) {
     let lines = Lines::new(["<think>a</think><search>[passage] river</search>", "<answer> c </answer>"])
         .terminator("</information>\n\n");
     let (first, _, default) = plan(true);
     let (second, _, other) = plan(true);
     let others = vec![("second".to_owned(), other.searcher.unwrap(), other.library.unwrap())];
-    let mut plan =
-        ServerPlan { others, searcher: default.searcher, library: default.library, ..ServerPlan::new(script(&lines)) };
+    let mut plan = ServerPlan {
+        others,
+        keys,
+        searcher: default.searcher,
+        library: default.library,
+        ..ServerPlan::new(script(&lines))
+    };
     let bound = Policy { name: "bound".into(), index: Some("second".into()), ..Policy::builtin("routerag").unwrap() };
     // Its requests are refused, because the server has no such index.
     let lost = Policy { name: "lost".into(), index: Some("third".into()), ..Policy::builtin("routerag").unwrap() };
@@ -68,6 +79,9 @@ async fn each_index_has_its_own_documents_and_searches() {
     assert!(metrics.contains("waymark_index_passages 6\n"), "{metrics}");
     assert!(metrics.contains("waymark_index_passages{index=\"second\"} 7\n"), "{metrics}");
     assert!(metrics.contains("waymark_index_commits_total{index=\"second\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("waymark_searches_total 2\n"), "{metrics}");
+    assert!(metrics.contains("waymark_searches_total{index=\"second\"} 2\n"), "{metrics}");
+    assert!(metrics.contains("waymark_client_searches_total{index=\"second\"} 1\n"), "{metrics}");
 }
 
 #[tokio::test]

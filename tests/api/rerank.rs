@@ -95,6 +95,7 @@ async fn a_key_must_allow_inference() {
         limits: KeyLimits::default(),
         priority: RequestPriority::default(),
         private_cache: false,
+        indexes: Default::default(),
     };
     let keys = ApiKeys::open(None, secrets.iter().map(entry).collect()).unwrap();
     let plan = ServerPlan { reranker: Some(Arc::new(Reranking::Mock)), keys, ..ServerPlan::new(says("x")) };

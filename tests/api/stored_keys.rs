@@ -103,3 +103,29 @@ async fn what_cannot_be_kept_is_refused() {
         assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
     }
 }
+
+#[tokio::test]
+async fn a_key_is_created_for_some_of_the_indexes() {
+    let dir = tempfile::tempdir().unwrap();
+    let admin = Secret::generate();
+    let server = over(&open(dir.path()).await, &admin).await;
+    for (index, expected) in [("default", 200), ("law", 403)] {
+        let body = json!({"name": index, "indexes": [index]});
+        let (status, made) = send(&server, admin.reveal(), "POST", "/v1/keys", body).await;
+        assert_eq!((status, &made["indexes"]), (200, &json!([index])), "{made}");
+        let key = made["key"].as_str().unwrap();
+        let (status, found) = send(&server, key, "POST", "/v1/search", json!({"query": "Faust"})).await;
+        assert_eq!(status, expected, "{index}: {found}");
+    }
+    let (_, listed) = send(&server, admin.reveal(), "GET", "/v1/keys", Value::Null).await;
+    let of = |name: &str| listed["data"].as_array().unwrap().iter().find(|key| key["id"] == name).unwrap().clone();
+    assert_eq!((&of("law")["indexes"], &of("environment")["indexes"]), (&json!(["law"]), &Value::Null));
+    for body in [
+        json!({"name": "a", "indexes": []}),
+        json!({"name": "a", "indexes": ["a b"]}),
+        json!({"name": "a", "indexes": ["law"], "scopes": ["admin"]}),
+    ] {
+        let (status, wrong) = send(&server, admin.reveal(), "POST", "/v1/keys", body.clone()).await;
+        assert_eq!((status, &wrong["error"]["param"]), (400, &json!("indexes")), "{body}: {wrong}");
+    }
+}

@@ -15,6 +15,7 @@ fn entry(name: &str, secret: &Secret) -> KeyEntry {
         limits: KeyLimits::default(),
         priority: RequestPriority::default(),
         private_cache: false,
+        indexes: Default::default(),
     }
 }
 

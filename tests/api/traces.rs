@@ -281,6 +281,7 @@ async fn what_one_key_did_no_other_key_sees() {
         limits: KeyLimits::default(),
         priority: RequestPriority::default(),
         private_cache: false,
+        indexes: Default::default(),
     };
     let entries = ["a", "b"].into_iter().zip(&secrets).map(entry).collect();
     let server =

@@ -237,6 +237,7 @@ async fn what_a_key_creates_is_its_own() {
         limits: KeyLimits::default(),
         priority: RequestPriority::default(),
         private_cache: false,
+        indexes: Default::default(),
     };
     let keys = || ApiKeys::open(None, vec![entry("a", &secrets[0]), entry("b", &secrets[1])]).unwrap();
     let mut server = server_in(folder.path(), keys()).await;

@@ -18,13 +18,13 @@ use waymark_runtime::embedding::{Embedding, TextEmbedder};
 use crate::harness::{ServerPlan, TestServer, eventually, says};
 use crate::vector_store_files::{Client, RIVERS, server_in};
 
-const LIMITS: FileLimits = FileLimits { file: 64 << 10, storage: 1 << 20 };
+pub const LIMITS: FileLimits = FileLimits { file: 64 << 10, storage: 1 << 20 };
 
 /// Mock embedder whose counter panics over `PANIC` and stops at `STOP` until it may go on.
 #[derive(Debug, Default)]
-struct Delicate {
-    has_stopped: AtomicBool,
-    goes_on: AtomicBool,
+pub struct Delicate {
+    pub has_stopped: AtomicBool,
+    pub goes_on: AtomicBool,
 }
 
 impl Embed for Delicate {
@@ -60,8 +60,8 @@ impl TextEmbedder for Delicate {
 
 /// Opens indexes unless it refuses to.
 #[derive(Debug, Default)]
-struct DelicateIndexes {
-    embedder: Arc<Delicate>,
+pub struct DelicateIndexes {
+    pub embedder: Arc<Delicate>,
     refuses: AtomicBool,
 }
 
@@ -78,7 +78,7 @@ impl OpenIndex for DelicateIndexes {
     }
 }
 
-async fn server_over(folder: &Path, indexes: &Arc<DelicateIndexes>, limits: FileLimits) -> TestServer {
+pub async fn server_over(folder: &Path, indexes: &Arc<DelicateIndexes>, limits: FileLimits) -> TestServer {
     let mut server = ServerPlan::new(says("hi")).build().await;
     let stores = VectorStores::open(folder, limits, Arc::clone(indexes) as _).unwrap();
     server.state = server.state.clone().with_vector_stores(stores);

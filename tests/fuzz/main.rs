@@ -134,7 +134,7 @@ fn the_made_seeds_are_good() {
 }
 
 /// Seeds of requests that are there to be refused.
-const REFUSED: [&str; 12] = [
+const REFUSED: [&str; 13] = [
     "chat-refused",
     "commit",
     "deep",
@@ -146,6 +146,7 @@ const REFUSED: [&str; 12] = [
     "response",
     "responses-items",
     "trace",
+    "vector-store-batch",
     "vector-store-file",
 ];
 

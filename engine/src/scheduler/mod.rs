@@ -344,7 +344,9 @@ impl Scheduler {
         // Solves `(fixed + seconds) / seconds = (1 + WASTE) (fixed + full) / full`, the costs per token of both steps.
         let efficient = (fixed / (WASTE + (1.0 + WASTE) * fixed / full)).max(UNNOTICED);
         if self.streams.is_empty() {
-            return PrefillBudget { tokens: whole, seconds: efficient };
+            // A block at least: after steps of one token alone, such as those of scores, a token seems to take all of their
+            // time, and further steps of one token would never show otherwise.
+            return PrefillBudget { tokens: whole, seconds: efficient.max(BLOCK as f64 * mean) };
         }
         let streams = self.costs.seconds(self.planned);
         let claims = self.queues.tenants.claims(self.streams.iter().copied()) as f64;

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use waymark_models::BLOCK;
+
 use super::PlannedRow;
 use super::property::{SchedulerMachine, harness};
 use super::step_costs::StepSize;
@@ -210,4 +212,19 @@ fn a_row_without_a_proposal_takes_nothing_from_later_ones() {
     // The second token of a row is expected to save time, until two tokens of another row are proposed.
     assert_eq!(proposals([10, 10]), [2, 1]);
     assert_eq!(proposals([5, 10]), [0, 2], "five different tokens have no earlier occurrence");
+}
+
+#[test]
+fn a_prompt_is_not_computed_token_by_token_after_steps_of_one_token() {
+    let mut harness = harness(128, &EngineConfig::default());
+    for computed in 0..32 {
+        harness.machine.scheduler.costs.record(StepSize::of_row(1, computed), Duration::from_millis(20));
+    }
+    harness.apply(submit(0, 1500, 1));
+    let computed = plan(&mut harness)[0].1;
+    assert!(computed >= BLOCK, "{computed}");
+    // The first block shows that a step takes its time whatever its size.
+    let costs = &mut harness.machine.scheduler.costs;
+    costs.record(StepSize::of_row(computed, 0), Duration::from_millis(20));
+    assert!(costs.fixed() > 0.01, "{}", costs.fixed());
 }

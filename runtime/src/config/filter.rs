@@ -1,5 +1,6 @@
 //! Flags for the fact filter of graph search.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ConfigError;
@@ -20,6 +21,10 @@ pub struct FactFilterArgs {
     #[arg(long, env = "WAYMARK_FACT_FILTER_KEY_ENV", value_name = "VARIABLE", default_value = "OPENAI_API_KEY")]
     pub fact_filter_key_env: String,
 
+    /// File of CA certificates (PEM) to trust instead of the public ones when that endpoint uses HTTPS.
+    #[arg(long, env = "WAYMARK_FACT_FILTER_CA", value_name = "FILE")]
+    pub fact_filter_ca: Option<PathBuf>,
+
     /// Timeout of the filter within a search, in milliseconds.
     #[arg(long, env = "WAYMARK_FACT_FILTER_TIMEOUT_MS", value_name = "MS", default_value_t = 2000)]
     pub fact_filter_timeout_ms: u64,
@@ -38,6 +43,8 @@ pub struct FactFilterConfig {
     pub model: String,
     /// Environment variable that holds the API key.
     pub key_env: String,
+    /// File of CA certificates to trust. `None` trusts the public ones.
+    pub ca: Option<PathBuf>,
     /// Timeout of one call.
     pub timeout: Duration,
     /// Falls back to dense ranking when the filter fails.
@@ -59,6 +66,7 @@ impl FactFilterArgs {
             url,
             model,
             key_env: self.fact_filter_key_env,
+            ca: self.fact_filter_ca,
             timeout,
             fallback: self.fact_filter_fallback,
         }))

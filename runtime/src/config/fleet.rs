@@ -24,6 +24,10 @@ pub struct FleetArgs {
     #[arg(long, env = "WAYMARK_ENGINE_KEY_ENV", value_name = "VARIABLE", default_value = "WAYMARK_ENGINE_KEY")]
     pub engine_key_env: String,
 
+    /// File of CA certificates (PEM) to trust instead of the public ones for engines at `https://`.
+    #[arg(long, env = "WAYMARK_ENGINE_CA", value_name = "FILE")]
+    pub engine_ca: Option<PathBuf>,
+
     /// Folder that the engines see under the same path. Adapters of policies are copied into it, each under a name of its
     /// own. Without it, policies with adapters are refused.
     #[arg(long, env = "WAYMARK_ENGINE_ADAPTERS", value_name = "DIR")]
@@ -70,11 +74,8 @@ pub enum EngineAddressError {
     /// The kind is missing or unknown.
     #[error("invalid engine {0:?}: expected `vllm=http://host:8000` or `waymark=http://host:8080`")]
     Kind(String),
-    /// The URL is not a plain HTTP address.
-    #[error(
-        "invalid engine URL {0:?}: expected http:// and a host; TLS is not supported here, so put a TLS proxy beside the \
-         server if the network between them is not private"
-    )]
+    /// The URL is not the address of an HTTP server.
+    #[error("invalid engine URL {0:?}: expected http:// or https:// and a host")]
     Url(String),
 }
 
@@ -89,7 +90,7 @@ impl FromStr for EngineAddress {
             "waymark" => EngineKind::Waymark,
             _ => return Err(wrong()),
         };
-        let rest = url.strip_prefix("http://").unwrap_or_default();
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or_default();
         if rest.is_empty() || rest.starts_with('/') || rest.contains(char::is_whitespace) {
             return Err(EngineAddressError::Url(url.to_owned()));
         }
@@ -112,6 +113,8 @@ pub struct FleetConfig {
     pub model: Option<String>,
     /// Environment variable that holds the API key.
     pub key_env: String,
+    /// File of CA certificates to trust. `None` trusts the public ones.
+    pub ca: Option<PathBuf>,
     /// Folder for adapters, under the same path as at the engines. `None` refuses adapters.
     pub adapters: Option<PathBuf>,
     /// Maximum number of generations at once.
@@ -131,6 +134,8 @@ pub struct FleetTimeouts {
     pub token: Duration,
     /// Pause before the first attempt to reach an engine again. Doubles with each attempt, up to 32 times as long.
     pub recheck: Duration,
+    /// Time after a check for which connections that the engine closes do not make it be repeated: servers close idle ones.
+    pub closed: Duration,
 }
 
 impl Default for FleetTimeouts {
@@ -140,6 +145,7 @@ impl Default for FleetTimeouts {
             first_token: Duration::from_secs(60),
             token: Duration::from_secs(20),
             recheck: Duration::from_secs(1),
+            closed: Duration::from_secs(60),
         }
     }
 }
@@ -164,6 +170,7 @@ impl FleetArgs {
             engines: self.engines,
             model: self.engine_model,
             key_env: self.engine_key_env,
+            ca: self.engine_ca,
             adapters: self.engine_adapters,
             requests: self.engine_requests,
             timeouts,
@@ -177,16 +184,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_have_a_kind_and_a_plain_url() {
+    fn addresses_have_a_kind_and_a_url() {
         let parsed: EngineAddress = "vllm=http://gpu:8000/".parse().unwrap();
         assert_eq!(parsed, EngineAddress { kind: EngineKind::Vllm, url: "http://gpu:8000".to_owned() });
         assert_eq!("waymark=http://[::1]:1/x".parse::<EngineAddress>().unwrap().kind, EngineKind::Waymark);
+        assert_eq!("vllm=https://gpu/v/".parse::<EngineAddress>().unwrap().url, "https://gpu/v");
         let refused = |text: &str| text.parse::<EngineAddress>().unwrap_err().to_string();
         for text in ["http://gpu:8000", "sglang=http://gpu:1", "vllm"] {
             assert!(refused(text).contains("vllm=http://host:8000"), "{text}");
         }
-        for text in ["vllm=https://gpu", "vllm=http://", "vllm=gpu:8000", "vllm=http:// gpu"] {
-            assert!(refused(text).contains("TLS"), "{text}");
+        for text in ["vllm=https://", "vllm=http://", "vllm=gpu:8000", "vllm=http:// gpu"] {
+            assert!(refused(text).contains("expected http:// or https://"), "{text}");
         }
     }
 }

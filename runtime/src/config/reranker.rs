@@ -1,5 +1,6 @@
 //! Flags for the reranker.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ConfigError;
@@ -21,6 +22,10 @@ pub struct RerankerArgs {
     #[arg(long, env = "WAYMARK_RERANKER_KEY_ENV", value_name = "VARIABLE", default_value = "RERANKER_API_KEY")]
     pub reranker_key_env: String,
 
+    /// File of CA certificates (PEM) to trust instead of the public ones when that endpoint uses HTTPS.
+    #[arg(long, env = "WAYMARK_RERANKER_CA", value_name = "FILE")]
+    pub reranker_ca: Option<PathBuf>,
+
     /// Timeout of one request to that endpoint, in milliseconds.
     #[arg(long, env = "WAYMARK_RERANKER_TIMEOUT_MS", value_name = "MS", default_value_t = 2000)]
     pub reranker_timeout_ms: u64,
@@ -39,6 +44,8 @@ pub enum RerankerConfig {
         model: Option<String>,
         /// Environment variable that holds the API key.
         key_env: String,
+        /// File of CA certificates to trust. `None` trusts the public ones.
+        ca: Option<PathBuf>,
         /// Timeout of one request.
         timeout: Duration,
     },
@@ -75,8 +82,13 @@ impl RerankerArgs {
             return Err(ConfigError::Zero("reranker-timeout-ms"));
         }
         let timeout = Duration::from_millis(self.reranker_timeout_ms);
-        let key_env = self.reranker_key_env;
-        Ok(Some(RerankerConfig::Endpoint { url: reranker, model: self.reranker_model, key_env, timeout }))
+        Ok(Some(RerankerConfig::Endpoint {
+            url: reranker,
+            model: self.reranker_model,
+            key_env: self.reranker_key_env,
+            ca: self.reranker_ca,
+            timeout,
+        }))
     }
 }
 
@@ -90,6 +102,7 @@ mod tests {
             reranker: reranker.map(str::to_owned),
             reranker_model: model.map(str::to_owned),
             reranker_key_env: "KEY".to_owned(),
+            reranker_ca: None,
             reranker_timeout_ms: ms,
         };
         args.resolve().map_err(|error| error.to_string())

@@ -23,6 +23,7 @@ use crate::assembly;
 use crate::config::{Device, DeviceConfig, ModelConfig, Size, base_model, cores};
 use crate::environment::key_in;
 use crate::remote::ChatEndpoint;
+use crate::trusted_roots::TrustedRoots;
 
 /// Timeout of one request to the judge.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -87,6 +88,10 @@ pub struct PolicyArgs {
     /// Environment variable that holds the API key of that endpoint. If it is unset, no key is sent.
     #[arg(long, value_name = "VARIABLE", default_value = "OPENAI_API_KEY")]
     judge_key_env: String,
+
+    /// File of CA certificates (PEM) to trust instead of the public ones when that endpoint uses HTTPS.
+    #[arg(long, value_name = "FILE", requires = "judge_url")]
+    judge_ca: Option<PathBuf>,
 
     /// Enables guided decoding. The default is each policy's setting.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
@@ -262,7 +267,8 @@ impl PolicyArgs {
     fn judge(&self) -> anyhow::Result<Option<Arc<dyn Complete>>> {
         let (Some(url), Some(model)) = (&self.judge_url, &self.judge_model) else { return Ok(None) };
         let key = key_in(&self.judge_key_env)?;
-        Ok(Some(Arc::new(ChatEndpoint::new(url, model, key, JUDGE_TIMEOUT).context("--judge-url")?)))
+        let judge = ChatEndpoint::new(url, model, key, JUDGE_TIMEOUT).context("--judge-url")?;
+        Ok(Some(Arc::new(judge.trusting(TrustedRoots::of_flag("--judge-ca", self.judge_ca.as_deref())?))))
     }
 
     fn threads(&self) -> usize {

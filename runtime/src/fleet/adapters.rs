@@ -16,18 +16,21 @@ use waymark_models::AdapterSlot;
 use super::FleetShared;
 use super::engine::RemoteEngine;
 use super::fault::{Fault, FaultKind};
+use super::fingerprints::PolicyFingerprint;
 use crate::config::EngineKind;
 
 /// Files of an adapter.
 const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// A published adapter.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct RemoteAdapter {
     /// Name at the engines. It ends in the hash of the weights.
     pub(super) name: String,
     /// Directory, under the same path here and there.
     path: PathBuf,
+    /// Fingerprint of the policy, if it has one.
+    fingerprint: Option<PolicyFingerprint>,
 }
 
 /// Published adapters by generation.
@@ -62,6 +65,14 @@ impl AdapterDirectory {
     /// Returns an adapter that is still leased.
     pub(super) fn get(&self, adapter: LoadedAdapter) -> Option<RemoteAdapter> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).adapters.get(&adapter.generation).cloned()
+    }
+
+    /// Sets the fingerprint of a leased adapter.
+    pub(super) fn set_fingerprint(&self, adapter: LoadedAdapter, fingerprint: PolicyFingerprint) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(published) = all.adapters.get_mut(&adapter.generation) {
+            published.fingerprint = Some(fingerprint);
+        }
     }
 
     fn len(&self) -> usize {
@@ -123,6 +134,10 @@ impl RemoteEngine {
             Err(fault) if fault.kind == FaultKind::Refused && fault.message.contains("already been loaded") => {}
             result => result?,
         }
+        // A name proves nothing where others can load adapters too.
+        if let Some(fingerprint) = &adapter.fingerprint {
+            self.check_fingerprint(&adapter.name, fingerprint).await?;
+        }
         loaded.insert(adapter.name.clone());
         Ok(())
     }
@@ -166,7 +181,7 @@ fn publish(dir: &Path, root: &Path) -> Result<RemoteAdapter, (PathBuf, io::Error
     if !path.is_dir() {
         copy(dir, root, &path).map_err(at(&path))?;
     }
-    Ok(RemoteAdapter { name, path })
+    Ok(RemoteAdapter { name, path, fingerprint: None })
 }
 
 /// Copies the files of an adapter, and publishes them by one rename.
@@ -218,7 +233,7 @@ mod tests {
     #[test]
     fn weights_that_two_policies_share_are_kept_until_the_last_one() {
         let directory = AdapterDirectory::default();
-        let adapter = RemoteAdapter { name: "a".into(), path: PathBuf::new() };
+        let adapter = RemoteAdapter { name: "a".into(), path: PathBuf::new(), fingerprint: None };
         let [first, second] = [directory.insert(adapter.clone()), directory.insert(adapter.clone())];
         assert_ne!(first.generation, second.generation);
         assert_eq!(directory.remove(first.generation), None);

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Method, Response};
+use hyper::Method;
+use hyper::body::Incoming;
 use tokio::time::{Instant, timeout, timeout_at};
-use waymark_engine::TokenStep;
+use waymark_engine::{TokenStep, TurnFinish};
 
 use super::FleetShared;
-use super::endpoint::causes;
+use super::endpoint::{causes, chunk};
 use super::engine::{EngineFacts, InFlight, RemoteEngine};
 use super::event_buffer::EventBuffer;
 use super::fault::{Fault, FaultKind};
@@ -18,6 +19,21 @@ use crate::config::FleetTimeouts;
 
 /// Time limit from the last token to the end of a stream. A stream that does not end loses its connection, no token.
 const CLOSING: Duration = Duration::from_secs(1);
+
+/// Time limit from the last token of a turn to the end that the engine announces with it.
+const ENDING: Duration = Duration::from_millis(100);
+
+/// Request of an attempt.
+#[derive(Debug)]
+pub(super) struct AttemptRequest<'a> {
+    pub(super) body: Vec<u8>,
+    /// Name of the session.
+    pub(super) session: &'a str,
+    /// Number of alternatives per token.
+    pub(super) top: usize,
+    /// Number of stop strings and lines, the first of the turn's, that the engine ends at by itself.
+    pub(super) stops: usize,
+}
 
 /// End of a complete stream.
 #[derive(Debug, Clone)]
@@ -43,10 +59,12 @@ pub(super) struct Attempt {
     pub(super) engine: Arc<RemoteEngine>,
     facts: EngineFacts,
     fleet: Arc<FleetShared>,
-    response: Response,
+    body: Incoming,
     events: EventBuffer,
     /// Number of alternatives per token.
     top: usize,
+    /// Number of stops that the engine knows.
+    stops: usize,
     /// Time by which the next token must arrive.
     deadline: Instant,
     /// If `true`, a token has arrived.
@@ -63,10 +81,9 @@ impl Attempt {
         fleet: &Arc<FleetShared>,
         engine: &Arc<RemoteEngine>,
         facts: EngineFacts,
-        body: Vec<u8>,
-        session: &str,
-        top: usize,
+        request: AttemptRequest<'_>,
     ) -> Result<Attempt, Fault> {
+        let AttemptRequest { body, session, top, stops } = request;
         // Counted before the reply, because the choice of an engine compares the requests in flight.
         let in_flight = engine.enter();
         fleet.remote.requests_total.add(1);
@@ -79,9 +96,10 @@ impl Attempt {
             engine: Arc::clone(engine),
             facts,
             fleet: Arc::clone(fleet),
-            response,
+            body: response.into_body(),
             events: EventBuffer::default(),
             top,
+            stops,
             deadline,
             heard: false,
             ready: VecDeque::new(),
@@ -99,10 +117,10 @@ impl Attempt {
             if let Some(end) = self.take_end() {
                 return Ok(AttemptPart::End(end));
             }
-            let received = timeout_at(self.deadline, self.response.chunk()).await;
+            let received = timeout_at(self.deadline, chunk(&mut self.body)).await;
             let received = received.map_err(|_| self.silent())?;
-            match received.map_err(|error| self.broken(causes(&error.without_url())))? {
-                Some(chunk) => self.take(&chunk)?,
+            match received.map_err(|error| self.broken(causes(&error)))? {
+                Some(bytes) => self.take(&bytes)?,
                 None => return Err(self.broken("the stream ended without a finish_reason")),
             }
             if self.end.is_some() {
@@ -111,15 +129,33 @@ impl Attempt {
         }
     }
 
+    /// Hears a stream to its end, for its token counts and so that its connection can be used again, where the engine ends
+    /// at the last token of the turn as well, which ended by `finish`. The socket of any other is closed.
+    pub(super) async fn finish(mut self, finish: TurnFinish) -> Option<AttemptEnd> {
+        let ends = match finish {
+            TurnFinish::Eos | TurnFinish::Length => true,
+            TurnFinish::Stop(which) => which < self.stops,
+            TurnFinish::Context => false,
+        };
+        if self.end.is_none() && !ends {
+            return None;
+        }
+        match timeout(ENDING, self.next()).await {
+            Ok(Ok(AttemptPart::End(end))) => Some(end),
+            // An engine that goes on or fails now has delivered all that is wanted.
+            _ => None,
+        }
+    }
+
     /// Takes the end of a stream whose last token was delivered.
-    pub(super) fn take_end(&mut self) -> Option<AttemptEnd> {
+    fn take_end(&mut self) -> Option<AttemptEnd> {
         if self.ready.is_empty() { self.end.take() } else { None }
     }
 
     /// Decodes received bytes.
-    fn take(&mut self, chunk: &[u8]) -> Result<(), Fault> {
-        self.fleet.remote.received_bytes_total.add(chunk.len());
-        self.events.push(chunk).map_err(|error| self.broken(error.to_string()))?;
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.fleet.remote.received_bytes_total.add(bytes.len());
+        self.events.push(bytes).map_err(|error| self.broken(error.to_string()))?;
         while let Some(data) = self.events.next() {
             self.read(&data)?;
         }
@@ -175,8 +211,8 @@ impl Attempt {
     /// Reads the rest of a complete stream: the token counts, and the end, after which the connection can be used again.
     async fn drain(&mut self) {
         let rest = async {
-            while let Ok(Some(chunk)) = self.response.chunk().await {
-                if self.take(&chunk).is_err() {
+            while let Ok(Some(bytes)) = chunk(&mut self.body).await {
+                if self.take(&bytes).is_err() {
                     return;
                 }
             }

@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
-use reqwest::{Client, Method, Response, StatusCode, redirect};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use hyper::{Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::connector::{self, ClosedConnections, ConnectError, EngineClient};
 use super::fault::{Fault, FaultKind};
 use crate::config::EngineAddress;
 use crate::remote::EndpointKey;
+use crate::trusted_roots::{TrustedRoots, TrustedRootsError};
 
 /// Maximum size of a reply that is read whole, in bytes.
 const MAX_REPLY: usize = 64 << 20;
@@ -24,24 +29,27 @@ const SHORT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) address: EngineAddress,
-    client: Client,
+    /// Follows no redirects, which could send the key to another host, and uses no proxy, which would see every token.
+    client: EngineClient,
+    /// Connections that the engine has closed, as one that is restarted does.
+    pub(super) closed: ClosedConnections,
     key: Option<EndpointKey>,
 }
 
 impl Endpoint {
-    /// Creates a client of the engine at `address`.
+    /// Creates a client of the engine at `address`, which trusts `roots`. A connection must be made within `connect`.
     ///
     /// # Errors
-    /// If the HTTP client cannot be built.
-    pub(super) fn new(address: EngineAddress, key: Option<EndpointKey>, connect: Duration) -> reqwest::Result<Self> {
-        let client = Client::builder()
-            .connect_timeout(connect)
-            // A redirect could send the key to another host, and a proxy from the environment would see every token.
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .user_agent(concat!("waymark/", env!("CARGO_PKG_VERSION")))
-            .build()?;
-        Ok(Self { address, client, key })
+    /// If the trusted certificates cannot be used.
+    pub(super) fn new(
+        address: EngineAddress,
+        key: Option<EndpointKey>,
+        roots: &TrustedRoots,
+        connect: Duration,
+    ) -> Result<Self, TrustedRootsError> {
+        let closed = ClosedConnections::default();
+        let client = connector::client(address.url.starts_with("https://"), roots, connect, &closed)?;
+        Ok(Self { address, client, closed, key })
     }
 
     /// Returns the engine's URL.
@@ -64,31 +72,42 @@ impl Endpoint {
         path: &str,
         body: Vec<u8>,
         session: Option<&str>,
-    ) -> Result<Response, Fault> {
-        let mut request = self.client.request(method, format!("{}{path}", self.url()));
+    ) -> Result<Response<Incoming>, Fault> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url()));
+        request = request.header(USER_AGENT, concat!("waymark/", env!("CARGO_PKG_VERSION")));
         if !body.is_empty() {
-            request = request.header("content-type", "application/json").body(body);
+            request = request.header(CONTENT_TYPE, "application/json");
         }
         if let Some(key) = &self.key {
-            request = request.bearer_auth(key.reveal());
+            request = request.header(AUTHORIZATION, format!("Bearer {}", key.reveal()));
         }
         if let Some(session) = session {
             request = request.header("x-session-id", session);
         }
-        let response = request.send().await.map_err(|error| self.unsent(error))?;
+        let request = request.body(Full::new(Bytes::from(body)));
+        let request = request.map_err(|error| self.fault(FaultKind::Refused, error.to_string()))?;
+        let response = self.client.request(request).await.map_err(|error| self.unsent(&error))?;
         if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
     }
 
-    fn unsent(&self, error: reqwest::Error) -> Fault {
+    /// Maps the error of a request that got no response. Clients see the message, which names no address.
+    fn unsent(&self, error: &hyper_util::client::legacy::Error) -> Fault {
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            // Waiting mends no certificate.
+            if let Some(ConnectError::Handshake(message)) = cause.downcast_ref() {
+                return self.fault(FaultKind::Unfit, message);
+            }
+            source = cause.source();
+        }
         let kind = if error.is_connect() { FaultKind::Unreachable } else { FaultKind::Broken };
-        // Clients see the message, and should not learn the addresses of engines.
-        self.fault(kind, causes(&error.without_url()))
+        self.fault(kind, causes(error))
     }
 
     /// Maps an error response to its meaning.
-    async fn refusal(&self, response: Response) -> Fault {
+    async fn refusal(&self, response: Response<Incoming>) -> Fault {
         let status = response.status();
-        let body = timeout(SHORT, beginning(response, MAX_ERROR)).await.unwrap_or_default();
+        let body = timeout(SHORT, beginning(response.into_body(), MAX_ERROR)).await.unwrap_or_default();
         let EngineRefusal { message, code } = EngineRefusal::read(&body);
         let kind = match status {
             StatusCode::TOO_MANY_REQUESTS => FaultKind::Busy,
@@ -105,15 +124,16 @@ impl Endpoint {
     }
 
     /// Reads a body of at most `most` bytes.
-    async fn read(&self, mut response: Response, most: usize) -> Result<Vec<u8>, Fault> {
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.unsent(error))? {
-            if body.len() + chunk.len() > most {
+    async fn read(&self, mut body: Incoming, most: usize) -> Result<Vec<u8>, Fault> {
+        let broken = |error: hyper::Error| self.fault(FaultKind::Broken, causes(&error));
+        let mut read = Vec::new();
+        while let Some(bytes) = chunk(&mut body).await.map_err(broken)? {
+            if read.len() + bytes.len() > most {
                 return Err(self.fault(FaultKind::Broken, format!("the reply is longer than {most} bytes")));
             }
-            body.extend_from_slice(&chunk);
+            read.extend_from_slice(&bytes);
         }
-        Ok(body)
+        Ok(read)
     }
 
     /// Sends a request and parses its whole reply. Also returns the size of the reply.
@@ -126,7 +146,7 @@ impl Endpoint {
     ) -> Result<(T, usize), Fault> {
         let exchange = async {
             let response = self.send(method, path, body, None).await?;
-            let body = self.read(response, MAX_REPLY).await?;
+            let body = self.read(response.into_body(), MAX_REPLY).await?;
             let parsed = serde_json::from_slice(&body);
             let parsed =
                 parsed.map_err(|error| self.fault(FaultKind::Broken, format!("{path}: invalid reply: {error}")))?;
@@ -183,15 +203,26 @@ pub(super) fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reads at most the first `most` bytes of a body. One that breaks off ends there.
-async fn beginning(mut response: Response, most: usize) -> Vec<u8> {
-    let mut body = Vec::new();
-    while body.len() < most {
-        let Ok(Some(chunk)) = response.chunk().await else { break };
-        let room = most - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+/// Returns the next bytes of a body. `None` at its end.
+pub(super) async fn chunk(body: &mut Incoming) -> hyper::Result<Option<Bytes>> {
+    while let Some(frame) = body.frame().await {
+        // A frame without data holds trailers, in which no engine says anything.
+        if let Ok(bytes) = frame?.into_data() {
+            return Ok(Some(bytes));
+        }
     }
-    body
+    Ok(None)
+}
+
+/// Reads at most the first `most` bytes of a body. One that breaks off ends there.
+async fn beginning(mut body: Incoming, most: usize) -> Vec<u8> {
+    let mut read = Vec::new();
+    while read.len() < most {
+        let Ok(Some(bytes)) = chunk(&mut body).await else { break };
+        let room = most - read.len();
+        read.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+    read
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::endpoint::Endpoint;
 use super::fault::FaultKind;
@@ -51,6 +52,10 @@ struct EngineState {
     failures: u32,
     /// `None` before the first successful check.
     facts: Option<EngineFacts>,
+    /// Time of the last successful check.
+    checked: Instant,
+    /// Number of closed connections at that time.
+    closed: u64,
 }
 
 /// A request in flight, counted until it is dropped.
@@ -66,7 +71,7 @@ impl Drop for InFlight {
 impl RemoteEngine {
     /// Creates an engine that was not checked yet.
     pub(super) fn new(endpoint: Endpoint) -> Self {
-        let state = EngineState { trust: Trust::Suspect, failures: 0, facts: None };
+        let state = EngineState { trust: Trust::Suspect, failures: 0, facts: None, checked: Instant::now(), closed: 0 };
         Self {
             endpoint,
             state: Mutex::new(state),
@@ -96,7 +101,16 @@ impl RemoteEngine {
 
     /// Records that the engine was checked.
     pub(super) fn trust_again(&self, facts: EngineFacts) {
-        *self.state() = EngineState { trust: Trust::Trusted, failures: 0, facts: Some(facts) };
+        let closed = self.endpoint.closed.count();
+        let checked = Instant::now();
+        *self.state() = EngineState { trust: Trust::Trusted, failures: 0, facts: Some(facts), checked, closed };
+    }
+
+    /// Returns `true` if the engine has closed a connection since its last check, which was `pause` ago or earlier: it may
+    /// have been restarted while no request was in flight.
+    pub(super) fn may_have_restarted(&self, pause: Duration) -> bool {
+        let state = self.state();
+        state.closed != self.endpoint.closed.count() && state.checked.elapsed() >= pause
     }
 
     /// Records a complete reply.
@@ -136,13 +150,12 @@ impl RemoteEngine {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::time::Duration;
-
     use super::*;
+    use crate::trusted_roots::TrustedRoots;
 
     fn engine() -> RemoteEngine {
         let address = "vllm=http://127.0.0.1:1".parse().unwrap();
-        RemoteEngine::new(Endpoint::new(address, None, Duration::from_secs(1)).unwrap())
+        RemoteEngine::new(Endpoint::new(address, None, &TrustedRoots::default(), Duration::from_secs(1)).unwrap())
     }
 
     #[test]

@@ -7,6 +7,8 @@ const MAX_LINE: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub(super) struct EventBuffer {
     bytes: Vec<u8>,
+    /// Position of the first line that was not taken.
+    line: usize,
     /// Position up to which no line break was found.
     seen: usize,
 }
@@ -22,6 +24,10 @@ impl EventBuffer {
     /// # Errors
     /// If a line does not end.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), LineTooLong> {
+        // Once per push and not per line, because a push may bring many lines.
+        self.bytes.drain(..self.line);
+        self.seen -= self.line;
+        self.line = 0;
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() > MAX_LINE && !self.bytes.contains(&b'\n') { Err(LineTooLong) } else { Ok(()) }
     }
@@ -29,14 +35,14 @@ impl EventBuffer {
     /// Takes the content of the next complete `data:` line. Comments and other fields are skipped.
     pub(super) fn next(&mut self) -> Option<Vec<u8>> {
         loop {
-            let end = self.seen
-                + self.bytes[self.seen..].iter().position(|byte| *byte == b'\n').or_else(|| {
-                    self.seen = self.bytes.len();
-                    None
-                })?;
-            let rest = self.bytes.split_off(end + 1);
-            let line = std::mem::replace(&mut self.bytes, rest);
-            self.seen = 0;
+            let Some(length) = self.bytes[self.seen..].iter().position(|byte| *byte == b'\n') else {
+                self.seen = self.bytes.len();
+                return None;
+            };
+            let end = self.seen + length;
+            let line = &self.bytes[self.line..end];
+            self.line = end + 1;
+            self.seen = end + 1;
             if let Some(data) = line.strip_prefix(b"data:") {
                 return Some(data.trim_ascii().to_vec());
             }

@@ -22,7 +22,8 @@ pub(super) enum FaultKind {
     Busy,
     /// The engine does not know the model or the adapter.
     MissingModel,
-    /// The engine has another model than the one that was checked.
+    /// The engine is not the one that was checked, or cannot show that it is: another model, or a certificate that is not
+    /// trusted.
     Unfit,
     /// The engine refuses the request, and any other would as well.
     Refused,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use waymark_engine::StopSet;
@@ -16,7 +17,7 @@ use super::request::{Dialect, TokenRequest};
 use crate::config::EngineKind;
 
 /// Text that must be the same tokens there as here: tags of protocols, digits, accents, and scripts without spaces.
-const PROBE: &str =
+pub(crate) const PROBE: &str =
     "Where was <search> Mozart\nborn?</search> In 1756, à Salzbourg; 莫扎特 🎼 <information>(Title: \"a_b\")";
 
 /// Maximum number of tokens of the probe that are scored.
@@ -115,7 +116,7 @@ async fn model(endpoint: &Endpoint, wanted: Option<&str>) -> Result<String, Faul
 }
 
 /// Scores a sequence, over the first route that the engine has.
-async fn score(endpoint: &Endpoint, model: &str, ids: &[u32]) -> Result<(Dialect, TokenReply), Fault> {
+pub(super) async fn score(endpoint: &Endpoint, model: &str, ids: &[u32]) -> Result<(Dialect, TokenReply), Fault> {
     match score_over(Dialect::Generate, endpoint, model, ids).await {
         // The model was listed, so it is the route that is missing.
         Err(fault) if fault.kind == FaultKind::MissingModel && endpoint.address.kind == EngineKind::Vllm => {
@@ -134,6 +135,7 @@ async fn score_over(dialect: Dialect, endpoint: &Endpoint, model: &str, ids: &[u
         max_tokens: 1,
         min_tokens: 0,
         stops: &StopSet::default(),
+        begins: false,
         eos: &[],
         allow: None,
         score: Some(0),
@@ -141,7 +143,7 @@ async fn score_over(dialect: Dialect, endpoint: &Endpoint, model: &str, ids: &[u
     };
     let body = request.body(endpoint.address.kind, dialect);
     let body = body.map_err(|error| endpoint.fault(FaultKind::Refused, error.to_string()))?;
-    Ok(endpoint.exchange(reqwest::Method::POST, dialect.path(), body, SCORING).await?.0)
+    Ok(endpoint.exchange(Method::POST, dialect.path(), body, SCORING).await?.0)
 }
 
 /// Compares the scores of an engine with those of the first one.

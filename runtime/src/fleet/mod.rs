@@ -8,19 +8,21 @@
 //! | `source` | the choice between the engine of this process and a fleet |
 //! | `session`, `turn`, `attempt` | a sequence, a generation, and one request of it |
 //! | `judge`, `constrained`, `scoring` | the end of a turn; constraints that an engine does not know; replays |
-//! | `engine`, `identity`, `fault` | trust in an engine, and what is known about it; failures |
+//! | `engine`, `identity`, `fingerprints`, `fault` | trust in an engine, and what is known about it; failures |
 //! | `adapters` | adapters of policies |
-//! | `endpoint`, `request`, `reply`, `event_buffer` | HTTP and JSON |
+//! | `endpoint`, `connector`, `request`, `reply`, `event_buffer` | HTTP and JSON |
 //! | `counters` | metrics |
 
 mod adapters;
 mod attempt;
+mod connector;
 mod constrained;
 mod counters;
 mod endpoint;
 mod engine;
 mod event_buffer;
 mod fault;
+mod fingerprints;
 mod identity;
 mod judge;
 mod reply;
@@ -38,8 +40,8 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
-use waymark_agent::SessionSource;
-use waymark_engine::{BackendSpec, Counters, EngineError, Health, Lease, SessionOptions};
+use waymark_agent::{FingerprintFailure, LogprobFingerprint, SessionSource};
+use waymark_engine::{BackendSpec, Counters, EngineError, Health, Lease, LoadedAdapter, SessionOptions};
 use waymark_models::BLOCK;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -48,12 +50,15 @@ pub use self::counters::FleetCounters;
 use self::endpoint::Endpoint;
 use self::engine::{EngineFacts, RemoteEngine, Trust};
 use self::fault::{Fault, FaultKind};
+use self::fingerprints::BaseFingerprints;
+pub(crate) use self::identity::PROBE;
 use self::identity::{EngineIdentity, compare, identify};
 pub use self::session::RemoteSession;
 pub use self::source::{SourceSession, SourceTurn, TokenSource};
 pub use self::turn::RemoteTurn;
-use crate::config::{FleetConfig, FleetTimeouts};
+use crate::config::{EngineAddress, FleetConfig, FleetTimeouts};
 use crate::environment::key_in;
+use crate::trusted_roots::TrustedRoots;
 
 /// Maximum factor of the pause between two checks of an engine that is down.
 const MOST_PAUSES: u32 = 32;
@@ -76,6 +81,7 @@ pub(crate) struct FleetShared {
     adapter_root: Option<PathBuf>,
     /// Log-probabilities of the probe at the first engine.
     reference: OnceLock<Vec<f32>>,
+    fingerprints: BaseFingerprints,
     counters: Counters,
     remote: FleetCounters,
 }
@@ -99,8 +105,10 @@ impl Fleet {
     ) -> anyhow::Result<Fleet> {
         ensure!(!config.engines.is_empty(), "no engine is named: set --engine");
         let key = key_in(&config.key_env)?;
-        let endpoint = |address: &crate::config::EngineAddress| {
-            Endpoint::new(address.clone(), key.clone(), config.timeouts.connect).map(RemoteEngine::new).map(Arc::new)
+        let roots = TrustedRoots::of_flag("--engine-ca", config.ca.as_deref())?;
+        let endpoint = |address: &EngineAddress| {
+            let endpoint = Endpoint::new(address.clone(), key.clone(), &roots, config.timeouts.connect);
+            endpoint.map(RemoteEngine::new).map(Arc::new)
         };
         let engines: Vec<Arc<RemoteEngine>> = config.engines.iter().map(endpoint).collect::<Result<_, _>>()?;
         let mut first: Option<EngineIdentity> = None;
@@ -148,6 +156,7 @@ impl Fleet {
             adapters: AdapterDirectory::default(),
             adapter_root: config.adapters.clone(),
             reference: OnceLock::from(first.scores),
+            fingerprints: BaseFingerprints::default(),
             counters: Counters::default(),
             remote: FleetCounters::default(),
             engines,
@@ -202,6 +211,15 @@ impl SessionSource for Fleet {
     async fn lease_adapter(&self, dir: PathBuf) -> Result<Lease, EngineError> {
         self.0.lease_adapter(dir).await
     }
+
+    async fn check_fingerprint(
+        &self,
+        policy: &str,
+        adapter: Option<LoadedAdapter>,
+        fingerprint: Arc<LogprobFingerprint>,
+    ) -> Result<(), FingerprintFailure> {
+        self.0.add_fingerprint(policy, adapter, &fingerprint).await
+    }
 }
 
 /// Returns the properties of a model with this identity.
@@ -242,9 +260,12 @@ impl FleetShared {
         others.min_by_key(|engine| engine.load()).cloned()
     }
 
-    /// Returns the facts about an engine, after checking its identity if something has failed there.
+    /// Returns the facts about an engine, after checking its identity if something has failed there, or if it may have been
+    /// restarted.
     async fn checked(&self, engine: &RemoteEngine) -> Result<EngineFacts, Fault> {
-        if let (Trust::Trusted, Some(facts)) = (engine.trust(), engine.facts()) {
+        if let (Trust::Trusted, Some(facts)) = (engine.trust(), engine.facts())
+            && !engine.may_have_restarted(self.timeouts.closed)
+        {
             return Ok(facts);
         }
         self.check(engine).await
@@ -263,6 +284,7 @@ impl FleetShared {
                 identity.context, self.spec.context
             )));
         }
+        self.check_base_fingerprints(engine, &identity.facts.model).await?;
         engine.trust_again(identity.facts.clone());
         Ok(identity.facts)
     }

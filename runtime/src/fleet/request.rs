@@ -38,6 +38,8 @@ pub(super) struct TokenRequest<'a> {
     /// Number of tokens before which none that ends the generation is sampled.
     pub(super) min_tokens: usize,
     pub(super) stops: &'a StopSet,
+    /// If `true`, the sequence ends where the turn begins, and with it a line.
+    pub(super) begins: bool,
     /// Tokens that end the generation.
     pub(super) eos: &'a [u32],
     pub(super) allow: Option<&'a [u32]>,
@@ -114,6 +116,8 @@ struct Params<'a> {
     stop_token_ids: &'a [u32],
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stop: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stop_lines: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     include_stop_str_in_output: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,7 +134,7 @@ impl TokenRequest<'_> {
             cache_salt: (self.salt != 0).then(|| format!("{:016x}", self.salt)),
         };
         let passes_stops = self.passes_stops(kind, dialect);
-        let params = self.params(passes_stops, dialect);
+        let params = self.params(passes_stops, kind, dialect);
         match dialect {
             Dialect::Generate => {
                 // vLLM looks for stop strings only where it also decodes.
@@ -149,7 +153,17 @@ impl TokenRequest<'_> {
         }
     }
 
-    /// Returns `true` if the engine is told the stop strings. Where it is not, the stream is closed at a stop string.
+    /// Returns the number of stops, the first of the set, that the engine is told. At any other, the stream is closed.
+    pub(super) fn told_stops(&self, kind: EngineKind, dialect: Dialect) -> usize {
+        match kind {
+            EngineKind::Waymark if self.begins => self.stops.len(),
+            EngineKind::Waymark => self.stops.strings().count(),
+            EngineKind::Vllm if self.passes_stops(kind, dialect) => self.stops.strings().count(),
+            EngineKind::Vllm => 0,
+        }
+    }
+
+    /// Returns `true` if the engine is told the stop strings.
     fn passes_stops(&self, kind: EngineKind, dialect: Dialect) -> bool {
         if self.score.is_some() || self.stops.strings().all(<[u8]>::is_empty) {
             return false;
@@ -158,10 +172,12 @@ impl TokenRequest<'_> {
         kind == EngineKind::Waymark || dialect == Dialect::Completions || self.sampling.top_logprobs == 0
     }
 
-    fn params(&self, passes_stops: bool, dialect: Dialect) -> Params<'_> {
+    fn params(&self, passes_stops: bool, kind: EngineKind, dialect: Dialect) -> Params<'_> {
         let sampling = self.sampling;
         let changed = |value: f32, neutral: f32| (value != neutral).then_some(value);
         let stop = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok().filter(|text| !text.is_empty());
+        // In the middle of a turn the engine would take the middle of a line for its beginning.
+        let told_lines = kind == EngineKind::Waymark && self.begins && self.score.is_none();
         Params {
             max_tokens: self.max_tokens,
             min_tokens: (self.min_tokens > 0).then_some(self.min_tokens),
@@ -186,6 +202,7 @@ impl TokenRequest<'_> {
             allowed_token_ids: self.allow,
             stop_token_ids: self.eos,
             stop: if passes_stops { self.stops.strings().filter_map(stop).collect() } else { Vec::new() },
+            stop_lines: if told_lines { self.stops.labels().filter_map(stop).collect() } else { Vec::new() },
             include_stop_str_in_output: passes_stops.then_some(true),
             prompt_logprobs: self.score,
         }
@@ -209,6 +226,7 @@ mod tests {
             max_tokens: 4,
             min_tokens: 0,
             stops: &stops,
+            begins: true,
             eos: &[9],
             allow,
             score: None,
@@ -232,6 +250,7 @@ mod tests {
         assert_eq!(body(EngineKind::Vllm, Dialect::Generate, &sampling, None), expected);
         let waymark = body(EngineKind::Waymark, Dialect::Generate, &sampling, None);
         assert!(waymark.get("output_mode").is_none() && waymark["sampling_params"]["stop"][0] == "</search>");
+        assert_eq!(waymark["sampling_params"]["stop_lines"], json!(["Query:"]));
         let completions = body(EngineKind::Vllm, Dialect::Completions, &sampling, Some(&[3]));
         assert_eq!((&completions["prompt"], &completions["return_token_ids"]), (&json!([1, 2]), &json!(true)));
         assert_eq!((&completions["logprobs"], &completions["allowed_token_ids"]), (&json!(1), &json!([3])));

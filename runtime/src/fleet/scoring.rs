@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reqwest::Method;
+use hyper::Method;
 use waymark_engine::{StopSet, TokenStep};
 use waymark_models::sampler::SamplingParams;
 
@@ -42,6 +42,7 @@ impl FleetShared {
             max_tokens: 1,
             min_tokens: 0,
             stops: &StopSet::default(),
+            begins: false,
             eos: &[],
             allow: None,
             score: Some(score.top),

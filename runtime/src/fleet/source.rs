@@ -1,12 +1,13 @@
 //! The source of the server's tokens: the engine of this process, or engines elsewhere.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use waymark_agent::{Generator, Resumption, SessionSource, Steps};
+use waymark_agent::{FingerprintFailure, Generator, LogprobFingerprint, Resumption, SessionSource, Steps};
 use waymark_engine::{
-    BackendSpec, Counters, Engine, EngineError, EngineSnapshot, Generate, Health, Lease, Origin, Session,
-    SessionOptions, Token, TokenStep, Turn, TurnFinish,
+    BackendSpec, Counters, Engine, EngineError, EngineSnapshot, Generate, Health, Lease, LoadedAdapter, Origin,
+    Session, SessionOptions, Token, TokenStep, Turn, TurnFinish,
 };
 
 use super::{Fleet, FleetCounters, RemoteSession, RemoteTurn};
@@ -153,6 +154,18 @@ impl SessionSource for TokenSource {
         match self {
             TokenSource::Engine(engine) => engine.lease_adapter(dir).await,
             TokenSource::Fleet(fleet) => fleet.lease_adapter(dir).await,
+        }
+    }
+
+    async fn check_fingerprint(
+        &self,
+        policy: &str,
+        adapter: Option<LoadedAdapter>,
+        fingerprint: Arc<LogprobFingerprint>,
+    ) -> Result<(), FingerprintFailure> {
+        match self {
+            TokenSource::Engine(engine) => engine.check_fingerprint(policy, adapter, fingerprint).await,
+            TokenSource::Fleet(fleet) => fleet.check_fingerprint(policy, adapter, fingerprint).await,
         }
     }
 }

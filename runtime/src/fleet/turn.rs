@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use waymark_agent::{Resumption, Steps};
 use waymark_engine::{EngineError, Generate, Origin, Token, TokenStep, TurnFinish};
 
-use super::attempt::{Attempt, AttemptEnd, AttemptPart};
+use super::attempt::{Attempt, AttemptEnd, AttemptPart, AttemptRequest};
 use super::constrained::ConstraintRun;
 use super::engine::{EngineFacts, RemoteEngine};
 use super::fault::{Fault, FaultKind};
@@ -44,6 +44,8 @@ pub struct RemoteTurn<'a> {
     /// Tokens received and not delivered yet.
     ready: VecDeque<TokenStep>,
     finish: Option<TurnFinish>,
+    /// If `true`, the token counts of the last attempt are recorded.
+    accounted: bool,
     /// If `true`, the turn has failed.
     failed: bool,
     fruitless: u32,
@@ -67,6 +69,7 @@ impl<'a> RemoteTurn<'a> {
             correcting: false,
             ready: VecDeque::new(),
             finish: None,
+            accounted: false,
             failed: false,
             fruitless: 0,
             resumptions: VecDeque::new(),
@@ -149,13 +152,17 @@ impl<'a> RemoteTurn<'a> {
         self.session.tokens.push(token);
         self.session.fleet.counters.decode_tokens_total.add(1);
         self.correcting = false;
+        self.accounted = false;
         self.finish = self.judge.push(&self.spec, step.id, self.session.tokens.len());
-        if self.finish.is_some() {
-            // A stream that the judge ends earlier than the engine has no counts; its socket is closed.
-            let end = self.attempt.take().and_then(|mut attempt| attempt.take_end());
+        step
+    }
+
+    /// Ends the attempt after the last token of the turn, which ended by `finish`.
+    async fn close(&mut self, finish: TurnFinish) {
+        if let Some(attempt) = self.attempt.take() {
+            let end = attempt.finish(finish).await;
             self.account(end.and_then(|end| end.usage));
         }
-        step
     }
 
     /// Returns the reason for the end of the turn where the engine has ended its stream and the judge has not ended the
@@ -194,6 +201,7 @@ impl<'a> RemoteTurn<'a> {
         }
         // The last sampled token was never fed to the model.
         session.known = length.saturating_sub(1);
+        self.accounted = true;
     }
 
     /// Chooses an engine and prepares it for the session.
@@ -236,6 +244,7 @@ impl<'a> RemoteTurn<'a> {
             max_tokens: if corrected.is_some() { 1 } else { spec.max_tokens - sampled },
             min_tokens: spec.min_tokens.saturating_sub(sampled),
             stops: &spec.stops,
+            begins: sampled == 0,
             eos: if spec.ignore_eos { &[] } else { &spec.eos },
             allow: corrected.as_deref().or(spec.allow.as_deref()),
             score: None,
@@ -243,9 +252,13 @@ impl<'a> RemoteTurn<'a> {
         };
         let body = request.body(engine.endpoint.address.kind, facts.dialect);
         let body = body.map_err(|error| engine.endpoint.fault(FaultKind::Refused, error.to_string()))?;
-        let top = spec.sampling.top_logprobs;
-        let session = &self.session.name;
-        Attempt::send(&self.session.fleet, &engine, facts, body, session, top).await
+        let request = AttemptRequest {
+            body,
+            session: &self.session.name,
+            top: spec.sampling.top_logprobs,
+            stops: request.told_stops(engine.endpoint.address.kind, facts.dialect),
+        };
+        Attempt::send(&self.session.fleet, &engine, facts, request).await
     }
 
     /// Scores the tokens that the turn begins with.
@@ -315,9 +328,23 @@ impl<'a> RemoteTurn<'a> {
     }
 }
 
+impl Drop for RemoteTurn<'_> {
+    fn drop(&mut self) {
+        // The engine has computed what it delivered, also where nobody waits for its counts.
+        if !self.accounted && !self.failed && self.judge.sampled() > 0 {
+            self.session.known = self.session.tokens.len().saturating_sub(1);
+        }
+    }
+}
+
 impl Steps for RemoteTurn<'_> {
     async fn next(&mut self) -> Option<Result<TokenStep, EngineError>> {
-        if self.finish.is_some() || self.failed {
+        if let Some(finish) = self.finish {
+            // Not before the last token is delivered: a caller that stops waiting must not lose it.
+            self.close(finish).await;
+            return None;
+        }
+        if self.failed {
             return None;
         }
         let step = self.step().await;

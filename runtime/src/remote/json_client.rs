@@ -10,6 +10,7 @@ use waymark_index::CompleteError;
 use super::UrlError;
 use super::key::EndpointKey;
 use super::reply::{Trouble, trouble};
+use crate::trusted_roots::TrustedRoots;
 
 /// Maximum size of a reply, in bytes. A larger one is none of those that are asked for.
 const MAX_REPLY_BYTES: u64 = 16 << 20;
@@ -21,21 +22,19 @@ pub(super) struct JsonClient {
     url: String,
     key: Option<EndpointKey>,
     timeout: Duration,
+    roots: TrustedRoots,
 }
 
 impl JsonClient {
-    /// Creates a client of `url`. Requests fail after `timeout`.
+    /// Creates a client of `url`, which trusts the public certificate authorities. Requests fail after `timeout`.
     pub(super) fn new(url: String, key: Option<EndpointKey>, timeout: Duration) -> Self {
-        let agent = Agent::config_builder()
-            .timeout_global(Some(timeout))
-            .http_status_as_error(false)
-            // A redirect could send the key to another host.
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .user_agent(concat!("waymark/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .new_agent();
-        JsonClient { agent, url, key, timeout }
+        let roots = TrustedRoots::default();
+        JsonClient { agent: agent(timeout, &roots), url, key, timeout, roots }
+    }
+
+    /// Trusts `roots` instead.
+    pub(super) fn trusting(self, roots: TrustedRoots) -> Self {
+        JsonClient { agent: agent(self.timeout, &roots), roots, ..self }
     }
 
     /// URL that requests go to.
@@ -65,6 +64,11 @@ impl JsonClient {
     fn unreachable(&self, error: &ureq::Error) -> CompleteError {
         use ureq::Error::{BadUri, BodyExceedsLimit, HostNotFound, Http, Rustls, Timeout};
         let url = &self.url;
+        if let ureq::Error::Io(error) = error
+            && let Some(reason) = self.roots.explain(error)
+        {
+            return CompleteError::Refused(format!("cannot reach {url}: {reason}"));
+        }
         match error {
             Timeout(_) => {
                 let message = format!("no reply from {url} within {} s", self.timeout.as_secs_f64());
@@ -110,6 +114,18 @@ impl JsonClient {
             _ => CompleteError::Rejected(message),
         }
     }
+}
+
+fn agent(timeout: Duration, roots: &TrustedRoots) -> Agent {
+    let config = Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .http_status_as_error(false)
+        // A redirect could send the key to another host.
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .tls_config(roots.ureq_config())
+        .user_agent(concat!("waymark/", env!("CARGO_PKG_VERSION")));
+    config.build().new_agent()
 }
 
 /// Checks that a URL begins with `http://` or `https://` and a host, and returns it without slashes at its end.

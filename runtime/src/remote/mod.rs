@@ -16,6 +16,7 @@ use self::json_client::{JsonClient, checked_url};
 pub use self::key::{EndpointKey, EndpointKeyError};
 use self::reply::completion;
 pub use self::rerank::RerankEndpoint;
+use crate::trusted_roots::TrustedRoots;
 
 /// A model behind an OpenAI-compatible endpoint.
 #[derive(Debug)]
@@ -45,6 +46,12 @@ impl ChatEndpoint {
         let base = base.strip_suffix("/chat/completions").unwrap_or(base);
         let client = JsonClient::new(format!("{base}/chat/completions"), key, timeout);
         Ok(Self { client, model: model.to_owned(), renamed_limit: AtomicBool::new(false) })
+    }
+
+    /// Trusts `roots` in place of the public certificate authorities.
+    #[must_use]
+    pub fn trusting(self, roots: TrustedRoots) -> Self {
+        Self { client: self.client.trusting(roots), ..self }
     }
 
     /// Body of a request; `renamed_limit` selects the name of the token limit.

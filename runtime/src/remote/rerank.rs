@@ -12,6 +12,7 @@ use waymark_models::reranker::sigmoid;
 use super::UrlError;
 use super::json_client::{JsonClient, checked_url};
 use super::key::EndpointKey;
+use crate::trusted_roots::TrustedRoots;
 
 /// Maximum number of attempts of a request.
 const ATTEMPTS: u32 = 3;
@@ -77,6 +78,12 @@ impl RerankEndpoint {
         };
         let id = model.clone().unwrap_or_else(|| url.clone());
         Ok(RerankEndpoint { client: JsonClient::new(url, key, timeout), form, model, id })
+    }
+
+    /// Trusts `roots` in place of the public certificate authorities.
+    #[must_use]
+    pub fn trusting(self, roots: TrustedRoots) -> Self {
+        Self { client: self.client.trusting(roots), ..self }
     }
 
     fn body(&self, query: &str, documents: &[&str]) -> Value {

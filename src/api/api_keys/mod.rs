@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::state::AppState;
-use crate::keys::{KeyEntry, KeyId, KeyLimits, KeySource, RequestPriority, Scope, Secret};
+use crate::keys::{IndexScope, KeyEntry, KeyId, KeyLimits, KeySource, RequestPriority, Scope, Secret};
 
 pub(crate) use stored_keys::StoredKeys;
 
@@ -35,6 +35,8 @@ pub struct CreateKeyRequest {
     pub priority: Option<RequestPriority>,
     /// If `true`, the key shares no cached prefixes with other keys.
     pub private_cache: Option<bool>,
+    /// Names of up to 64 indexes that the key may use, and no others. All by default. Excludes the scope `admin`.
+    pub indexes: Option<Vec<String>>,
 }
 
 impl WireRequest for CreateKeyRequest {}
@@ -63,6 +65,9 @@ pub struct ApiKeyObject {
     pub priority: RequestPriority,
     /// If `true`, the key shares no cached prefixes with other keys.
     pub private_cache: bool,
+    /// Names of the indexes that the key may use. Null for all.
+    #[schema(required)]
+    pub indexes: Option<Vec<String>>,
 }
 
 /// New API key.
@@ -108,6 +113,7 @@ impl ApiKeyObject {
             concurrent,
             priority: entry.priority,
             private_cache: entry.private_cache,
+            indexes: entry.indexes.names().map(<[String]>::to_vec),
         }
     }
 }
@@ -173,11 +179,14 @@ impl CreateKeyRequest {
         if scopes.is_empty() || scopes.len() > Scope::ALL.len() {
             return Err(ApiError::invalid("scopes", "`scopes` must hold from 1 to 3 of `infer`, `index` and `admin`"));
         }
+        let indexes = IndexScope::new(self.indexes, &scopes);
+        let indexes = indexes.map_err(|error| ApiError::invalid("indexes", format!("`indexes`: {error}")))?;
         let at_least_one = |param: &str, limit: Option<u32>| within(param, limit, 1, u32::MAX);
         Ok(KeyEntry {
             id: KeyId::new(&self.name),
             digest: secret.digest(),
             scopes,
+            indexes,
             limits: KeyLimits {
                 requests_per_minute: at_least_one("requests_per_minute", self.requests_per_minute)?,
                 tokens_per_minute: at_least_one("tokens_per_minute", self.tokens_per_minute)?,

@@ -10,7 +10,7 @@ use waymark_engine::{Priority, RequestId};
 use super::account::Accounts;
 use crate::api::error::{ApiError, Code};
 use crate::api::lifetime::Lifetime;
-use crate::keys::{KeyOwner, KnownKey, RequestPriority};
+use crate::keys::{IndexScope, KeyOwner, KnownKey, RequestPriority};
 
 /// Sender of a request, with its limits and its deadline.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +30,8 @@ pub(crate) struct Caller {
     pub(crate) lifetime: Lifetime,
     /// Priority of the caller's key. `None` if the server requires no keys.
     pub(crate) priority: Option<RequestPriority>,
+    /// Indexes that the caller may use.
+    pub(crate) indexes: IndexScope,
     /// ID of the request.
     pub(crate) request: Option<RequestId>,
 }
@@ -101,6 +103,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
             concurrent: known.and_then(|known| known.known.entry.limits.concurrent),
             shares: known.is_some_and(|known| known.shares),
             priority: known.map(|known| known.known.entry.priority),
+            indexes: known.map(|known| known.known.entry.indexes.clone()).unwrap_or_default(),
             lifetime,
             request: parts.extensions.get::<RequestId>().copied(),
         })

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
 use waymark_agent::{Generator, SessionSource};
 use waymark_engine::SessionOptions;
 use waymark_runtime::fleet::{SourceSession, TokenSource};
@@ -29,6 +30,9 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// Interval at which sessions that were parked too long are closed.
 const SWEEP: Duration = Duration::from_secs(5);
+
+/// Time within which a session is parked whose client has gone on before its turn was over.
+const SETTLING: Duration = Duration::from_millis(250);
 
 /// Name of a session. Two keys with the same text have two sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -69,11 +73,61 @@ pub(crate) struct ParkedSessions(Arc<Mutex<ParkingLot>>);
 #[derive(Debug, Default)]
 struct ParkingLot {
     sessions: HashMap<SessionName, ParkedSession>,
+    /// Last turn of each session that has one.
+    running: HashMap<SessionName, RunningSequence>,
     /// If `true`, a task closes the sessions that were parked too long.
     swept: bool,
 }
 
+/// Sequence after which tokens are generated.
+#[derive(Debug)]
+struct RunningSequence {
+    ids: Vec<u32>,
+    /// Receiver whose sender is dropped with the turn.
+    ended: watch::Receiver<()>,
+}
+
+/// Turn of a session. The session can be continued when it is dropped.
+#[derive(Debug)]
+pub(super) struct SessionTurn {
+    parked: ParkedSessions,
+    name: SessionName,
+    running: watch::Sender<()>,
+}
+
+impl Drop for SessionTurn {
+    fn drop(&mut self) {
+        let mut lot = self.parked.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A later turn may have taken the name.
+        if lot.running.get(&self.name).is_some_and(|other| other.ended.same_channel(&self.running.subscribe())) {
+            lot.running.remove(&self.name);
+        }
+    }
+}
+
 impl ParkedSessions {
+    /// Begins a turn of the session `name` after the sequence `ids`.
+    pub(super) fn begin_turn(&self, name: SessionName, ids: &[u32]) -> SessionTurn {
+        let (running, ended) = watch::channel(());
+        let mut lot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lot.running.insert(name.clone(), RunningSequence { ids: ids.to_vec(), ended });
+        SessionTurn { parked: self.clone(), name, running }
+    }
+
+    /// Waits until the session `name` is parked, if `ids` goes on from the turn that runs in it. A client that ends a turn
+    /// by its own rules closes the connection, and may come back before that is noticed here.
+    pub(super) async fn settle(&self, name: &SessionName, ids: &[u32]) {
+        let ended = {
+            let lot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let running = lot.running.get(name).filter(|turn| ids.len() > turn.ids.len() && ids.starts_with(&turn.ids));
+            running.map(|turn| turn.ended.clone())
+        };
+        if let Some(mut ended) = ended {
+            // Nothing is ever sent: the wait ends when the sender is dropped, or when it takes too long.
+            let _ = timeout(SETTLING, ended.changed()).await;
+        }
+    }
+
     /// Takes what `ids` continues of the session `name`, with the same weights. A session that is not continued is closed.
     pub(super) fn take(
         &self,
@@ -87,10 +141,10 @@ impl ParkedSessions {
         let ParkedSession { session, options: then, .. } = lot.sessions.remove(name)?;
         let same = then.adapter == options.adapter && then.salt == options.salt;
         let common = session.tokens().iter().zip(ids).take_while(|(token, id)| token.id == **id).count();
-        // A turn needs a token that is not computed yet.
-        match common.min(ids.len().saturating_sub(1)) {
+        match common {
             0 => None,
             _ if !same => None,
+            // Also where nothing was appended: its last token is not computed yet.
             kept if kept == session.len() => Some(session),
             // The client ended its turn before the engine did, or went on with another token.
             kept => Some(engine.fork(&session, kept, options)),
@@ -128,5 +182,36 @@ impl ParkedSessions {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_waits_for_the_turn_that_it_goes_on_from() {
+        let parked = ParkedSessions::default();
+        let name = SessionName { owner: None, text: "s".to_owned() };
+        let turn = parked.begin_turn(name.clone(), &[1, 2]);
+        let began = Instant::now();
+        // The same sequence again is another sample, and a different one another sequence.
+        for ids in [[1, 2].as_slice(), &[1, 3, 4]] {
+            parked.settle(&name, ids).await;
+        }
+        assert!(began.elapsed() < SETTLING);
+        parked.settle(&name, &[1, 2, 3]).await;
+        assert!(began.elapsed() >= SETTLING, "not for ever");
+        let (waiting, same) = (parked.clone(), name.clone());
+        let waits = tokio::spawn(async move { waiting.settle(&same, &[1, 2, 3]).await });
+        tokio::task::yield_now().await;
+        assert!(!waits.is_finished());
+        let later = parked.begin_turn(name.clone(), &[9]);
+        drop(turn);
+        assert!(waits.await.is_ok());
+        let running = || parked.0.lock().unwrap_or_else(PoisonError::into_inner).running.len();
+        assert_eq!(running(), 1, "an earlier turn does not end a later one");
+        drop(later);
+        assert_eq!(running(), 0);
     }
 }

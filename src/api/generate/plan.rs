@@ -49,6 +49,8 @@ pub(super) struct GenerateHead {
     pub(super) include_usage: bool,
     /// Stop strings, in the order of the spec.
     pub(super) stops: Vec<String>,
+    /// Labels of stop lines, which are numbered after the strings.
+    pub(super) lines: Vec<String>,
     pub(super) stop_tokens: Vec<u32>,
     /// Policy whose adapter is used. Held so that the adapter stays loaded. `None` for the base model.
     _policy: Option<Arc<Policy>>,
@@ -79,6 +81,7 @@ impl GeneratePlan {
         let salt = salt(caller.salt, request.cache_salt.as_deref())?;
         let adapter = policy.as_ref().and_then(|policy| policy.adapter());
         let stops = stops(params.stop.as_ref())?;
+        let lines = lines(params.stop_lines.as_deref().unwrap_or_default())?;
         let stop_tokens = params.stop_token_ids.clone().unwrap_or_default();
         let logprobs = sampling_params::alternatives("sampling_params.logprobs", params.logprobs)?;
         let shown = GenerateHead {
@@ -91,6 +94,7 @@ impl GeneratePlan {
             streams,
             include_usage: request.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
             stops,
+            lines,
             stop_tokens,
             _policy: policy,
         };
@@ -143,7 +147,7 @@ fn spec(state: &AppState, params: GenerateParams, head: &GenerateHead, top: usiz
         min_tokens,
         sampling: sampling.params(episodes::seed(params.seed), top),
         max_tokens,
-        stops: Arc::new(StopSet::new(&head.stops)),
+        stops: Arc::new(StopSet::new(&head.stops).with_lines(&head.lines)),
         eos,
         allow: params.allowed_token_ids,
         ..Generate::default()
@@ -195,6 +199,18 @@ fn stops(stop: Option<&StopStrings>) -> Result<Vec<String>, ApiError> {
         return Err(ApiError::invalid(param, "a stop string must not be empty"));
     }
     Ok(stops)
+}
+
+/// Checks the labels of stop lines.
+fn lines(labels: &[String]) -> Result<Vec<String>, ApiError> {
+    let param = "sampling_params.stop_lines";
+    if labels.len() > MAX_STOPS {
+        return Err(ApiError::invalid(param, format!("`{param}` holds {} labels, {MAX_STOPS} at most", labels.len())));
+    }
+    if labels.iter().any(|label| label.is_empty() || label.contains('\n')) {
+        return Err(ApiError::invalid(param, "a label must be a non-empty text without a line break"));
+    }
+    Ok(labels.to_vec())
 }
 
 /// Returns the salt of the prefix cache: the caller's, narrowed by the request's. A client cannot reach another tenant's

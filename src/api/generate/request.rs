@@ -80,6 +80,9 @@ pub struct GenerateParams {
     pub allowed_token_ids: Option<Vec<u32>>,
     /// Strings that end the generation with the token that completes one: one string, or up to 64.
     pub stop: Option<StopStrings>,
+    /// Labels, up to 64: a line that begins with one ends the generation with its line break. The sequence's end counts as
+    /// the beginning of a line. Not in vLLM.
+    pub stop_lines: Option<Vec<String>>,
     /// Token IDs that end the generation, beside the model's own.
     pub stop_token_ids: Option<Vec<u32>>,
     /// If `true`, the model's own end-of-sequence tokens do not end the generation.

@@ -54,7 +54,7 @@ pub struct GenerateChoice {
     /// `stop` or `length`. Null until the last tokens.
     #[schema(required)]
     pub finish_reason: Option<&'static str>,
-    /// String or token ID of `sampling_params` that ended the generation.
+    /// String, label or token ID of `sampling_params` that ended the generation.
     #[schema(required)]
     pub stop_reason: Option<StopReason>,
     /// Token IDs. The tokens that ended the generation are among them.
@@ -71,7 +71,7 @@ pub struct GenerateChoice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum StopReason {
-    /// A stop string.
+    /// A stop string, or the label of a stop line.
     Text(String),
     /// A stop token.
     Token(u32),

@@ -49,6 +49,9 @@ pub(super) async fn begin(
     caller.lifetime.end_by(Instant::now() + LONGEST + state.config.connection.send);
     let parked = state.parked.clone();
     let name = name.filter(|_| prompt_logprobs.is_none());
+    if let Some(name) = &name {
+        parked.settle(name, &token_ids).await;
+    }
     let known = name.as_ref().and_then(|name| parked.take(&state.runtime.engine, name, options, &token_ids));
     // A parked session has computed all of its tokens but the last.
     let kept = known.as_ref().map(|session| session.len().saturating_sub(1));
@@ -56,9 +59,12 @@ pub(super) async fn begin(
     caller.accounts.count_tokens(token_ids.len() - session.len());
     let (caller, parking) = (caller.clone(), caller.clone());
     // Parked also when the client leaves: it may have all tokens that it wants, because its own rules end turns too.
+    let turn = name.map(|name| (parked.begin_turn(name.clone(), &token_ids), name));
     let mut session = scopeguard::guard(session, move |session| {
-        if let Some(name) = name {
+        if let Some((turn, name)) = turn {
             parked.put(name, options, session, &parking);
+            // After the session is parked, for which the next request may wait.
+            drop(turn);
         }
     });
     let parts = async_stream::stream! {

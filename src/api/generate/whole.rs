@@ -47,7 +47,10 @@ impl GenerateHead {
             TurnFinish::Length | TurnFinish::Context => "length",
         });
         choice.stop_reason = match finish {
-            TurnFinish::Stop(index) => self.stops.get(index).cloned().map(StopReason::Text),
+            TurnFinish::Stop(index) => {
+                let line = index.checked_sub(self.stops.len()).and_then(|index| self.lines.get(index));
+                self.stops.get(index).or(line).cloned().map(StopReason::Text)
+            }
             TurnFinish::Eos => last.filter(|id| self.stop_tokens.contains(id)).map(StopReason::Token),
             TurnFinish::Length | TurnFinish::Context => None,
         };

@@ -73,7 +73,7 @@ pub(super) async fn receive(
     }
     // A notification gets no response body, whatever its method.
     let Some(id) = id else { return StatusCode::ACCEPTED.into_response() };
-    match answer(&state, &caller, &method, params).await {
+    match answer(&state.for_caller(&caller), &caller, &method, params).await {
         Ok(outcome) => outcome.to(id),
         Err(fault) => fault.to(Some(id)).into_response(),
     }

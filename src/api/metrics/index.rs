@@ -1,4 +1,4 @@
-//! Metrics of the served index: its state is read at each scrape, its commits are counted here.
+//! Metrics of the served index: its state is read at each scrape, its commits and searches are counted here.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,6 +11,12 @@ use super::recorder::MetricsRecorder;
 /// Name of the histogram of commit times.
 pub(super) const COMMIT_SECONDS: &str = "waymark_index_commit_seconds";
 
+/// Name of the histogram of the times of policies' searches.
+pub(super) const SEARCH_SECONDS: &str = "waymark_search_seconds";
+
+/// Name of the histogram of the times of clients' searches.
+pub(super) const CLIENT_SEARCH_SECONDS: &str = "waymark_client_search_seconds";
+
 /// Metrics of the index; clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct IndexMetrics {
@@ -21,6 +27,17 @@ pub(crate) struct IndexMetrics {
     commits: Counter,
     commit_failures: Counter,
     commit_seconds: Histogram,
+    policies: SearchMetrics,
+    searches_cached: Counter,
+    clients: SearchMetrics,
+}
+
+/// Metrics of searches from one side.
+#[derive(Debug, Clone)]
+struct SearchMetrics {
+    searches: Counter,
+    failures: Counter,
+    seconds: Histogram,
 }
 
 impl IndexMetrics {
@@ -36,6 +53,33 @@ impl IndexMetrics {
                 name,
             ),
             commit_seconds: recorder.index_histogram(COMMIT_SECONDS, "Seconds per published snapshot", name),
+            policies: SearchMetrics {
+                searches: recorder.index_counter("waymark_searches_total", "Searches made by policies", name),
+                failures: recorder.index_counter(
+                    "waymark_search_failures_total",
+                    "Searches of policies that returned an error instead of evidence",
+                    name,
+                ),
+                seconds: recorder.index_histogram(SEARCH_SECONDS, "Seconds per search of a policy", name),
+            },
+            searches_cached: recorder.index_counter(
+                "waymark_searches_cached_total",
+                "Searches answered from the episode's own cache",
+                name,
+            ),
+            clients: SearchMetrics {
+                searches: recorder.index_counter(
+                    "waymark_client_searches_total",
+                    "Searches requested by clients",
+                    name,
+                ),
+                failures: recorder.index_counter(
+                    "waymark_client_search_failures_total",
+                    "Searches of clients that ended with a server error",
+                    name,
+                ),
+                seconds: recorder.index_histogram(CLIENT_SEARCH_SECONDS, "Seconds per search of a client", name),
+            },
         }
     }
 
@@ -55,6 +99,23 @@ impl IndexMetrics {
         self.commit_failures.increment(1);
     }
 
+    /// Counts a search by a policy that took `time`.
+    pub(super) fn searched(&self, time: Duration, cached: bool, failed: bool) {
+        self.policies.count(failed);
+        // Cached searches take no time and would distort the histogram.
+        if cached {
+            self.searches_cached.increment(1);
+        } else {
+            self.recorder.observe(&self.policies.seconds, time.as_secs_f64());
+        }
+    }
+
+    /// Counts a search requested by a client that took `time`.
+    pub(super) fn client_searched(&self, time: Duration, failed: bool) {
+        self.clients.count(failed);
+        self.recorder.observe(&self.clients.seconds, time.as_secs_f64());
+    }
+
     /// Records the state of the index. Records nothing if there is no index.
     pub(super) fn record(&self) {
         let Some(live) = self.live.get() else { return };
@@ -67,5 +128,12 @@ impl IndexMetrics {
         ] {
             self.recorder.index_gauge(name, help, self.name.as_deref()).set(value as f64);
         }
+    }
+}
+
+impl SearchMetrics {
+    fn count(&self, failed: bool) {
+        self.searches.increment(1);
+        self.failures.increment(failed.into());
     }
 }

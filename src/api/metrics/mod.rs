@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{Gauge, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use waymark_index::LiveIndex;
 use waymark_runtime::fleet::TokenSource;
 
@@ -41,8 +41,6 @@ const REQUEST_SECONDS: &str = "waymark_http_request_seconds";
 const EPISODES: &str = "waymark_episodes_total";
 const EPISODE_SECONDS: &str = "waymark_episode_seconds";
 const FIRST_TEXT_SECONDS: &str = "waymark_first_text_seconds";
-const SEARCH_SECONDS: &str = "waymark_search_seconds";
-const CLIENT_SEARCH_SECONDS: &str = "waymark_client_search_seconds";
 const BUILD: &str = "waymark_build_info";
 
 /// Metrics of one server; clones share them.
@@ -52,23 +50,14 @@ pub struct ServerMetrics {
     engine: TokenSource,
     stores: MeasuredStores,
     in_flight: Gauge,
-    policies: SearchMetrics,
-    searches_cached: Counter,
-    clients: SearchMetrics,
+    /// Number of searches by policies. The recorder's counters cannot be read back, and `/debug/load` shows this one.
+    policy_searches: Arc<AtomicU64>,
+    /// Number of searches by clients.
+    client_searches: Arc<AtomicU64>,
     pub(crate) index: IndexMetrics,
     /// Metrics of the indexes of all vector stores together, since clients create any number of them.
     pub(crate) vector_stores: IndexMetrics,
     other_indexes: Arc<Vec<IndexMetrics>>,
-}
-
-/// Metrics of searches from one side.
-#[derive(Debug, Clone)]
-struct SearchMetrics {
-    /// Number of searches. The recorder's counters cannot be read back.
-    total: Arc<AtomicU64>,
-    searches: Counter,
-    failures: Counter,
-    seconds: metrics::Histogram,
 }
 
 impl ServerMetrics {
@@ -78,8 +67,8 @@ impl ServerMetrics {
             (REQUEST_SECONDS, REQUEST_BOUNDS),
             (EPISODE_SECONDS, REQUEST_BOUNDS),
             (FIRST_TEXT_SECONDS, REQUEST_BOUNDS),
-            (SEARCH_SECONDS, SEARCH_BOUNDS),
-            (CLIENT_SEARCH_SECONDS, SEARCH_BOUNDS),
+            (index::SEARCH_SECONDS, SEARCH_BOUNDS),
+            (index::CLIENT_SEARCH_SECONDS, SEARCH_BOUNDS),
             (index::COMMIT_SECONDS, REQUEST_BOUNDS),
         ]);
         recorder.with(|| {
@@ -94,26 +83,8 @@ impl ServerMetrics {
         });
         Self {
             in_flight: recorder.gauge("waymark_http_in_flight", "Requests in progress"),
-            policies: SearchMetrics {
-                total: Arc::default(),
-                searches: recorder.counter("waymark_searches_total", "Searches made by policies"),
-                failures: recorder.counter(
-                    "waymark_search_failures_total",
-                    "Searches of policies that returned an error instead of evidence",
-                ),
-                seconds: recorder.histogram(SEARCH_SECONDS, "Seconds per search of a policy"),
-            },
-            searches_cached: recorder
-                .counter("waymark_searches_cached_total", "Searches answered from the episode's own cache"),
-            clients: SearchMetrics {
-                total: Arc::default(),
-                searches: recorder.counter("waymark_client_searches_total", "Searches requested by clients"),
-                failures: recorder.counter(
-                    "waymark_client_search_failures_total",
-                    "Searches of clients that ended with a server error",
-                ),
-                seconds: recorder.histogram(CLIENT_SEARCH_SECONDS, "Seconds per search of a client"),
-            },
+            policy_searches: Arc::default(),
+            client_searches: Arc::default(),
             index: IndexMetrics::new(&recorder, None),
             vector_stores: IndexMetrics::new(&recorder, Some("vector_stores")),
             other_indexes: Arc::default(),
@@ -168,36 +139,26 @@ impl ServerMetrics {
         self.recorder.observe(&seconds, time.as_secs_f64());
     }
 
-    /// Counts a search by a policy that took `time`.
+    /// Counts a search of the index by a policy that took `time`.
     pub(crate) fn searched(&self, time: Duration, cached: bool, failed: bool) {
-        // Counters of the recorder cannot be read back, and `/debug/load` shows this one.
-        self.policies.total.fetch_add(1, Ordering::Relaxed);
-        self.policies.searches.increment(1);
-        self.policies.failures.increment(failed.into());
-        // Cached searches take no time and would distort the histogram.
-        if cached {
-            self.searches_cached.increment(1);
-        } else {
-            self.recorder.observe(&self.policies.seconds, time.as_secs_f64());
-        }
+        self.policy_searches.fetch_add(1, Ordering::Relaxed);
+        self.index.searched(time, cached, failed);
     }
 
-    /// Counts a search requested by a client that took `time`.
+    /// Counts a search of the index requested by a client that took `time`.
     pub(crate) fn client_searched(&self, time: Duration, failed: bool) {
-        self.clients.total.fetch_add(1, Ordering::Relaxed);
-        self.clients.searches.increment(1);
-        self.clients.failures.increment(failed.into());
-        self.recorder.observe(&self.clients.seconds, time.as_secs_f64());
+        self.client_searches.fetch_add(1, Ordering::Relaxed);
+        self.index.client_searched(time, failed);
     }
 
     /// Returns the number of searches made by policies.
     pub(crate) fn policy_searches(&self) -> u64 {
-        self.policies.total.load(Ordering::Relaxed)
+        self.policy_searches.load(Ordering::Relaxed)
     }
 
     /// Returns the number of searches requested by clients.
     pub(crate) fn client_searches(&self) -> u64 {
-        self.clients.total.load(Ordering::Relaxed)
+        self.client_searches.load(Ordering::Relaxed)
     }
 
     /// Renders all metrics.

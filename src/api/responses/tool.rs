@@ -12,6 +12,7 @@ use super::function_tool::{FunctionTool, FunctionTools};
 use crate::api::auth::Caller;
 use crate::api::body;
 use crate::api::error::{ApiError, Code};
+use crate::api::indexes;
 use crate::api::state::AppState;
 
 /// Maximum number of results per search, as in OpenAI's interface.
@@ -164,7 +165,11 @@ fn check(
     for (index, store) in stores.iter().enumerate() {
         let param = format!("{at}.vector_store_ids[{index}]");
         let named = state.named(caller, store).ok_or_else(|| {
-            let message = format!("`{param}`: unknown vector store `{store}`: expected {}", state.index_names());
+            if state.refuses(caller, store) {
+                return indexes::forbidden(caller).with_param(&param);
+            }
+            let names = state.index_names(caller);
+            let message = format!("`{param}`: unknown vector store `{store}`: expected {names}");
             ApiError::new(Code::UnsupportedParameter, message).with_param(&param)
         })?;
         // An index has several names, so its ID is compared.

@@ -1,6 +1,5 @@
 //! `POST /query`: the retrieval interface of GraphRAG-R1 (`server/server.py`).
 
-use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,7 +10,7 @@ use super::batch_answer::BatchAnswer;
 use super::contents;
 use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
-use crate::api::state::AppState;
+use crate::api::indexes::CallerState;
 
 /// Default number of passages per query.
 const DEFAULT_K: usize = 5;
@@ -61,7 +60,7 @@ pub struct DocsAndFacts {
     (status = 504, description = "a search took too long", body = ErrorBody),
 ))]
 pub(crate) async fn query(
-    State(state): State<AppState>,
+    CallerState(state): CallerState,
     JsonBody(request): JsonBody<GraphR1Request>,
 ) -> Result<Response, ApiError> {
     state.searcher()?;

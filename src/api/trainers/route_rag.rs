@@ -1,6 +1,5 @@
 //! `POST /search`: the retrieval interface of RouteRAG (`retrieval_api.py`).
 
-use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,7 +11,7 @@ use super::batch_answer::BatchAnswer;
 use super::contents;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
-use crate::api::state::AppState;
+use crate::api::indexes::CallerState;
 
 /// Default number of passages per query: `retrieval_top_k` in RouteRAG.
 const DEFAULT_K: usize = 200;
@@ -73,7 +72,7 @@ pub enum FoundDocument {
     (status = 504, description = "a search took too long", body = ErrorBody),
 ))]
 pub(crate) async fn search(
-    State(state): State<AppState>,
+    CallerState(state): CallerState,
     JsonBody(request): JsonBody<RouteRagRequest>,
 ) -> Result<Response, ApiError> {
     state.searcher()?;

@@ -1,6 +1,5 @@
 //! `POST /retrieve`: the retrieval interface of Search-R1 (`search_r1/search/retrieval_server.py`).
 
-use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,7 +9,7 @@ use super::batch::{self, BatchResult};
 use super::batch_answer::BatchAnswer;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
-use crate::api::state::AppState;
+use crate::api::indexes::CallerState;
 
 /// Default number of passages per query: the default of `--topk` in Search-R1's server.
 const DEFAULT_K: usize = 3;
@@ -75,7 +74,7 @@ pub struct WikiDocument {
     (status = 504, description = "a search took too long", body = ErrorBody),
 ))]
 pub(crate) async fn retrieve(
-    State(state): State<AppState>,
+    CallerState(state): CallerState,
     JsonBody(request): JsonBody<RetrieveRequest>,
 ) -> Result<Response, ApiError> {
     state.searcher()?;

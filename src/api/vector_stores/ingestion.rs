@@ -40,8 +40,8 @@ struct ChunkRange {
     recorded: u64,
 }
 
-/// Indexes the files of a store that wait, in a task of its own. `slot` is given back when they are indexed.
-pub(super) fn start(state: &AppState, store: Arc<VectorStore>, slot: Option<FairSlot>) {
+/// Indexes the files of a store that wait, in a task of its own. `slots` are given back when they are indexed.
+pub(super) fn start(state: &AppState, store: Arc<VectorStore>, slots: Vec<FairSlot>) {
     let state = state.clone();
     let running = state.drain.enter();
     tokio::spawn(async move {
@@ -52,7 +52,7 @@ pub(super) fn start(state: &AppState, store: Arc<VectorStore>, slot: Option<Fair
                 break;
             }
         }
-        drop(slot);
+        drop(slots);
         drop(running);
     });
 }
@@ -77,9 +77,10 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(),
     // The semaphore is never closed.
     let _place = stores.indexing.acquire().await;
     let _turn = store.turn.lock().await;
+    let _indexing = scopeguard::guard(Arc::clone(store), |store| store.end_indexing());
     let mut read: Vec<ReadFile> = Vec::new();
     let mut total = 0;
-    for (id, attached) in store.waiting().into_iter().take(TOGETHER) {
+    for (id, attached) in store.begin_indexing(TOGETHER) {
         match read_file(stores, store, &id, &attached, total).await {
             Ok((documents, bytes)) => {
                 total += bytes;
@@ -273,10 +274,11 @@ fn unchangeable(store: &str, error: &ApiError) -> ApiError {
     ApiError::new(error.code, "the index of the vector store cannot be changed")
 }
 
-/// Writes the record of a file that is to be indexed.
-pub(super) async fn attach(store: &Arc<VectorStore>, id: &str, file: AttachedFile) -> Result<(), ApiError> {
-    let (store, id) = (Arc::clone(store), id.to_owned());
-    run_blocking(move || store.attach_file(&id, file).map_err(unwritable)).await
+/// Writes the records of files that are to be indexed.
+pub(super) async fn attach(store: &Arc<VectorStore>, files: Vec<(String, AttachedFile)>) -> Result<(), ApiError> {
+    let store = Arc::clone(store);
+    let attach = move || files.into_iter().try_for_each(|(id, file)| store.attach_file(&id, file));
+    run_blocking(move || attach().map_err(unwritable)).await
 }
 
 /// Writes the result of indexing a file whose record was `seen`.
@@ -296,6 +298,6 @@ pub(super) fn resume(state: &AppState, stores: &VectorStores) {
                 Err(error) => tracing::error!(store = store.id, %error, "cannot open the index of a vector store"),
             }
         }
-        start(state, store, None);
+        start(state, store, Vec::new());
     }
 }

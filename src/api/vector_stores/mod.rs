@@ -4,13 +4,14 @@
 //! | file | content |
 //! |---|---|
 //! | `search` | searches without a model |
-//! | `store_files` | the routes of the files of a vector store |
+//! | `store_files`, `file_batches` | the routes of the files of a vector store |
 //! | `object`, `chunking` | wire types |
 //! | `registry`, `store`, `record` | vector stores on disk |
 //! | `file_documents` | files into documents |
 //! | `ingestion` | documents into the index |
 
 pub mod chunking;
+pub mod file_batches;
 mod file_documents;
 mod ingestion;
 pub mod object;
@@ -39,6 +40,7 @@ use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::files::registry::unwritable;
+use super::indexes;
 use super::page::{CursorQuery, Page};
 use super::responses::plan_metadata;
 use super::state::{AppState, now};
@@ -189,7 +191,7 @@ pub(crate) async fn retrieve(
     if let Some(fixed) = fixed(&state, &caller, &id) {
         return Ok(axum::Json(fixed));
     }
-    let store = own(&state, &caller, &id).ok_or_else(|| absent(&state, &id))?;
+    let store = own(&state, &caller, &id).ok_or_else(|| absent(&state, &caller, &id))?;
     Ok(axum::Json(VectorStoreObject::new(&store)))
 }
 
@@ -287,7 +289,7 @@ fn changeable(state: &AppState, caller: &Caller, id: &str) -> Result<Arc<VectorS
             format!("the server was started with the index `{id}`: change its documents by `/v1/documents?index={id}`");
         return Err(ApiError::new(Code::FixedVectorStore, message).with_param("id"));
     }
-    Err(absent(state, id))
+    Err(absent(state, caller, id))
 }
 
 fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
@@ -295,9 +297,12 @@ fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     Ok(id)
 }
 
-/// Returns the error for an unknown vector store.
-fn absent(state: &AppState, id: &str) -> ApiError {
-    let names = state.index_names();
+/// Returns the error for an unknown vector store, or one that the caller may not use.
+fn absent(state: &AppState, caller: &Caller, id: &str) -> ApiError {
+    if state.refuses(caller, id) {
+        return indexes::forbidden(caller).with_param("id");
+    }
+    let names = state.index_names(caller);
     let message = match state.vector_stores {
         Some(_) => format!("unknown vector store `{id}`: expected the ID of one of this key, {names}"),
         None => format!("unknown vector store `{id}`: expected {names}"),

@@ -53,7 +53,7 @@ pub struct FileCounts {
     pub completed: u64,
     /// Files that cannot be indexed.
     pub failed: u64,
-    /// Always 0.
+    /// Files of batches that were cancelled before their turn.
     pub cancelled: u64,
     /// All files.
     pub total: u64,
@@ -133,12 +133,13 @@ impl VectorStoreObject {
 }
 
 impl FileCounts {
-    fn add(&mut self, status: IndexingStatus) {
+    pub(super) fn add(&mut self, status: IndexingStatus) {
         self.total += 1;
         match status {
             IndexingStatus::InProgress => self.in_progress += 1,
             IndexingStatus::Completed => self.completed += 1,
             IndexingStatus::Failed => self.failed += 1,
+            IndexingStatus::Cancelled => self.cancelled += 1,
         }
     }
 }

@@ -36,6 +36,18 @@ pub(crate) struct AttachedFile {
     pub(crate) chunks: u64,
     /// Size of the texts of the chunks, in bytes.
     pub(crate) bytes: u64,
+    /// ID of the batch with which the file was added. `None` for a file that was added alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) batch: Option<String>,
+}
+
+/// Batch of files, without its files, whose records name it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct BatchRecord {
+    /// Creation time, in seconds since 1970.
+    pub(crate) created_at: u64,
+    /// If `true`, the files that waited then are not indexed.
+    pub(crate) cancelled: bool,
 }
 
 /// Progress of a file of a vector store.
@@ -48,6 +60,8 @@ pub enum IndexingStatus {
     Completed,
     /// The file cannot be indexed.
     Failed,
+    /// The file is not indexed, because its batch was cancelled.
+    Cancelled,
 }
 
 /// Reason why a file could not be indexed.

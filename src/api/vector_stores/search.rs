@@ -121,12 +121,12 @@ pub(crate) async fn search(
         ranking.check("ranking_options")?;
     }
     let Some(searched) = state.named(&caller, &id) else {
-        if state.vector_stores.is_none() {
+        if state.vector_stores.is_none() && !state.refuses(&caller, &id) {
             // Without an index no name is right, and the error has to say so.
             state.searcher()?;
         }
         // A vector store without documents is empty, and no error.
-        let empty = super::own(&state, &caller, &id).ok_or_else(|| absent(&state, &id));
+        let empty = super::own(&state, &caller, &id).ok_or_else(|| absent(&state, &caller, &id));
         return empty.map(|_| axum::Json(VectorStoreSearchPage::empty(texts)));
     };
     let state = searched;

@@ -1,16 +1,17 @@
 //! Vector store: its record, its files and its index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use serde::de::DeserializeOwned;
 use uuid::Uuid;
 use waymark_runtime::durable_file;
 
-use super::record::{AttachedFile, IndexingStatus, StoreRecord};
+use super::record::{AttachedFile, BatchRecord, IndexingStatus, StoreRecord};
 use crate::api::indexes::OtherIndex;
 use crate::api::json_file;
 use crate::keys::KeyOwner;
@@ -20,10 +21,15 @@ use crate::store::Owner;
 const ABOUT: &str = "about.json";
 /// Name of the folder of a store's attached files.
 const FILES: &str = "files";
+/// Name of the folder of a store's batches of files.
+const BATCHES: &str = "batches";
 /// Name of the folder of a store's index.
 const INDEX: &str = "index";
 /// Beginning of the names of folders that are being created or removed.
 pub(super) const UNFINISHED: &str = ".";
+
+/// Maximum number of batches that a store remembers. The oldest whose files are all indexed makes room for a new one.
+const MAX_BATCHES: usize = 1024;
 
 /// Vector store.
 #[derive(Debug)]
@@ -34,6 +40,10 @@ pub(crate) struct VectorStore {
     record: Mutex<StoreRecord>,
     /// Attached files by ID.
     files: Mutex<BTreeMap<String, AttachedFile>>,
+    /// Batches of files by ID.
+    batches: Mutex<BTreeMap<String, BatchRecord>>,
+    /// IDs of the files that are being indexed now, and cannot be cancelled.
+    indexing: Mutex<BTreeSet<String>>,
     /// Held while a record is written, so that the files on disk are those in memory.
     saving: Mutex<()>,
     /// Index of the files. `None` as long as the store has no document.
@@ -57,7 +67,7 @@ impl VectorStore {
         json_file::write(&part.join(ABOUT), &record)?;
         fs::rename(&part, &dir)?;
         durable_file::sync_parent(&dir)?;
-        Ok(VectorStore::over(dir, id, record, BTreeMap::new()))
+        Ok(VectorStore::over(dir, id, record, BTreeMap::new(), BTreeMap::new()))
     }
 
     /// Reads the store in `dir`. `None` if the folder holds none.
@@ -66,21 +76,19 @@ impl VectorStore {
     /// If a record cannot be read.
     pub(super) fn read(dir: PathBuf, id: String) -> io::Result<Option<VectorStore>> {
         let Some(record) = json_file::read::<StoreRecord>(&dir.join(ABOUT))? else { return Ok(None) };
-        let mut files = BTreeMap::new();
-        for entry in fs::read_dir(dir.join(FILES))? {
-            let path = entry?.path();
-            let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-            let is_record = path.extension().is_some_and(|extension| extension == "json");
-            if let (Some(file), true) = (stem, is_record)
-                && let Some(attached) = json_file::read(&path)?
-            {
-                files.insert(file, attached);
-            }
-        }
-        Ok(Some(VectorStore::over(dir, id, record, files)))
+        let files = read_records(&dir.join(FILES))?;
+        let batches = dir.join(BATCHES);
+        let batches = if batches.is_dir() { read_records(&batches)? } else { BTreeMap::new() };
+        Ok(Some(VectorStore::over(dir, id, record, files, batches)))
     }
 
-    fn over(dir: PathBuf, id: String, record: StoreRecord, files: BTreeMap<String, AttachedFile>) -> VectorStore {
+    fn over(
+        dir: PathBuf,
+        id: String,
+        record: StoreRecord,
+        files: BTreeMap<String, AttachedFile>,
+        batches: BTreeMap<String, BatchRecord>,
+    ) -> VectorStore {
         let owner = record.owner.as_deref().and_then(KeyOwner::parse);
         VectorStore {
             id,
@@ -88,6 +96,8 @@ impl VectorStore {
             dir,
             record: Mutex::new(record),
             files: Mutex::new(files),
+            batches: Mutex::new(batches),
+            indexing: Mutex::default(),
             saving: Mutex::default(),
             index: RwLock::default(),
             turn: tokio::sync::Mutex::default(),
@@ -142,6 +152,89 @@ impl VectorStore {
         let mut files = self.files();
         files.retain(|(_, file)| file.status == IndexingStatus::InProgress);
         files
+    }
+
+    /// Returns the first `most` files that wait to be indexed, which cannot be cancelled until [`end_indexing`](Self::end_indexing).
+    pub(super) fn begin_indexing(&self, most: usize) -> Vec<(String, AttachedFile)> {
+        // A file is either cancelled before it is taken, or not at all.
+        let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.waiting();
+        files.truncate(most);
+        *self.lock_indexing() = files.iter().map(|(id, _)| id.clone()).collect();
+        files
+    }
+
+    /// Marks the end of what [`begin_indexing`](Self::begin_indexing) began.
+    pub(super) fn end_indexing(&self) {
+        self.lock_indexing().clear();
+    }
+
+    fn lock_indexing(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.indexing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the batch `id`.
+    pub(super) fn batch(&self, id: &str) -> Option<BatchRecord> {
+        self.lock_batches().get(id).cloned()
+    }
+
+    /// Returns the files of the batch `id`, oldest first.
+    pub(super) fn batch_files(&self, id: &str) -> Vec<(String, AttachedFile)> {
+        let mut files = self.files();
+        files.retain(|(_, file)| file.batch.as_deref() == Some(id));
+        files
+    }
+
+    /// Adds a batch, whose files are added next.
+    ///
+    /// # Errors
+    /// If the store was deleted or the record cannot be written.
+    pub(super) fn add_batch(&self, id: &str, record: BatchRecord) -> io::Result<()> {
+        let _saving = self.begin_saving()?;
+        let running: BTreeSet<String> = self.waiting().into_iter().filter_map(|(_, file)| file.batch).collect();
+        let mut known: Vec<String> = self.lock_batches().keys().cloned().collect();
+        known.retain(|known| !running.contains(known));
+        let surplus = (self.lock_batches().len() + 1).saturating_sub(MAX_BATCHES);
+        // IDs begin with the time of their creation.
+        for oldest in known.into_iter().take(surplus) {
+            json_file::remove(&self.batch_path(&oldest))?;
+            self.lock_batches().remove(&oldest);
+        }
+        fs::create_dir_all(self.dir.join(BATCHES))?;
+        self.write_batch(id, record)
+    }
+
+    /// Cancels the files of the batch `id` that wait and are not being indexed. Returns the batch. `None` if there is no
+    /// such batch.
+    ///
+    /// # Errors
+    /// If the store was deleted or a record cannot be written.
+    pub(super) fn cancel_batch(&self, id: &str) -> io::Result<Option<BatchRecord>> {
+        let saving = self.begin_saving()?;
+        let Some(mut record) = self.batch(id) else { return Ok(None) };
+        let indexing = self.lock_indexing().clone();
+        for (file, attached) in self.batch_files(id) {
+            if attached.status == IndexingStatus::InProgress && !indexing.contains(&file) {
+                record.cancelled = true;
+                self.write_file(&saving, &file, AttachedFile { status: IndexingStatus::Cancelled, ..attached })?;
+            }
+        }
+        self.write_batch(id, record.clone())?;
+        Ok(Some(record))
+    }
+
+    fn write_batch(&self, id: &str, record: BatchRecord) -> io::Result<()> {
+        json_file::write(&self.batch_path(id), &record)?;
+        self.lock_batches().insert(id.to_owned(), record);
+        Ok(())
+    }
+
+    fn batch_path(&self, id: &str) -> PathBuf {
+        self.dir.join(BATCHES).join(format!("{id}.json"))
+    }
+
+    fn lock_batches(&self) -> MutexGuard<'_, BTreeMap<String, BatchRecord>> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes the record of a file that is to be indexed. The sizes of an earlier record of the file stay, because its
@@ -233,6 +326,22 @@ impl VectorStore {
         self.index.write().unwrap_or_else(PoisonError::into_inner).take();
         discard(&self.dir).inspect_err(|_| self.is_deleted.store(false, Ordering::SeqCst))
     }
+}
+
+/// Reads the records in a folder, by the stems of their names.
+fn read_records<T: DeserializeOwned>(folder: &Path) -> io::Result<BTreeMap<String, T>> {
+    let mut records = BTreeMap::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let is_record = path.extension().is_some_and(|extension| extension == "json");
+        if let (Some(name), true) = (stem, is_record)
+            && let Some(record) = json_file::read(&path)?
+        {
+            records.insert(name, record);
+        }
+    }
+    Ok(records)
 }
 
 /// Removes a folder so that a killed process leaves it whole or under a name that the next start removes.

@@ -83,6 +83,8 @@ pub(super) struct CheckedFile {
     id: String,
     attributes: Map<String, Value>,
     sizes: Option<ChunkSizes>,
+    /// ID of the batch that the file belongs to.
+    batch: Option<String>,
     slot: FairSlot,
 }
 
@@ -99,18 +101,41 @@ impl AddFile {
         check_attributes(&attributes)?;
         let most = stores.opener.embedder().max_tokens();
         let sizes = chunking_strategy.map(|strategy| strategy.checked(most)).transpose()?.flatten();
-        Ok(CheckedFile { id, attributes, sizes, slot: stores.waiting.take(caller)? })
+        Ok(CheckedFile { id, attributes, sizes, batch: None, slot: stores.waiting.take(caller)? })
     }
 }
 
-/// Adds a file to `store`, in place of what it had of the same file, and starts indexing it.
+impl CheckedFile {
+    /// Makes the file one of a batch.
+    pub(super) fn in_batch(self, batch: String) -> CheckedFile {
+        CheckedFile { batch: Some(batch), ..self }
+    }
+}
+
+/// Adds a file to `store`; see [`add_all`].
 pub(super) async fn add(state: &AppState, store: &Arc<VectorStore>, file: CheckedFile) -> Result<(), ApiError> {
-    let CheckedFile { id, attributes, sizes, slot } = file;
-    let status = IndexingStatus::InProgress;
-    let attached = AttachedFile { created_at: now(), status, error: None, attributes, sizes, chunks: 0, bytes: 0 };
-    ingestion::attach(store, &id, attached).await?;
-    ingestion::start(state, Arc::clone(store), Some(slot));
-    Ok(())
+    add_all(state, store, vec![file]).await
+}
+
+/// Adds files to `store`, in place of what it had of the same files, and starts indexing them.
+pub(super) async fn add_all(
+    state: &AppState,
+    store: &Arc<VectorStore>,
+    files: Vec<CheckedFile>,
+) -> Result<(), ApiError> {
+    let mut slots = Vec::with_capacity(files.len());
+    let mut attached = Vec::with_capacity(files.len());
+    for CheckedFile { id, attributes, sizes, batch, slot } in files {
+        let status = IndexingStatus::InProgress;
+        let created_at = now();
+        let file = AttachedFile { created_at, status, error: None, attributes, sizes, chunks: 0, bytes: 0, batch };
+        attached.push((id, file));
+        slots.push(slot);
+    }
+    let added = ingestion::attach(store, attached).await;
+    // Also after an error, for the files whose records were written before it.
+    ingestion::start(state, Arc::clone(store), slots);
+    added
 }
 
 /// Adds a file to a vector store.
@@ -159,13 +184,22 @@ pub(crate) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<Page<VectorStoreFileObject>>, ApiError> {
     let store = changeable(&state, &caller, &super::known(id)?)?;
-    let (filter, query) = filtered(query.as_deref().unwrap_or_default())?;
+    page(&state, &store, store.files(), query.as_deref().unwrap_or_default()).map(axum::Json)
+}
+
+/// Returns the page of `files` of a store that a query asks for.
+pub(super) fn page(
+    state: &AppState,
+    store: &VectorStore,
+    mut files: Vec<(String, AttachedFile)>,
+    query: &str,
+) -> Result<Page<VectorStoreFileObject>, ApiError> {
+    let (filter, query) = filtered(query)?;
     let query = CursorQuery::parse(&query)?;
     let most = state.vector_stores()?.opener.embedder().max_tokens();
-    let mut files = store.files();
-    files.retain(|(_, file)| filter.is_none_or(|wanted| wanted.shows(file.status)));
-    let files = files.into_iter().map(|(id, file)| (id.clone(), VectorStoreFileObject::new(&store, id, file, most)));
-    Page::of(files.collect(), &query).map(axum::Json)
+    files.retain(|(_, file)| filter.is_none_or(|wanted| wanted == file.status));
+    let files = files.into_iter().map(|(id, file)| (id.clone(), VectorStoreFileObject::new(store, id, file, most)));
+    Page::of(files.collect(), &query)
 }
 
 /// Returns a file of a vector store.
@@ -204,9 +238,9 @@ pub(crate) async fn update(
     JsonBody(request): JsonBody<AttributesUpdate>,
 ) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
     let (store, id) = find(&state, &caller, ids)?;
-    let sizes = store.file(&id).and_then(|file| file.sizes);
+    let (sizes, batch) = store.file(&id).map_or((None, None), |file| (file.sizes, file.batch));
     let change = AddFile { file_id: id.clone(), attributes: Some(request.attributes), chunking_strategy: None };
-    let file = CheckedFile { sizes, ..change.validate(&state, &caller)? };
+    let file = CheckedFile { sizes, batch, ..change.validate(&state, &caller)? };
     add(&state, &store, file).await?;
     described(&state, &store, &id).map(axum::Json)
 }
@@ -283,7 +317,7 @@ fn find(
     caller: &Caller,
     ids: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<(Arc<VectorStore>, String), ApiError> {
-    let Path((id, file)) = ids.map_err(|error| absent(state, &error.body_text()))?;
+    let Path((id, file)) = ids.map_err(|error| absent(state, caller, &error.body_text()))?;
     let store = changeable(state, caller, &id)?;
     if store.file(&file).is_none() {
         return Err(files::absent(&file).with_param("file_id"));
@@ -298,22 +332,8 @@ fn described(state: &AppState, store: &VectorStore, id: &str) -> Result<VectorSt
     Ok(VectorStoreFileObject::new(store, id.to_owned(), file, most))
 }
 
-/// Filter of a list of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StatusFilter {
-    Only(IndexingStatus),
-    /// OpenAI's `cancelled`, which no file has here.
-    Nothing,
-}
-
-impl StatusFilter {
-    fn shows(self, status: IndexingStatus) -> bool {
-        self == StatusFilter::Only(status)
-    }
-}
-
 /// Takes `filter` out of a query.
-fn filtered(query: &str) -> Result<(Option<StatusFilter>, String), ApiError> {
+fn filtered(query: &str) -> Result<(Option<IndexingStatus>, String), ApiError> {
     let mut filter = None;
     let mut rest = form_urlencoded::Serializer::new(String::new());
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -322,10 +342,10 @@ fn filtered(query: &str) -> Result<(Option<StatusFilter>, String), ApiError> {
             continue;
         }
         filter = Some(match value.as_ref() {
-            "in_progress" => StatusFilter::Only(IndexingStatus::InProgress),
-            "completed" => StatusFilter::Only(IndexingStatus::Completed),
-            "failed" => StatusFilter::Only(IndexingStatus::Failed),
-            "cancelled" => StatusFilter::Nothing,
+            "in_progress" => IndexingStatus::InProgress,
+            "completed" => IndexingStatus::Completed,
+            "failed" => IndexingStatus::Failed,
+            "cancelled" => IndexingStatus::Cancelled,
             other => {
                 let message =
                     format!("`filter` must be `in_progress`, `completed`, `failed` or `cancelled`, not `{other}`");

@@ -69,6 +69,8 @@ impl Args {
         let url = server.url();
         let mut out = io::stdout();
         writeln!(out, "listening on {url}\n")?;
+        // A server that listens on every address is reached at the loopback address.
+        let url = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:");
         writeln!(out, "open it in a browser, or try, in another terminal:\n")?;
         writeln!(out, "  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{{")?;
         writeln!(out, "    \"model\": \"{model}\", \"stream\": true, \"rag\": {{\"trace\": true}},")?;

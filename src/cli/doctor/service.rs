@@ -1,9 +1,9 @@
 //! Checks of what the flags name: the address, the model, the policies, the folder for downloads, the state, and the
 //! index.
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::{fs, io};
 
 use waymark_agent::Policy;
 use waymark_index::Manifest;
@@ -44,21 +44,29 @@ fn downloads(config: &ServeConfig) -> DoctorCheck {
         Err(error) => return DoctorCheck::failure("cache", error.to_string()),
     };
     let about = folder.display();
-    match std::fs::create_dir_all(&folder).and_then(|()| probe(&folder)) {
+    match probe(&folder) {
         Ok(()) => DoctorCheck::good("cache", format!("{about} is writable")),
         Err(error) => DoctorCheck::failure("cache", format!("cannot write to {about}: {error}; set --cache")),
     }
 }
 
-/// Writes a file into a folder and removes it.
+/// Writes a file into a folder and removes it again, and with it the folders that were created for it: they would belong to the
+/// user of the check, who may be another one than the server's.
 fn probe(folder: &Path) -> io::Result<()> {
+    let missing = folder.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
+    let missing: Vec<&Path> = missing.collect();
     // Named after the process, so that two checks at once do not remove each other's file.
     let probe = folder.join(format!(".doctor-{}", std::process::id()));
-    std::fs::write(&probe, "x")?;
-    std::fs::remove_file(&probe)
+    let written =
+        fs::create_dir_all(folder).and_then(|()| fs::write(&probe, "x")).and_then(|()| fs::remove_file(&probe));
+    for dir in missing {
+        // Fails if another process has put something there meanwhile, which then stays.
+        let _ = fs::remove_dir(dir);
+    }
+    written
 }
 
-/// Takes the lock of the state directory for a moment, and writes into the directory.
+/// Takes the lock of the state directory for a moment if there is one, and writes into the directory.
 fn state(config: &ServeConfig) -> DoctorCheck {
     let dir = match state_store::place(config) {
         Ok(StatePlace::None) => return DoctorCheck::good("state", "none: records are kept in memory only"),

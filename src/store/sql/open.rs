@@ -40,12 +40,13 @@ impl SqlStore {
         Self::open(&url, Dialect::Sqlite, Some(lock), limits).await
     }
 
-    /// Checks that this process can use the state directory `dir`, which is created if it is missing.
+    /// Checks that no other process uses the state directory `dir`. Creates nothing.
     ///
     /// # Errors
-    /// If the directory cannot be used, or another process uses it.
+    /// If another process uses the directory, or its lock cannot be opened.
     pub fn check_directory(dir: &Path) -> Result<(), StoreError> {
-        lock(dir).map(drop)
+        // A server leaves the file behind, so that nobody uses a directory without it.
+        if dir.join(LOCK).exists() { lock(dir).map(drop) } else { Ok(()) }
     }
 
     /// Opens the PostgreSQL database at `url`.

@@ -78,6 +78,8 @@ async fn loops_in_process_against_loops_over_loopback() {
     let [sent, received] = [bytes().0 - before.0, bytes().1 - before.1].map(|bytes| bytes as f64 / turns);
     let rates = times.map(|time| QUESTIONS as f64 / time.as_secs_f64());
     println!("{LOOPS} loops: {:.0} questions/s in process, {:.0} over loopback", rates[0], rates[1]);
+    let turn = times.map(|time| time.as_secs_f64() * 1e3 * LOOPS as f64 / turns);
+    println!("{LOOPS} loops: {:.3} ms per turn in process, {:.3} over loopback", turn[0], turn[1]);
     println!("per turn: {sent:.0} bytes sent, {received:.0} received");
     let single = [measure(&local, QUESTIONS / 4, 1).await, measure(&remote, QUESTIONS / 4, 1).await];
     let each = single.map(|time| time.as_secs_f64() * 1e3 / (turns / 4.0));

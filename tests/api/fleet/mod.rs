@@ -3,9 +3,12 @@
 mod adapters;
 mod against_ourselves;
 mod failures;
+mod fingerprints;
 mod identity;
 mod latency;
+mod recomputed;
 mod stub;
+mod tls;
 mod wire;
 
 use std::sync::Arc;
@@ -32,6 +35,7 @@ fn config(kind: &str, urls: &[&str]) -> FleetConfig {
         engines: urls.iter().map(|url| format!("{kind}={url}").parse().unwrap()).collect(),
         model: None,
         key_env: "WAYMARK_TEST_NO_KEY".to_owned(),
+        ca: None,
         adapters: None,
         requests: 64,
         timeouts: FleetTimeouts {
@@ -39,6 +43,7 @@ fn config(kind: &str, urls: &[&str]) -> FleetConfig {
             first_token: Duration::from_secs(5),
             token: Duration::from_millis(400),
             recheck: Duration::from_millis(40),
+            closed: Duration::from_secs(60),
         },
     }
 }

@@ -13,8 +13,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 use waymark_engine::mock::Random;
 use waymark_models::tokenizer::Specials;
 
@@ -50,6 +52,8 @@ pub struct StubState {
     pub adapters: Mutex<BTreeMap<String, String>>,
     /// Seed of the weights.
     pub seed: Mutex<u64>,
+    /// Difference of the scores of short sequences, which other weights would make.
+    pub drift: Mutex<f64>,
     /// If `false`, only `/v1/completions` exists.
     pub generates: bool,
     /// Streams that are open.
@@ -61,6 +65,8 @@ pub struct Stub {
     pub address: SocketAddr,
     pub state: Arc<StubState>,
     serving: Option<JoinHandle<()>>,
+    /// `None` speaks plain HTTP.
+    tls: Option<TlsAcceptor>,
 }
 
 impl Stub {
@@ -75,12 +81,27 @@ impl Stub {
             requests: Mutex::default(),
             adapters: Mutex::default(),
             seed: Mutex::new(SEED),
+            drift: Mutex::new(0.0),
             generates,
             streams: AtomicUsize::new(0),
         });
-        let mut stub = Stub { address: ([127, 0, 0, 1], 0).into(), state, serving: None };
+        let mut stub = Stub { address: ([127, 0, 0, 1], 0).into(), state, serving: None, tls: None };
         stub.serve().await;
         stub
+    }
+
+    /// Starts a stub that speaks HTTPS.
+    pub async fn encrypted(tls: TlsAcceptor) -> Stub {
+        let mut stub = Stub::start().await;
+        stub.restart_with(tls).await;
+        stub
+    }
+
+    /// Starts it again on the same port with another certificate.
+    pub async fn restart_with(&mut self, tls: TlsAcceptor) {
+        self.kill().await;
+        self.tls = Some(tls);
+        self.serve().await;
     }
 
     pub fn url(&self) -> String {
@@ -124,19 +145,34 @@ impl Stub {
         }
         let router = router.fallback(|| async { (StatusCode::NOT_FOUND, axum::Json(json!({"detail": "Not Found"}))) });
         let app: Router = router.with_state(Arc::clone(&self.state));
+        let tls = self.tls.clone();
         // Connections end with the task, as those of a killed process do.
         self.serving = Some(tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((socket, _)) = listener.accept().await {
                 let app = app.clone();
+                let tls = tls.clone();
                 connections.spawn(async move {
-                    let service = hyper_util::service::TowerToHyperService::new(app);
-                    let io = hyper_util::rt::TokioIo::new(socket);
-                    let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
+                    match tls {
+                        None => speak(socket, app).await,
+                        // A client that does not trust the certificate ends the handshake.
+                        Some(tls) => {
+                            if let Ok(socket) = tls.accept(socket).await {
+                                speak(socket, app).await;
+                            }
+                        }
+                    }
                 });
             }
         }));
     }
+}
+
+/// Serves one connection to its end.
+async fn speak(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, app: Router) {
+    let service = hyper_util::service::TowerToHyperService::new(app);
+    let io = hyper_util::rt::TokioIo::new(socket);
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
 }
 
 impl Drop for Stub {
@@ -219,8 +255,9 @@ fn answer(state: &Arc<StubState>, headers: &HeaderMap, body: Value, ids: &str, p
         _ => {}
     }
     let ids: Vec<u32> = serde_json::from_value(body[ids].clone()).unwrap();
-    let writer =
-        Writer { random: Random { seed: *state.seed.lock().unwrap(), vocab: VOCAB }, params: params.clone(), ids };
+    let random = Random { seed: *state.seed.lock().unwrap(), vocab: VOCAB };
+    let drift = if ids.len() < 20 { *state.drift.lock().unwrap() } else { 0.0 };
+    let writer = Writer { random, params: params.clone(), ids, drift };
     if streams { stream(state, &writer, fault) } else { axum::Json(writer.whole()).into_response() }
 }
 
@@ -229,6 +266,7 @@ struct Writer {
     random: Random,
     params: Value,
     ids: Vec<u32>,
+    drift: f64,
 }
 
 impl Writer {
@@ -254,7 +292,7 @@ impl Writer {
     }
 
     fn score(&self, at: usize) -> f64 {
-        f64::from(self.random.next(None, &self.ids[..=at]) % 50) / -10.0
+        f64::from(self.random.next(None, &self.ids[..=at]) % 50) / -10.0 + self.drift
     }
 
     fn whole(&self) -> Value {

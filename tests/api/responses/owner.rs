@@ -22,6 +22,7 @@ fn known(secrets: &[Secret], limits: KeyLimits) -> ApiKeys {
         limits,
         priority: RequestPriority::default(),
         private_cache: false,
+        indexes: Default::default(),
     });
     ApiKeys::open(None, entries.collect()).unwrap()
 }

@@ -60,6 +60,12 @@ assert [result.file_id for result in client.vector_stores.search(store.id, query
 assert client.files.delete(text.id).deleted
 assert list(client.vector_stores.search(store.id, query="Kivu")) == []
 
+batch = client.vector_stores.file_batches.create_and_poll(vector_store_id=store.id, file_ids=[records.id])
+assert (batch.object, batch.status, batch.file_counts.completed) == ("vector_store.files_batch", "completed", 1), batch
+members = client.vector_stores.file_batches.list_files(batch.id, vector_store_id=store.id)
+assert [file.id for file in members] == [records.id], members
+assert client.vector_stores.file_batches.cancel(batch.id, vector_store_id=store.id).status == "completed"
+
 bad = client.files.create(file=("picture.png", b"\x89PNG"), purpose="assistants")
 failed = client.vector_stores.files.create_and_poll(vector_store_id=store.id, file_id=bad.id)
 assert (failed.status, failed.last_error.code) == ("failed", "unsupported_file"), failed

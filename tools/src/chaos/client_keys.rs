@@ -33,6 +33,7 @@ impl ClientKeys {
                 scopes,
                 limits: KeyLimits::default(),
                 private_cache: false,
+                indexes: Default::default(),
                 priority: RequestPriority::default(),
             };
             lines.push_str(&format!("{entry}\n"));

@@ -1,0 +1,116 @@
+//! Fingerprints of policies: measured on the engine of this process, and written into `policy.toml`.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use waymark_agent::{Generator, LogprobFingerprint, Policy, Runtime, SessionSource, Steps};
+use waymark_engine::{Generate, Origin, SessionOptions};
+use waymark_models::sampler::SamplingParams;
+use waymark_models::tokenizer::Specials;
+
+use crate::durable_file;
+use crate::fleet::PROBE;
+
+/// Header of the table in the file.
+const HEADER: &str = "[fingerprint]";
+
+/// Measures the fingerprint of a policy whose adapter, if it has one, is loaded into the engine of `runtime`.
+///
+/// # Errors
+/// If the engine fails.
+pub async fn measure<S: SessionSource>(runtime: &Runtime<S>, policy: &Policy) -> anyhow::Result<LogprobFingerprint> {
+    let ids = runtime.tokenizer.encode(PROBE, Specials::Literal)?;
+    ensure!(ids.len() > 1, "the tokenizer encodes the probe as {} tokens: at least 2 are needed", ids.len());
+    let mut session = runtime.engine.open(SessionOptions { adapter: policy.adapter(), ..SessionOptions::default() });
+    session.append(&ids[..1], Origin::Prompt, false);
+    let spec = Generate {
+        sampling: SamplingParams::greedy(),
+        max_tokens: ids.len() - 1,
+        force: ids[1..].to_vec(),
+        ignore_eos: true,
+        ..Generate::default()
+    };
+    let mut turn = session.generate(spec).await?;
+    let mut logprobs = Vec::with_capacity(ids.len() - 1);
+    while let Some(step) = turn.next().await {
+        logprobs.push(step?.logprob);
+    }
+    drop(turn);
+    ensure!(logprobs.len() == ids.len() - 1, "the engine scored {} of {} tokens", logprobs.len(), ids.len() - 1);
+    Ok(LogprobFingerprint { ids, logprobs, tolerance: LogprobFingerprint::TOLERANCE })
+}
+
+/// Writes a fingerprint into the file at `path`, a `policy.toml`, in place of an earlier one. The rest of the file stays as
+/// it is.
+///
+/// # Errors
+/// If the file cannot be read or written, or would not be a policy any more.
+pub fn write(path: &Path, fingerprint: &LogprobFingerprint) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let text = with_fingerprint(&text, fingerprint);
+    // A file that names its fields in another way than in tables is not understood here, and stays as it is.
+    let policy = Policy::parse(&text, path).context("the fingerprint cannot be added: remove the old one by hand")?;
+    ensure!(policy.fingerprint.is_some(), "the fingerprint cannot be added to {}", path.display());
+    durable_file::replace(path, text.as_bytes()).with_context(|| path.display().to_string())
+}
+
+/// Returns the text of a policy's file with this fingerprint alone.
+fn with_fingerprint(text: &str, fingerprint: &LogprobFingerprint) -> String {
+    let mut kept = String::new();
+    let mut inside = false;
+    for line in text.lines() {
+        let line_start = line.trim_start();
+        if line_start.starts_with('[') {
+            inside = line_start.trim_end() == HEADER;
+        }
+        if !inside {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    let LogprobFingerprint { ids, logprobs, tolerance } = fingerprint;
+    // Four digits are more than the tolerance can tell apart.
+    let logprobs: Vec<String> = logprobs.iter().map(|logprob| format!("{:.4}", logprob.min(0.0))).collect();
+    let kept = kept.trim_end();
+    format!("{kept}\n\n{HEADER}\nids = {ids:?}\nlogprobs = [{}]\ntolerance = {tolerance}\n", logprobs.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const FILE: &str = "# mine\nname = \"a\"\nprotocol = \"plain\"\n\n[budget]\nseconds = 9.0 # short\n";
+
+    fn fingerprint(ids: &[u32]) -> LogprobFingerprint {
+        let logprobs = ids[1..].iter().map(|&id| -(id as f32) / 3.0).collect();
+        LogprobFingerprint { ids: ids.to_vec(), logprobs, tolerance: 0.25 }
+    }
+
+    #[test]
+    fn the_rest_of_the_file_stays_and_the_old_fingerprint_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.toml");
+        std::fs::write(&path, format!("{FILE}[training]\nsteps = 1\n")).unwrap();
+        for ids in [[1, 2, 3].as_slice(), &[4, 5]] {
+            write(&path, &fingerprint(ids)).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(text.starts_with(FILE) && text.matches(HEADER).count() == 1, "{text}");
+            let policy = Policy::parse(&text, &path).unwrap();
+            let read = policy.fingerprint.unwrap();
+            assert_eq!((read.ids.as_slice(), read.tolerance), (ids, 0.25));
+            assert!(read.compare(&fingerprint(ids).logprobs).is_ok());
+            assert_eq!(policy.training.unwrap()["steps"].as_integer(), Some(1));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_understood_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.toml");
+        let inline = format!("fingerprint = {{ ids = [1, 2], logprobs = [-1.0] }}\n{FILE}");
+        std::fs::write(&path, &inline).unwrap();
+        assert!(write(&path, &fingerprint(&[1, 2])).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), inline);
+    }
+}

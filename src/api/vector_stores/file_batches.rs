@@ -1,0 +1,243 @@
+//! `/v1/vector_stores/{id}/file_batches`: files that are added to a vector store together.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::chunking::ChunkingStrategy;
+use super::object::{FileCounts, VectorStoreFileObject};
+use super::record::{BatchRecord, IndexingStatus};
+use super::store::VectorStore;
+use super::store_files::{self, AddFile};
+use super::{absent, changeable};
+use crate::api::auth::Caller;
+use crate::api::blocking::run_blocking;
+use crate::api::body::{JsonBody, WireRequest};
+use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
+use crate::api::files::registry::unwritable;
+use crate::api::page::Page;
+use crate::api::state::{AppState, now};
+
+/// Maximum number of files of a batch.
+const MAX_FILES: usize = 500;
+
+/// Files to add to a vector store together: `file_ids` or `files`. `null` is the same as leaving a field out.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateVectorStoreFileBatch)]
+pub struct FileBatchRequest {
+    /// IDs of up to 500 files, from `/v1/files`.
+    pub file_ids: Option<Vec<String>>,
+    /// Up to 500 files with attributes and a splitting of their own.
+    pub files: Option<Vec<AddFile>>,
+    /// Attributes of each file in `file_ids`.
+    #[schema(value_type = Option<Object>)]
+    pub attributes: Option<Map<String, Value>>,
+    /// Splitting of each file in `file_ids` into chunks; `auto` when not given.
+    pub chunking_strategy: Option<ChunkingStrategy>,
+}
+
+impl WireRequest for FileBatchRequest {}
+
+/// Files that were added to a vector store together.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = VectorStoreFileBatch)]
+pub struct FileBatchObject {
+    /// ID of the batch.
+    pub id: String,
+    /// Always `vector_store.files_batch`.
+    pub object: &'static str,
+    /// Creation time, in seconds since 1970.
+    pub created_at: u64,
+    /// ID of the vector store.
+    pub vector_store_id: String,
+    /// `in_progress` while files are being indexed, then `completed`, or `cancelled` if some were not indexed for that reason.
+    pub status: IndexingStatus,
+    /// Numbers of files by status. Files that were removed or added anew since then are not counted.
+    pub file_counts: FileCounts,
+}
+
+impl FileBatchObject {
+    fn new(store: &VectorStore, id: String, record: &BatchRecord) -> FileBatchObject {
+        let mut counts = FileCounts::default();
+        store.batch_files(&id).iter().for_each(|(_, file)| counts.add(file.status));
+        let status = match counts.in_progress {
+            0 if record.cancelled => IndexingStatus::Cancelled,
+            0 => IndexingStatus::Completed,
+            _ => IndexingStatus::InProgress,
+        };
+        FileBatchObject {
+            id,
+            object: "vector_store.files_batch",
+            created_at: record.created_at,
+            vector_store_id: store.id.clone(),
+            status,
+            file_counts: counts,
+        }
+    }
+}
+
+impl FileBatchRequest {
+    /// Returns the files, each with its attributes.
+    fn files(self) -> Result<Vec<AddFile>, ApiError> {
+        let FileBatchRequest { file_ids, files, attributes, chunking_strategy } = self;
+        let alone = |field: &str| {
+            ApiError::invalid(field, format!("`{field}` belongs to `file_ids`: give it in each of `files`"))
+        };
+        let (field, files) = match (file_ids, files) {
+            (Some(ids), None) => {
+                let file = |file_id| AddFile { file_id, attributes: attributes.clone(), chunking_strategy };
+                ("file_ids", ids.into_iter().map(file).collect())
+            }
+            (None, Some(_)) if attributes.is_some() => return Err(alone("attributes")),
+            (None, Some(_)) if chunking_strategy.is_some() => return Err(alone("chunking_strategy")),
+            (None, Some(files)) => ("files", files),
+            (None, None) => return Err(ApiError::missing("file_ids")),
+            (Some(_), Some(_)) => {
+                return Err(ApiError::invalid("files", "`files` and `file_ids` exclude each other: give one of them"));
+            }
+        };
+        if !(1..=MAX_FILES).contains(&files.len()) {
+            let message = format!("`{field}` must hold from 1 to {MAX_FILES} files, not {}", files.len());
+            return Err(ApiError::invalid(field, message));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = files.iter().find(|file| !seen.insert(file.file_id.as_str())) {
+            return Err(ApiError::invalid(field, format!("`{field}` holds the file `{}` twice", twice.file_id)));
+        }
+        Ok(files)
+    }
+}
+
+/// Adds files to a vector store together.
+///
+/// The files are indexed in the background: the counts of the batch tell how many searches find. A request with one file
+/// that cannot be added adds none.
+#[utoipa::path(post, path = "/v1/vector_stores/{id}/file_batches", operation_id = "createVectorStoreFileBatch",
+    tag = "vector stores",
+    params(("id" = String, Path, description = "ID of the vector store")),
+    request_body = FileBatchRequest,
+    responses(
+        (status = 200, description = "the batch, whose files are being indexed", body = FileBatchObject),
+        (status = 403, description = "the server was started with this index", body = ErrorBody),
+        Refusals,
+    ))]
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    JsonBody(request): JsonBody<FileBatchRequest>,
+) -> Result<axum::Json<FileBatchObject>, ApiError> {
+    let store = changeable(&state, &caller, &super::known(id)?)?;
+    let batch = format!("vsfb_{}", Uuid::now_v7().simple());
+    let mut files = Vec::new();
+    for file in request.files()? {
+        files.push(file.validate(&state, &caller)?.in_batch(batch.clone()));
+    }
+    state.vector_stores()?.check_room(&caller)?;
+    let record = BatchRecord { created_at: now(), cancelled: false };
+    let creating = Arc::clone(&store);
+    let name = batch.clone();
+    let created = record.clone();
+    // Before its files, which name it.
+    run_blocking(move || creating.add_batch(&name, created).map_err(unwritable)).await?;
+    store_files::add_all(&state, &store, files).await?;
+    Ok(axum::Json(FileBatchObject::new(&store, batch, &record)))
+}
+
+/// Returns a batch of files.
+#[utoipa::path(get, path = "/v1/vector_stores/{id}/file_batches/{batch_id}",
+    operation_id = "retrieveVectorStoreFileBatch", tag = "vector stores",
+    params(
+        ("id" = String, Path, description = "ID of the vector store"),
+        ("batch_id" = String, Path, description = "ID of the batch"),
+    ),
+    responses(
+        (status = 200, description = "the batch", body = FileBatchObject),
+        (status = 404, description = "no such vector store or batch", body = ErrorBody),
+    ))]
+pub(crate) async fn retrieve(
+    State(state): State<AppState>,
+    caller: Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+) -> Result<axum::Json<FileBatchObject>, ApiError> {
+    let (store, id, record) = find(&state, &caller, ids)?;
+    Ok(axum::Json(FileBatchObject::new(&store, id, &record)))
+}
+
+/// Cancels a batch of files.
+///
+/// Files that wait are not indexed any more. Those that are being indexed right now, and those that searches find, stay.
+#[utoipa::path(post, path = "/v1/vector_stores/{id}/file_batches/{batch_id}/cancel",
+    operation_id = "cancelVectorStoreFileBatch", tag = "vector stores",
+    params(
+        ("id" = String, Path, description = "ID of the vector store"),
+        ("batch_id" = String, Path, description = "ID of the batch"),
+    ),
+    responses(
+        (status = 200, description = "the batch", body = FileBatchObject),
+        (status = 404, description = "no such vector store or batch", body = ErrorBody),
+        (status = 503, description = "the change cannot be written", body = ErrorBody),
+    ))]
+pub(crate) async fn cancel(
+    State(state): State<AppState>,
+    caller: Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+) -> Result<axum::Json<FileBatchObject>, ApiError> {
+    let (store, id, _) = find(&state, &caller, ids)?;
+    let cancelling = Arc::clone(&store);
+    let batch = id.clone();
+    let record = run_blocking(move || cancelling.cancel_batch(&batch).map_err(unwritable)).await?;
+    let record = record.ok_or_else(|| unknown(&id))?;
+    Ok(axum::Json(FileBatchObject::new(&store, id, &record)))
+}
+
+/// Lists the files of a batch.
+#[utoipa::path(get, path = "/v1/vector_stores/{id}/file_batches/{batch_id}/files",
+    operation_id = "listFilesInVectorStoreBatch", tag = "vector stores",
+    params(
+        ("id" = String, Path, description = "ID of the vector store"),
+        ("batch_id" = String, Path, description = "ID of the batch"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of files per page; defaults to 20"),
+        ("order" = Option<String>, Query, description = "`desc` (the default) for the youngest first, or `asc`"),
+        ("after" = Option<String>, Query, description = "ID of the last file on the previous page"),
+        ("filter" = Option<String>, Query, description = "`in_progress`, `completed`, `failed` or `cancelled`"),
+    ),
+    responses(
+        (status = 200, description = "a page", body = Page<VectorStoreFileObject>),
+        (status = 400, description = "a parameter is invalid", body = ErrorBody),
+        (status = 404, description = "no such vector store or batch", body = ErrorBody),
+    ))]
+pub(crate) async fn list_files(
+    State(state): State<AppState>,
+    caller: Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+    RawQuery(query): RawQuery,
+) -> Result<axum::Json<Page<VectorStoreFileObject>>, ApiError> {
+    let (store, id, _) = find(&state, &caller, ids)?;
+    let files = store.batch_files(&id);
+    store_files::page(&state, &store, files, query.as_deref().unwrap_or_default()).map(axum::Json)
+}
+
+/// Returns the caller's vector store, and the ID and the record of one of its batches.
+fn find(
+    state: &AppState,
+    caller: &Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+) -> Result<(Arc<VectorStore>, String, BatchRecord), ApiError> {
+    let Path((id, batch)) = ids.map_err(|error| absent(state, caller, &error.body_text()))?;
+    let store = changeable(state, caller, &id)?;
+    let record = store.batch(&batch).ok_or_else(|| unknown(&batch))?;
+    Ok((store, batch, record))
+}
+
+fn unknown(id: &str) -> ApiError {
+    let message = format!("unknown file batch `{id}`: expected the ID of one of this vector store");
+    ApiError::new(Code::FileBatchNotFound, message).with_param("batch_id")
+}

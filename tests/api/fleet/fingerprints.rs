@@ -1,0 +1,113 @@
+//! Fingerprints of policies on engines elsewhere.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use waymark_agent::{Generator, LoadedBase, Policy, SessionSource};
+use waymark_engine::mock::Random;
+use waymark_engine::{EngineError, Health, Origin, SessionOptions};
+use waymark_runtime::config::FleetConfig;
+
+use super::stub::{Stub, StubFault};
+use super::{SEED, VOCAB, config, connect, opened, run, spec, undisturbed};
+use crate::harness::eventually;
+
+/// Sequence of the fingerprints, shorter than the probe of the identity check.
+const IDS: [u32; 8] = [3, 1, 4, 1, 5, 9, 2, 6];
+
+/// Writes a policy whose fingerprint is that of the stub's weights, shifted by `shift`.
+fn policy(root: &Path, name: &str, shift: f64) -> PathBuf {
+    let random = Random { seed: SEED, vocab: VOCAB };
+    let logprobs: Vec<f64> =
+        (1..IDS.len()).map(|at| (f64::from(random.next(None, &IDS[..=at]) % 50) / -10.0 + shift).min(0.0)).collect();
+    let dir = root.join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    let text =
+        format!("name = \"{name}\"\nprotocol = \"plain\"\n[fingerprint]\nids = {IDS:?}\nlogprobs = {logprobs:?}\n");
+    std::fs::write(dir.join("policy.toml"), text).unwrap();
+    dir
+}
+
+#[tokio::test]
+async fn other_weights_than_the_policys_are_named_at_its_loading() {
+    let temp = tempfile::tempdir().unwrap();
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    let base = LoadedBase::default();
+    assert!(Policy::load(&policy(temp.path(), "good", 0.0), &fleet, &base).await.is_ok());
+    let refused = Policy::load(&policy(temp.path(), "bad", -0.4), &fleet, &base).await.unwrap_err().to_string();
+    assert!(refused.contains("not those of the policy bad") && refused.contains("differ by 0.400"), "{refused}");
+    assert!(!refused.contains("127.0.0.1"), "{refused}");
+    let wide = policy(temp.path(), "wide", -0.4);
+    let text = std::fs::read_to_string(wide.join("policy.toml")).unwrap();
+    std::fs::write(wide.join("policy.toml"), format!("{text}tolerance = 0.5\n")).unwrap();
+    assert!(Policy::load(&wide, &fleet, &base).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_engine_that_comes_back_with_other_weights_stays_out() {
+    let temp = tempfile::tempdir().unwrap();
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    let served = Policy::load(&policy(temp.path(), "mine", 0.0), &fleet, &LoadedBase::default()).await.unwrap();
+    // The probe of the identity check does not tell these weights apart.
+    *stub.state.drift.lock().unwrap() = -1.0;
+    stub.fail([StubFault::Cut(0)]);
+    let turn = run(&mut opened(&fleet, &[1, 2]), spec(3)).await;
+    let Some(EngineError::Unavailable(message)) = turn.error else { panic!("{turn:?}") };
+    assert!(message.contains("not those of the policy mine"), "{message}");
+    assert!(matches!(fleet.health(), Health::Dead { .. }));
+    // Without the policy nobody misses its weights.
+    drop(served);
+    eventually("the engine is used again", || fleet.health() == Health::Ready).await;
+    assert_eq!(run(&mut opened(&fleet, &[1, 2]), spec(3)).await.ids(), undisturbed(&[1, 2], 3));
+}
+
+#[tokio::test]
+async fn an_engine_that_is_restarted_between_two_requests_is_compared_before_the_next_one() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut stub = Stub::start().await;
+    let mut config = config("vllm", &[&stub.url()]);
+    config.timeouts.closed = Duration::ZERO;
+    let fleet = connect(&config).await.unwrap();
+    let _served = Policy::load(&policy(temp.path(), "mine", 0.0), &fleet, &LoadedBase::default()).await.unwrap();
+    for (drift, fits) in [(0.0, true), (-1.0, false)] {
+        *stub.state.drift.lock().unwrap() = drift;
+        stub.kill().await;
+        stub.serve().await;
+        let turn = run(&mut opened(&fleet, &[1, 2]), spec(3)).await;
+        assert_eq!(turn.error.is_none(), fits, "{turn:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_adapter_is_compared_whenever_it_is_loaded() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut stub = Stub::start().await;
+    let root = temp.path().join("published");
+    let fleet = connect(&FleetConfig { adapters: Some(root), ..config("vllm", &[&stub.url()]) }).await.unwrap();
+    let adapted = |name: &str, shift: f64| {
+        let dir = policy(temp.path(), name, shift);
+        std::fs::write(dir.join("adapter_config.json"), "{}").unwrap();
+        std::fs::write(dir.join("adapter_model.safetensors"), name).unwrap();
+        dir
+    };
+    let base = LoadedBase::default();
+    let refused = Policy::load(&adapted("bad", -0.4), &fleet, &base).await.unwrap_err().to_string();
+    assert!(refused.contains("not those of the policy bad"), "{refused}");
+    eventually("it is unloaded", || stub.state.adapters.lock().unwrap().is_empty()).await;
+    let served = Policy::load(&adapted("good", 0.0), &fleet, &base).await.unwrap();
+    let ask = async || {
+        let mut session = fleet.open(SessionOptions { adapter: served.adapter(), ..SessionOptions::default() });
+        session.append(&[1, 2], Origin::Prompt, false);
+        run(&mut session, spec(3)).await
+    };
+    assert_eq!(ask().await.ids(), undisturbed(&[1, 2], 3));
+    // A restarted engine gets the adapter again, and computes something else with it.
+    *stub.state.drift.lock().unwrap() = -1.0;
+    stub.kill().await;
+    stub.serve().await;
+    let turn = ask().await;
+    let Some(EngineError::Unavailable(message)) = &turn.error else { panic!("{turn:?}") };
+    assert!(message.contains("not those of the policy good"), "{message}");
+}

@@ -1,0 +1,155 @@
+//! API keys that are limited to some of the indexes.
+
+use serde_json::{Value, json};
+use waymark::keys::{ApiKeys, IndexScope, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+
+use crate::documents::edition;
+use crate::harness::{TestServer, answer};
+use crate::indexes::server_with;
+
+/// A server with two indexes, `default` with six passages and `second` with seven, and its keys.
+struct Scoped {
+    server: TestServer,
+    keys: Vec<(&'static str, Secret)>,
+    _dirs: [tempfile::TempDir; 2],
+}
+
+impl Scoped {
+    async fn new() -> Scoped {
+        let keys = ["all", "second", "default", "missing"].map(|name| (name, Secret::generate()));
+        let entries = keys.iter().map(|(name, secret)| {
+            let scopes = if *name == "all" { Scope::ALL.to_vec() } else { vec![Scope::Infer, Scope::Index] };
+            let names = (*name != "all").then(|| vec![(*name).to_owned()]);
+            KeyEntry {
+                id: KeyId::new(name),
+                digest: secret.digest(),
+                indexes: IndexScope::new(names, &scopes).unwrap(),
+                scopes,
+                limits: KeyLimits::default(),
+                priority: RequestPriority::default(),
+                private_cache: false,
+            }
+        });
+        let (_dirs, server) = server_with(ApiKeys::open(None, entries.collect()).unwrap()).await;
+        let scoped = Scoped { server, keys: keys.into(), _dirs };
+        let (status, made) = scoped.post("all", "/v1/documents?index=second", edition(&["new"], 2)).await;
+        assert_eq!(status, 200, "{made}");
+        scoped
+    }
+
+    fn key(&self, name: &str) -> &str {
+        self.keys.iter().find(|(other, _)| *other == name).unwrap().1.reveal()
+    }
+
+    async fn get(&self, key: &str, path: &str) -> (u16, Value) {
+        let request = self.server.client.get(self.server.url(path)).bearer_auth(self.key(key));
+        answer(request.send().await.unwrap()).await
+    }
+
+    async fn post(&self, key: &str, path: &str, body: Value) -> (u16, Value) {
+        let request = self.server.client.post(self.server.url(path)).bearer_auth(self.key(key)).json(&body);
+        answer(request.send().await.unwrap()).await
+    }
+}
+
+#[track_caller]
+fn refused((status, body): (u16, Value), param: &str) {
+    let error = &body["error"];
+    let got = (status, &error["code"], &error["param"]);
+    assert_eq!(got, (403, &json!("insufficient_scope"), &json!(param)), "{body}");
+}
+
+/// Number of passages of the index that an answer of `/v1/index` describes.
+fn passages((status, body): (u16, Value)) -> u64 {
+    assert_eq!(status, 200, "{body}");
+    body["passages"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn a_key_reaches_its_indexes_and_no_others() {
+    let scoped = Scoped::new().await;
+    let river = || json!({"query": "river", "k": 50});
+    for (key, own, other) in [("second", "second", "default"), ("default", "default", "second")] {
+        let count = if own == "second" { 7 } else { 6 };
+        // Where a request names no index, that of the key is meant.
+        for path in ["/v1/search".to_owned(), format!("/v1/search?index={own}")] {
+            let (status, found) = scoped.post(key, &path, river()).await;
+            assert_eq!((status, found["hits"].as_array().unwrap().len()), (200, count), "{key} {path}: {found}");
+        }
+        assert_eq!(passages(scoped.get(key, "/v1/index").await), count as u64);
+        for path in ["/v1/index", "/v1/index/questions", "/v1/documents", "/v1/documents/new", "/v1/snapshots"] {
+            refused(scoped.get(key, &format!("{path}?index={other}")).await, "index");
+        }
+        for path in ["/v1/search", "/v1/documents"] {
+            let body = if path == "/v1/search" { river() } else { edition(&["x"], 1) };
+            refused(scoped.post(key, &format!("{path}?index={other}"), body).await, "index");
+        }
+        let (_, listed) = scoped.get(key, "/v1/vector_stores").await;
+        let ids: Vec<&Value> = listed["data"].as_array().unwrap().iter().map(|store| &store["id"]).collect();
+        assert_eq!(ids, [&json!(own)]);
+        refused(scoped.get(key, &format!("/v1/vector_stores/{other}")).await, "id");
+        let search = |store: &str| format!("/v1/vector_stores/{store}/search");
+        assert_eq!(scoped.post(key, &search(own), json!({"query": "river"})).await.0, 200);
+        refused(scoped.post(key, &search(other), json!({"query": "river"})).await, "id");
+        let (status, found) = scoped.post(key, "/retrieve", json!({"queries": ["river"], "topk": 50})).await;
+        assert_eq!((status, found["result"][0].as_array().unwrap().len()), (200, count), "{found}");
+        // An index that does not exist is unknown, and only the key's own are named.
+        let (status, unknown) = scoped.post(key, "/v1/search?index=third", river()).await;
+        let message = unknown["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains(own) && !message.contains(other), "{unknown}");
+    }
+    let (_, listed) = scoped.get("all", "/v1/vector_stores").await;
+    assert_eq!(listed["data"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn episodes_search_the_indexes_of_their_key() {
+    let scoped = Scoped::new().await;
+    let ask = |model: &str, index: Option<&str>| {
+        let mut body = json!({"question": "Which river?", "model": model});
+        if let Some(index) = index {
+            body["rag"] = json!({"index": index});
+        }
+        body
+    };
+    let (status, told) = scoped.post("second", "/v1/agent", ask("routerag", None)).await;
+    assert_eq!((status, &told["searches"]), (200, &json!(1)), "{told}");
+    refused(scoped.post("second", "/v1/agent", ask("routerag", Some("default"))).await, "rag.index");
+    assert_eq!(scoped.post("second", "/v1/agent", ask("bound", None)).await.0, 200);
+    refused(scoped.post("default", "/v1/agent", ask("bound", None)).await, "model");
+    let messages = json!([{"role": "user", "content": "Which river?"}]);
+    let chat = |model: &str, index: &str| json!({"model": model, "messages": messages, "rag": {"index": index}});
+    refused(scoped.post("default", "/v1/chat/completions", chat("routerag", "second")).await, "rag.index");
+    let tools = json!([{"type": "file_search", "vector_store_ids": ["default"]}]);
+    let body = json!({"model": "routerag", "input": "Which river?", "tools": tools});
+    refused(scoped.post("second", "/v1/responses", body.clone()).await, "tools[0].vector_store_ids[0]");
+    assert_eq!(scoped.post("default", "/v1/responses", body).await.0, 200);
+    let rollout =
+        json!({"questions": [{"question": "Which river?"}], "model": "routerag", "rag": {"index": "default"}});
+    let (status, _) = scoped.post("second", "/v1/rollouts", rollout).await;
+    assert_ne!(status, 200);
+    // Both indexes are counted apart, with what `all` and the keys asked of them.
+    let text = scoped.server.client.get(scoped.server.url("/metrics")).bearer_auth(scoped.key("all"));
+    let text = text.send().await.unwrap().text().await.unwrap();
+    assert!(text.contains("waymark_searches_total{index=\"second\"} 2\n"), "{text}");
+    assert!(text.contains("waymark_searches_total 1\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_key_without_an_index_that_exists_answers_without_searching() {
+    let scoped = Scoped::new().await;
+    let messages = json!([{"role": "user", "content": "Hello"}]);
+    let chat = |model: &str| json!({"model": model, "messages": messages});
+    assert_eq!(scoped.post("missing", "/v1/chat/completions", chat("plain")).await.0, 200);
+    refused(scoped.post("missing", "/v1/chat/completions", chat("routerag")).await, "rag.index");
+    refused(scoped.post("missing", "/v1/search", json!({"query": "river"})).await, "index");
+    refused(scoped.post("missing", "/retrieve", json!({"queries": ["river"]})).await, "index");
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let offered = async |key: &str| {
+        let (_, told) = scoped.post(key, "/mcp", list.clone()).await;
+        let tools = told["result"]["tools"].as_array().unwrap().clone();
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(offered("missing").await, ["ask"]);
+    assert_eq!(offered("second").await, ["search", "ask"]);
+}

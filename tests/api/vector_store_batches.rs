@@ -1,0 +1,133 @@
+//! Batches of files that are added to a vector store together.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::eventually;
+use crate::vector_store_files::{Client, RIVERS, server_in};
+use crate::vector_store_ingestion::{DelicateIndexes, LIMITS, server_over};
+
+/// Waits until no file of a batch is being indexed, and returns the batch.
+async fn done(client: &Client<'_>, path: &str) -> Value {
+    for _ in 0..500 {
+        let (status, batch) = client.get(path).await;
+        assert_eq!(status, 200, "{batch}");
+        if batch["status"] != "in_progress" {
+            return batch;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the files of {path} are never indexed");
+}
+
+fn ids(page: &Value) -> Vec<&str> {
+    page["data"].as_array().unwrap().iter().map(|file| file["id"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn files_are_added_together_and_told_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = server_in(folder.path(), waymark::keys::ApiKeys::default()).await;
+    let client = Client { server: &server, key: None };
+    let store = client.store(json!({})).await;
+    let batches = format!("/v1/vector_stores/{store}/file_batches");
+    let good = [client.upload("rivers.md", RIVERS).await, client.upload("b.txt", "Lake Kivu again.").await];
+    let bad = client.upload("picture.png", "PNG").await;
+    let (status, made) = client.post(&batches, json!({"file_ids": [good[0], bad], "attributes": {"of": "both"}})).await;
+    assert_eq!((status, &made["object"]), (200, &json!("vector_store.files_batch")), "{made}");
+    assert_eq!((&made["vector_store_id"], &made["file_counts"]["total"]), (&json!(store), &json!(2)));
+    let first = format!("{batches}/{}", made["id"].as_str().unwrap());
+    let expected = json!({"in_progress": 0, "completed": 1, "failed": 1, "cancelled": 0, "total": 2});
+    let found = done(&client, &first).await;
+    assert_eq!((&found["status"], &found["file_counts"]), (&json!("completed"), &expected));
+    let files = json!([{"file_id": good[1], "attributes": {"kind": "lake"}}]);
+    let (_, made) = client.post(&batches, json!({"files": files})).await;
+    let second = format!("{batches}/{}", made["id"].as_str().unwrap());
+    assert_eq!(done(&client, &second).await["file_counts"]["completed"], 1);
+    let (_, page) = client.get(&format!("{first}/files?order=asc")).await;
+    assert_eq!(ids(&page), [good[0].as_str(), &bad]);
+    assert_eq!(page["data"][0]["attributes"], json!({"of": "both"}));
+    let (_, page) = client.get(&format!("{first}/files?filter=failed")).await;
+    assert_eq!(ids(&page), [bad.as_str()]);
+    let filters = json!({"type": "eq", "key": "kind", "value": "lake"});
+    let hits = client.search(&store, json!({"query": "kivu", "filters": filters})).await;
+    assert_eq!(hits[0]["file_id"], json!(good[1]));
+    // Cancelling what is done changes nothing, and a file that is added alone leaves its batch.
+    let (status, cancelled) = client.post(&format!("{first}/cancel"), json!({})).await;
+    assert_eq!((status, &cancelled["status"]), (200, &json!("completed")), "{cancelled}");
+    client.post(&format!("/v1/vector_stores/{store}/files"), json!({"file_id": good[0]})).await;
+    client.indexed(&store).await;
+    assert_eq!(done(&client, &first).await["file_counts"]["total"], 1);
+    // A server that starts again knows its batches.
+    server.terminate();
+    let crate::harness::TestServer { running, state, .. } = server;
+    running.await.unwrap();
+    drop(state);
+    let server = server_in(folder.path(), waymark::keys::ApiKeys::default()).await;
+    let client = Client { server: &server, key: None };
+    assert_eq!(done(&client, &second).await["file_counts"]["completed"], 1);
+}
+
+#[tokio::test]
+async fn a_cancelled_batch_indexes_no_file_that_waited() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let store = client.store(json!({})).await;
+    let batches = format!("/v1/vector_stores/{store}/file_batches");
+    let slow = client.upload("a.txt", "STOP at the Ubangi.").await;
+    let (_, made) = client.post(&batches, json!({"file_ids": [slow]})).await;
+    let first = format!("{batches}/{}", made["id"].as_str().unwrap());
+    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    // These wait behind the slow one.
+    let waiting = [client.upload("b.txt", "Kivu one.").await, client.upload("c.txt", "Kivu two.").await];
+    let (_, made) = client.post(&batches, json!({"file_ids": waiting})).await;
+    let second = format!("{batches}/{}", made["id"].as_str().unwrap());
+    let (status, cancelled) = client.post(&format!("{second}/cancel"), json!({})).await;
+    assert_eq!((status, &cancelled["status"]), (200, &json!("cancelled")), "{cancelled}");
+    assert_eq!(cancelled["file_counts"]["cancelled"], 2);
+    // What is being indexed is finished.
+    let (_, running) = client.post(&format!("{first}/cancel"), json!({})).await;
+    assert_eq!(running["status"], "in_progress", "{running}");
+    indexes.embedder.goes_on.store(true, SeqCst);
+    assert_eq!(done(&client, &first).await["file_counts"]["completed"], 1);
+    let found = client.search(&store, json!({"query": "kivu"})).await;
+    assert!(found.iter().all(|hit| hit["file_id"] == json!(slow)), "{found:?}");
+    let (_, page) = client.get(&format!("/v1/vector_stores/{store}/files?filter=cancelled")).await;
+    assert_eq!(ids(&page).len(), 2);
+    // Added again, a cancelled file is indexed.
+    client.post(&format!("/v1/vector_stores/{store}/files"), json!({"file_id": waiting[0]})).await;
+    assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 2);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_batch_is_named_and_adds_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server_in(folder.path(), waymark::keys::ApiKeys::default()).await;
+    let client = Client { server: &server, key: None };
+    let store = client.store(json!({})).await;
+    let file = client.upload("rivers.md", RIVERS).await;
+    let batches = format!("/v1/vector_stores/{store}/file_batches");
+    for (body, status, param) in [
+        (json!({}), 400, "file_ids"),
+        (json!({"file_ids": []}), 400, "file_ids"),
+        (json!({"file_ids": [file, file]}), 400, "file_ids"),
+        (json!({"file_ids": vec!["f"; 501]}), 400, "file_ids"),
+        (json!({"file_ids": [file], "files": []}), 400, "files"),
+        (json!({"files": [{"file_id": file}], "attributes": {}}), 400, "attributes"),
+        (json!({"file_ids": [file, "file-none"]}), 404, "file_id"),
+        (json!({"files": [{"file_id": file}, {"file_id": "x", "colour": 1}]}), 400, "files[1].colour"),
+    ] {
+        let (got, refused) = client.post(&batches, body.clone()).await;
+        assert_eq!((got, &refused["error"]["param"]), (status, &json!(param)), "{body}: {refused}");
+    }
+    assert_eq!(client.indexed(&store).await["file_counts"]["total"], 0);
+    for path in [format!("{batches}/vsfb_1"), format!("{batches}/vsfb_1/files")] {
+        let (status, refused) = client.get(&path).await;
+        assert_eq!((status, &refused["error"]["code"]), (404, &json!("file_batch_not_found")), "{refused}");
+    }
+}
