@@ -69,6 +69,12 @@ const REFUSED_SETTINGS: [&str; 16] = [
 /// trained.
 const REFUSED_INITIALIZATIONS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
+/// Parts of the names of experts and routers.
+const EXPERT_PATHS: [&str; 4] = [".experts.", ".mlp.gate.", ".shared_expert", ".block_sparse_moe."];
+
+const EXPERT_WAY_OUT: &str = ": adapters on experts and routers are not served; train with target_modules q_proj, k_proj, v_proj \
+                              and o_proj, or merge the adapter into its base with PEFT's `merge_and_unload()`";
+
 /// A loaded adapter.
 #[derive(Debug)]
 pub(crate) struct LoraAdapter {
@@ -223,8 +229,17 @@ impl AdapterSource {
             Some(((layer, _), _)) if layer >= layers => {
                 Err(self.corrupt(format!("tensor {name}: the base model has {layers} layers")))
             }
+            // The path of an ordinary feed-forward block, which this layer does not have.
+            Some(((layer, path), _)) if config.architecture.experts(layer).is_some() && path.starts_with("mlp.") => {
+                let what = format!("tensor {name}, where layer {layer} of the base model has experts{EXPERT_WAY_OUT}");
+                Err(ModelError::Unsupported { path: self.path.clone(), what })
+            }
             Some(place) => Ok(place),
-            None => Err(ModelError::Unsupported { path: self.path.clone(), what: format!("tensor {name}") }),
+            None => {
+                let way_out = if EXPERT_PATHS.iter().any(|path| name.contains(path)) { EXPERT_WAY_OUT } else { "" };
+                let what = format!("tensor {name}{way_out}");
+                Err(ModelError::Unsupported { path: self.path.clone(), what })
+            }
         }
     }
 

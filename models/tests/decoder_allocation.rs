@@ -11,12 +11,15 @@ use waymark_models::{Arithmetic, ForwardBatch, LogitPositions, Logits};
 #[test]
 fn warm_steps_do_not_allocate() {
     // A single test, because allocations are counted for the whole process.
-    [Arithmetic::F32, Arithmetic::Bf16].into_iter().for_each(measure);
+    [Arithmetic::F32, Arithmetic::Bf16].into_iter().for_each(|arithmetic| {
+        measure("qwen3", Some("qwen3-adapters/full"), arithmetic);
+        measure("../experts/qwen2-moe", None, arithmetic);
+    });
 }
 
-fn measure(arithmetic: Arithmetic) {
-    let mut decoder = decoder_in(&path("qwen3"), arithmetic);
-    let slot = decoder.load_adapter(&path("qwen3-adapters/full")).unwrap();
+fn measure(name: &str, adapter: Option<&str>, arithmetic: Arithmetic) {
+    let mut decoder = decoder_in(&path(name), arithmetic);
+    let slot = adapter.map(|adapter| decoder.load_adapter(&path(adapter)).unwrap());
     let mut kv = decoder.kv_cache(128);
     let mut logits = Logits::new();
     let mut batch = ForwardBatch::new();
@@ -30,11 +33,11 @@ fn measure(arithmetic: Arithmetic) {
             for (row, table) in tables.iter().enumerate() {
                 // Decoding rows and prefill chunks, with and without an adapter.
                 let tokens = if row % 3 == 0 { &prompt[..] } else { &prompt[..1] };
-                batch.push(tokens, position, table, (row % 2 == 0).then_some(slot), LogitPositions::Last);
+                batch.push(tokens, position, table, slot.filter(|_| row % 2 == 0), LogitPositions::Last);
             }
             decoder.forward(&batch, &mut kv, &mut logits).unwrap();
         }
         counts.push(counted().calls - before);
-        assert!(round == 0 || counts[round] == 0, "allocations per round in {arithmetic}: {counts:?}");
+        assert!(round == 0 || counts[round] == 0, "allocations per round of {name} in {arithmetic}: {counts:?}");
     }
 }

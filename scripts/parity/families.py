@@ -4,8 +4,8 @@
     python3 scripts/parity/families.py
 
 The logits are computed here, with numpy in double precision, from the formulas of each family's `modeling_*.py` in
-`transformers`, which was not run. As a check by other hands, every family is also computed by mlx-lm, in single
-precision, with the features that mlx-lm implements; the script stops where the two differ. GGUF files have the names of
+`transformers`, with which by_transformers.py compares them. As a check by other hands, every family is also computed by
+mlx-lm, in single precision, with the features that mlx-lm implements; the script stops where the two differ. GGUF files have the names of
 the package `gguf` and the row order, offsets and metadata of llama.cpp's `convert_hf_to_gguf.py`.
 """
 
@@ -177,7 +177,7 @@ class Reference:
         if kind == "olmo2":
             queries, keys = self.norm(norms[0], queries), self.norm(norms[1], keys)
         queries, keys, values = (part.reshape(len(x), -1, HEAD) for part in (queries, keys, values))
-        if kind == "gemma3_text":
+        if kind in ("gemma3_text", "qwen3_moe"):
             queries, keys = self.norm(norms[0], queries), self.norm(norms[1], keys)
         queries, keys = self.rotate(layer, queries), self.rotate(layer, keys)
         scale = config.get("attention_multiplier", config.get("query_pre_attn_scalar", HEAD) ** -0.5)

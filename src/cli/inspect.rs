@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use serde_json::Value;
 use waymark_agent::{Policy, family_members};
+use waymark_models::architecture::Experts;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::DecoderConfig;
 use waymark_models::layout::{ForeignLayout, GenerationDefaults, ModelLayout, adapter_base, weight_files};
@@ -65,6 +66,9 @@ fn model(format: &str, path: &Path) -> ReportLines {
             let shape = format!("{layers} layers, width {hidden}, {heads} heads, {kv_heads} of keys and values");
             lines.push(("architecture", format!("{}: {shape}", architecture(&weights, path))));
             lines.push(("parameters", config.parameters().to_string()));
+            if let Some(Experts { count, per_token, .. }) = &config.architecture.experts {
+                lines.push(("experts", format!("{count} in a layer, {per_token} per token")));
+            }
             lines.push(("context", format!("{} tokens", config.context)));
             lines.push(("hash", weights.id()));
         }

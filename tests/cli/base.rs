@@ -147,6 +147,15 @@ fn a_trained_checkpoint_is_inspected_and_served_in_one_line() {
     assert!(!refused.ok() && refused.stderr.contains("safe_serialization=True"), "{}", refused.stderr);
 }
 
+#[test]
+fn experts_are_told_of_a_checkpoint() {
+    let place = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tests/fixtures/experts/qwen3-moe");
+    let told = waymark(&["inspect", place]);
+    for words in ["qwen3_moe: 3 layers", "8 in a layer, 3 per token"] {
+        assert!(told.ok() && told.stdout.contains(words), "{words}: {}{}", told.stdout, told.stderr);
+    }
+}
+
 /// Returns the answer of `/v1/models`.
 fn models(url: &str) -> serde_json::Value {
     let address = url.strip_prefix("http://").unwrap();

@@ -1,6 +1,6 @@
 //! Families of decoders, one entry each.
 
-use super::{Activation, LayerAttention, LayerRotary, NormPlacement, QkNorm};
+use super::{Activation, ExpertNames, LayerAttention, LayerRotary, NormPlacement, QkNorm};
 
 /// Properties that all checkpoints of a family share. Numbers come from each checkpoint's own configuration.
 #[derive(Debug, PartialEq)]
@@ -17,6 +17,12 @@ pub(crate) struct Family {
     pub(crate) norm_offset: f32,
     /// If `true`, one tensor holds queries, keys and values, and one holds gate and up.
     pub(crate) fused: bool,
+    /// Names of experts. `None` for families without experts.
+    pub(crate) experts: Option<ExpertNames>,
+    /// If `true`, a GGUF has routers whose probabilities are divided by their sum, unless it says otherwise.
+    pub(crate) normalized_router: bool,
+    /// If `true`, all tokens pass through a further expert.
+    pub(crate) shared_expert: bool,
     /// If `true`, a GGUF has the halves of each query and key head interleaved.
     pub(crate) interleaved: bool,
     /// Layers with a sliding window, unless the checkpoint lists them.
@@ -57,6 +63,9 @@ const LLAMA: Family = Family {
     activation: Activation::Silu,
     norm_offset: 0.0,
     fused: false,
+    experts: None,
+    normalized_router: false,
+    shared_expert: false,
     interleaved: true,
     windows: WindowPattern::None,
     unrotated: None,
@@ -69,6 +78,8 @@ const LLAMA: Family = Family {
 };
 
 const QWEN2: Family = Family { model_type: "qwen2", gguf: "qwen2", interleaved: false, ..LLAMA };
+
+const MISTRAL: Family = Family { model_type: "mistral", windows: WindowPattern::All, ..LLAMA };
 
 const GEMMA2: Family = Family {
     model_type: "gemma2",
@@ -83,13 +94,34 @@ const GEMMA2: Family = Family {
     ..LLAMA
 };
 
-/// All supported families. A GGUF of Mistral has the architecture `llama`, which comes first.
-static FAMILIES: [Family; 10] = [
+/// All supported families. GGUFs of Mistral and Mixtral have the architecture `llama`, which comes first.
+static FAMILIES: [Family; 13] = [
     LLAMA,
     QWEN2,
-    // The head width of Qwen3 is 128 for every hidden size, unless stated otherwise.
+    // The head width of Qwen3 is 128 for every hidden size, unless stated otherwise; that of Qwen3-MoE is not.
     Family { model_type: "qwen3", gguf: "qwen3", head_dim: Some(128), ..QWEN2 },
-    Family { model_type: "mistral", windows: WindowPattern::All, ..LLAMA },
+    MISTRAL,
+    Family {
+        model_type: "qwen2_moe",
+        gguf: "qwen2moe",
+        experts: Some(ExpertNames::Qwen),
+        shared_expert: true,
+        ..QWEN2
+    },
+    Family {
+        model_type: "qwen3_moe",
+        gguf: "qwen3moe",
+        experts: Some(ExpertNames::Qwen),
+        normalized_router: true,
+        ..QWEN2
+    },
+    Family {
+        model_type: "mixtral",
+        experts: Some(ExpertNames::Mixtral),
+        normalized_router: true,
+        rope_base: 1_000_000.0,
+        ..MISTRAL
+    },
     Family { model_type: "smollm3", gguf: "smollm3", unrotated: Some(4), rope_base: 2_000_000.0, ..LLAMA },
     Family {
         model_type: "phi3",
@@ -122,18 +154,22 @@ static FAMILIES: [Family; 10] = [
 ];
 
 /// Known families that are refused, by their names in `config.json` and in a GGUF, with the reason.
-const REFUSED: [(&str, &str); 13] = [
+const REFUSED: [(&str, &str); 17] = [
     ("llama4", "Llama 4 has experts and chunked attention"),
     ("llama4_text", "Llama 4 has experts and chunked attention"),
     ("gpt_oss", "gpt-oss has experts and attention sinks"),
     ("gpt-oss", "gpt-oss has experts and attention sinks"),
     ("qwen3_next", "Qwen3-Next has linear attention"),
     ("qwen3next", "Qwen3-Next has linear attention"),
-    ("qwen2_moe", "Qwen2-MoE has experts"),
-    ("qwen2moe", "Qwen2-MoE has experts"),
-    ("qwen3_moe", "Qwen3-MoE has experts"),
-    ("qwen3moe", "Qwen3-MoE has experts"),
-    ("mixtral", "Mixtral has experts"),
+    ("deepseek_v2", "DeepSeek-V2 has latent attention and groups of experts"),
+    ("deepseek_v3", "DeepSeek-V3 has latent attention and a sigmoid router with a bias"),
+    ("deepseek2", "DeepSeek-V2 and V3 have latent attention and groups of experts"),
+    ("glm4_moe", "GLM-4.5 has a sigmoid router with a bias"),
+    ("glm4moe", "GLM-4.5 has a sigmoid router with a bias"),
+    ("olmoe", "OLMoE is not one of the families with experts that are described"),
+    ("phimoe", "Phi-3.5-MoE has a router that masks by a threshold, and layer norms with biases"),
+    ("granitemoe", "Granite-MoE has experts and scaled residuals"),
+    ("dots1", "dots.llm1 has a sigmoid router with a bias"),
     ("gemma3", "a checkpoint of Gemma 3 with images: use a text-only one (gemma3_text) or a GGUF"),
     ("gemma3n", "Gemma 3n has per-layer embeddings"),
 ];
@@ -152,6 +188,11 @@ impl Family {
     /// Family by the architecture of a GGUF.
     pub(crate) fn of_gguf(name: &str) -> Result<&'static Family, String> {
         FAMILIES.iter().find(|family| family.gguf == name).ok_or_else(|| refusal("architecture", name))
+    }
+
+    /// Family of a GGUF whose metadata names experts. `None` if no supported family of this architecture has experts.
+    pub(crate) fn of_gguf_with_experts(name: &str) -> Option<&'static Family> {
+        FAMILIES.iter().find(|family| family.gguf == name && family.experts.is_some())
     }
 
     /// Attention of `count` layers where the configuration lists neither windows nor rotations. Empty if all layers
@@ -202,7 +243,10 @@ mod tests {
     #[test]
     fn known_families_are_refused_with_their_reason() {
         let refused = Family::of_model_type("llama4").err().unwrap_or_default();
-        assert!(refused.contains("chunked attention") && refused.contains("gemma3_text, granite, llama"), "{refused}");
+        assert!(
+            refused.contains("chunked attention") && refused.contains("gemma3_text, granite, llama, mistral, mixtral"),
+            "{refused}"
+        );
         assert!(Family::of_gguf("gpt-oss").err().unwrap_or_default().contains("sinks"));
         assert!(Family::of_model_type("qwen3_next").err().unwrap_or_default().contains("linear attention"));
         assert!(Family::of_model_type("mamba").err().unwrap_or_default().starts_with("model_type \"mamba\": expected"));

@@ -1,9 +1,13 @@
 //! Description of the computation of a decoder: loaders fill it in, and all passes read it.
 //!
-//! `family`: the families of models, with their names in files and the features of each
+//! `family`: the families of models, with their names in files and the features of each · `experts`: feed-forward blocks
+//! of which a router chooses a few
 
+mod experts;
 mod family;
 
+pub(crate) use experts::ExpertNames;
+pub use experts::Experts;
 pub(crate) use family::{Family, WindowPattern, simplest};
 
 /// Computation of a decoder, as far as families differ in it. The default is that of Llama.
@@ -19,6 +23,8 @@ pub struct Architecture {
     pub qk_norm: QkNorm,
     /// Activation of the gate in the feed-forward block.
     pub activation: Activation,
+    /// Experts in place of feed-forward blocks. `None` if all layers have ordinary ones.
+    pub experts: Option<Experts>,
     /// Number of values of each head that are rotated. `None` rotates all of them.
     pub rotary_dim: Option<usize>,
     /// Base of the unscaled rotary frequencies in layers with [`LayerRotary::Local`] (Gemma 3). `None` if no layer has it.
@@ -107,6 +113,7 @@ impl Default for Architecture {
             qkv_bias: false,
             qk_norm: QkNorm::None,
             activation: Activation::Silu,
+            experts: None,
             rotary_dim: None,
             local_rope_base: None,
             layers: Vec::new(),
@@ -161,6 +168,11 @@ impl Architecture {
         self.layers.get(index).copied().unwrap_or_default()
     }
 
+    /// Experts of layer `index`. `None` if the layer has an ordinary feed-forward block.
+    pub fn experts(&self, index: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| experts.dense_layers.binary_search(&index).is_err())
+    }
+
     /// First feature beyond those of Llama, Qwen2 and Qwen3, in words. `None` if there is none. Passes that compute
     /// only these refuse the model with it.
     pub fn extension(&self) -> Option<&'static str> {
@@ -169,6 +181,7 @@ impl Architecture {
             (self.norms != NormPlacement::Before, "norms after a block"),
             (self.qk_norm == QkNorm::Whole, "a norm over all query heads"),
             (self.activation != Activation::Silu, "the GELU activation"),
+            (self.experts.is_some(), "experts"),
             (self.rotary_dim.is_some(), "rotation of a part of each head"),
             (self.layers.iter().any(|layer| layer.window.is_some()), "sliding-window attention"),
             (self.layers.iter().any(|layer| layer.rotary != default.rotary), "layers with another rotation or none"),
@@ -202,6 +215,12 @@ impl Architecture {
         if self.residual_scale != 1.0 && self.norms != NormPlacement::Before {
             return Err("scaled residuals with norms after a block".to_owned());
         }
+        if let Some(experts) = &self.experts {
+            experts.check(layers)?;
+            if self.norms != NormPlacement::Before || self.residual_scale != 1.0 {
+                return Err("experts with norms after a block or scaled residuals".to_owned());
+            }
+        }
         let numbers = [
             ("attention scale", self.attention_scale.unwrap_or(1.0)),
             ("limit of scores", self.score_cap.unwrap_or(1.0)),
@@ -227,10 +246,13 @@ mod tests {
         assert_eq!(plain.extension(), None);
         let window = LayerAttention { window: Some(4), ..LayerAttention::default() };
         let free = LayerAttention { rotary: LayerRotary::None, ..LayerAttention::default() };
+        let experts =
+            Experts { count: 4, per_token: 2, width: 8, normalized: true, shared: None, dense_layers: Vec::new() };
         for (changed, word) in [
             (Architecture { norms: NormPlacement::After, ..Architecture::default() }, "norms"),
             (Architecture { qk_norm: QkNorm::Whole, ..Architecture::default() }, "query heads"),
             (Architecture { activation: Activation::GeluTanh, ..Architecture::default() }, "GELU"),
+            (Architecture { experts: Some(experts), ..Architecture::default() }, "experts"),
             (Architecture { rotary_dim: Some(8), ..Architecture::default() }, "rotation"),
             (Architecture { layers: vec![window], ..Architecture::default() }, "sliding-window"),
             (Architecture { layers: vec![free], ..Architecture::default() }, "rotation"),

@@ -21,7 +21,7 @@ pub struct DecoderConfig {
     pub kv_heads: usize,
     /// Width of one head: `hidden / heads` unless the checkpoint states another one (Qwen3).
     pub head_dim: usize,
-    /// Inner width of the feed-forward block.
+    /// Inner width of the feed-forward block, in layers without experts.
     pub ffn: usize,
     /// Maximum number of positions in a sequence.
     pub context: usize,
@@ -131,6 +131,13 @@ impl DecoderConfig {
             return refuse(format_args!("head size {}: not a multiple of 16", self.head_dim));
         }
         Ok(())
+    }
+
+    /// Largest inner width of any feed-forward block, experts included.
+    pub fn widest_feed_forward(&self) -> usize {
+        let Some(experts) = &self.architecture.experts else { return self.ffn };
+        let dense = if experts.dense_layers.is_empty() { 0 } else { self.ffn };
+        experts.width.max(experts.shared.unwrap_or(0)).max(dense)
     }
 
     /// Number of query heads that share one key and value head.

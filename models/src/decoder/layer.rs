@@ -1,6 +1,7 @@
 //! Weights of one decoder layer.
 
 use super::DecoderConfig;
+use super::feed_forward::FeedForward;
 use super::fused::FusedProjections;
 use super::tensor::{matrix, vector};
 use crate::architecture::{LayerRotary, QkNorm};
@@ -28,10 +29,7 @@ pub(crate) struct DecoderLayer {
     pub(crate) o: Matrix,
     /// Norms before and after the feed-forward block.
     pub(crate) ffn_norms: BlockNorms,
-    /// Gate and up projections.
-    pub(crate) gate_up: FusedProjections,
-    /// Down projection.
-    pub(crate) down: Matrix,
+    pub(crate) feed_forward: FeedForward,
 }
 
 /// Norms on the input and on the output of a block. `None` where there is none.
@@ -52,7 +50,6 @@ impl DecoderLayer {
         let fused = |named: &[(String, usize)]| FusedProjections::load(weights, arithmetic, named, config.hidden);
         let name = |rest: &str| format!("model.layers.{index}.{rest}.weight");
         let hidden = config.hidden;
-        let ffn = config.ffn;
         let q = config.q_width();
         let kv = config.kv_width();
         let qkv = [("q", q), ("k", kv), ("v", kv)];
@@ -81,13 +78,12 @@ impl DecoderLayer {
             rule: config.score_rule(index),
             o: arithmetic.matrix(matrix(weights, &name("self_attn.o_proj"), hidden, q)?),
             ffn_norms: BlockNorms { before: norm(norms.ffn_in)?, after: norm(norms.ffn_out)? },
-            gate_up: fused(&[(name("mlp.gate_proj"), ffn), (name("mlp.up_proj"), ffn)])?,
-            down: arithmetic.matrix(matrix(weights, &name("mlp.down_proj"), hidden, ffn)?),
+            feed_forward: FeedForward::load(weights, config, arithmetic, index)?,
         })
     }
 
     /// Size of the matrices, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.qkv.bytes() + self.o.bytes() + self.gate_up.bytes() + self.down.bytes()
+        self.qkv.bytes() + self.o.bytes() + self.feed_forward.bytes()
     }
 }

@@ -5,8 +5,10 @@
 
 mod cache;
 mod config;
+mod experts;
 #[cfg(test)]
 mod family_test;
+mod feed_forward;
 mod fused;
 mod layer;
 mod loaded_matrices;
@@ -23,6 +25,7 @@ use std::sync::Arc;
 
 pub use cache::{KvCache, KvKind};
 pub use config::{DecoderConfig, RopeScaling};
+pub(crate) use experts::ExpertRoutes;
 pub use step_clock::{StepClock, StepPhase};
 
 use crate::adapter::LoraAdapter;

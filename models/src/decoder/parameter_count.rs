@@ -7,8 +7,11 @@ impl DecoderConfig {
     /// Returns the number of parameters: embedding, layers, final norm, and the output projection unless it is tied.
     pub fn parameters(&self) -> u64 {
         let product = |a: usize, b: usize| a as u64 * b as u64;
-        let matrices =
-            product(self.hidden, 2 * self.q_width() + 2 * self.kv_width()) + 3 * product(self.hidden, self.ffn);
+        let attention = product(self.hidden, 2 * self.q_width() + 2 * self.kv_width());
+        let feed_forward = (0..self.layers).map(|index| match self.architecture.experts(index) {
+            Some(experts) => experts.parameters(self.hidden),
+            None => 3 * product(self.hidden, self.ffn),
+        });
         let biases = if self.architecture.qkv_bias { self.q_width() + 2 * self.kv_width() } else { 0 };
         let qk_norms = match self.architecture.qk_norm {
             QkNorm::None => 0,
@@ -16,9 +19,10 @@ impl DecoderConfig {
             QkNorm::Whole => self.q_width() + self.kv_width(),
         };
         let norms = self.architecture.norms.count() * self.hidden + qk_norms;
-        let layer = matrices + (biases + norms) as u64;
+        let layer = attention + (biases + norms) as u64;
         let tables = if self.tied_embeddings { 1 } else { 2 };
-        tables * product(self.vocab, self.hidden) + self.layers as u64 * layer + self.hidden as u64
+        let layers = self.layers as u64 * layer + feed_forward.sum::<u64>();
+        tables * product(self.vocab, self.hidden) + layers + self.hidden as u64
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::Decoder;
 use super::cache::{KvCache, LayerMut, TokenSlot};
+use super::experts::{ExpertScratch, ExpertStep};
+use super::feed_forward::{FeedForward, Gate};
 use super::fused::OutputColumns;
 use super::lora::AdapterGroups;
 use super::rotation::Rotation;
@@ -12,7 +14,7 @@ use crate::architecture::Activation;
 use crate::batch::{BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits};
 use crate::kernel::attention::Queries;
 use crate::kernel::lanes::Stored;
-use crate::kernel::{Team, gelu_tanh_mul, rms_norm, rms_norm_add, scale, silu_mul, soft_cap};
+use crate::kernel::{Team, add, gelu_tanh_mul, rms_norm, rms_norm_add, scale, silu_mul, soft_cap};
 
 /// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 4;
@@ -31,6 +33,7 @@ pub(super) struct StepScratch {
     attended: Vec<f32>,
     gate_up: Vec<f32>,
     activated: Vec<f32>,
+    experts: ExpertScratch,
 }
 
 impl Decoder {
@@ -97,8 +100,11 @@ impl Decoder {
         scratch.normed.resize(tokens * config.hidden, 0.0);
         scratch.qkv.resize(tokens * (config.q_width() + 2 * config.kv_width()), 0.0);
         scratch.attended.resize(tokens * config.q_width(), 0.0);
-        scratch.gate_up.resize(tokens * 2 * config.ffn, 0.0);
-        scratch.activated.resize(tokens * config.ffn, 0.0);
+        scratch.gate_up.resize(tokens * 2 * config.widest_feed_forward(), 0.0);
+        scratch.activated.resize(tokens * config.widest_feed_forward(), 0.0);
+        if let Some(experts) = &config.architecture.experts {
+            scratch.experts.resize(experts, tokens, config.hidden);
+        }
         for (row, &token) in scratch.stream.chunks_exact_mut(config.hidden).zip(batch.tokens()) {
             self.embedding.row_f32(token as usize, row);
         }
@@ -135,9 +141,15 @@ impl Decoder {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
         let tokens = scratch.places.len();
-        let (matrix, norms, inner, phase) = match site {
-            Site::Down => (&layer.down, &layer.ffn_norms, &mut scratch.activated, StepPhase::Down),
-            _ => (&layer.o, &layer.attention_norms, &mut scratch.attended, StepPhase::Output),
+        let (matrix, norms, inner, phase) = match (site, &layer.feed_forward) {
+            (Site::Down, FeedForward::Dense(block)) => {
+                let activated = &mut scratch.activated[..tokens * block.width()];
+                (&block.down, &layer.ffn_norms, activated, StepPhase::Down)
+            }
+            // Experts add to the stream by themselves, so that only attention comes here without a dense block.
+            (_, FeedForward::Dense(_) | FeedForward::Experts(_)) => {
+                (&layer.o, &layer.attention_norms, scratch.attended.as_mut_slice(), StepPhase::Output)
+            }
         };
         if config.architecture.residual_scale != 1.0 {
             // The projection and its adapters are linear: a factor on their input is one on their output.
@@ -175,8 +187,7 @@ impl Decoder {
         clock.lap(StepPhase::Attention);
     }
 
-    /// Computes the feed-forward block of one layer, `down(activation(gate(x)) · up(x))`, and adds it to the residual
-    /// stream.
+    /// Computes the feed-forward block of one layer and adds it to the residual stream.
     pub(super) fn feed_forward(&mut self, index: usize) {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
@@ -184,21 +195,37 @@ impl Decoder {
         let before = layer.ffn_norms.before.as_deref();
         let input = block_input(team, &scratch.stream, before, config.rms_eps, &mut scratch.normed);
         clock.lap(StepPhase::Norm);
-        layer.gate_up.product(team, input, tokens, &mut scratch.gate_up);
-        clock.lap(StepPhase::GateUp);
-        let columns = [0, 1].map(|part| layer.gate_up.columns(part, tokens));
-        scratch.groups.add(team, slots, (index, Site::GateUp), input, &mut scratch.gate_up, &|part| columns[part]);
-        clock.lap(StepPhase::Adapters);
-        let gate_up = &scratch.gate_up;
-        let activate = gate(config.architecture.activation);
-        team.rows(&mut scratch.activated, config.ffn, GRAIN, &|first, share| {
-            for (token, gate) in share.chunks_exact_mut(config.ffn).enumerate() {
-                gate.copy_from_slice(&gate_up[columns[0].row(first + token)]);
-                activate(gate, &gate_up[columns[1].row(first + token)]);
+        let activation = gate(config.architecture.activation);
+        match &layer.feed_forward {
+            FeedForward::Dense(block) => {
+                let gate_up = &mut scratch.gate_up[..tokens * block.gate_up.width()];
+                block.gate_up.product(team, input, tokens, gate_up);
+                clock.lap(StepPhase::GateUp);
+                let columns = [0, 1].map(|part| block.gate_up.columns(part, tokens));
+                scratch.groups.add(team, slots, (index, Site::GateUp), input, gate_up, &|part| columns[part]);
+                clock.lap(StepPhase::Adapters);
+                let activated = &mut scratch.activated[..tokens * block.width()];
+                block.activate(team, activation, tokens, gate_up, activated);
+                clock.lap(StepPhase::Activation);
+                self.add_block(index, Site::Down);
             }
+            FeedForward::Experts(experts) => {
+                let StepScratch { gate_up, activated, experts: buffers, .. } = scratch;
+                let mut step = ExpertStep { team, activation, clock, gate_up, activated };
+                experts.run(&mut step, input, buffers);
+                self.add_experts();
+            }
+        }
+    }
+
+    /// Adds the output of experts, whose layers have neither a norm nor a factor on it, to the residual stream.
+    fn add_experts(&mut self) {
+        let Self { config, team, scratch, clock, .. } = self;
+        let StepScratch { stream, experts: ExpertScratch { output, .. }, .. } = scratch;
+        team.rows(stream, config.hidden, GRAIN, &|first, share| {
+            add(share, &output[first * config.hidden..][..share.len()]);
         });
-        clock.lap(StepPhase::Activation);
-        self.add_block(index, Site::Down);
+        clock.lap(StepPhase::Routing);
     }
 
     /// Computes final norm and vocabulary projection for the requested positions.
@@ -247,7 +274,7 @@ fn add_normalized(team: &Team, x: &[f32], norm: &[f32], eps: f32, stream: &mut [
 }
 
 /// Gated activation of a feed-forward block: gate and up projections in, their combination in the gate's place.
-fn gate(activation: Activation) -> fn(&mut [f32], &[f32]) {
+fn gate(activation: Activation) -> Gate {
     match activation {
         Activation::Silu => silu_mul,
         Activation::GeluTanh => gelu_tanh_mul,

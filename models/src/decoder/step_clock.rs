@@ -23,6 +23,8 @@ pub enum StepPhase {
     Activation,
     /// Down projection.
     Down,
+    /// Choice of experts, and the sum of their outputs.
+    Routing,
     /// Adapters at all sites.
     Adapters,
     /// Vocabulary projection.
@@ -31,7 +33,7 @@ pub enum StepPhase {
 
 impl StepPhase {
     /// All phases, in the order of a step.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Begin,
         Self::Norm,
         Self::Qkv,
@@ -41,6 +43,7 @@ impl StepPhase {
         Self::GateUp,
         Self::Activation,
         Self::Down,
+        Self::Routing,
         Self::Adapters,
         Self::Head,
     ];

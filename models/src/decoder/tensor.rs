@@ -28,3 +28,13 @@ pub(crate) fn vector(weights: &Weights, name: &str, len: usize) -> Result<Vec<f3
 pub(crate) fn pack(view: &TensorView<'_>) -> Result<Packed, ModelError> {
     Packed::from_ggml(view.kind, &view.bytes, view.shape[0], view.shape[1])
 }
+
+/// Loads the vector of the shared expert's gate: a matrix of one row, which a GGUF has as a vector.
+pub(crate) fn shared_gate(weights: &Weights, name: &str, hidden: usize) -> Result<Vec<f32>, ModelError> {
+    let view = weights.tensor(name)?;
+    if view.shape != [1, hidden] && view.shape != [hidden] {
+        let reason = format!("shape {:?}, expected [1, {hidden}]", view.shape);
+        return Err(ModelError::Tensor { name: name.to_owned(), reason });
+    }
+    view.to_f32()
+}

@@ -2,26 +2,25 @@
 
 use super::Module;
 use super::attention::AttentionPlan;
+use super::experts::{ExpertBuffers, ExpertGradients, FrozenExperts};
+use super::gate::GatedActivation;
 use super::norm::Vector;
 use super::projection::{ActivationRows, GradientBuffers, Output, Projection};
 use super::rotation::{HeadRotation, bias};
 use super::tape::{LayerActivations, PassScratch};
-use crate::architecture::{Activation, LayerRotary};
+use crate::architecture::LayerRotary;
 use crate::decoder::{DecoderConfig, Ropes};
 use crate::kernel::attention::ScoreRule;
-use crate::kernel::derivative::{gelu_tanh_mul_back, silu_mul_back};
-use crate::kernel::team::Base;
-use crate::kernel::{add, axpy, gelu_tanh_mul, silu_mul};
-
-/// Minimum number of tokens per thread that justifies a parallel region.
-const GRAIN: usize = 8;
+use crate::kernel::{add, axpy};
 
 /// Weights of a layer, with their trained parts.
 #[derive(Debug)]
 pub(super) struct TrainableLayer {
     pub(super) attention_norms: TrainableNorms,
-    /// Projections, indexed by [`Module`].
+    /// Projections, indexed by [`Module`]. Those of the feed-forward block are empty if there are experts.
     pub(super) projections: [Projection; Module::COUNT],
+    /// Experts in place of the feed-forward block. `None` if there are none.
+    pub(super) experts: Option<Box<FrozenExperts>>,
     /// Biases of queries, keys and values (Qwen2). `None` if there are none.
     pub(super) biases: Option<[Vector; 3]>,
     /// Norms of queries and of keys, of the width of a head or of all heads. `None` if there are none.
@@ -75,7 +74,8 @@ impl TrainableLayer {
 
     /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.projections.iter().map(Projection::bytes).sum()
+        let experts = self.experts.as_ref().map_or(0, |experts| experts.bytes());
+        experts + self.projections.iter().map(Projection::bytes).sum::<usize>()
     }
 
     fn at(&self, module: Module) -> &Projection {
@@ -93,9 +93,13 @@ impl TrainableLayer {
 
     /// Passes `scratch.stream` through the layer, in place. `kept` must have the layer's size.
     pub(super) fn forward(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
-        self.forward_to_gate(pass, kept, scratch);
+        self.forward_attention(pass, kept, scratch);
+        if let Some(experts) = &self.experts {
+            return self.forward_experts(pass, experts, kept, scratch);
+        }
+        self.forward_gate(pass, kept, scratch);
         let PassScratch { stream, activated, branch, .. } = scratch;
-        activate(pass, kept, activated);
+        let activated = activate(pass, kept, activated);
         let small = &mut kept.small[Module::DownProj as usize];
         let block = BlockOutput { projection: self.at(Module::DownProj), norm: self.ffn_norms.after.as_ref() };
         block.forward(pass, activated, small, &mut kept.ffn_out, branch, stream);
@@ -104,21 +108,25 @@ impl TrainableLayer {
     /// Recomputes the activations of the forward pass from the layer's input in `scratch.stream`. Leaves an
     /// intermediate value in `scratch.stream`.
     pub(super) fn forward_again(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
-        self.forward_to_gate(pass, kept, scratch);
+        self.forward_attention(pass, kept, scratch);
+        if self.experts.is_some() {
+            return;
+        }
+        self.forward_gate(pass, kept, scratch);
         let down = self.at(Module::DownProj);
         if self.ffn_norms.after.is_some() {
             // The backward pass of the norm needs the output of the block.
-            activate(pass, kept, &mut scratch.activated);
+            let activated = activate(pass, kept, &mut scratch.activated);
             let small = &mut kept.small[Module::DownProj as usize];
-            down.forward(pass.rows, &scratch.activated, small, Output::Set(&mut kept.ffn_out));
+            down.forward(pass.rows, activated, small, Output::Set(&mut kept.ffn_out));
         } else if down.rank() > 0 {
-            activate(pass, kept, &mut scratch.activated);
-            down.shrink(pass.rows, &scratch.activated, &mut kept.small[Module::DownProj as usize]);
+            let activated = activate(pass, kept, &mut scratch.activated);
+            down.shrink(pass.rows, activated, &mut kept.small[Module::DownProj as usize]);
         }
     }
 
-    /// Runs the forward pass up to the gate and up projections.
-    fn forward_to_gate(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
+    /// Runs the forward pass up to the input of the feed-forward block, before its norm.
+    fn forward_attention(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         let config = pass.config;
         let rows = pass.rows;
         let PassScratch { stream, normed, branch, .. } = scratch;
@@ -135,10 +143,67 @@ impl TrainableLayer {
         let block = BlockOutput { projection: self.at(Module::OProj), norm: self.attention_norms.after.as_ref() };
         block.forward(pass, &kept.attended, small, &mut kept.attention_out, branch, stream);
         kept.middle.copy_from_slice(stream);
+    }
+
+    /// Computes the gate and up projections.
+    fn forward_gate(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
+        let PassScratch { stream, normed, .. } = scratch;
         self.ffn_norms.input(pass, stream, normed);
+        let len = pass.rows.count * pass.config.ffn;
         for (module, y) in [(Module::GateProj, &mut kept.gate), (Module::UpProj, &mut kept.up)] {
-            self.at(module).forward(rows, normed, &mut kept.small[module as usize], Output::Set(y));
+            self.at(module).forward(pass.rows, normed, &mut kept.small[module as usize], Output::Set(&mut y[..len]));
         }
+    }
+
+    /// Adds the output of the experts to the residual stream.
+    fn forward_experts(
+        &self,
+        pass: &LayerPass<'_>,
+        experts: &FrozenExperts,
+        kept: &mut LayerActivations,
+        scratch: &mut PassScratch,
+    ) {
+        let PassScratch { stream, normed, activated, branch, routes, rows, .. } = scratch;
+        self.ffn_norms.input(pass, stream, normed);
+        let LayerActivations { gate, up, .. } = kept;
+        let mut buffers = ExpertBuffers {
+            team: pass.rows.team,
+            activation: pass.config.architecture.activation,
+            routes,
+            rows,
+            gate,
+            up,
+            activated,
+        };
+        experts.forward(&mut buffers, normed, branch);
+        add(stream, branch);
+    }
+
+    /// Computes the part of the backward pass that the experts have.
+    fn backward_experts(
+        &self,
+        pass: &LayerPass<'_>,
+        experts: &FrozenExperts,
+        kept: &mut LayerActivations,
+        scratch: &mut PassScratch,
+        gradients: &mut [f32],
+    ) {
+        let PassScratch { stream, normed, dnormed, activated, dactivated, branch, .. } = scratch;
+        let PassScratch { routes, rows, dprobabilities, dlogits, .. } = scratch;
+        self.ffn_norms.input(pass, &kept.middle, normed);
+        let LayerActivations { gate, up, middle, .. } = kept;
+        let mut buffers = ExpertBuffers {
+            team: pass.rows.team,
+            activation: pass.config.architecture.activation,
+            routes,
+            rows,
+            gate,
+            up,
+            activated,
+        };
+        let mut further = ExpertGradients { outputs: branch, dactivated, dprobabilities, dlogits };
+        experts.backward(&mut buffers, &mut further, normed, stream, dnormed);
+        self.ffn_norms.back(pass, middle, dnormed, stream, gradients);
     }
 
     /// Replaces the gradient of the layer's output in `scratch.stream` by that of its input, and adds the trained
@@ -153,7 +218,10 @@ impl TrainableLayer {
         gradients: &mut [f32],
         further: bool,
     ) {
-        self.backward_feed_forward(pass, kept, scratch, gradients);
+        match &self.experts {
+            Some(experts) => self.backward_experts(pass, experts, kept, scratch, gradients),
+            None => self.backward_feed_forward(pass, kept, scratch, gradients),
+        }
         self.backward_attention(pass, input, kept, scratch, gradients, further);
     }
 
@@ -169,21 +237,21 @@ impl TrainableLayer {
         let PassScratch { stream, normed, dnormed, activated, dactivated, branch, dsmall, .. } = scratch;
         let mut learning = GradientBuffers { gradients, small: dsmall };
         let down = self.at(Module::DownProj);
-        if down.learns() {
-            activate(pass, kept, activated);
-        }
+        let len = pass.rows.count * pass.config.ffn;
+        let activated: &[f32] = if down.learns() { activate(pass, kept, activated) } else { &[] };
+        let dactivated = &mut dactivated[..len];
         let small = &kept.small[Module::DownProj as usize];
         let block = BlockOutput { projection: down, norm: self.ffn_norms.after.as_ref() };
         let dout = block.gradient(pass, stream, &kept.ffn_out, branch, learning.gradients);
         down.backward(rows, dout, activated, small, Output::Set(dactivated), &mut learning);
-        backward_gate(pass, kept, dactivated);
+        activation(pass).backward(&mut kept.gate[..len], &mut kept.up[..len], dactivated);
         let [gate, up] = [Module::GateProj, Module::UpProj].map(|module| self.at(module));
         if gate.learns() || up.learns() {
             self.ffn_norms.input(pass, &kept.middle, normed);
         }
         let small = |module: Module| &kept.small[module as usize];
-        gate.backward(rows, &kept.gate, normed, small(Module::GateProj), Output::Set(dnormed), &mut learning);
-        up.backward(rows, &kept.up, normed, small(Module::UpProj), Output::Add(dnormed), &mut learning);
+        gate.backward(rows, &kept.gate[..len], normed, small(Module::GateProj), Output::Set(dnormed), &mut learning);
+        up.backward(rows, &kept.up[..len], normed, small(Module::UpProj), Output::Add(dnormed), &mut learning);
         self.ffn_norms.back(pass, &kept.middle, dnormed, stream, learning.gradients);
     }
 
@@ -308,33 +376,15 @@ impl BlockOutput<'_> {
     }
 }
 
-/// Computes the activated gate times `up` of every token.
-fn activate(pass: &LayerPass<'_>, kept: &LayerActivations, activated: &mut [f32]) {
-    let gate = match pass.config.architecture.activation {
-        Activation::Silu => silu_mul,
-        Activation::GeluTanh => gelu_tanh_mul,
-    };
-    pass.rows.team.rows(activated, pass.config.ffn, GRAIN, &|first, share| {
-        let range = first * pass.config.ffn..first * pass.config.ffn + share.len();
-        share.copy_from_slice(&kept.gate[range.clone()]);
-        gate(share, &kept.up[range]);
-    });
+/// Activation of the ordinary feed-forward block.
+fn activation<'a>(pass: &LayerPass<'a>) -> GatedActivation<'a> {
+    GatedActivation { team: pass.rows.team, activation: pass.config.architecture.activation, width: pass.config.ffn }
 }
 
-/// Replaces the gate and up activations by their gradients.
-fn backward_gate(pass: &LayerPass<'_>, kept: &mut LayerActivations, dactivated: &[f32]) {
-    assert_eq!(kept.up.len(), dactivated.len(), "a gradient for each value");
-    assert_eq!(kept.gate.len(), kept.up.len(), "a gate for each value");
-    let back = match pass.config.architecture.activation {
-        Activation::Silu => silu_mul_back,
-        Activation::GeluTanh => gelu_tanh_mul_back,
-    };
-    let up = Base(kept.up.as_mut_ptr());
-    pass.rows.team.rows(&mut kept.gate, pass.config.ffn, GRAIN, &|first, gate| {
-        let first = first * pass.config.ffn;
-        // SAFETY: `up` has the length of the gate, as asserted; the shares of that length are disjoint and inside
-        // it.
-        let up = unsafe { std::slice::from_raw_parts_mut(up.at(first), gate.len()) };
-        back(gate, up, &dactivated[first..][..gate.len()]);
-    });
+/// Computes the activated gate times `up` of every token.
+fn activate<'a>(pass: &LayerPass<'_>, kept: &LayerActivations, activated: &'a mut [f32]) -> &'a [f32] {
+    let len = pass.rows.count * pass.config.ffn;
+    let activated = &mut activated[..len];
+    activation(pass).forward(&kept.gate[..len], &kept.up[..len], activated);
+    activated
 }

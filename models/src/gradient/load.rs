@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::experts::FrozenExperts;
 use super::initial_values::InitialPairs;
 use super::layer::{TrainableLayer, TrainableNorms};
 use super::network::{EmbeddingMatrix, Network};
@@ -34,6 +35,13 @@ impl<'a> Loader<'a> {
     /// arithmetic that would round trained weights.
     pub(super) fn new(weights: &'a Weights, tune: &'a Tune, arithmetic: Arithmetic) -> Result<Self, ModelError> {
         let family = weights.config().architecture.family();
+        if *tune == Tune::Full && weights.config().architecture.experts.is_some() {
+            return Err(ModelError::Input(format!(
+                "all weights of a model with experts ({}) are not trained: give the recipe an adapter on q_proj, k_proj, \
+                 v_proj and o_proj",
+                family.model_type
+            )));
+        }
         if *tune == Tune::Full && (family.fused || family.norm_offset != 0.0) {
             let name = family.model_type;
             return Err(ModelError::Input(format!(
@@ -82,9 +90,17 @@ impl<'a> Loader<'a> {
         let norms = config.architecture.norms.names();
         let attention_norms = self.block_norms(index, norms.attention_in, norms.attention_out)?;
         let mut projections = Vec::with_capacity(Module::COUNT);
+        let experts = config.architecture.experts(index);
         for module in Module::ALL {
-            projections.push(self.projection(index, module)?);
+            projections.push(match experts {
+                Some(_) if module.path().starts_with("mlp.") => Projection::empty(),
+                _ => self.projection(index, module)?,
+            });
         }
+        let experts = experts.map(|experts| {
+            let path = format!("model.layers.{index}.mlp");
+            FrozenExperts::load(self.weights, experts, self.arithmetic, &path, config.hidden).map(Box::new)
+        });
         let Ok(projections) = projections.try_into() else { unreachable!("one projection for each module") };
         let widths = [config.q_width(), config.kv_width(), config.kv_width()];
         let mut biases = None;
@@ -105,7 +121,8 @@ impl<'a> Loader<'a> {
         let ffn_norms = self.block_norms(index, norms.ffn_in, norms.ffn_out)?;
         let rotary = config.architecture.layer(index).rotary;
         let rule = config.score_rule(index);
-        Ok(TrainableLayer { attention_norms, projections, biases, qk_norms, ffn_norms, rotary, rule })
+        let experts = experts.transpose()?;
+        Ok(TrainableLayer { attention_norms, projections, experts, biases, qk_norms, ffn_norms, rotary, rule })
     }
 
     /// Loads the norms of a block, by their names in the layer.

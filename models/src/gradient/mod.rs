@@ -14,6 +14,8 @@ mod all_weights;
 pub mod attention;
 mod compute;
 mod cpu_passes;
+mod experts;
+mod gate;
 mod initial_values;
 mod layer;
 mod learner;

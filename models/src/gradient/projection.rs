@@ -111,6 +111,12 @@ impl Projection {
         Self { weight, transposed, trained }
     }
 
+    /// Placeholder where a layer has no such projection.
+    pub(super) fn empty() -> Self {
+        let matrix = || Matrix::Exact(Packed::from_f32(&[], 0, 0));
+        Self { weight: matrix(), transposed: matrix(), trained: TrainedPart::Nothing }
+    }
+
     /// Updates the weights with changed values.
     pub(super) fn repack(&mut self, values: &[f32], scratch: &mut Vec<f32>) {
         let out = self.weight.out();

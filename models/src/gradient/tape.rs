@@ -3,7 +3,7 @@
 
 use super::Module;
 use crate::architecture::{NormPlacement, QkNorm};
-use crate::decoder::DecoderConfig;
+use crate::decoder::{DecoderConfig, ExpertRoutes};
 
 /// Quantities that determine the memory of a pass.
 #[derive(Debug, Clone, Copy)]
@@ -66,8 +66,15 @@ pub(super) struct PassScratch {
     pub(super) dq: Vec<f32>,
     pub(super) dk: Vec<f32>,
     pub(super) dv: Vec<f32>,
-    /// Output of a block before its factor, or the gradient of that, if the model has factors or norms after blocks.
+    /// Output of a block before its factor, or the gradient of that, if the model has experts, factors or norms after
+    /// blocks.
     pub(super) branch: Vec<f32>,
+    /// Choice of experts, and the rows of one expert, if the model has experts.
+    pub(super) routes: ExpertRoutes,
+    pub(super) rows: Vec<f32>,
+    /// Gradients of the factors on the outputs of experts, and of the router's logits.
+    pub(super) dprobabilities: Vec<f32>,
+    pub(super) dlogits: Vec<f32>,
     /// Gradients of queries or keys before their norm.
     pub(super) draw: Vec<f32>,
     pub(super) dsmall: Vec<f32>,
@@ -172,7 +179,7 @@ impl LayerActivations {
         let [a, b, c, d, e, f, g] = size.ranks;
         let hidden = config.hidden;
         let heads = config.heads;
-        let ffn = config.ffn;
+        let ffn = config.widest_feed_forward();
         let raw_kv = raw * kv;
         [q, kv, kv, raw * q, raw_kv, q, heads, out, out, hidden, ffn, ffn, a, b, c, d, e, f, g]
             .map(|width| width * size.tokens)
@@ -200,24 +207,28 @@ impl PassScratch {
         held(&self.forward()) + held(&self.backward())
     }
 
-    fn forward(&mut self) -> [&mut Vec<f32>; 6] {
-        [&mut self.stream, &mut self.normed, &mut self.activated, &mut self.branch, &mut self.hidden, &mut self.last]
+    fn forward(&mut self) -> [&mut Vec<f32>; 7] {
+        let Self { stream, normed, activated, branch, rows, hidden, last, .. } = self;
+        [stream, normed, activated, branch, rows, hidden, last]
     }
 
-    fn forward_lens(size: &TapeSize<'_>) -> [usize; 6] {
+    fn forward_lens(size: &TapeSize<'_>) -> [usize; 7] {
         let architecture = &size.config.architecture;
-        let plain = architecture.norms == NormPlacement::Before && architecture.residual_scale == 1.0;
+        let experts = architecture.experts.is_some();
+        let plain = architecture.norms == NormPlacement::Before && architecture.residual_scale == 1.0 && !experts;
         let stream = size.tokens * size.config.hidden;
         let last = size.targets * size.config.hidden;
-        [stream, stream, size.tokens * size.config.ffn, if plain { 0 } else { stream }, last, last]
+        let wide = size.tokens * size.config.widest_feed_forward();
+        [stream, stream, wide, if plain { 0 } else { stream }, if experts { stream } else { 0 }, last, last]
     }
 
-    fn backward(&mut self) -> [&mut Vec<f32>; 11] {
+    fn backward(&mut self) -> [&mut Vec<f32>; 13] {
         let Self { dnormed, dactivated, dattended, dq, dk, dv, draw, dsmall, dstream, dhidden, dlast, .. } = self;
-        [dnormed, dactivated, dattended, dq, dk, dv, draw, dsmall, dstream, dhidden, dlast]
+        let Self { dprobabilities, dlogits, .. } = self;
+        [dnormed, dactivated, dattended, dq, dk, dv, draw, dsmall, dstream, dhidden, dlast, dprobabilities, dlogits]
     }
 
-    fn backward_lens(size: &TapeSize<'_>) -> [usize; 11] {
+    fn backward_lens(size: &TapeSize<'_>) -> [usize; 13] {
         let TapeSize { config, tokens, targets, .. } = *size;
         let hidden = config.hidden;
         let q = tokens * config.q_width();
@@ -226,7 +237,12 @@ impl PassScratch {
         let small = tokens * size.ranks.into_iter().max().unwrap_or(0);
         // The gradient needs a buffer of its own only while a stream is recomputed beside it.
         let dstream = if size.again() { tokens * hidden } else { 0 };
-        [tokens * hidden, tokens * config.ffn, q, q, kv, kv, draw, small, dstream, targets * hidden, targets * hidden]
+        let last = targets * hidden;
+        let experts = config.architecture.experts.as_ref();
+        let [chosen, all] =
+            experts.map_or([0; 2], |experts| [experts.per_token, experts.count].map(|each| each * tokens));
+        let wide = tokens * config.widest_feed_forward();
+        [tokens * hidden, wide, q, q, kv, kv, draw, small, dstream, last, last, chosen, all]
     }
 }
 

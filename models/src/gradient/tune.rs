@@ -76,6 +76,12 @@ impl Lora {
         }
         for (index, module) in self.targets.iter().enumerate() {
             let name = module.name();
+            if config.architecture.experts.is_some() && module.path().starts_with("mlp.") {
+                return refused(format!(
+                    "an adapter on {name}: models with experts ({}) are trained on q_proj, k_proj, v_proj and o_proj",
+                    config.architecture.family
+                ));
+            }
             let most = module.shape(config).into_iter().min().unwrap_or(0);
             if self.targets[..index].contains(module) {
                 return refused(format!("an adapter's targets name {name} twice: name it once"));

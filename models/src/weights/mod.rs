@@ -1,6 +1,7 @@
 //! Checkpoints as named tensors: memory-mapped GGUF and safetensors files under the same names, and the weights of
 //! a learner.
 
+mod experts;
 mod fused;
 mod gguf;
 mod hf;
@@ -9,6 +10,7 @@ mod memory_weights;
 mod random_checkpoint;
 mod tensor_view;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -100,7 +102,10 @@ impl Weights {
         if let Some(part) = fused::part(family, &self.config, name) {
             return part.of(self.stored(&part.name)?, name);
         }
-        let view = self.stored(name)?;
+        let view = match self.stacked(name) {
+            Some(stacked) => stacked.of(self.stored(&stacked.name)?, name)?,
+            None => self.stored(name)?,
+        };
         match &self.source {
             WeightsSource::Safetensors(_) if family.norm_offset != 0.0 && name.ends_with("norm.weight") => {
                 view.plus(family.norm_offset)
@@ -113,8 +118,25 @@ impl Weights {
     fn stored(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
         match &self.source {
             WeightsSource::Gguf(gguf) => gguf.tensor(name),
-            WeightsSource::Safetensors(tensors) => tensors.tensor(name),
+            WeightsSource::Safetensors(tensors) => tensors.tensor(&self.renamed(tensors, name)),
             WeightsSource::Memory(tensors) => tensors.tensor(name),
+        }
+    }
+
+    /// Name of a tensor in a Hugging Face checkpoint. Experts of Mixtral have the names of Qwen in memory, and some tools
+    /// save them under these.
+    fn renamed<'n>(&self, tensors: &Safetensors, name: &'n str) -> Cow<'n, str> {
+        if tensors.has(name) { Cow::Borrowed(name) } else { experts::renamed(self.family().experts, name) }
+    }
+
+    /// Expert of a stacked tensor that is the tensor `name`. `None` for other tensors, and if experts are not stacked.
+    fn stacked(&self, name: &str) -> Option<experts::StackedExpert> {
+        match &self.source {
+            WeightsSource::Gguf(_) => experts::stacked(&self.config, name),
+            WeightsSource::Safetensors(tensors) => {
+                experts::merged(&self.config, name).filter(|place| tensors.has(&place.name))
+            }
+            WeightsSource::Memory(_) => None,
         }
     }
 
@@ -129,17 +151,19 @@ impl Weights {
     /// Returns `true` if there is a tensor with this name.
     pub fn has(&self, name: &str) -> bool {
         let part = fused::part(self.family(), &self.config, name);
-        let name = part.as_ref().map_or(name, |part| &part.name);
+        let stacked = self.stacked(name);
+        let place = part.as_ref().map(|part| part.name.as_str()).or(stacked.as_ref().map(|place| place.name.as_str()));
+        let name = place.unwrap_or(name);
         match &self.source {
             WeightsSource::Gguf(gguf) => gguf.has(name),
-            WeightsSource::Safetensors(tensors) => tensors.has(name),
+            WeightsSource::Safetensors(tensors) => tensors.has(&self.renamed(tensors, name)),
             WeightsSource::Memory(tensors) => tensors.has(name),
         }
     }
 
     /// Returns `true` if most bytes of the first layer's matrices are in super-blocks of 256 values (K-quants, IQ4_XS).
     pub fn has_super_blocks(&self) -> bool {
-        const MATRICES: [&str; 7] = [
+        const MATRICES: [&str; 10] = [
             "self_attn.q_proj",
             "self_attn.k_proj",
             "self_attn.v_proj",
@@ -147,6 +171,9 @@ impl Weights {
             "mlp.gate_proj",
             "mlp.up_proj",
             "mlp.down_proj",
+            "mlp.experts.gate_proj",
+            "mlp.experts.up_proj",
+            "mlp.experts.down_proj",
         ];
         let names = MATRICES.map(|matrix| format!("model.layers.0.{matrix}.weight"));
         let mut all = 0;

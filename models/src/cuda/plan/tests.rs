@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, Experts};
 use crate::decoder::RopeScaling;
 
 /// Configuration of Qwen2.5-7B.
@@ -107,6 +107,12 @@ fn shapes_without_a_kernel_are_refused_by_name() {
         config.architecture = Architecture { family: "gemma2", score_cap: Some(50.0), ..Architecture::default() };
     });
     assert!(capped.contains("soft limits") && capped.contains("gemma2") && capped.contains("--device cpu"), "{capped}");
+    let experts = refused(|config| {
+        let experts =
+            Experts { count: 8, per_token: 2, width: 64, normalized: true, shared: None, dense_layers: Vec::new() };
+        config.architecture = Architecture { family: "mixtral", experts: Some(experts), ..Architecture::default() };
+    });
+    assert!(experts.contains("experts, of mixtral: use the CPU (--device cpu)"), "{experts}");
     assert!(check(&seven(), &StepLimits { tokens: 100, ..LIMITS }).is_err(), "fewer tokens than rows");
     let long = check(&seven(), &StepLimits { tokens: 65_536, ..LIMITS }).unwrap_err().to_string();
     assert!(long.contains("at most 65535"), "{long}");

@@ -5,16 +5,19 @@ use crate::ModelError;
 use crate::architecture::{Architecture, Family, QkNorm, WindowPattern};
 use crate::decoder::{DecoderConfig, RopeScaling};
 
+/// Base of the rotary embedding of a file that states none, in every architecture of llama.cpp.
+const ROPE_BASE: f32 = 10_000.0;
+
 /// Accessor of the keys below the architecture's name.
-struct MetadataKeys<'a> {
-    gguf: &'a Gguf,
-    architecture: &'a str,
+pub(super) struct MetadataKeys<'a> {
+    pub(super) gguf: &'a Gguf,
+    pub(super) architecture: &'a str,
 }
 
 pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     let architecture = gguf.architecture()?;
-    let family = Family::of_gguf(architecture).map_err(|reason| gguf.unsupported(reason))?;
     let keys = MetadataKeys { gguf, architecture };
+    let family = keys.family()?;
     let hidden = keys.size("embedding_length")?;
     let heads = keys.size("attention.head_count")?;
     let head_dim = if keys.number("attention.key_length").is_some() {
@@ -24,9 +27,6 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     };
     if keys.number("attention.value_length").is_some_and(|size| size != head_dim as u64) {
         return Err(gguf.unsupported("value heads of another size than key heads"));
-    }
-    if keys.number("expert_count").is_some_and(|count| count > 0) {
-        return Err(gguf.unsupported("mixture of experts"));
     }
     if let Some(name) = other_bias(gguf) {
         return Err(gguf.unsupported(format!("tensor {name}: only queries, keys and values may have a bias")));
@@ -49,7 +49,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
         head_dim,
         ffn: keys.size("feed_forward_length")?,
         context,
-        rope_base: keys.float("rope.freq_base").unwrap_or(family.rope_base),
+        rope_base: keys.float("rope.freq_base").unwrap_or(ROPE_BASE),
         rope_scaling,
         rms_eps: keys.needed_float("attention.layer_norm_rms_epsilon")?,
         tied_embeddings: !gguf.has("lm_head.weight"),
@@ -66,15 +66,15 @@ fn other_bias(gguf: &Gguf) -> Option<&String> {
 }
 
 impl MetadataKeys<'_> {
-    fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
 
-    fn number(&self, name: &str) -> Option<u64> {
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.gguf.number(&self.key(name))
     }
 
-    fn float(&self, name: &str) -> Option<f32> {
+    pub(super) fn float(&self, name: &str) -> Option<f32> {
         self.gguf.float(&self.key(name)).map(|value| value as f32)
     }
 
@@ -82,7 +82,7 @@ impl MetadataKeys<'_> {
         self.float(name).ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))
     }
 
-    fn size(&self, name: &str) -> Result<usize, ModelError> {
+    pub(super) fn size(&self, name: &str) -> Result<usize, ModelError> {
         let value = self.number(name).ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))?;
         // A number beyond `usize` saturates; the decoder's own check then refuses it as too large.
         Ok(usize::try_from(value).unwrap_or(usize::MAX))
@@ -90,7 +90,7 @@ impl MetadataKeys<'_> {
 
     /// Features of the decoder, for sizes [hidden, heads, head_dim, layers, context].
     fn decoder_architecture(&self, family: &Family, sizes: [usize; 5]) -> Result<Architecture, ModelError> {
-        let [hidden, heads, head_dim, layers, context] = sizes;
+        let [hidden, heads, head_dim, count, context] = sizes;
         let gguf = self.gguf;
         let rotated = self.number("rope.dimension_count").filter(|&size| size != head_dim as u64);
         if rotated.is_some() && !family.partial_rotary {
@@ -104,8 +104,7 @@ impl MetadataKeys<'_> {
         if let (Some(window), WindowPattern::None) = (window, family.windows) {
             return Err(gguf.unsupported(format!("a sliding window of {window} tokens")));
         }
-        let layers =
-            if layers < 1 << 16 { family.layers(layers, window.map(|size| size as usize)) } else { Vec::new() };
+        let layers = if count < 1 << 16 { family.layers(count, window.map(|size| size as usize)) } else { Vec::new() };
         let given = |key: &str| if family.multipliers { self.float(key).filter(|&value| value > 0.0) } else { None };
         let head_norm = if gguf.has("model.layers.0.self_attn.q_norm.weight") { QkNorm::Head } else { QkNorm::None };
         // llama.cpp tells the largest Gemma 2 and 3 by their number of layers: there, the scale is not that of a head.
@@ -121,6 +120,7 @@ impl MetadataKeys<'_> {
             qkv_bias: gguf.has("model.layers.0.self_attn.q_proj.bias"),
             qk_norm: family.qk_norm.unwrap_or(head_norm),
             activation: family.activation,
+            experts: self.experts(family, count)?,
             rotary_dim: rotated.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
             local_rope_base: family.local_rope.then(|| self.float("rope.freq_base_swa").unwrap_or(10_000.0)),
             layers,

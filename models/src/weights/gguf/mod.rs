@@ -1,6 +1,7 @@
 //! GGUF files: weights, configuration and vocabulary in one file.
 
 mod config;
+mod experts;
 mod header;
 mod name;
 mod permute;
@@ -123,7 +124,9 @@ impl Gguf {
     /// [`ModelError::Tensor`] when there is none.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
         let Some(tensor) = self.stored(name) else {
-            let reason = format!("not in {}", self.path().display());
+            let called = name::gguf(name, self.norms());
+            let called = called.map_or_else(String::new, |ggml| format!(", where it would be called {ggml}"));
+            let reason = format!("not in {}{called}", self.path().display());
             return Err(ModelError::Tensor { name: name.to_owned(), reason });
         };
         let bytes = &self.map.bytes()[tensor.bytes.clone()];

@@ -13,7 +13,7 @@ const MODEL: [(&str, &str); 6] = [
 ];
 
 /// Names inside a layer, without `.weight` or `.bias`.
-const LAYER: [(&str, &str); 15] = [
+const LAYER: [(&str, &str); 23] = [
     ("input_layernorm", "attn_norm"),
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
@@ -29,6 +29,14 @@ const LAYER: [(&str, &str); 15] = [
     ("post_feedforward_layernorm", "post_ffw_norm"),
     ("self_attn.qkv_proj", "attn_qkv"),
     ("mlp.gate_up_proj", "ffn_up"),
+    ("mlp.gate", "ffn_gate_inp"),
+    ("mlp.experts.gate_proj", "ffn_gate_exps"),
+    ("mlp.experts.up_proj", "ffn_up_exps"),
+    ("mlp.experts.down_proj", "ffn_down_exps"),
+    ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+    ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+    ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
 ];
 
 /// Name of a tensor in ggml, in a model with norms at `norms`. `None` for names that no supported model has.
@@ -55,6 +63,9 @@ mod tests {
         assert_eq!(gguf("lm_head.weight").as_deref(), Some("output.weight"));
         assert_eq!(gguf("model.layers.12.self_attn.q_proj.bias").as_deref(), Some("blk.12.attn_q.bias"));
         assert_eq!(gguf("model.layers.3.mlp.down_proj.weight").as_deref(), Some("blk.3.ffn_down.weight"));
+        assert_eq!(gguf("model.layers.3.mlp.gate.weight").as_deref(), Some("blk.3.ffn_gate_inp.weight"));
+        let experts = "model.layers.3.mlp.experts.gate_proj.weight";
+        assert_eq!(gguf(experts).as_deref(), Some("blk.3.ffn_gate_exps.weight"));
         assert_eq!(gguf("model.layers.x.mlp.down_proj.weight"), None);
         assert_eq!(gguf("model.layers.3.mlp.down_proj"), None);
         let second = "model.layers.1.post_attention_layernorm.weight";

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::Safetensors;
+use super::experts::ExpertFields;
 use crate::ModelError;
 use crate::architecture::{Activation, Architecture, Family};
 use crate::decoder::{DecoderConfig, RopeScaling};
@@ -14,7 +15,7 @@ use crate::decoder::{DecoderConfig, RopeScaling};
 pub(super) struct ConfigFile {
     vocab_size: usize,
     pub(super) hidden_size: usize,
-    intermediate_size: usize,
+    pub(super) intermediate_size: usize,
     pub(super) num_hidden_layers: usize,
     num_attention_heads: usize,
     num_key_value_heads: Option<usize>,
@@ -59,6 +60,8 @@ pub(super) struct FeatureFields {
     pub(super) residual_multiplier: Option<f32>,
     pub(super) attention_multiplier: Option<f32>,
     pub(super) logits_scaling: Option<f32>,
+    #[serde(flatten)]
+    pub(super) experts: ExpertFields,
 }
 
 /// Rope parameters, for all layers or by the kind of layer (Gemma 3).

@@ -26,6 +26,7 @@ impl ConfigFile {
             qkv_bias: tensors.has("model.layers.0.self_attn.q_proj.bias"),
             qk_norm: family.qk_norm.unwrap_or(head_norm),
             activation: family.activation,
+            experts: fields.experts.experts(family, tensors, [self.num_hidden_layers, self.intermediate_size])?,
             rotary_dim: self.rotated_share().map(|share| (head_dim as f32 * share) as usize),
             local_rope_base: if family.local_rope { Some(self.local_rope_base()?) } else { None },
             layers: self.layers(family, context)?,

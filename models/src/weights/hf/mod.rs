@@ -1,6 +1,7 @@
 //! Hugging Face checkpoints: safetensors, single or sharded, with a `config.json`.
 
 mod config;
+mod experts;
 mod features;
 mod shard;
 mod shard_index;

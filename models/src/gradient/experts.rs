@@ -1,0 +1,291 @@
+//! Frozen experts of a layer, forward and backward.
+//!
+//! Nothing in them is trained, but the gradient passes through the chosen experts and through the router's probabilities,
+//! as in `transformers`. The backward pass computes each expert again from the block's input.
+
+use super::gate::GatedActivation;
+use crate::architecture::{Activation, Experts};
+use crate::decoder::ExpertRoutes;
+use crate::decoder::tensor::{matrix, shared_gate};
+use crate::kernel::arithmetic::Matrix;
+use crate::kernel::{Packed, Team, axpy, dot, matmul, matmul_add};
+use crate::weights::Weights;
+use crate::{Arithmetic, ModelError};
+
+/// Minimum number of rows per thread that justifies a parallel region.
+const GRAIN: usize = 8;
+
+/// Weights of the experts of a layer, each matrix with its transpose.
+#[derive(Debug)]
+pub(super) struct FrozenExperts {
+    router: [Packed; 2],
+    blocks: Vec<FrozenBlock>,
+    /// Expert that all tokens pass through, with the vector of its gate.
+    shared: Option<(FrozenBlock, Vec<f32>)>,
+    per_token: usize,
+    normalized: bool,
+}
+
+/// Weights of one expert.
+#[derive(Debug)]
+struct FrozenBlock {
+    gate: [Matrix; 2],
+    up: [Matrix; 2],
+    down: [Matrix; 2],
+}
+
+/// Working memory for rows of experts, with room for all tokens.
+pub(super) struct ExpertBuffers<'a> {
+    pub(super) team: &'a Team,
+    pub(super) activation: Activation,
+    pub(super) routes: &'a mut ExpertRoutes,
+    /// Inputs of an expert, then its outputs or their gradients.
+    pub(super) rows: &'a mut [f32],
+    pub(super) gate: &'a mut [f32],
+    pub(super) up: &'a mut [f32],
+    pub(super) activated: &'a mut [f32],
+}
+
+/// Further working memory of the backward pass.
+pub(super) struct ExpertGradients<'a> {
+    /// Outputs of an expert.
+    pub(super) outputs: &'a mut [f32],
+    pub(super) dactivated: &'a mut [f32],
+    /// Gradients of the factors on the experts' outputs, in the order of the grouped rows.
+    pub(super) dprobabilities: &'a mut [f32],
+    /// Gradients of the router's logits.
+    pub(super) dlogits: &'a mut [f32],
+}
+
+impl FrozenExperts {
+    /// Loads the experts with names below `path`.
+    pub(super) fn load(
+        weights: &Weights,
+        experts: &Experts,
+        arithmetic: Arithmetic,
+        path: &str,
+        hidden: usize,
+    ) -> Result<Self, ModelError> {
+        let router = matrix(weights, &format!("{path}.gate.weight"), experts.count, hidden)?;
+        let block =
+            |name: &str, width| FrozenBlock::load(weights, arithmetic, &format!("{path}.{name}"), [width, hidden]);
+        let blocks = (0..experts.count).map(|index| block(&format!("experts.{index}"), experts.width));
+        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        let shared = match experts.shared {
+            Some(width) => {
+                let gate = shared_gate(weights, &format!("{path}.shared_expert_gate.weight"), hidden)?;
+                Some((block("shared_expert", width)?, gate))
+            }
+            None => None,
+        };
+        let transposed = router.transposed();
+        let Experts { per_token, normalized, .. } = *experts;
+        Ok(Self { router: [router, transposed], blocks, shared, per_token, normalized })
+    }
+
+    /// Size of the packed weights, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let shared = self.shared.as_ref().map_or(0, |(block, _)| block.bytes());
+        let router: usize = self.router.iter().map(Packed::bytes).sum();
+        router + shared + self.blocks.iter().map(FrozenBlock::bytes).sum::<usize>()
+    }
+
+    /// Computes the output of the block for `input`.
+    pub(super) fn forward(&self, buffers: &mut ExpertBuffers<'_>, input: &[f32], output: &mut [f32]) {
+        let hidden = self.router[0].inn();
+        self.route(buffers, input);
+        output.fill(0.0);
+        for (expert, block) in self.blocks.iter().enumerate() {
+            let count = buffers.gather(expert, input, hidden);
+            if count == 0 {
+                continue;
+            }
+            block.in_place(buffers, count);
+            for ((token, probability), row) in buffers.routes.choices_of(expert).zip(buffers.rows.chunks_exact(hidden))
+            {
+                axpy(&mut output[token * hidden..][..hidden], probability, row);
+            }
+        }
+        if let Some((block, gate)) = &self.shared {
+            let count = input.len() / hidden;
+            buffers.rows[..input.len()].copy_from_slice(input);
+            block.in_place(buffers, count);
+            let rows = output.chunks_exact_mut(hidden).zip(buffers.rows.chunks_exact(hidden));
+            for ((output, row), input) in rows.zip(input.chunks_exact(hidden)) {
+                axpy(output, opened(gate, input), row);
+            }
+        }
+    }
+
+    /// Writes the gradient of `input` to `dinput`, given that of the output.
+    pub(super) fn backward(
+        &self,
+        buffers: &mut ExpertBuffers<'_>,
+        gradients: &mut ExpertGradients<'_>,
+        input: &[f32],
+        dout: &[f32],
+        dinput: &mut [f32],
+    ) {
+        let hidden = self.router[0].inn();
+        let tokens = input.len() / hidden;
+        self.route(buffers, input);
+        dinput.fill(0.0);
+        for (expert, block) in self.blocks.iter().enumerate() {
+            let count = buffers.gather(expert, input, hidden);
+            if count == 0 {
+                continue;
+            }
+            let outputs = &mut gradients.outputs[..count * hidden];
+            block.outputs(buffers, outputs, count);
+            let rows = outputs.chunks_exact(hidden).zip(buffers.rows.chunks_exact_mut(hidden));
+            let dprobabilities = &mut gradients.dprobabilities[buffers.routes.rows_of(expert)];
+            let choices = buffers.routes.choices_of(expert).zip(dprobabilities);
+            for ((output, row), ((token, probability), dprobability)) in rows.zip(choices) {
+                let dout = &dout[token * hidden..][..hidden];
+                *dprobability = dot(dout, output);
+                row.fill(0.0);
+                axpy(row, probability, dout);
+            }
+            block.backward(buffers, gradients, count, hidden);
+            for ((token, _), row) in buffers.routes.choices_of(expert).zip(buffers.rows.chunks_exact(hidden)) {
+                axpy(&mut dinput[token * hidden..][..hidden], 1.0, row);
+            }
+        }
+        for (token, dlogits) in gradients.dlogits.chunks_exact_mut(self.blocks.len()).enumerate() {
+            self.backward_router(buffers.routes, token, gradients.dprobabilities, dlogits);
+        }
+        matmul_add(buffers.team, gradients.dlogits, tokens, &self.router[1], dinput);
+        self.backward_shared(buffers, gradients, input, dout, dinput);
+    }
+
+    /// Adds the gradient by way of the shared expert.
+    fn backward_shared(
+        &self,
+        buffers: &mut ExpertBuffers<'_>,
+        gradients: &mut ExpertGradients<'_>,
+        input: &[f32],
+        dout: &[f32],
+        dinput: &mut [f32],
+    ) {
+        let Some((block, gate)) = &self.shared else { return };
+        let hidden = self.router[0].inn();
+        let count = input.len() / hidden;
+        buffers.rows[..input.len()].copy_from_slice(input);
+        let outputs = &mut gradients.outputs[..input.len()];
+        block.outputs(buffers, outputs, count);
+        let rows = outputs.chunks_exact(hidden).zip(buffers.rows.chunks_exact_mut(hidden));
+        let tokens = input.chunks_exact(hidden).zip(dout.chunks_exact(hidden)).zip(dinput.chunks_exact_mut(hidden));
+        for ((output, row), ((input, dout), dinput)) in rows.zip(tokens) {
+            let opened = opened(gate, input);
+            axpy(dinput, dot(dout, output) * opened * (1.0 - opened), gate);
+            row.fill(0.0);
+            axpy(row, opened, dout);
+        }
+        block.backward(buffers, gradients, count, hidden);
+        axpy(dinput, 1.0, &buffers.rows[..input.len()]);
+    }
+
+    /// Computes the gradients of a token's logits, given those of the factors of its experts.
+    fn backward_router(&self, routes: &ExpertRoutes, token: usize, dprobabilities: &[f32], dlogits: &mut [f32]) {
+        let mean: f32 = routes.of_token(token).map(|(row, probability)| probability * dprobabilities[row]).sum();
+        // With factors that sum to 1, the logits of other experts change nothing.
+        let others = if self.normalized { 0.0 } else { -mean };
+        let probabilities = routes.probabilities_of(token);
+        dlogits.iter_mut().zip(probabilities).for_each(|(dlogit, probability)| *dlogit = others * probability);
+        for (expert, row, probability) in routes.experts_of(token) {
+            dlogits[expert] = probability * (dprobabilities[row] - mean);
+        }
+    }
+
+    fn route(&self, buffers: &mut ExpertBuffers<'_>, input: &[f32]) {
+        let tokens = input.len() / self.router[0].inn();
+        buffers.routes.resize(tokens, self.blocks.len(), self.per_token);
+        matmul(buffers.team, input, tokens, &self.router[0], buffers.routes.logits());
+        buffers.routes.choose(buffers.team, self.normalized);
+    }
+}
+
+impl FrozenBlock {
+    fn load(
+        weights: &Weights,
+        arithmetic: Arithmetic,
+        path: &str,
+        [width, hidden]: [usize; 2],
+    ) -> Result<Self, ModelError> {
+        let pair = |part: &str, [out, inn]: [usize; 2]| {
+            Ok::<_, ModelError>(arithmetic.pair(matrix(weights, &format!("{path}.{part}_proj.weight"), out, inn)?))
+        };
+        let wide = [width, hidden];
+        Ok(Self { gate: pair("gate", wide)?, up: pair("up", wide)?, down: pair("down", [hidden, width])? })
+    }
+
+    fn bytes(&self) -> usize {
+        [&self.gate, &self.up, &self.down].into_iter().flatten().map(Matrix::bytes).sum()
+    }
+
+    fn width(&self) -> usize {
+        self.down[0].inn()
+    }
+
+    /// Computes the activated gate of `count` rows.
+    fn forward(&self, buffers: &mut ExpertBuffers<'_>, count: usize) {
+        let ExpertBuffers { team, rows, gate, up, activated, activation, .. } = buffers;
+        let width = self.width();
+        let rows = &rows[..count * self.gate[0].inn()];
+        let [gate, up, activated] = [gate, up, activated].map(|buffer| &mut buffer[..count * width]);
+        self.gate[0].matmul(team, rows, count, gate);
+        self.up[0].matmul(team, rows, count, up);
+        GatedActivation { team, activation: *activation, width }.forward(gate, up, activated);
+    }
+
+    /// Replaces `count` rows by the outputs of the expert.
+    fn in_place(&self, buffers: &mut ExpertBuffers<'_>, count: usize) {
+        self.forward(buffers, count);
+        let ExpertBuffers { team, rows, activated, .. } = buffers;
+        self.down[0].matmul(team, &activated[..count * self.width()], count, &mut rows[..count * self.down[0].out()]);
+    }
+
+    /// Computes the outputs of `count` rows and leaves the rows as they are.
+    fn outputs(&self, buffers: &mut ExpertBuffers<'_>, outputs: &mut [f32], count: usize) {
+        self.forward(buffers, count);
+        self.down[0].matmul(buffers.team, &buffers.activated[..count * self.width()], count, outputs);
+    }
+
+    /// Replaces the gradients of the outputs of `count` rows by those of their inputs.
+    fn backward(
+        &self,
+        buffers: &mut ExpertBuffers<'_>,
+        gradients: &mut ExpertGradients<'_>,
+        count: usize,
+        hidden: usize,
+    ) {
+        let ExpertBuffers { team, rows, gate, up, activation, .. } = buffers;
+        let width = self.width();
+        let rows = &mut rows[..count * hidden];
+        let dactivated = &mut gradients.dactivated[..count * width];
+        let [gate, up] = [gate, up].map(|buffer| &mut buffer[..count * width]);
+        self.down[1].matmul(team, rows, count, dactivated);
+        GatedActivation { team, activation: *activation, width }.backward(gate, up, dactivated);
+        self.gate[1].matmul(team, gate, count, rows);
+        self.up[1].matmul_add(team, up, count, rows);
+    }
+}
+
+impl ExpertBuffers<'_> {
+    /// Copies the inputs of an expert to the rows, and returns their number.
+    fn gather(&mut self, expert: usize, input: &[f32], hidden: usize) -> usize {
+        let range = self.routes.rows_of(expert);
+        let tokens = &self.routes.tokens()[range.clone()];
+        self.team.rows(&mut self.rows[..range.len() * hidden], hidden, GRAIN, &|first, share| {
+            for (row, &token) in share.chunks_exact_mut(hidden).zip(&tokens[first..]) {
+                row.copy_from_slice(&input[token * hidden..][..hidden]);
+            }
+        });
+        range.len()
+    }
+}
+
+/// Factor on the output of the shared expert.
+fn opened(gate: &[f32], input: &[f32]) -> f32 {
+    1.0 / (1.0 + (-dot(gate, input)).exp())
+}
