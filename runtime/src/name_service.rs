@@ -33,6 +33,8 @@ fn configure(database: &CStr, sources: &CStr) -> bool {
 
 #[cfg(all(test, target_os = "linux", target_env = "gnu"))]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use std::net::ToSocketAddrs;
 
     use super::*;
