@@ -57,17 +57,27 @@ pub fn write(path: &Path, fingerprint: &LogprobFingerprint) -> anyhow::Result<()
 /// Returns the text of a policy's file with this fingerprint alone.
 fn with_fingerprint(text: &str, fingerprint: &LogprobFingerprint) -> String {
     let mut kept = String::new();
+    // Lines since the last one of the table: comments after it belong to what follows.
+    let mut after = String::new();
     let mut inside = false;
     for line in text.lines() {
         let line_start = line.trim_start();
         if line_start.starts_with('[') {
             inside = line_start.trim_end() == HEADER;
+            kept.push_str(&std::mem::take(&mut after));
         }
-        if !inside {
-            kept.push_str(line);
-            kept.push('\n');
-        }
+        let into = match inside {
+            false => &mut kept,
+            true if line_start.starts_with('#') || (line_start.is_empty() && !after.is_empty()) => &mut after,
+            true => {
+                after.clear();
+                continue;
+            }
+        };
+        into.push_str(line);
+        into.push('\n');
     }
+    kept.push_str(&after);
     let LogprobFingerprint { ids, logprobs, tolerance } = fingerprint;
     // Four digits are more than the tolerance can tell apart.
     let logprobs: Vec<String> = logprobs.iter().map(|logprob| format!("{:.4}", logprob.min(0.0))).collect();
@@ -102,6 +112,17 @@ mod tests {
             assert!(read.compare(&fingerprint(ids).logprobs).is_ok());
             assert_eq!(policy.training.unwrap()["steps"].as_integer(), Some(1));
         }
+    }
+
+    #[test]
+    fn comments_after_the_old_fingerprint_stay() {
+        let old = "[fingerprint]\n# of the table\nids = [\n    1,\n    # of the list\n    2,\n]\nlogprobs = [-1.0]\n\n";
+        let next = "# of training\n\n# and more\n[training]\nsteps = 1\n";
+        let text = with_fingerprint(&format!("{FILE}\n{old}{next}"), &fingerprint(&[4, 5]));
+        assert!(text.starts_with(&format!("{FILE}\n{next}\n{HEADER}\nids = [4, 5]\n")), "{text}");
+        let end = with_fingerprint(&format!("{FILE}\n{old}# the end\n"), &fingerprint(&[4, 5]));
+        assert!(end.starts_with(&format!("{FILE}\n# the end\n\n{HEADER}\n")), "{end}");
+        assert_eq!(with_fingerprint(&end, &fingerprint(&[4, 5])), end);
     }
 
     #[test]

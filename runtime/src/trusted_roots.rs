@@ -40,9 +40,21 @@ pub enum TrustedRootsError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// A certificate of the file, or the TLS configuration, cannot be used.
-    #[error("the trusted certificates cannot be used: {0}")]
-    Unusable(#[from] rustls::Error),
+    /// No certificate of the file can be used.
+    #[error("{flag}: no certificate in {} can be used; number {number}: {source}", path.display())]
+    Unusable {
+        /// Flag that names the file.
+        flag: &'static str,
+        /// Path of the file.
+        path: PathBuf,
+        /// Number of the first certificate, counted from 1.
+        number: usize,
+        /// Reason why that certificate cannot be used.
+        source: rustls::Error,
+    },
+    /// The TLS configuration cannot be used.
+    #[error("the configuration of TLS cannot be used: {0}")]
+    Tls(#[from] rustls::Error),
 }
 
 impl TrustedRoots {
@@ -50,7 +62,8 @@ impl TrustedRoots {
     /// file, those are trusted.
     ///
     /// # Errors
-    /// If the file cannot be read, or holds no certificate.
+    /// If the file cannot be read, or holds no certificate that can be used. Those that cannot are skipped with a warning, as
+    /// a bundle of a system may hold some of an old form.
     pub fn of_flag(flag: &'static str, file: Option<&Path>) -> Result<Self, TrustedRootsError> {
         let Some(file) = file else { return Ok(Self { certificates: None, flag: Some(flag) }) };
         let path = file.to_owned();
@@ -60,10 +73,9 @@ impl TrustedRoots {
             Ok(certificates) => certificates,
             Err(source) => return Err(TrustedRootsError::File { flag, path, source }),
         };
-        let trusted = Self { certificates: Some(certificates.into()), flag: Some(flag) };
         // Found here, where the file can be named, and not with the first connection.
-        trusted.store()?;
-        Ok(trusted)
+        let certificates = usable(flag, path, certificates)?;
+        Ok(Self { certificates: Some(certificates.into()), flag: Some(flag) })
     }
 
     fn store(&self) -> Result<RootCertStore, rustls::Error> {
@@ -135,6 +147,34 @@ impl TrustedRoots {
     }
 }
 
+/// Returns the certificates of a file that can be used.
+///
+/// # Errors
+/// If none can.
+fn usable(
+    flag: &'static str,
+    path: PathBuf,
+    certificates: Vec<CertificateDer<'static>>,
+) -> Result<Vec<CertificateDer<'static>>, TrustedRootsError> {
+    let mut store = RootCertStore::empty();
+    let mut kept = Vec::with_capacity(certificates.len());
+    let mut first = None;
+    for (at, certificate) in certificates.into_iter().enumerate() {
+        let number = at + 1;
+        match store.add(certificate.clone()) {
+            Ok(()) => kept.push(certificate),
+            Err(error) => {
+                tracing::warn!(flag, file = %path.display(), number, %error, "a certificate cannot be used");
+                first.get_or_insert((number, error));
+            }
+        }
+    }
+    match first {
+        Some((number, source)) if kept.is_empty() => Err(TrustedRootsError::Unusable { flag, path, number, source }),
+        _ => Ok(kept),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -148,8 +188,10 @@ mod tests {
         assert!(said(&path).starts_with("--engine-ca: cannot read certificates from"), "{}", said(&path));
         std::fs::write(&path, "no PEM").unwrap();
         assert!(said(&path).contains("no certificate in"), "{}", said(&path));
-        std::fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-        assert!(said(&path).contains("cannot be used"), "{}", said(&path));
+        let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        std::fs::write(&path, damaged).unwrap();
+        let refused = format!("--engine-ca: no certificate in {} can be used; number 1: ", path.display());
+        assert!(said(&path).starts_with(&refused), "{}", said(&path));
         assert!(TrustedRoots::default().client_config().is_ok());
     }
 

@@ -134,7 +134,7 @@ pub struct FleetTimeouts {
     pub token: Duration,
     /// Pause before the first attempt to reach an engine again. Doubles with each attempt, up to 32 times as long.
     pub recheck: Duration,
-    /// Time after a check for which connections that the engine closes do not make it be repeated: servers close idle ones.
+    /// Time after a check for which connections that end do not make it be repeated: idle ones end without a restart.
     pub closed: Duration,
 }
 

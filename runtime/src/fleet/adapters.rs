@@ -135,26 +135,36 @@ impl RemoteEngine {
             result => result?,
         }
         // A name proves nothing where others can load adapters too.
-        if let Some(fingerprint) = &adapter.fingerprint {
-            self.check_fingerprint(&adapter.name, fingerprint).await?;
+        if let Some(fingerprint) = &adapter.fingerprint
+            && let Err(fault) = self.check_fingerprint(&adapter.name, fingerprint, FaultKind::OtherAdapter).await
+        {
+            self.tell_unload(&adapter.name).await;
+            return Err(fault);
         }
         loaded.insert(adapter.name.clone());
         Ok(())
     }
 
-    /// Forgets that an adapter is loaded: the engine says that it is not, as after a restart.
+    /// Forgets that an adapter is loaded: the engine says that it is not, as after a restart, or its weights could not be
+    /// compared.
     pub(super) async fn forget_adapter(&self, name: &str) {
         self.adapters.lock().await.remove(name);
     }
 
     async fn unload_adapter(&self, adapter: &RemoteAdapter) {
         let mut loaded = self.adapters.lock().await;
-        if !loaded.remove(&adapter.name) {
-            return;
+        // One that was forgotten here may still be loaded there.
+        if loaded.remove(&adapter.name) || self.is_usable() {
+            self.tell_unload(&adapter.name).await;
         }
-        let body = json!({"lora_name": adapter.name});
-        if let Err(error) = self.endpoint.tell("/v1/unload_lora_adapter", &body).await {
-            tracing::warn!(%error, adapter = adapter.name, "an adapter could not be unloaded");
+    }
+
+    async fn tell_unload(&self, name: &str) {
+        match self.endpoint.tell("/v1/unload_lora_adapter", &json!({"lora_name": name})).await {
+            Err(fault) if fault.kind != FaultKind::MissingModel => {
+                tracing::warn!(error = %fault, adapter = name, "an adapter could not be unloaded");
+            }
+            _ => {}
         }
     }
 }

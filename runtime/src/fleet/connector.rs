@@ -59,7 +59,7 @@ pub(super) struct EngineConnector {
 }
 
 /// Creates a client of an engine at `https://`, if `encrypted`, or at `http://`. `limit` is the time limit of a connection;
-/// connections that the engine closes are counted in `closed`.
+/// connections that have ended are counted in `closed`.
 ///
 /// # Errors
 /// If the trusted certificates cannot be used.
@@ -118,7 +118,7 @@ impl Service<Uri> for EngineConnector {
     }
 }
 
-/// Number of connections that an engine has closed. Clones share it.
+/// Number of connections to an engine that have ended. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClosedConnections(Arc<AtomicU64>);
 
@@ -126,6 +126,11 @@ impl ClosedConnections {
     /// Returns the number.
     pub(super) fn count(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+
+    /// Counts a connection.
+    pub(super) fn add(&self) {
+        self.0.fetch_add(1, Relaxed);
     }
 }
 
@@ -148,23 +153,20 @@ impl Connection for EngineStream {
     }
 }
 
+impl Drop for EngineStream {
+    fn drop(&mut self) {
+        // Counted at either side's end: an engine can also be restarted after this side has closed its last connection.
+        self.closed.add();
+    }
+}
+
 impl AsyncRead for EngineStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
-        let before = into.remaining();
-        let polled = match &mut stream.socket {
+        match &mut stream.socket {
             EngineSocket::Plain(socket) => Pin::new(socket).poll_read(context, into),
             EngineSocket::Tls(socket) => Pin::new(socket).poll_read(context, into),
-        };
-        let ended = match &polled {
-            Poll::Ready(Ok(())) => before > 0 && into.remaining() == before,
-            Poll::Ready(Err(_)) => true,
-            Poll::Pending => false,
-        };
-        if ended {
-            stream.closed.0.fetch_add(1, Relaxed);
         }
-        polled
     }
 }
 

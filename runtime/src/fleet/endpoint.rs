@@ -31,7 +31,7 @@ pub(super) struct Endpoint {
     pub(super) address: EngineAddress,
     /// Follows no redirects, which could send the key to another host, and uses no proxy, which would see every token.
     client: EngineClient,
-    /// Connections that the engine has closed, as one that is restarted does.
+    /// Connections that have ended, as all do when the engine is restarted.
     pub(super) closed: ClosedConnections,
     key: Option<EndpointKey>,
 }

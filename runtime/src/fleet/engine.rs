@@ -44,6 +44,17 @@ pub(super) struct RemoteEngine {
     in_flight: AtomicUsize,
     /// Names of the adapters loaded there. Locked while one is loaded, so that each is loaded once.
     pub(super) adapters: tokio::sync::Mutex<BTreeSet<String>>,
+    /// Locked while the identity is checked, so that requests that arrive together share one check.
+    pub(super) checking: tokio::sync::Mutex<()>,
+}
+
+/// State of an engine before a check of its identity.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CheckStart {
+    /// Number of closed connections.
+    closed: u64,
+    /// Number of times that trust was withdrawn.
+    distrusts: u64,
 }
 
 #[derive(Debug)]
@@ -54,8 +65,10 @@ struct EngineState {
     facts: Option<EngineFacts>,
     /// Time of the last successful check.
     checked: Instant,
-    /// Number of closed connections at that time.
+    /// Number of closed connections before that check.
     closed: u64,
+    /// Number of times that trust was withdrawn.
+    distrusts: u64,
 }
 
 /// A request in flight, counted until it is dropped.
@@ -71,12 +84,20 @@ impl Drop for InFlight {
 impl RemoteEngine {
     /// Creates an engine that was not checked yet.
     pub(super) fn new(endpoint: Endpoint) -> Self {
-        let state = EngineState { trust: Trust::Suspect, failures: 0, facts: None, checked: Instant::now(), closed: 0 };
+        let state = EngineState {
+            trust: Trust::Suspect,
+            failures: 0,
+            facts: None,
+            checked: Instant::now(),
+            closed: 0,
+            distrusts: 0,
+        };
         Self {
             endpoint,
             state: Mutex::new(state),
             in_flight: AtomicUsize::new(0),
             adapters: tokio::sync::Mutex::default(),
+            checking: tokio::sync::Mutex::default(),
         }
     }
 
@@ -99,15 +120,33 @@ impl RemoteEngine {
         self.state().facts.clone()
     }
 
-    /// Records that the engine was checked.
-    pub(super) fn trust_again(&self, facts: EngineFacts) {
-        let closed = self.endpoint.closed.count();
-        let checked = Instant::now();
-        *self.state() = EngineState { trust: Trust::Trusted, failures: 0, facts: Some(facts), checked, closed };
+    /// Returns the state before a check that begins now.
+    pub(super) fn begin_check(&self) -> CheckStart {
+        CheckStart { closed: self.endpoint.closed.count(), distrusts: self.state().distrusts }
     }
 
-    /// Returns `true` if the engine has closed a connection since its last check, which was `pause` ago or earlier: it may
-    /// have been restarted while no request was in flight.
+    /// Records that the engine passed a check that began at `start`. Connections that ended meanwhile count as ended after
+    /// the check: the engine may have been restarted in the middle of it.
+    pub(super) fn trust_again(&self, facts: EngineFacts, start: CheckStart) {
+        let mut state = self.state();
+        // A check that began before trust was withdrawn did not compare what it was withdrawn for.
+        let trust = if state.distrusts == start.distrusts { Trust::Trusted } else { Trust::Suspect };
+        let distrusts = state.distrusts;
+        let checked = Instant::now();
+        *state = EngineState { trust, failures: 0, facts: Some(facts), checked, closed: start.closed, distrusts };
+    }
+
+    /// Withdraws trust, so that the engine is checked before its next request.
+    pub(super) fn distrust(&self) {
+        let mut state = self.state();
+        state.distrusts += 1;
+        if state.trust == Trust::Trusted {
+            state.trust = Trust::Suspect;
+        }
+    }
+
+    /// Returns `true` if a connection has ended since the last check, which was `pause` ago or earlier: the engine may have
+    /// been restarted while no request was in flight.
     pub(super) fn may_have_restarted(&self, pause: Duration) -> bool {
         let state = self.state();
         state.closed != self.endpoint.closed.count() && state.checked.elapsed() >= pause
@@ -122,8 +161,8 @@ impl RemoteEngine {
     pub(super) fn failed(&self, kind: FaultKind, reason: &str) -> bool {
         let mut state = self.state();
         let down = match kind {
-            // A full queue and a bad request say nothing about the engine's health.
-            FaultKind::Busy | FaultKind::Refused | FaultKind::MissingModel => return false,
+            // A full queue, a bad request and an adapter say nothing about the engine's health.
+            FaultKind::Busy | FaultKind::Refused | FaultKind::MissingModel | FaultKind::OtherAdapter => return false,
             FaultKind::Unreachable | FaultKind::Unfit => true,
             FaultKind::Broken => {
                 state.failures += 1;
@@ -162,14 +201,32 @@ mod tests {
     fn three_failures_in_a_row_take_an_engine_down_once() {
         let engine = engine();
         let facts = EngineFacts { dialect: Dialect::Generate, model: "tiny".into(), version: None };
-        engine.trust_again(facts.clone());
+        engine.trust_again(facts.clone(), engine.begin_check());
         assert!(!engine.failed(FaultKind::Broken, "a") && engine.trust() == Trust::Suspect);
         engine.succeeded();
         assert!(!engine.failed(FaultKind::Broken, "a") && !engine.failed(FaultKind::Broken, "b"));
         assert!(!engine.failed(FaultKind::Busy, "x") && engine.is_usable());
         assert!(engine.failed(FaultKind::Broken, "c") && !engine.is_usable());
         assert!(!engine.failed(FaultKind::Broken, "d"), "told once");
-        engine.trust_again(facts);
+        engine.trust_again(facts, engine.begin_check());
+        assert!(!engine.failed(FaultKind::OtherAdapter, "x") && engine.trust() == Trust::Trusted);
         assert!(engine.is_usable() && engine.failed(FaultKind::Unreachable, "refused"));
+    }
+
+    #[test]
+    fn what_happens_during_a_check_is_not_covered_by_it() {
+        let engine = engine();
+        let facts = EngineFacts { dialect: Dialect::Generate, model: "tiny".into(), version: None };
+        let start = engine.begin_check();
+        engine.endpoint.closed.add();
+        engine.trust_again(facts.clone(), start);
+        assert!(engine.trust() == Trust::Trusted && engine.may_have_restarted(Duration::ZERO));
+        let start = engine.begin_check();
+        engine.distrust();
+        assert_eq!(engine.trust(), Trust::Suspect);
+        engine.trust_again(facts.clone(), start);
+        assert!(engine.trust() == Trust::Suspect && !engine.may_have_restarted(Duration::ZERO));
+        engine.trust_again(facts, engine.begin_check());
+        assert_eq!(engine.trust(), Trust::Trusted);
     }
 }

@@ -25,6 +25,9 @@ pub(super) enum FaultKind {
     /// The engine is not the one that was checked, or cannot show that it is: another model, or a certificate that is not
     /// trusted.
     Unfit,
+    /// The weights that the engine has loaded as an adapter are not those of the policy. The engine itself is the one that
+    /// was checked.
+    OtherAdapter,
     /// The engine refuses the request, and any other would as well.
     Refused,
 }
@@ -41,7 +44,11 @@ impl Fault {
         match self.kind {
             FaultKind::Busy => EngineError::QueueFull { limit },
             FaultKind::Refused => EngineError::Request(self.message),
-            FaultKind::Unreachable | FaultKind::Broken | FaultKind::MissingModel | FaultKind::Unfit => {
+            FaultKind::Unreachable
+            | FaultKind::Broken
+            | FaultKind::MissingModel
+            | FaultKind::Unfit
+            | FaultKind::OtherAdapter => {
                 EngineError::Unavailable(format!("no engine completed the generation: {}", self.message))
             }
         }

@@ -42,8 +42,8 @@ impl BaseFingerprints {
 }
 
 impl FleetShared {
-    /// Compares the weights of a policy with its fingerprint at every engine that takes requests. The others are compared
-    /// before they take any.
+    /// Compares the weights of a policy with its fingerprint at every engine that takes requests. The others, and those that
+    /// do not answer, are compared before they take any.
     pub(super) async fn add_fingerprint(
         self: &Arc<Self>,
         policy: &str,
@@ -51,22 +51,39 @@ impl FleetShared {
         fingerprint: &Arc<LogprobFingerprint>,
     ) -> Result<(), FingerprintFailure> {
         let added = PolicyFingerprint { policy: policy.to_owned(), fingerprint: Arc::downgrade(fingerprint) };
-        match adapter {
-            None => self.fingerprints.add(added.clone()),
-            Some(adapter) => self.adapters.set_fingerprint(adapter, added.clone()),
-        }
-        let adapter = adapter.and_then(|adapter| self.adapters.get(adapter));
-        for engine in self.engines.iter().filter(|engine| engine.is_usable()) {
-            let Some(facts) = engine.facts() else { continue };
-            let model = adapter.as_ref().map_or(facts.model.as_str(), |adapter| adapter.name.as_str());
-            match engine.check_fingerprint(model, &added).await {
+        let published = adapter.and_then(|adapter| self.adapters.get(adapter));
+        let mut uncompared = Vec::new();
+        for engine in &self.engines {
+            let Some(facts) = engine.facts().filter(|_| engine.is_usable()) else {
+                uncompared.push(engine);
+                continue;
+            };
+            let compared = match &published {
+                None => engine.check_fingerprint(&facts.model, &added, FaultKind::Unfit).await,
+                Some(adapter) => engine.check_fingerprint(&adapter.name, &added, FaultKind::OtherAdapter).await,
+            };
+            match compared {
                 Ok(()) => {}
-                Err(Fault { kind: FaultKind::Unfit | FaultKind::Refused, message, url }) => {
+                Err(Fault { kind: FaultKind::Unfit | FaultKind::OtherAdapter | FaultKind::Refused, message, url }) => {
                     tracing::error!(engine = url, policy, reason = message, "other weights than those of the policy");
                     return Err(FingerprintFailure(message));
                 }
-                Err(fault) => self.note(engine, &fault),
+                Err(fault) => {
+                    tracing::warn!(error = %fault, policy, "the weights are compared before the next request");
+                    self.note(engine, &fault);
+                    uncompared.push(engine);
+                }
             }
+        }
+        match adapter {
+            None => self.fingerprints.add(added),
+            Some(adapter) => self.adapters.set_fingerprint(adapter, added),
+        }
+        for engine in uncompared {
+            if let Some(adapter) = &published {
+                engine.forget_adapter(&adapter.name).await;
+            }
+            engine.distrust();
         }
         Ok(())
     }
@@ -74,23 +91,29 @@ impl FleetShared {
     /// Compares the base model of an engine with the fingerprints of all policies that have no adapter.
     pub(super) async fn check_base_fingerprints(&self, engine: &RemoteEngine, model: &str) -> Result<(), Fault> {
         for fingerprint in self.fingerprints.all() {
-            engine.check_fingerprint(model, &fingerprint).await?;
+            engine.check_fingerprint(model, &fingerprint, FaultKind::Unfit).await?;
         }
         Ok(())
     }
 }
 
 impl RemoteEngine {
-    /// Compares the weights called `model` with the fingerprint of a policy. One that is served no more is skipped.
-    pub(super) async fn check_fingerprint(&self, model: &str, wanted: &PolicyFingerprint) -> Result<(), Fault> {
+    /// Compares the weights called `model` with the fingerprint of a policy, and fails by `mismatch` if they are others. A
+    /// fingerprint of a policy that is served no more is skipped.
+    pub(super) async fn check_fingerprint(
+        &self,
+        model: &str,
+        wanted: &PolicyFingerprint,
+        mismatch: FaultKind,
+    ) -> Result<(), Fault> {
         let Some(fingerprint) = wanted.fingerprint.upgrade() else { return Ok(()) };
-        let unfit = |reason: &dyn std::fmt::Display| {
+        let differs = |reason: &dyn std::fmt::Display| {
             let message = format!("its weights are not those of the policy {}: {reason}", wanted.policy);
-            self.endpoint.fault(FaultKind::Unfit, message)
+            self.endpoint.fault(mismatch, message)
         };
         let (_, reply) = identity::score(&self.endpoint, model, &fingerprint.ids).await?;
-        let steps = reply.scores(&fingerprint.ids[1..], 0).map_err(|reason| unfit(&reason))?;
+        let steps = reply.scores(&fingerprint.ids[1..], 0).map_err(|reason| differs(&reason))?;
         let found: Vec<f32> = steps.iter().map(|step| step.logprob).collect();
-        fingerprint.compare(&found).map_err(|mismatch| unfit(&mismatch))
+        fingerprint.compare(&found).map_err(|difference| differs(&difference))
     }
 }

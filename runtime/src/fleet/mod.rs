@@ -115,6 +115,7 @@ impl Fleet {
         let mut limit = context.unwrap_or(usize::MAX);
         let mut down = Vec::new();
         for engine in &engines {
+            let start = engine.begin_check();
             match identify(&engine.endpoint, config.model.as_deref(), &tokenizer).await {
                 Ok(identity) => {
                     let reference = &first.get_or_insert_with(|| identity.clone()).scores;
@@ -123,7 +124,7 @@ impl Fleet {
                     }
                     // Every engine must be able to take over every session.
                     limit = limit.min(identity.context);
-                    engine.trust_again(identity.facts);
+                    engine.trust_again(identity.facts, start);
                 }
                 // Waiting mends none of these, while an engine that cannot be reached may still be starting.
                 Err(fault) if matches!(fault.kind, FaultKind::Unfit | FaultKind::Refused | FaultKind::MissingModel) => {
@@ -263,16 +264,33 @@ impl FleetShared {
     /// Returns the facts about an engine, after checking its identity if something has failed there, or if it may have been
     /// restarted.
     async fn checked(&self, engine: &RemoteEngine) -> Result<EngineFacts, Fault> {
-        if let (Trust::Trusted, Some(facts)) = (engine.trust(), engine.facts())
-            && !engine.may_have_restarted(self.timeouts.closed)
-        {
+        if let Some(facts) = self.trusted(engine) {
             return Ok(facts);
+        }
+        let _checking = engine.checking.lock().await;
+        // Another request may have checked it meanwhile.
+        if let Some(facts) = self.trusted(engine) {
+            return Ok(facts);
+        }
+        if let Trust::Down { reason } = engine.trust() {
+            return Err(engine.endpoint.fault(FaultKind::Unreachable, reason));
+        }
+        if engine.may_have_restarted(self.timeouts.closed) {
+            // They are loaded and compared again; one that is still there says so.
+            engine.adapters.lock().await.clear();
         }
         self.check(engine).await
     }
 
-    /// Checks the identity of an engine.
+    /// Returns the facts about an engine that needs no check now.
+    fn trusted(&self, engine: &RemoteEngine) -> Option<EngineFacts> {
+        let trusted = engine.trust() == Trust::Trusted && !engine.may_have_restarted(self.timeouts.closed);
+        engine.facts().filter(|_| trusted)
+    }
+
+    /// Checks the identity of an engine, which is locked for it.
     async fn check(&self, engine: &RemoteEngine) -> Result<EngineFacts, Fault> {
+        let start = engine.begin_check();
         let identity = identify(&engine.endpoint, self.model.as_deref(), &self.tokenizer).await?;
         let unfit = |message: String| engine.endpoint.fault(FaultKind::Unfit, message);
         let reference = self.reference.get_or_init(|| identity.scores.clone());
@@ -285,7 +303,7 @@ impl FleetShared {
             )));
         }
         self.check_base_fingerprints(engine, &identity.facts.model).await?;
-        engine.trust_again(identity.facts.clone());
+        engine.trust_again(identity.facts.clone(), start);
         Ok(identity.facts)
     }
 
@@ -308,6 +326,7 @@ async fn watch(fleet: Weak<FleetShared>, engine: Arc<RemoteEngine>, pause: Durat
     loop {
         sleep(pause * factor).await;
         let Some(fleet) = fleet.upgrade() else { return };
+        let _checking = engine.checking.lock().await;
         // A restarted engine has no adapters, and one that was only unreachable says that it has them already.
         engine.adapters.lock().await.clear();
         match fleet.check(&engine).await {

@@ -312,6 +312,8 @@ impl<'a> RemoteTurn<'a> {
                 engine.forget_adapter(&adapter.name).await;
                 Some(engine)
             }
+            // Loaded once more on the same engine, the adapter would only be found different again.
+            (FaultKind::OtherAdapter, _) => fleet.other_than(&engine),
             _ => fleet.other_than(&engine).or_else(|| Some(engine).filter(|engine| engine.is_usable())),
         };
         let hopeless = tainted || fault.kind == FaultKind::Refused || self.fruitless >= MOST_FRUITLESS;

@@ -1,15 +1,17 @@
 //! Fingerprints of policies on engines elsewhere.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use waymark_agent::{Generator, LoadedBase, Policy, SessionSource};
 use waymark_engine::mock::Random;
 use waymark_engine::{EngineError, Health, Origin, SessionOptions};
 use waymark_runtime::config::FleetConfig;
+use waymark_runtime::fleet::Fleet;
 
 use super::stub::{Stub, StubFault};
-use super::{SEED, VOCAB, config, connect, opened, run, spec, undisturbed};
+use super::{SEED, Turn, VOCAB, config, connect, opened, run, spec, undisturbed};
 use crate::harness::eventually;
 
 /// Sequence of the fingerprints, shorter than the probe of the identity check.
@@ -26,6 +28,21 @@ fn policy(root: &Path, name: &str, shift: f64) -> PathBuf {
         format!("name = \"{name}\"\nprotocol = \"plain\"\n[fingerprint]\nids = {IDS:?}\nlogprobs = {logprobs:?}\n");
     std::fs::write(dir.join("policy.toml"), text).unwrap();
     dir
+}
+
+/// Writes a policy with an adapter.
+fn adapted(root: &Path, name: &str, shift: f64) -> PathBuf {
+    let dir = policy(root, name, shift);
+    std::fs::write(dir.join("adapter_config.json"), "{}").unwrap();
+    std::fs::write(dir.join("adapter_model.safetensors"), name).unwrap();
+    dir
+}
+
+/// Runs a turn of a policy.
+async fn ask(fleet: &Fleet, policy: &Policy) -> Turn {
+    let mut session = fleet.open(SessionOptions { adapter: policy.adapter(), ..SessionOptions::default() });
+    session.append(&[1, 2], Origin::Prompt, false);
+    run(&mut session, spec(3)).await
 }
 
 #[tokio::test]
@@ -86,22 +103,13 @@ async fn an_adapter_is_compared_whenever_it_is_loaded() {
     let mut stub = Stub::start().await;
     let root = temp.path().join("published");
     let fleet = connect(&FleetConfig { adapters: Some(root), ..config("vllm", &[&stub.url()]) }).await.unwrap();
-    let adapted = |name: &str, shift: f64| {
-        let dir = policy(temp.path(), name, shift);
-        std::fs::write(dir.join("adapter_config.json"), "{}").unwrap();
-        std::fs::write(dir.join("adapter_model.safetensors"), name).unwrap();
-        dir
-    };
+    let adapted = |name: &str, shift: f64| adapted(temp.path(), name, shift);
     let base = LoadedBase::default();
     let refused = Policy::load(&adapted("bad", -0.4), &fleet, &base).await.unwrap_err().to_string();
     assert!(refused.contains("not those of the policy bad"), "{refused}");
     eventually("it is unloaded", || stub.state.adapters.lock().unwrap().is_empty()).await;
     let served = Policy::load(&adapted("good", 0.0), &fleet, &base).await.unwrap();
-    let ask = async || {
-        let mut session = fleet.open(SessionOptions { adapter: served.adapter(), ..SessionOptions::default() });
-        session.append(&[1, 2], Origin::Prompt, false);
-        run(&mut session, spec(3)).await
-    };
+    let ask = async || ask(&fleet, &served).await;
     assert_eq!(ask().await.ids(), undisturbed(&[1, 2], 3));
     // A restarted engine gets the adapter again, and computes something else with it.
     *stub.state.drift.lock().unwrap() = -1.0;
@@ -110,4 +118,71 @@ async fn an_adapter_is_compared_whenever_it_is_loaded() {
     let turn = ask().await;
     let Some(EngineError::Unavailable(message)) = &turn.error else { panic!("{turn:?}") };
     assert!(message.contains("not those of the policy good"), "{message}");
+    // It goes on with everything else, and without these weights.
+    assert_eq!(fleet.health(), Health::Ready);
+    assert_eq!(run(&mut opened(&fleet, &[1, 2]), spec(3)).await.ids(), undisturbed(&[1, 2], 3));
+    assert!(stub.state.adapters.lock().unwrap().is_empty());
+    *stub.state.drift.lock().unwrap() = 0.0;
+    assert_eq!(ask().await.ids(), undisturbed(&[1, 2], 3));
+}
+
+#[tokio::test]
+async fn an_adapter_that_differs_at_one_engine_is_used_at_another() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut stubs = [Stub::start().await, Stub::start().await];
+    let urls = stubs.each_ref().map(Stub::url);
+    let config = config("vllm", &urls.each_ref().map(String::as_str));
+    let fleet = connect(&FleetConfig { adapters: Some(temp.path().join("published")), ..config }).await.unwrap();
+    let served = Policy::load(&adapted(temp.path(), "mine", 0.0), &fleet, &LoadedBase::default()).await.unwrap();
+    *stubs[0].state.drift.lock().unwrap() = -1.0;
+    stubs[0].kill().await;
+    stubs[0].serve().await;
+    let turn = ask(&fleet, &served).await;
+    assert_eq!((turn.error.clone(), turn.ids()), (None, undisturbed(&[1, 2], 3)), "{turn:?}");
+    assert_eq!(fleet.remote_counters().engines_usable.get(), 2);
+    assert!(stubs[0].state.adapters.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_engine_that_was_busy_is_compared_before_its_next_request() {
+    let temp = tempfile::tempdir().unwrap();
+    let stub = Stub::start().await;
+    let root = temp.path().join("published");
+    let fleet = connect(&FleetConfig { adapters: Some(root), ..config("vllm", &[&stub.url()]) }).await.unwrap();
+    let base = LoadedBase::default();
+    let load = async |dir: PathBuf| {
+        stub.state.busy.store(1, SeqCst);
+        let loaded = Policy::load(&dir, &fleet, &base).await.unwrap();
+        assert_eq!(stub.state.busy.load(SeqCst), 0);
+        loaded
+    };
+    let differs = |turn: Turn, name: &str| {
+        let Some(EngineError::Unavailable(message)) = &turn.error else { panic!("{turn:?}") };
+        assert!(message.contains(&format!("not those of the policy {name}")), "{message}");
+    };
+    let good = load(adapted(temp.path(), "good", 0.0)).await;
+    let bad = load(adapted(temp.path(), "bad", -0.4)).await;
+    assert_eq!(ask(&fleet, &good).await.ids(), undisturbed(&[1, 2], 3));
+    differs(ask(&fleet, &bad).await, "bad");
+    assert_eq!(stub.state.adapters.lock().unwrap().len(), 1);
+    // One that was never compared is unloaded all the same.
+    let unused = load(adapted(temp.path(), "unused", 0.0)).await;
+    assert_eq!(stub.state.adapters.lock().unwrap().len(), 2);
+    drop(unused);
+    eventually("it is unloaded", || stub.state.adapters.lock().unwrap().len() == 1).await;
+    let _base = load(policy(temp.path(), "base", -0.4)).await;
+    differs(run(&mut opened(&fleet, &[1, 2]), spec(3)).await, "base");
+}
+
+#[tokio::test]
+async fn requests_that_arrive_together_share_one_check() {
+    let temp = tempfile::tempdir().unwrap();
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    stub.state.busy.store(1, SeqCst);
+    let _served = Policy::load(&policy(temp.path(), "mine", 0.0), &fleet, &LoadedBase::default()).await.unwrap();
+    let before = stub.state.tokenized.load(SeqCst);
+    let turns = futures::future::join_all((0..8).map(async |_| run(&mut opened(&fleet, &[1, 2]), spec(3)).await)).await;
+    assert!(turns.iter().all(|turn| turn.ids() == undisturbed(&[1, 2], 3)), "{turns:?}");
+    assert_eq!(stub.state.tokenized.load(SeqCst) - before, 1);
 }

@@ -54,6 +54,10 @@ pub struct StubState {
     pub seed: Mutex<u64>,
     /// Difference of the scores of short sequences, which other weights would make.
     pub drift: Mutex<f64>,
+    /// Number of the next scores of short sequences that are refused, because the queue is full.
+    pub busy: AtomicUsize,
+    /// Number of checks of the identity so far.
+    pub tokenized: AtomicUsize,
     /// If `false`, only `/v1/completions` exists.
     pub generates: bool,
     /// Streams that are open.
@@ -82,6 +86,8 @@ impl Stub {
             adapters: Mutex::default(),
             seed: Mutex::new(SEED),
             drift: Mutex::new(0.0),
+            busy: AtomicUsize::new(0),
+            tokenized: AtomicUsize::new(0),
             generates,
             streams: AtomicUsize::new(0),
         });
@@ -193,7 +199,8 @@ async fn models(State(state): Shared) -> axum::Json<Value> {
     axum::Json(json!({"object": "list", "data": data}))
 }
 
-async fn tokenize(axum::Json(body): axum::Json<Value>) -> axum::Json<Value> {
+async fn tokenize(State(state): Shared, axum::Json(body): axum::Json<Value>) -> axum::Json<Value> {
+    state.tokenized.fetch_add(1, SeqCst);
     let tokens = tokenizer().encode(body["prompt"].as_str().unwrap(), Specials::Literal).unwrap();
     axum::Json(json!({"count": tokens.len(), "max_model_len": 2048, "tokens": tokens, "token_strs": null}))
 }
@@ -255,6 +262,10 @@ fn answer(state: &Arc<StubState>, headers: &HeaderMap, body: Value, ids: &str, p
         _ => {}
     }
     let ids: Vec<u32> = serde_json::from_value(body[ids].clone()).unwrap();
+    let refuses = !streams && ids.len() < 20;
+    if refuses && state.busy.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+        return refusal(503, "ServiceUnavailable", "full");
+    }
     let random = Random { seed: *state.seed.lock().unwrap(), vocab: VOCAB };
     let drift = if ids.len() < 20 { *state.drift.lock().unwrap() } else { 0.0 };
     let writer = Writer { random, params: params.clone(), ids, drift };

@@ -70,6 +70,11 @@ async fn an_engine_is_trusted_by_its_authority_alone() {
     let turn = run(&mut session, spec(20)).await;
     assert_eq!((turn.error.clone(), turn.finish), (None, Some(TurnFinish::Length)));
     assert_eq!(turn.ids(), undisturbed(&prompt, 20));
+    // A bundle is of use without the certificates that cannot be read.
+    let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let bundle = dir.path().join("bundle.pem");
+    std::fs::write(&bundle, format!("{damaged}{}", std::fs::read_to_string(&own.file).unwrap())).unwrap();
+    assert!(connect(&trusting(&stub, Some(&bundle))).await.is_ok());
     for ca in [None, Some(other.file.as_path())] {
         let refused = refusal(&trusting(&stub, ca)).await;
         assert!(refused.contains("unknown issuer") && refused.contains("--engine-ca"), "{refused}");
