@@ -46,10 +46,21 @@ impl Scoped {
         answer(request.send().await.unwrap()).await
     }
 
+    async fn delete(&self, key: &str, path: &str) -> (u16, Value) {
+        let request = self.server.client.delete(self.server.url(path)).bearer_auth(self.key(key));
+        answer(request.send().await.unwrap()).await
+    }
+
     async fn post(&self, key: &str, path: &str, body: Value) -> (u16, Value) {
         let request = self.server.client.post(self.server.url(path)).bearer_auth(self.key(key)).json(&body);
         answer(request.send().await.unwrap()).await
     }
+}
+
+/// Returns the path with the query parameter `index`.
+fn with_index(path: &str, index: &str) -> String {
+    let separator = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{separator}index={index}")
 }
 
 #[track_caller]
@@ -71,15 +82,20 @@ async fn a_key_reaches_its_indexes_and_no_others() {
     let river = || json!({"query": "river", "k": 50});
     for (key, own, other) in [("second", "second", "default"), ("default", "default", "second")] {
         let count = if own == "second" { 7 } else { 6 };
-        // Where a request names no index, that of the key is meant.
+        // A request that names no index means that of the key.
         for path in ["/v1/search".to_owned(), format!("/v1/search?index={own}")] {
             let (status, found) = scoped.post(key, &path, river()).await;
             assert_eq!((status, found["hits"].as_array().unwrap().len()), (200, count), "{key} {path}: {found}");
         }
         assert_eq!(passages(scoped.get(key, "/v1/index").await), count as u64);
-        for path in ["/v1/index", "/v1/index/questions", "/v1/documents", "/v1/documents/new", "/v1/snapshots"] {
-            refused(scoped.get(key, &format!("{path}?index={other}")).await, "index");
+        for path in ["", "/questions", "/nodes?q=river", "/neighbors?passage=new", "/passages/new"] {
+            refused(scoped.get(key, &format!("/v1/index{}", with_index(path, other))).await, "index");
         }
+        for path in ["/v1/documents", "/v1/documents/new", "/v1/snapshots"] {
+            refused(scoped.get(key, &with_index(path, other)).await, "index");
+        }
+        refused(scoped.delete(key, &with_index("/v1/documents/new", other)).await, "index");
+        refused(scoped.post(key, &with_index("/v1/snapshots/1/restore", other), json!({})).await, "index");
         for path in ["/v1/search", "/v1/documents"] {
             let body = if path == "/v1/search" { river() } else { edition(&["x"], 1) };
             refused(scoped.post(key, &format!("{path}?index={other}"), body).await, "index");
@@ -91,8 +107,15 @@ async fn a_key_reaches_its_indexes_and_no_others() {
         let search = |store: &str| format!("/v1/vector_stores/{store}/search");
         assert_eq!(scoped.post(key, &search(own), json!({"query": "river"})).await.0, 200);
         refused(scoped.post(key, &search(other), json!({"query": "river"})).await, "id");
-        let (status, found) = scoped.post(key, "/retrieve", json!({"queries": ["river"], "topk": 50})).await;
-        assert_eq!((status, found["result"][0].as_array().unwrap().len()), (200, count), "{found}");
+        for path in ["/retrieve", "/search"] {
+            let (status, found) = scoped.post(key, path, json!({"queries": ["river"], "topk": 50})).await;
+            assert_eq!((status, found["result"][0].as_array().unwrap().len()), (200, count), "{path}: {found}");
+        }
+        let call = json!({"name": "search", "arguments": {"query": "river", "k": 50}});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call});
+        let (_, told) = scoped.post(key, "/mcp", call).await;
+        let hits = told["result"]["structuredContent"]["hits"].as_array().unwrap_or_else(|| panic!("{told}"));
+        assert_eq!(hits.len(), count, "{told}");
         // An index that does not exist is unknown, and only the key's own are named.
         let (status, unknown) = scoped.post(key, "/v1/search?index=third", river()).await;
         let message = unknown["error"]["message"].as_str().unwrap();
@@ -117,6 +140,12 @@ async fn episodes_search_the_indexes_of_their_key() {
     refused(scoped.post("second", "/v1/agent", ask("routerag", Some("default"))).await, "rag.index");
     assert_eq!(scoped.post("second", "/v1/agent", ask("bound", None)).await.0, 200);
     refused(scoped.post("default", "/v1/agent", ask("bound", None)).await, "model");
+    refused(scoped.post("second", "/v1/agent", ask("home", None)).await, "model");
+    let call = json!({"name": "ask", "arguments": {"question": "Which river?", "model": "home"}});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call});
+    let (_, told) = scoped.post("second", "/mcp", call).await;
+    let text = told["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with("insufficient_scope"), "{told}");
     let messages = json!([{"role": "user", "content": "Which river?"}]);
     let chat = |model: &str, index: &str| json!({"model": model, "messages": messages, "rag": {"index": index}});
     refused(scoped.post("default", "/v1/chat/completions", chat("routerag", "second")).await, "rag.index");
@@ -126,8 +155,7 @@ async fn episodes_search_the_indexes_of_their_key() {
     assert_eq!(scoped.post("default", "/v1/responses", body).await.0, 200);
     let rollout =
         json!({"questions": [{"question": "Which river?"}], "model": "routerag", "rag": {"index": "default"}});
-    let (status, _) = scoped.post("second", "/v1/rollouts", rollout).await;
-    assert_ne!(status, 200);
+    refused(scoped.post("second", "/v1/rollouts", rollout).await, "rag.index");
     // Both indexes are counted apart, with what `all` and the keys asked of them.
     let text = scoped.server.client.get(scoped.server.url("/metrics")).bearer_auth(scoped.key("all"));
     let text = text.send().await.unwrap().text().await.unwrap();
@@ -141,9 +169,16 @@ async fn a_key_without_an_index_that_exists_answers_without_searching() {
     let messages = json!([{"role": "user", "content": "Hello"}]);
     let chat = |model: &str| json!({"model": model, "messages": messages});
     assert_eq!(scoped.post("missing", "/v1/chat/completions", chat("plain")).await.0, 200);
+    let (_, told) = scoped.post("missing", "/v1/agent", json!({"question": "Hello", "model": "plain"})).await;
+    let replay = format!("/v1/traces/{}/replay", told["id"].as_str().unwrap());
+    let (status, replayed) = scoped.post("missing", &replay, json!({"mode": "forced"})).await;
+    assert_eq!((status, &replayed["ids_equal"]), (200, &json!(true)), "{replayed}");
     refused(scoped.post("missing", "/v1/chat/completions", chat("routerag")).await, "rag.index");
     refused(scoped.post("missing", "/v1/search", json!({"query": "river"})).await, "index");
-    refused(scoped.post("missing", "/retrieve", json!({"queries": ["river"]})).await, "index");
+    for path in ["/retrieve", "/search"] {
+        refused(scoped.post("missing", path, json!({"queries": ["river"]})).await, "index");
+    }
+    refused(scoped.post("missing", "/query", json!({"query": ["river"]})).await, "index");
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
     let offered = async |key: &str| {
         let (_, told) = scoped.post(key, "/mcp", list.clone()).await;

@@ -8,8 +8,8 @@ use waymark_engine::mock::Lines;
 use crate::documents::{edition, plan};
 use crate::harness::{ServerPlan, TestServer, answer, script, with_fields};
 
-/// Builds a server with two equal indexes, `default` and `second`, and the policies `routerag` and `bound`, which searches
-/// the second one. Returns it with the directories of the indexes.
+/// Builds a server with two equal indexes, `default` and `second`, and the policies `routerag`, `bound`, which
+/// searches the second one, and `home`, which searches the default one. Returns it with the directories of the indexes.
 async fn test_server() -> ([tempfile::TempDir; 2], TestServer) {
     server_with(ApiKeys::default()).await
 }
@@ -31,7 +31,8 @@ pub async fn server_with(keys: ApiKeys) -> ([tempfile::TempDir; 2], TestServer) 
     let bound = Policy { name: "bound".into(), index: Some("second".into()), ..Policy::builtin("routerag").unwrap() };
     // Its requests are refused, because the server has no such index.
     let lost = Policy { name: "lost".into(), index: Some("third".into()), ..Policy::builtin("routerag").unwrap() };
-    plan.policies.extend([bound, lost]);
+    let home = Policy { name: "home".into(), index: Some("default".into()), ..Policy::builtin("routerag").unwrap() };
+    plan.policies.extend([bound, lost, home]);
     ([first, second], plan.build().await)
 }
 

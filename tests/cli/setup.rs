@@ -138,7 +138,7 @@ fn a_doctor_tells_whether_the_state_can_be_used() {
     };
     let free = doctor(state);
     assert!(free.ok() && free.stdout.contains("no process uses it"), "{}{}", free.stdout, free.stderr);
-    // What the check creates would belong to its user, who need not be the server's.
+    // Folders that the check creates would belong to its user, who need not be the server's.
     assert!(!dir.path().join("a").exists());
     let server = Serving::start(&["--mock", "--state", state]);
     let used = doctor(state);

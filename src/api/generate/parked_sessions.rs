@@ -123,7 +123,7 @@ impl ParkedSessions {
             running.map(|turn| turn.ended.clone())
         };
         if let Some(mut ended) = ended {
-            // Nothing is ever sent: the wait ends when the sender is dropped, or when it takes too long.
+            // The wait ends when the sender, which never sends, is dropped, or when it takes too long.
             let _ = timeout(SETTLING, ended.changed()).await;
         }
     }

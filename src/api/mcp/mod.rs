@@ -73,7 +73,7 @@ pub(super) async fn receive(
     }
     // A notification gets no response body, whatever its method.
     let Some(id) = id else { return StatusCode::ACCEPTED.into_response() };
-    match answer(&state.for_caller(&caller), &caller, &method, params).await {
+    match answer(&state, &caller, &method, params).await {
         Ok(outcome) => outcome.to(id),
         Err(fault) => fault.to(Some(id)).into_response(),
     }
@@ -86,8 +86,10 @@ async fn answer(
     method: &str,
     params: Option<Value>,
 ) -> Result<MethodResult, McpFault> {
+    // Only `ask` chooses an index itself, by the policy, and needs all of them for that.
+    let own = || state.for_caller(caller);
     match method {
-        "initialize" => initialize(state, params),
+        "initialize" => initialize(&own(), params),
         "ping" => {
             message::params::<NoParams>(params)?;
             Ok(MethodResult::Object(json!({})))
@@ -98,7 +100,7 @@ async fn answer(
                 let message = "`cursor`: the list has only one page, so there are no cursors";
                 return Err(McpFault::params(ApiError::invalid("cursor", message)));
             }
-            let tools = tool::list(state).map_err(McpFault::internal)?;
+            let tools = tool::list(&own()).map_err(McpFault::internal)?;
             Ok(MethodResult::Object(json!({"tools": tools})))
         }
         "tools/call" => {

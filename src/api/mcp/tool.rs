@@ -120,12 +120,13 @@ pub(super) fn list(state: &AppState) -> Result<Vec<ToolListing>, ApiError> {
     McpTool::offered(state).into_iter().map(|tool| tool.listed(state)).collect()
 }
 
-/// Calls a tool. A failure in the tool is a result as well, so that a model can read it.
+/// Calls a tool, `search` with the index of the caller's key. A failure in the tool is a result as well, so that a model can read it.
 ///
 /// # Errors
 /// If there is no such tool, or the arguments are invalid.
 pub(super) async fn call(state: &AppState, caller: &Caller, call: CallParams) -> Result<ToolResult, McpFault> {
-    let offered = McpTool::offered(state);
+    let own = state.for_caller(caller);
+    let offered = McpTool::offered(&own);
     let Some(tool) = offered.iter().find(|tool| tool.name() == call.name) else {
         let known: Vec<_> = offered.iter().map(|tool| tool.name()).collect();
         let message = format!("`name`: unknown tool `{}`: expected one of {}", call.name, known.join(", "));
@@ -133,7 +134,7 @@ pub(super) async fn call(state: &AppState, caller: &Caller, call: CallParams) ->
     };
     let called = match tool {
         McpTool::Search => {
-            search::call(state, call.arguments).await.map(|(text, found)| (text, Structured::Search(found)))
+            search::call(&own, call.arguments).await.map(|(text, found)| (text, Structured::Search(found)))
         }
         McpTool::Ask => {
             let answered = ask::call(state, caller, call.arguments).await;

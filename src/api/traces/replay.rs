@@ -24,6 +24,7 @@ use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::encoding::holding;
 use crate::api::episodes::{self, ServedEpisode};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
+use crate::api::indexes::INDEX;
 use crate::api::state::AppState;
 
 /// Options of a replay. All but `mode` are for free replays, and refused in forced ones.
@@ -182,8 +183,12 @@ pub(in crate::api) async fn create(
 ) -> Result<axum::Json<Replay>, ApiError> {
     request.check()?;
     let kept = super::find_recent(&state, &caller, id).await?;
-    let state = state.of_index(&caller, "id", kept.asked.index.as_deref())?;
     let policy = kept.asked.policy(&state)?;
+    // By its name even where it is the default one, which may not be the key's default any more.
+    let state = match policy.searches() {
+        true => state.of_index(&caller, "id", Some(kept.asked.index.as_deref().unwrap_or(INDEX)))?,
+        false => state.for_caller(&caller),
+    };
     let options = request.options(&kept.asked.options);
     let asked = (request.store == Some(true)).then(|| {
         let conversation = kept.asked.conversation.clone();
