@@ -10,23 +10,31 @@ use crate::keys::KeyOwner;
 /// Places for one kind of work; clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct FairSlots {
-    taken: Arc<Mutex<HashMap<Option<KeyOwner>, usize>>>,
+    held: Arc<Mutex<HashMap<Option<KeyOwner>, Holding>>>,
     most: usize,
     /// Plural noun for the work, for error messages.
     what: &'static str,
 }
 
-/// Place of one piece of work, given back when dropped.
+/// Work of one caller and the places that it takes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Holding {
+    works: usize,
+    places: usize,
+}
+
+/// Places of one piece of work, given back when dropped.
 #[derive(Debug)]
 pub(super) struct FairSlot {
     slots: FairSlots,
     owner: Option<KeyOwner>,
+    places: usize,
 }
 
 impl FairSlots {
     /// Creates `most` places for `what`.
     pub(super) fn new(most: usize, what: &'static str) -> Self {
-        Self { taken: Arc::default(), most, what }
+        Self { held: Arc::default(), most, what }
     }
 
     /// Takes a place for `caller`.
@@ -34,29 +42,44 @@ impl FairSlots {
     /// # Errors
     /// 429 if the caller has its maximum or its share of the places, 503 if all are taken.
     pub(super) fn take(&self, caller: &Caller) -> Result<FairSlot, ApiError> {
-        // One lock for both checks and the taking, so that concurrent callers cannot take the same place.
-        let mut taken = self.lock();
-        let own = taken.get(&caller.owner).copied().unwrap_or(0);
-        caller.may_have_another(own, self.what)?;
-        caller.may_take(own, taken.values().sum(), self.most, self.what)?;
-        *taken.entry(caller.owner).or_default() += 1;
-        Ok(FairSlot { slots: self.clone(), owner: caller.owner })
+        self.take_together(caller, 1, self.what)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Option<KeyOwner>, usize>> {
+    /// Takes several places for one piece of work of `caller`, which counts once against the maximum of its key. `work`
+    /// is the plural noun for such pieces, for error messages.
+    ///
+    /// # Errors
+    /// As those of [`take`](Self::take).
+    pub(super) fn take_together(&self, caller: &Caller, places: usize, work: &str) -> Result<FairSlot, ApiError> {
+        // One lock for all checks and the taking, so that concurrent callers cannot take the same place.
+        let mut held = self.lock();
+        let own = held.get(&caller.owner).copied().unwrap_or_default();
+        caller.may_have_another(own.works, work)?;
+        let used: usize = held.values().map(|holding| holding.places).sum();
+        for more in 0..places {
+            caller.may_take(own.places + more, used + more, self.most, self.what)?;
+        }
+        let holding = held.entry(caller.owner).or_default();
+        holding.works += 1;
+        holding.places += places;
+        Ok(FairSlot { slots: self.clone(), owner: caller.owner, places })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Option<KeyOwner>, Holding>> {
         // A poisoned lock is safe to use: no code in here can panic halfway through a change.
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for FairSlot {
     fn drop(&mut self) {
-        let mut taken = self.slots.lock();
-        if let Some(own) = taken.get_mut(&self.owner) {
-            *own -= 1;
+        let mut held = self.slots.lock();
+        if let Some(own) = held.get_mut(&self.owner) {
+            own.works -= 1;
+            own.places -= self.places;
             // Owners come and go, and their entries would pile up.
-            if *own == 0 {
-                taken.remove(&self.owner);
+            if own.works == 0 {
+                held.remove(&self.owner);
             }
         }
     }
@@ -87,6 +110,21 @@ mod tests {
         assert!(slots.take(&other).unwrap_err().message.contains("may have 1 changes at once"));
         drop(held);
         assert!(slots.take(&greedy).is_ok());
+        assert_eq!(slots.lock().len(), 1);
+    }
+
+    #[test]
+    fn places_that_are_taken_together_count_once_against_the_maximum_of_a_key() {
+        let slots = FairSlots::new(8, "files");
+        let caller =
+            Caller { owner: Some(Secret::generate().digest().owner()), concurrent: Some(2), ..Caller::default() };
+        let batch = slots.take_together(&caller, 5, "batches").unwrap();
+        assert_eq!(slots.take_together(&caller, 4, "batches").unwrap_err().code, Code::QueueFull);
+        let rest = slots.take_together(&caller, 3, "batches").unwrap();
+        assert!(slots.take_together(&caller, 1, "batches").unwrap_err().message.contains("may have 2 batches at once"));
+        drop(batch);
+        let _again = slots.take_together(&caller, 5, "batches").unwrap();
+        drop(rest);
         assert_eq!(slots.lock().len(), 1);
     }
 }

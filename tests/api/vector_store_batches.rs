@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use waymark::keys::{ApiKeys, IndexScope, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 
 use crate::harness::eventually;
 use crate::vector_store_files::{Client, RIVERS, server_in};
@@ -30,7 +31,7 @@ fn ids(page: &Value) -> Vec<&str> {
 #[tokio::test]
 async fn files_are_added_together_and_told_as_one() {
     let folder = tempfile::tempdir().unwrap();
-    let mut server = server_in(folder.path(), waymark::keys::ApiKeys::default()).await;
+    let mut server = server_in(folder.path(), ApiKeys::default()).await;
     let client = Client { server: &server, key: None };
     let store = client.store(json!({})).await;
     let batches = format!("/v1/vector_stores/{store}/file_batches");
@@ -66,7 +67,7 @@ async fn files_are_added_together_and_told_as_one() {
     let crate::harness::TestServer { running, state, .. } = server;
     running.await.unwrap();
     drop(state);
-    let server = server_in(folder.path(), waymark::keys::ApiKeys::default()).await;
+    let server = server_in(folder.path(), ApiKeys::default()).await;
     let client = Client { server: &server, key: None };
     assert_eq!(done(&client, &second).await["file_counts"]["completed"], 1);
 }
@@ -90,7 +91,7 @@ async fn a_cancelled_batch_indexes_no_file_that_waited() {
     let (status, cancelled) = client.post(&format!("{second}/cancel"), json!({})).await;
     assert_eq!((status, &cancelled["status"]), (200, &json!("cancelled")), "{cancelled}");
     assert_eq!(cancelled["file_counts"]["cancelled"], 2);
-    // What is being indexed is finished.
+    // A file that is being indexed is finished.
     let (_, running) = client.post(&format!("{first}/cancel"), json!({})).await;
     assert_eq!(running["status"], "in_progress", "{running}");
     indexes.embedder.goes_on.store(true, SeqCst);
@@ -104,10 +105,101 @@ async fn a_cancelled_batch_indexes_no_file_that_waited() {
     assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 2);
 }
 
+/// Adds files to a store together, and returns the path of the batch.
+async fn batch(client: &Client<'_>, store: &str, files: &[String]) -> String {
+    let batches = format!("/v1/vector_stores/{store}/file_batches");
+    let (status, made) = client.post(&batches, json!({"file_ids": files})).await;
+    assert_eq!(status, 200, "{made}");
+    format!("{batches}/{}", made["id"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn a_file_can_be_cancelled_until_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let store = client.store(json!({})).await;
+    let slow = client.upload("a.txt", "STOP at the Ubangi.").await;
+    let files = [slow.clone(), client.upload("b.txt", "Kivu.").await, client.upload("c.txt", "Kivu again.").await];
+    let first = batch(&client, &store, &files).await;
+    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    // The rest of its own batch is not read yet.
+    let (_, found) = client.post(&format!("{first}/cancel"), json!({})).await;
+    assert_eq!((&found["file_counts"]["cancelled"], &found["status"]), (&json!(2), &json!("in_progress")), "{found}");
+    // Added again, the file that is being read can be canceled under its new batch.
+    let second = batch(&client, &store, std::slice::from_ref(&slow)).await;
+    let (_, found) = client.post(&format!("{second}/cancel"), json!({})).await;
+    assert_eq!((&found["file_counts"]["cancelled"], &found["status"]), (&json!(1), &json!("cancelled")), "{found}");
+    indexes.embedder.goes_on.store(true, SeqCst);
+    assert_eq!(done(&client, &first).await["status"], "cancelled");
+    // It keeps what was indexed before.
+    eventually_found(&client, &store, "ubangi", &slow).await;
+    assert_eq!(done(&client, &second).await["file_counts"]["cancelled"], 1);
+}
+
+async fn eventually_found(client: &Client<'_>, store: &str, query: &str, file: &str) {
+    for _ in 0..500 {
+        let found = client.search(store, json!({"query": query})).await;
+        if found.iter().any(|hit| hit["file_id"] == json!(file)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("searches never find {file}");
+}
+
+#[tokio::test]
+async fn a_batch_whose_record_cannot_be_written_is_cancelled_like_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let store = client.store(json!({})).await;
+    let slow = client.upload("a.txt", "STOP at the Ubangi.").await;
+    batch(&client, &store, &[slow]).await;
+    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    let path = batch(&client, &store, &[client.upload("b.txt", "Kivu.").await]).await;
+    let id = path.rsplit('/').next().unwrap();
+    let record = folder.path().join(format!("stores/{store}/batches/{id}.json"));
+    std::fs::remove_file(&record).unwrap();
+    std::fs::create_dir(&record).unwrap();
+    let (status, refused) = client.post(&format!("{path}/cancel"), json!({})).await;
+    assert_eq!(status, 503, "{refused}");
+    let (_, found) = client.get(&path).await;
+    assert_eq!((&found["status"], &found["file_counts"]["cancelled"]), (&json!("cancelled"), &json!(1)), "{found}");
+    indexes.embedder.goes_on.store(true, SeqCst);
+}
+
+#[tokio::test]
+async fn a_batch_counts_once_against_the_maximum_of_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = Secret::generate();
+    let entry = KeyEntry {
+        id: KeyId::new("few"),
+        digest: secret.digest(),
+        scopes: vec![Scope::Index],
+        limits: KeyLimits { concurrent: Some(2), ..KeyLimits::default() },
+        priority: RequestPriority::default(),
+        private_cache: false,
+        indexes: IndexScope::default(),
+    };
+    let server = server_in(folder.path(), ApiKeys::open(None, vec![entry]).unwrap()).await;
+    let client = Client { server: &server, key: Some(secret.reveal()) };
+    let mut files = Vec::new();
+    for number in 0..3 {
+        files.push(client.upload(&format!("{number}.txt"), "Lake Kivu.").await);
+    }
+    let store = client.store(json!({"file_ids": files})).await;
+    assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 3);
+    let path = batch(&client, &store, &files).await;
+    assert_eq!(done(&client, &path).await["file_counts"]["completed"], 3);
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_batch_is_named_and_adds_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let server = server_in(folder.path(), waymark::keys::ApiKeys::default()).await;
+    let server = server_in(folder.path(), ApiKeys::default()).await;
     let client = Client { server: &server, key: None };
     let store = client.store(json!({})).await;
     let file = client.upload("rivers.md", RIVERS).await;

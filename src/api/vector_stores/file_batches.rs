@@ -67,8 +67,10 @@ impl FileBatchObject {
     fn new(store: &VectorStore, id: String, record: &BatchRecord) -> FileBatchObject {
         let mut counts = FileCounts::default();
         store.batch_files(&id).iter().for_each(|(_, file)| counts.add(file.status));
+        // A cancellation that fails halfway cancels files before the record of the batch is written.
+        let is_canceled = record.cancelled || counts.cancelled > 0;
         let status = match counts.in_progress {
-            0 if record.cancelled => IndexingStatus::Cancelled,
+            0 if is_canceled => IndexingStatus::Cancelled,
             0 => IndexingStatus::Completed,
             _ => IndexingStatus::InProgress,
         };
@@ -117,8 +119,8 @@ impl FileBatchRequest {
 
 /// Adds files to a vector store together.
 ///
-/// The files are indexed in the background: the counts of the batch tell how many searches find. A request with one file
-/// that cannot be added adds none.
+/// The files are indexed in the background: the counts of the batch tell how many searches find. A request with an
+/// invalid file adds none.
 #[utoipa::path(post, path = "/v1/vector_stores/{id}/file_batches", operation_id = "createVectorStoreFileBatch",
     tag = "vector stores",
     params(("id" = String, Path, description = "ID of the vector store")),
@@ -140,14 +142,16 @@ pub(crate) async fn create(
     for file in request.files()? {
         files.push(file.validate(&state, &caller)?.in_batch(batch.clone()));
     }
-    state.vector_stores()?.check_room(&caller)?;
+    let stores = state.vector_stores()?;
+    stores.check_room(&caller)?;
+    let slot = stores.take_places(&caller, files.len())?;
     let record = BatchRecord { created_at: now(), cancelled: false };
     let creating = Arc::clone(&store);
     let name = batch.clone();
     let created = record.clone();
     // Before its files, which name it.
     run_blocking(move || creating.add_batch(&name, created).map_err(unwritable)).await?;
-    store_files::add_all(&state, &store, files).await?;
+    store_files::add_all(&state, &store, files, slot).await?;
     Ok(axum::Json(FileBatchObject::new(&store, batch, &record)))
 }
 
@@ -173,7 +177,8 @@ pub(crate) async fn retrieve(
 
 /// Cancels a batch of files.
 ///
-/// Files that wait are not indexed any more. Those that are being indexed right now, and those that searches find, stay.
+/// Files that wait are not indexed any more; a file that had been indexed before it was added to the batch keeps what was
+/// indexed then. Those that are being indexed right now, and those that searches find, stay.
 #[utoipa::path(post, path = "/v1/vector_stores/{id}/file_batches/{batch_id}/cancel",
     operation_id = "cancelVectorStoreFileBatch", tag = "vector stores",
     params(

@@ -40,8 +40,8 @@ struct ChunkRange {
     recorded: u64,
 }
 
-/// Indexes the files of a store that wait, in a task of its own. `slots` are given back when they are indexed.
-pub(super) fn start(state: &AppState, store: Arc<VectorStore>, slots: Vec<FairSlot>) {
+/// Indexes the files of a store that wait, in a task of its own. `slot` is given back when they are indexed.
+pub(super) fn start(state: &AppState, store: Arc<VectorStore>, slot: Option<FairSlot>) {
     let state = state.clone();
     let running = state.drain.enter();
     tokio::spawn(async move {
@@ -52,7 +52,7 @@ pub(super) fn start(state: &AppState, store: Arc<VectorStore>, slots: Vec<FairSl
                 break;
             }
         }
-        drop(slots);
+        drop(slot);
         drop(running);
     });
 }
@@ -80,7 +80,11 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(),
     let _indexing = scopeguard::guard(Arc::clone(store), |store| store.end_indexing());
     let mut read: Vec<ReadFile> = Vec::new();
     let mut total = 0;
-    for (id, attached) in store.begin_indexing(TOGETHER) {
+    for (id, attached) in store.waiting().into_iter().take(TOGETHER) {
+        // One by one, so that each file can be canceled until it is read.
+        if !claim(store, &id, &attached).await? {
+            continue;
+        }
         match read_file(stores, store, &id, &attached, total).await {
             Ok((documents, bytes)) => {
                 total += bytes;
@@ -93,6 +97,12 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(),
         }
     }
     commit(state, store, read).await
+}
+
+/// Marks a file as being indexed; see [`VectorStore::claim`].
+async fn claim(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile) -> Result<bool, ApiError> {
+    let (store, id, seen) = (Arc::clone(store), id.to_owned(), seen.clone());
+    run_blocking(move || Ok(store.claim(&id, &seen))).await
 }
 
 /// Reads the documents of a file and the size of their texts. `pending` bytes of other files are about to be indexed.
@@ -298,6 +308,6 @@ pub(super) fn resume(state: &AppState, stores: &VectorStores) {
                 Err(error) => tracing::error!(store = store.id, %error, "cannot open the index of a vector store"),
             }
         }
-        start(state, store, Vec::new());
+        start(state, store, None);
     }
 }

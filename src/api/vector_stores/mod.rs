@@ -133,6 +133,7 @@ pub(crate) async fn create(
     for file_id in file_ids {
         adding.push(AddFile { file_id, attributes: None, chunking_strategy }.validate(&state, &caller)?);
     }
+    let slot = if adding.is_empty() { None } else { Some(stores.take_places(&caller, adding.len())?) };
     let record = StoreRecord {
         owner: caller.owner.map(|owner| owner.to_string()),
         created_at: now(),
@@ -145,8 +146,8 @@ pub(crate) async fn create(
         let caller = caller.clone();
         run_blocking(move || stores.create(&caller, id, record)).await?
     };
-    for file in adding {
-        store_files::add(&state, &store, file).await?;
+    if let Some(slot) = slot {
+        store_files::add_all(&state, &store, adding, slot).await?;
     }
     Ok(axum::Json(VectorStoreObject::new(&store)))
 }

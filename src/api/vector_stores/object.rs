@@ -53,7 +53,7 @@ pub struct FileCounts {
     pub completed: u64,
     /// Files that cannot be indexed.
     pub failed: u64,
-    /// Files of batches that were cancelled before their turn.
+    /// Files of batches that were canceled before their turn.
     pub cancelled: u64,
     /// All files.
     pub total: u64,

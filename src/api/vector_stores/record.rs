@@ -60,7 +60,7 @@ pub enum IndexingStatus {
     Completed,
     /// The file cannot be indexed.
     Failed,
-    /// The file is not indexed, because its batch was cancelled.
+    /// The file is not indexed, because its batch was canceled. Searches find what was indexed of it before.
     Cancelled,
 }
 

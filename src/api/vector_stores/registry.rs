@@ -15,7 +15,7 @@ use super::record::StoreRecord;
 use super::store::{UNFINISHED, VectorStore};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
-use crate::api::fair_slots::FairSlots;
+use crate::api::fair_slots::{FairSlot, FairSlots};
 use crate::api::files::registry::{UploadedFiles, may_store, unwritable};
 use crate::api::library::Library;
 use crate::api::state::AppState;
@@ -59,7 +59,7 @@ pub struct VectorStores {
     pub(crate) limits: FileLimits,
     pub(super) opener: Arc<dyn OpenIndex>,
     /// Places for files that wait to be indexed.
-    pub(super) waiting: FairSlots,
+    waiting: FairSlots,
     /// Place for the one store whose files are being indexed.
     pub(super) indexing: Semaphore,
     folder: PathBuf,
@@ -132,6 +132,14 @@ impl VectorStores {
     pub(super) fn check_room(&self, caller: &Caller) -> Result<(), ApiError> {
         let own = self.of(caller.owner).iter().map(|store| store.usage_bytes()).sum();
         may_store(caller, own, self.usage_bytes(), self.limits.storage, "KiB of texts in vector stores")
+    }
+
+    /// Takes places for the files of one request, which wait to be indexed.
+    ///
+    /// # Errors
+    /// 429 if the caller has its maximum of such requests or its share of the places, 503 if too many files wait.
+    pub(super) fn take_places(&self, caller: &Caller, files: usize) -> Result<FairSlot, ApiError> {
+        self.waiting.take_together(caller, files, "requests whose files wait to be indexed")
     }
 
     /// Creates a store.

@@ -42,8 +42,8 @@ pub(crate) struct VectorStore {
     files: Mutex<BTreeMap<String, AttachedFile>>,
     /// Batches of files by ID.
     batches: Mutex<BTreeMap<String, BatchRecord>>,
-    /// IDs of the files that are being indexed now, and cannot be cancelled.
-    indexing: Mutex<BTreeSet<String>>,
+    /// Files that are being indexed now, by ID, with the records that cannot be canceled.
+    indexing: Mutex<BTreeMap<String, AttachedFile>>,
     /// Held while a record is written, so that the files on disk are those in memory.
     saving: Mutex<()>,
     /// Index of the files. `None` as long as the store has no document.
@@ -149,27 +149,32 @@ impl VectorStore {
         if self.is_deleted.load(Ordering::SeqCst) {
             return Vec::new();
         }
-        let mut files = self.files();
-        files.retain(|(_, file)| file.status == IndexingStatus::InProgress);
-        files
+        self.files_where(|file| file.status == IndexingStatus::InProgress)
     }
 
-    /// Returns the first `most` files that wait to be indexed, which cannot be cancelled until [`end_indexing`](Self::end_indexing).
-    pub(super) fn begin_indexing(&self, most: usize) -> Vec<(String, AttachedFile)> {
-        // A file is either cancelled before it is taken, or not at all.
-        let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut files = self.waiting();
-        files.truncate(most);
-        *self.lock_indexing() = files.iter().map(|(id, _)| id.clone()).collect();
-        files
+    fn files_where(&self, wanted: impl Fn(&AttachedFile) -> bool) -> Vec<(String, AttachedFile)> {
+        let files = self.lock_files();
+        files.iter().filter(|(_, file)| wanted(file)).map(|(id, file)| (id.clone(), file.clone())).collect()
     }
 
-    /// Marks the end of what [`begin_indexing`](Self::begin_indexing) began.
+    /// Marks a file as being indexed, so that it cannot be canceled until [`end_indexing`](Self::end_indexing). Returns
+    /// `false` if its record is not `seen` any more, or if the store was deleted.
+    pub(super) fn claim(&self, id: &str, seen: &AttachedFile) -> bool {
+        // A file is either canceled before it is claimed, or not at all.
+        let Ok(_saving) = self.begin_saving() else { return false };
+        let is_current = self.file(id).as_ref() == Some(seen);
+        if is_current {
+            self.lock_indexing().insert(id.to_owned(), seen.clone());
+        }
+        is_current
+    }
+
+    /// Takes back all marks of [`claim`](Self::claim).
     pub(super) fn end_indexing(&self) {
         self.lock_indexing().clear();
     }
 
-    fn lock_indexing(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn lock_indexing(&self) -> MutexGuard<'_, BTreeMap<String, AttachedFile>> {
         self.indexing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -180,9 +185,7 @@ impl VectorStore {
 
     /// Returns the files of the batch `id`, oldest first.
     pub(super) fn batch_files(&self, id: &str) -> Vec<(String, AttachedFile)> {
-        let mut files = self.files();
-        files.retain(|(_, file)| file.batch.as_deref() == Some(id));
-        files
+        self.files_where(|file| file.batch.as_deref() == Some(id))
     }
 
     /// Adds a batch, whose files are added next.
@@ -204,8 +207,8 @@ impl VectorStore {
         self.write_batch(id, record)
     }
 
-    /// Cancels the files of the batch `id` that wait and are not being indexed. Returns the batch. `None` if there is no
-    /// such batch.
+    /// Cancels the files of the batch `id` that wait and are not being indexed. They keep the chunks that they had before.
+    /// Returns the batch. `None` if there is no such batch.
     ///
     /// # Errors
     /// If the store was deleted or a record cannot be written.
@@ -214,7 +217,7 @@ impl VectorStore {
         let Some(mut record) = self.batch(id) else { return Ok(None) };
         let indexing = self.lock_indexing().clone();
         for (file, attached) in self.batch_files(id) {
-            if attached.status == IndexingStatus::InProgress && !indexing.contains(&file) {
+            if attached.status == IndexingStatus::InProgress && indexing.get(&file) != Some(&attached) {
                 record.cancelled = true;
                 self.write_file(&saving, &file, AttachedFile { status: IndexingStatus::Cancelled, ..attached })?;
             }

@@ -6,6 +6,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tracing::Instrument;
 use utoipa::ToSchema;
 
 use super::chunking::{ChunkSizes, ChunkingStrategy};
@@ -77,7 +78,7 @@ pub struct VectorStoreFileContent {
     pub next_page: Option<String>,
 }
 
-/// File that a request may add, with its place among those that wait.
+/// File that a request may add.
 #[derive(Debug)]
 pub(super) struct CheckedFile {
     id: String,
@@ -85,14 +86,13 @@ pub(super) struct CheckedFile {
     sizes: Option<ChunkSizes>,
     /// ID of the batch that the file belongs to.
     batch: Option<String>,
-    slot: FairSlot,
 }
 
 impl AddFile {
     /// Checks that `caller` may add the file.
     ///
     /// # Errors
-    /// 404 if there is no such file, 400 for invalid options, 429 or 503 if too many files wait.
+    /// 404 if there is no such file, 400 for invalid options.
     pub(super) fn validate(self, state: &AppState, caller: &Caller) -> Result<CheckedFile, ApiError> {
         let AddFile { file_id, attributes, chunking_strategy } = self;
         let stores = state.vector_stores()?;
@@ -101,7 +101,7 @@ impl AddFile {
         check_attributes(&attributes)?;
         let most = stores.opener.embedder().max_tokens();
         let sizes = chunking_strategy.map(|strategy| strategy.checked(most)).transpose()?.flatten();
-        Ok(CheckedFile { id, attributes, sizes, batch: None, slot: stores.waiting.take(caller)? })
+        Ok(CheckedFile { id, attributes, sizes, batch: None })
     }
 }
 
@@ -113,29 +113,39 @@ impl CheckedFile {
 }
 
 /// Adds a file to `store`; see [`add_all`].
-pub(super) async fn add(state: &AppState, store: &Arc<VectorStore>, file: CheckedFile) -> Result<(), ApiError> {
-    add_all(state, store, vec![file]).await
+async fn add(state: &AppState, store: &Arc<VectorStore>, caller: &Caller, file: CheckedFile) -> Result<(), ApiError> {
+    let slot = state.vector_stores()?.take_places(caller, 1)?;
+    add_all(state, store, vec![file], slot).await
 }
 
-/// Adds files to `store`, in place of what it had of the same files, and starts indexing them.
+/// Adds files to `store`, in place of what it had of the same files, and starts indexing them. `slot` is given back when
+/// they are indexed.
 pub(super) async fn add_all(
     state: &AppState,
     store: &Arc<VectorStore>,
     files: Vec<CheckedFile>,
+    slot: FairSlot,
 ) -> Result<(), ApiError> {
-    let mut slots = Vec::with_capacity(files.len());
     let mut attached = Vec::with_capacity(files.len());
-    for CheckedFile { id, attributes, sizes, batch, slot } in files {
+    for CheckedFile { id, attributes, sizes, batch } in files {
         let status = IndexingStatus::InProgress;
         let created_at = now();
         let file = AttachedFile { created_at, status, error: None, attributes, sizes, chunks: 0, bytes: 0, batch };
         attached.push((id, file));
-        slots.push(slot);
     }
-    let added = ingestion::attach(store, attached).await;
-    // Also after an error, for the files whose records were written before it.
-    ingestion::start(state, Arc::clone(store), slots);
-    added
+    let state = state.clone();
+    let store = Arc::clone(store);
+    // A task of its own, because a client that disconnects ends the request: its files would wait until the next change.
+    let adding = tokio::spawn(
+        async move {
+            let added = ingestion::attach(&store, attached).await;
+            // Also after an error, for the files whose records were written before it.
+            ingestion::start(&state, store, Some(slot));
+            added
+        }
+        .in_current_span(),
+    );
+    adding.await.map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))?
 }
 
 /// Adds a file to a vector store.
@@ -159,7 +169,7 @@ pub(crate) async fn create(
     let file = request.validate(&state, &caller)?;
     state.vector_stores()?.check_room(&caller)?;
     let id = file.id.clone();
-    add(&state, &store, file).await?;
+    add(&state, &store, &caller, file).await?;
     described(&state, &store, &id).map(axum::Json)
 }
 
@@ -241,7 +251,7 @@ pub(crate) async fn update(
     let (sizes, batch) = store.file(&id).map_or((None, None), |file| (file.sizes, file.batch));
     let change = AddFile { file_id: id.clone(), attributes: Some(request.attributes), chunking_strategy: None };
     let file = CheckedFile { sizes, batch, ..change.validate(&state, &caller)? };
-    add(&state, &store, file).await?;
+    add(&state, &store, &caller, file).await?;
     described(&state, &store, &id).map(axum::Json)
 }
 
