@@ -97,12 +97,13 @@ impl Client {
         self
     }
 
-    /// Trusts the certificates in `file` (PEM) and no others. `None` keeps the public ones.
+    /// Trusts the certificates in `file` (PEM) and no others. `None` keeps the trust of the client.
     ///
     /// # Errors
     /// If the file cannot be read, or holds no certificate.
     pub fn trusting(mut self, file: Option<&Path>) -> anyhow::Result<Self> {
-        self.agent = agent(&self.base, TrustedRoots::of_flag("--ca", file)?.ureq_config(), READ_TIMEOUT);
+        let Some(file) = file else { return Ok(self) };
+        self.agent = agent(&self.base, TrustedRoots::of_flag("--ca", Some(file))?.ureq_config(), READ_TIMEOUT);
         Ok(self)
     }
 
