@@ -72,7 +72,7 @@ fn gradients_pass_through_experts_and_routers_as_in_mlx() {
 }
 
 #[test]
-fn threads_and_recomputed_layers_change_no_bit_and_memory_is_as_announced() {
+fn threads_and_recomputed_layers_change_no_bit_and_a_limit_takes_less_memory() {
     for name in FAMILIES {
         let pack = pack(&expected(name).integers("0.tokens"));
         let mut one = learner(name, "", 1);

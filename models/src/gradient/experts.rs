@@ -1,6 +1,6 @@
 //! Frozen experts of a layer, forward and backward.
 //!
-//! Nothing in them is trained, but the gradient passes through the chosen experts and through the router's probabilities,
+//! They are not trained, but the gradient passes through the chosen experts and through the probabilities of the router,
 //! as in `transformers`. The backward pass computes each expert again from the block's input.
 
 use super::gate::GatedActivation;
