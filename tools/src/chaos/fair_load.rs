@@ -78,11 +78,15 @@ pub(crate) async fn measure_under_load(shared: Arc<RunShared>) {
 async fn first_token(shared: &RunShared) -> Option<Duration> {
     let target = shared.keys.short(shared.address);
     let messages = json!([{"role": "user", "content": format!("Hello {}", uuid::Uuid::now_v7().simple())}]);
-    let body = json!({"model": "plain", "messages": messages, "max_tokens": 4, "stream": true});
+    // Enough for a mock, each of whose tokens is a letter, to get past the tag that opens its thought.
+    let body = json!({"model": "plain", "messages": messages, "max_tokens": 16, "stream": true});
     let begun = Instant::now();
     let mut connection = RawConnection::send(&target, "POST", "/v1/chat/completions", &body.to_string()).await.ok()?;
     // The first chunk names the role and has no text.
-    let spoken = |seen: &[u8]| String::from_utf8_lossy(seen).contains("\"delta\":{\"content\":\"");
+    let spoken = |seen: &[u8]| {
+        let text = String::from_utf8_lossy(seen);
+        ["content", "reasoning_content"].iter().any(|field| text.contains(&format!("\"delta\":{{\"{field}\":\"")))
+    };
     while !spoken(&connection.seen) {
         if connection.read(4096).await.unwrap_or(0) == 0 {
             return None;
