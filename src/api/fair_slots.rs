@@ -49,7 +49,7 @@ impl FairSlots {
     /// is the plural noun for such pieces, for error messages.
     ///
     /// # Errors
-    /// As those of [`take`](Self::take).
+    /// 429 if the caller has its maximum or its share of the places, 503 if all are taken.
     pub(super) fn take_together(&self, caller: &Caller, places: usize, work: &str) -> Result<FairSlot, ApiError> {
         // One lock for all checks and the taking, so that concurrent callers cannot take the same place.
         let mut held = self.lock();

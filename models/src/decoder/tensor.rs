@@ -1,7 +1,7 @@
 //! Access to checkpoint tensors with a shape check, for serving and training.
 
 use crate::ModelError;
-use crate::kernel::Packed;
+use crate::kernel::{Packed, dot};
 use crate::weights::{TensorView, Weights};
 
 /// Tensor with the expected shape.
@@ -37,4 +37,9 @@ pub(crate) fn shared_gate(weights: &Weights, name: &str, hidden: usize) -> Resul
         return Err(ModelError::Tensor { name: name.to_owned(), reason });
     }
     view.to_f32()
+}
+
+/// Factor on the output of the shared expert for one token: the sigmoid of its gate.
+pub(crate) fn shared_factor(gate: &[f32], input: &[f32]) -> f32 {
+    1.0 / (1.0 + (-dot(gate, input)).exp())
 }

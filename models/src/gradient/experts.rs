@@ -6,14 +6,11 @@
 use super::gate::GatedActivation;
 use crate::architecture::{Activation, Experts};
 use crate::decoder::ExpertRoutes;
-use crate::decoder::tensor::{matrix, shared_gate};
+use crate::decoder::tensor::{matrix, shared_factor, shared_gate};
 use crate::kernel::arithmetic::Matrix;
 use crate::kernel::{Packed, Team, axpy, dot, matmul, matmul_add};
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
-
-/// Minimum number of rows per thread that justifies a parallel region.
-const GRAIN: usize = 8;
 
 /// Weights of the experts of a layer, each matrix with its transpose.
 #[derive(Debug)]
@@ -112,7 +109,7 @@ impl FrozenExperts {
             block.in_place(buffers, count);
             let rows = output.chunks_exact_mut(hidden).zip(buffers.rows.chunks_exact(hidden));
             for ((output, row), input) in rows.zip(input.chunks_exact(hidden)) {
-                axpy(output, opened(gate, input), row);
+                axpy(output, shared_factor(gate, input), row);
             }
         }
     }
@@ -176,10 +173,10 @@ impl FrozenExperts {
         let rows = outputs.chunks_exact(hidden).zip(buffers.rows.chunks_exact_mut(hidden));
         let tokens = input.chunks_exact(hidden).zip(dout.chunks_exact(hidden)).zip(dinput.chunks_exact_mut(hidden));
         for ((output, row), ((input, dout), dinput)) in rows.zip(tokens) {
-            let opened = opened(gate, input);
-            axpy(dinput, dot(dout, output) * opened * (1.0 - opened), gate);
+            let factor = shared_factor(gate, input);
+            axpy(dinput, dot(dout, output) * factor * (1.0 - factor), gate);
             row.fill(0.0);
-            axpy(row, opened, dout);
+            axpy(row, factor, dout);
         }
         block.backward(buffers, gradients, count, hidden);
         axpy(dinput, 1.0, &buffers.rows[..input.len()]);
@@ -275,17 +272,8 @@ impl ExpertBuffers<'_> {
     /// Copies the inputs of an expert to the rows, and returns their number.
     fn gather(&mut self, expert: usize, input: &[f32], hidden: usize) -> usize {
         let range = self.routes.rows_of(expert);
-        let tokens = &self.routes.tokens()[range.clone()];
-        self.team.rows(&mut self.rows[..range.len() * hidden], hidden, GRAIN, &|first, share| {
-            for (row, &token) in share.chunks_exact_mut(hidden).zip(&tokens[first..]) {
-                row.copy_from_slice(&input[token * hidden..][..hidden]);
-            }
-        });
-        range.len()
+        let count = range.len();
+        self.routes.gather(self.team, range, input, &mut self.rows[..count * hidden], hidden);
+        count
     }
-}
-
-/// Factor on the output of the shared expert.
-fn opened(gate: &[f32], input: &[f32]) -> f32 {
-    1.0 / (1.0 + (-dot(gate, input)).exp())
 }

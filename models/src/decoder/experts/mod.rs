@@ -11,9 +11,9 @@ pub(crate) use routes::ExpertRoutes;
 
 use super::feed_forward::{Gate, GatedBlock};
 use super::step_clock::{StepClock, StepPhase};
-use super::tensor::{matrix, shared_gate};
+use super::tensor::{matrix, shared_factor, shared_gate};
 use crate::architecture::Experts;
-use crate::kernel::{Packed, Team, axpy, dot, matmul};
+use crate::kernel::{Packed, Team, axpy, matmul};
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
@@ -110,7 +110,7 @@ impl ExpertLayer {
         let ExpertScratch { routes, rows, output } = scratch;
         matmul(step.team, input, tokens, &self.router, routes.logits());
         routes.choose(step.team, self.normalized);
-        gather(step.team, input, routes.tokens(), rows, hidden);
+        routes.gather(step.team, 0..rows.len() / hidden, input, rows, hidden);
         step.clock.lap(StepPhase::Routing);
         for (expert, block) in self.blocks.iter().enumerate() {
             let range = routes.rows_of(expert);
@@ -135,8 +135,7 @@ impl ExpertLayer {
         step.team.rows(output, hidden, GRAIN, &|first, share| {
             for (token, output) in (first..).zip(share.chunks_exact_mut(hidden)) {
                 let range = token * hidden..(token + 1) * hidden;
-                let opened = 1.0 / (1.0 + (-dot(&shared.gate, &input[range.clone()])).exp());
-                axpy(output, opened, &rows[range]);
+                axpy(output, shared_factor(&shared.gate, &input[range.clone()]), &rows[range]);
             }
         });
         step.clock.lap(StepPhase::Routing);
@@ -156,13 +155,4 @@ impl ExpertStep<'_> {
         block.down.matmul(self.team, activated, count, rows);
         self.clock.lap(StepPhase::Down);
     }
-}
-
-/// Copies the rows of `tokens` from `input` to `rows`.
-fn gather(team: &Team, input: &[f32], tokens: &[usize], rows: &mut [f32], hidden: usize) {
-    team.rows(rows, hidden, GRAIN, &|first, share| {
-        for (row, &token) in share.chunks_exact_mut(hidden).zip(&tokens[first..]) {
-            row.copy_from_slice(&input[token * hidden..][..hidden]);
-        }
-    });
 }

@@ -83,14 +83,19 @@ impl ExpertRoutes {
         starts[0] = 0;
     }
 
-    /// Token of each grouped row.
-    pub(crate) fn tokens(&self) -> &[usize] {
-        &self.tokens
-    }
-
     /// Grouped rows of an expert.
     pub(crate) fn rows_of(&self, expert: usize) -> Range<usize> {
         self.starts[expert]..self.starts[expert + 1]
+    }
+
+    /// Copies the rows of `input`, shape (tokens, hidden), to `rows` in the order of the grouped rows in `range`.
+    pub(crate) fn gather(&self, team: &Team, range: Range<usize>, input: &[f32], rows: &mut [f32], hidden: usize) {
+        let tokens = &self.tokens[range];
+        team.rows(rows, hidden, GRAIN, &|first, share| {
+            for (row, &token) in share.chunks_exact_mut(hidden).zip(&tokens[first..]) {
+                row.copy_from_slice(&input[token * hidden..][..hidden]);
+            }
+        });
     }
 
     /// Tokens of an expert with its probabilities, in the order of the grouped rows.
@@ -171,10 +176,10 @@ mod tests {
         routes.logits().copy_from_slice(&logits);
         routes.choose(&team, true);
         assert_eq!([0, 1, 2, 3].map(|expert| routes.rows_of(expert)), [0..2, 2..4, 4..4, 4..6]);
-        assert_eq!(routes.tokens(), [1, 2, 0, 1, 0, 2]);
+        assert_eq!(routes.tokens, [1, 2, 0, 1, 0, 2]);
         for token in 0..3 {
             let own: Vec<_> = routes.of_token(token).collect();
-            assert!(own.iter().all(|(row, _)| routes.tokens()[*row] == token));
+            assert!(own.iter().all(|(row, _)| routes.tokens[*row] == token));
             assert!((own.iter().map(|(_, probability)| probability).sum::<f32>() - 1.0).abs() < 1e-6);
         }
         let expected = 1.0 / (1.0 + 1f32.exp());
