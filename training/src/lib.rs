@@ -13,6 +13,7 @@
 //! | [`sample_filter`] | selection of a policy's own rollouts for supervised training |
 //! | [`ledger`] | state of a running training run: metrics, checkpoints, time |
 //! | [`lessons`] | lesson builder for `train data`: data set and Wikipedia patterns |
+//! | [`mode_table`] | success of the modes of search by kind of question |
 //! | [`optimizer`] | AdamW and gradient clipping |
 //! | [`seeding`] | seeds and shuffles |
 //! | [`pack`] | prefix-sharing packs of several trajectories in one pass |
@@ -36,6 +37,7 @@ pub mod grpo;
 pub mod hash;
 pub mod ledger;
 pub mod lessons;
+pub mod mode_table;
 pub mod optimizer;
 pub mod pack;
 pub mod policy_loss;

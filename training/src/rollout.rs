@@ -258,6 +258,7 @@ async fn play(
     let task = |seed| SampleTask {
         question_id: question.key().to_owned(),
         question: question.question.clone(),
+        kind: question.kind.clone(),
         golds: question.answers.clone(),
         supporting: question.supporting.clone(),
         partly: !question.supporting_complete,

@@ -18,6 +18,8 @@ pub struct SampleTask {
     pub question_id: String,
     /// Text of the question.
     pub question: String,
+    /// Kind of the question, such as `comparison` or the relation that it asks for. `None` if it is not known.
+    pub kind: Option<String>,
     /// Accepted answers.
     pub golds: Vec<String>,
     /// IDs of the supporting passages. Empty if they are not known.
@@ -43,6 +45,9 @@ pub struct Sample {
     pub question_id: String,
     /// Text of the question.
     pub question: String,
+    /// Kind of the question, such as `comparison` or the relation that it asks for. `None` if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// Accepted answers.
     pub golds: Vec<String>,
     /// IDs of the supporting passages. Empty if they are not known.
@@ -250,6 +255,7 @@ impl Sample {
             id: trajectory.id,
             question_id: task.question_id,
             question: task.question,
+            kind: task.kind,
             golds: task.golds,
             supporting: task.supporting,
             partly: task.partly,
@@ -393,6 +399,13 @@ impl Sample {
         // The response may be cut before its last turn.
         let from = if last < self.tokens.len() { last } else { 0 };
         self.forced.iter().map(|&(first, _)| first).filter(|first| *first >= from).min()
+    }
+
+    /// Makes the modes that were written for the policy its own, so that training learns them. A forced answer and what
+    /// follows stay forced.
+    pub fn adopt_modes(&mut self) {
+        let asked = self.forced_answer();
+        self.forced.retain(|&(first, _)| asked.is_some_and(|asked| first >= asked));
     }
 
     /// Returns the answer, unless the protocol forced it.

@@ -267,6 +267,7 @@ fn stage_in(
 
 fn lesson(answer: &str) -> Lesson {
     Lesson {
+        kind: None,
         question_id: "q".into(),
         question: "Where was Ann Lee born?".into(),
         golds: vec![answer.into()],

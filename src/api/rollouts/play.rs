@@ -149,6 +149,7 @@ impl Player {
         SampleTask {
             question_id: question.key().to_owned(),
             question: question.question.clone(),
+            kind: question.kind.clone(),
             golds: question.answers.clone(),
             supporting: question.supporting.clone(),
             protocol: self.policy.protocol.name().to_owned(),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 
+use crate::mode_table::ModeTable;
 use crate::run::durable;
 use crate::sample::Sample;
 use crate::sample_filter::SampleFilter;
@@ -50,6 +51,13 @@ pub(crate) struct Args {
     #[arg(long)]
     contested: bool,
 
+    /// Keep only trajectories whose first search has the mode with which questions of their kind (`type` of the question
+    /// files) are answered rightly most often, over all trajectories of the files, and make modes that
+    /// `grpo.first_modes` wrote the policy's own. Imitating them teaches the policy to choose. Prints the table by which
+    /// the modes were chosen.
+    #[arg(long)]
+    by_kind: bool,
+
     /// Maximum number of trajectories per question.
     #[arg(long, value_name = "N", default_value_t = 2)]
     per_question: usize,
@@ -69,6 +77,9 @@ impl Args {
         }
         self.check_datasets(&samples)?;
         samples.retain(|sample| self.dataset.is_empty() || self.dataset.contains(&sample.dataset));
+        if self.by_kind {
+            self.choose_modes(&mut samples)?;
+        }
         // Copied before the range moves into the filter, for the error message.
         let least = *self.searches.start();
         let most = *self.searches.end();
@@ -94,6 +105,20 @@ impl Args {
             })
         })?;
         anstream::println!("kept {} of {} trajectories: {}", kept.len(), samples.len(), self.out.display());
+        Ok(())
+    }
+
+    /// Leaves the trajectories that began in the mode that is best for their kind of question.
+    fn choose_modes(&self, samples: &mut Vec<Sample>) -> anyhow::Result<()> {
+        let table = ModeTable::of(samples);
+        anstream::println!("{table}");
+        samples.retain(|sample| table.agrees(sample));
+        ensure!(
+            !samples.is_empty(),
+            "--by-kind: no kind of question has trajectories that begin in different modes: give the questions a \
+             `type`, and the rollouts `grpo.first_modes`"
+        );
+        samples.iter_mut().for_each(Sample::adopt_modes);
         Ok(())
     }
 
@@ -124,9 +149,13 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use clap::Parser;
+    use waymark_agent::Action;
+    use waymark_engine::Origin;
+    use waymark_index::Mode;
 
     use super::*;
     use crate::reward::tests::searched;
+    use crate::sample::{OriginRun, TurnAction};
 
     #[derive(Debug, Parser)]
     struct KeepFlags {
@@ -151,6 +180,46 @@ mod tests {
         let flags = ["keep", "samples.jsonl", "--out", out.to_str().unwrap()];
         let error = KeepFlags::try_parse_from(flags).unwrap().args.run().unwrap_err().to_string();
         assert!(error.contains("already") && std::fs::read_to_string(&out).unwrap() == "mine", "{error}");
+    }
+
+    #[test]
+    fn modes_that_were_written_for_the_policy_become_its_own() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("samples.jsonl");
+        let out = temp.path().join("kept.jsonl");
+        let sample = |mode, right: bool, at: u32| Sample {
+            kind: Some("occupation".to_owned()),
+            question_id: at.to_string(),
+            golds: vec!["poet".to_owned()],
+            answer: Some(if right { "poet" } else { "actor" }.to_owned()),
+            tokens: vec![1, 2, at, 4],
+            origins: vec![
+                OriginRun(Origin::Prompt, 1),
+                OriginRun(Origin::Policy, 1),
+                OriginRun(Origin::Environment, 1),
+                OriginRun(Origin::Policy, 1),
+            ],
+            prompt_tokens: 1,
+            forced: vec![(1, 1)],
+            actions: vec![TurnAction {
+                turn: 2,
+                action: Action::Answer { text: "poet".to_owned() },
+                executed: true,
+                late: false,
+                summary: None,
+            }],
+            ..searched("", &[(mode, 0.1)])
+        };
+        let passage = (0..8).map(|at| sample(Mode::Passage, at == 0, at));
+        let graph = (8..16).map(|at| sample(Mode::Graph, at < 11, at));
+        let lines = passage.chain(graph).map(|sample| serde_json::to_string(&sample).unwrap() + "\n");
+        std::fs::write(&file, lines.collect::<String>()).unwrap();
+        let flags = ["keep", file.to_str().unwrap(), "--out", out.to_str().unwrap(), "--by-kind"];
+        KeepFlags::try_parse_from(flags).unwrap().args.run().unwrap();
+        let kept = store::read(&out).unwrap();
+        assert_eq!(kept.len(), 3);
+        assert!(kept.iter().all(|sample| sample.first_mode() == Some(Mode::Graph) && sample.forced.is_empty()));
+        assert_eq!(kept[0].loss_mask(), [false, true, false, true]);
     }
 
     #[test]

@@ -117,6 +117,7 @@ impl LessonPlayer {
         SampleTask {
             question_id: lesson.question_id.clone(),
             question: lesson.question.clone(),
+            kind: lesson.kind.clone(),
             golds: lesson.golds.clone(),
             supporting: lesson.supporting.clone(),
             partly: false,

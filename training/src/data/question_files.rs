@@ -17,6 +17,8 @@ use crate::store::SampleReader;
 struct QuestionLine<'s> {
     id: &'s str,
     question: &'s str,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'s str>,
     answers: &'s [String],
     supporting: &'s [String],
     dataset: &'s str,
@@ -58,6 +60,7 @@ fn line(sample: &Sample, lines: &mut Vec<u8>) -> std::io::Result<()> {
     let line = QuestionLine {
         id: &sample.question_id,
         question: &sample.question,
+        kind: sample.kind.as_deref(),
         answers: &sample.golds,
         supporting: &sample.supporting,
         dataset: &sample.dataset,
@@ -87,6 +90,7 @@ mod tests {
             let task = SampleTask {
                 question_id: id.into(),
                 question: question.into(),
+                kind: Some("place of birth".into()),
                 golds: vec!["x".into(), "y".into()],
                 supporting: vec!["p".into()],
                 dataset: dataset.into(),
@@ -99,6 +103,7 @@ mod tests {
         let told = |questions: Vec<Question>| questions.into_iter().map(|one| one.question).collect::<Vec<_>>();
         assert_eq!(read("a.jsonl")[0].answers, ["x", "y"]);
         assert_eq!(read("a.jsonl")[0].supporting, ["p"]);
+        assert_eq!(read("a.jsonl")[0].kind.as_deref(), Some("place of birth"));
         assert_eq!(
             (told(read("a.jsonl")), told(read("b.jsonl"))),
             (vec!["Who?".to_owned(), "When?".to_owned()], vec!["Where?".to_owned()])

@@ -190,7 +190,7 @@ fn asked([first, second]: FactChain<'_>, rng: &mut ChaCha8Rng) -> Option<Lesson>
         None => relation(second.relation)?.asks.choose(rng)?.replace("{}", &described(first, &name, rng)),
     };
     let hops = hops([first, second], &name)?.into();
-    Some(lesson(question, second.objects.clone(), &[first, second], hops, Conclusion::Last))
+    Some(lesson("compositional", question, second.objects.clone(), &[first, second], hops, Conclusion::Last))
 }
 
 /// Comparisons of each entity with another one.
@@ -203,7 +203,7 @@ fn compared(form: &ComparisonForms, known: &[&KnownFact], rng: &mut ChaCha8Rng) 
         let question = put(if films { form.films } else { form.things }, &names, rng)?;
         let (gold, why) = outcome(form, &question, &names, [None, None], [value(one), value(other)])?;
         let hops = vec![step(one, &names[0])?, step(other, &names[1])?];
-        Some(lesson(question, vec![gold], &[one, other], hops, Conclusion::Because(why)))
+        Some(lesson("comparison", question, vec![gold], &[one, other], hops, Conclusion::Because(why)))
     };
     own.iter().filter_map(make).collect()
 }
@@ -219,7 +219,8 @@ fn bridged(form: &ComparisonForms, chains: &[FactChain<'_>], rng: &mut ChaCha8Rn
         let through = [Some(value(one[0])), Some(value(other[0]))];
         let (gold, why) = outcome(form, &question, &names, through, [value(one[1]), value(other[1])])?;
         let hops = [hops(*one, &names[0])?, hops(other, &names[1])?].concat();
-        Some(lesson(question, vec![gold], &[one[0], one[1], other[0], other[1]], hops, Conclusion::Because(why)))
+        let facts = [one[0], one[1], other[0], other[1]];
+        Some(lesson("bridge_comparison", question, vec![gold], &facts, hops, Conclusion::Because(why)))
     };
     own.iter().filter_map(make).collect()
 }
@@ -273,9 +274,18 @@ fn put(forms: &[&str], names: &[String; 2], rng: &mut ChaCha8Rng) -> Option<Stri
     Some(forms.choose(rng)?.replace("{0}", &names[0]).replace("{1}", &names[1]))
 }
 
-fn lesson(question: String, golds: Vec<String>, of: &[&KnownFact], hops: Vec<Hop>, conclusion: Conclusion) -> Lesson {
+/// Creates a lesson. `kind` is the name that 2WikiMultiHopQA has for questions of this form.
+fn lesson(
+    kind: &str,
+    question: String,
+    golds: Vec<String>,
+    of: &[&KnownFact],
+    hops: Vec<Hop>,
+    conclusion: Conclusion,
+) -> Lesson {
     let supporting = of.iter().map(|known| known.source.id.clone()).collect();
-    Lesson { question_id: String::new(), question, golds, supporting, hops, conclusion }
+    let kind = Some(kind.to_owned());
+    Lesson { question_id: String::new(), question, kind, golds, supporting, hops, conclusion }
 }
 
 fn value(known: &KnownFact) -> &str {

@@ -26,6 +26,7 @@ fn lesson(question: &SourceQuestion, hops: Vec<Hop>, conclusion: Conclusion) -> 
     Lesson {
         question_id: question.id.clone(),
         question: question.question.clone(),
+        kind: question.kind.clone(),
         golds: question.answers.clone(),
         supporting: question.supporting.clone(),
         hops,

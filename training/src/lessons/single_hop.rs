@@ -117,6 +117,7 @@ pub fn ask(known: &KnownFact, contamination: &ContaminationFilter, id: String, r
     Some(Lesson {
         question_id: id,
         question,
+        kind: Some(relation.name.to_owned()),
         golds: known.objects.clone(),
         supporting: vec![known.source.id.clone()],
         hops: vec![hop(relation, &known.subject, object, vec![known.source.clone()])],

@@ -61,6 +61,7 @@ pub fn lessons(dataset: &str, rng: &mut impl Rng) -> Vec<Lesson> {
                     all.push(Lesson {
                         question_id: String::new(),
                         question,
+                        kind: None,
                         golds: vec![reply.to_owned()],
                         supporting: Vec::new(),
                         hops: Vec::new(),

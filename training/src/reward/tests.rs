@@ -211,6 +211,7 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         id: String::new(),
         question_id: String::new(),
         question: String::new(),
+        kind: None,
         golds: Vec::new(),
         supporting: Vec::new(),
         partly: false,
