@@ -25,15 +25,23 @@ fn triple(subject: &str, relation: &str, object: &str) -> Triple {
     Triple { subject: subject.to_owned(), relation: relation.to_owned(), object: object.to_owned() }
 }
 
-/// Passage that states triples of numbered words.
+/// Questions that name phrases and titles with capitals and digits.
+const QUESTIONS: [&str; 4] = [
+    "near the Gamma Rays of Title1",
+    "Is Alpha Beta of 1901?",
+    "Title0 (part), Title0 and River",
+    " gammas Alphas city ",
+];
+
+/// Passage that states triples of numbered words. Two passages each share a title without its note.
 fn stating(place: usize, triples: &[(usize, usize, usize)]) -> Document {
     let triples: Vec<Triple> = triples
         .iter()
         .map(|&(s, p, o)| triple(WORDS[s % WORDS.len()], ["is", "has", "near"][p % 3], WORDS[o % WORDS.len()]))
         .collect();
     let text: Vec<String> = triples.iter().map(|t| format!("{} {} {}", t.subject, t.relation, t.object)).collect();
-    let mut document =
-        document(&format!("p{place}"), &format!("Title{place}"), &format!("{place} {}", text.join(". ")));
+    let title = format!("Title{}{}", place / 2, ["", " (part)"][place % 2]);
+    let mut document = document(&format!("p{place}"), &title, &format!("{place} {}", text.join(". ")));
     document.triples = Some(triples);
     document
 }
@@ -68,9 +76,8 @@ fn query(text: &str, mode: Mode, k: usize, graph: GraphOptions) -> Query {
 }
 
 fn graph_options() -> impl Strategy<Value = GraphOptions> {
-    let variant = prop_oneof![Just(GraphVariant::RouteRag), Just(GraphVariant::HippoRag), Just(GraphVariant::GraphR1)];
     (
-        variant,
+        prop::sample::select(&GraphVariant::ALL[..]),
         1_usize..8,
         prop_oneof![0.1..0.9, Just(0.95)],
         prop_oneof![3 => Just(0.05), 1 => Just(0.0), 1 => 0.0..1.0],
@@ -89,7 +96,7 @@ proptest! {
     fn any_search_of_any_graph_can_be_recomputed(
         passages in prop::collection::vec(prop::collection::vec((0_usize..12, 0_usize..3, 0_usize..12), 0..5), 1..20),
         searches in prop::collection::vec((
-            prop::sample::select(&WORDS[..9]), 0_usize..3, 1_usize..25, graph_options(),
+            prop::sample::select([&WORDS[..9], &QUESTIONS].concat()), 0_usize..3, 1_usize..25, graph_options(),
             prop::option::of(prop::collection::vec(0_usize..8, 0..5)),
         ), 6),
     ) {
@@ -156,15 +163,22 @@ fn tamper(value: &Value, whole: &mut dyn FnMut(Value) -> Value, at: &str, look: 
 fn evidence_that_was_tampered_with_is_found_out() {
     let temp = tempfile::tempdir().unwrap();
     write(temp.path(), some(), &BuildOptions::default()).unwrap();
-    for (mode, keep) in
-        [(Mode::Graph, None), (Mode::Hybrid, None), (Mode::Triples, Some(vec![2, 0])), (Mode::Graph, Some(vec![]))]
-    {
+    let text = "gamma rays near the River of Title1 in 1901";
+    for (variant, mode, keep) in [
+        (GraphVariant::RouteRag, Mode::Graph, None),
+        (GraphVariant::RouteRag, Mode::Hybrid, None),
+        (GraphVariant::RouteRag, Mode::Triples, Some(vec![2, 0])),
+        (GraphVariant::RouteRag, Mode::Graph, Some(vec![])),
+        (GraphVariant::Waymark, Mode::Graph, None),
+        (GraphVariant::Waymark, Mode::Hybrid, None),
+        (GraphVariant::Waymark, Mode::Triples, Some(vec![1, 3])),
+    ] {
         let index = open(temp.path());
         let index = match keep {
             Some(places) => index.with_fact_filter(Arc::new(Keep(places))),
             None => index,
         };
-        let query = query("gamma rays near the river", mode, 4, GraphOptions::default());
+        let query = query(text, mode, 4, variant.into());
         let evidence = searched(&index, &query);
         let (mut changes, json) = (0, serde_json::to_value(&evidence).unwrap());
         tamper(&json, &mut |whole| whole, "", &mut |at, changed| {
@@ -172,7 +186,7 @@ fn evidence_that_was_tampered_with_is_found_out() {
             let Ok(changed) = serde_json::from_value::<Evidence>(changed) else { return };
             changes += 1;
             let checked = check(&index, &HashEmbed::default(), &query, &changed);
-            assert!(checked.is_err(), "{mode}: a change of {at} was not found out: {changed:#?}");
+            assert!(checked.is_err(), "{variant}, {mode}: a change of {at} was not found out: {changed:#?}");
         });
         assert!(changes > 50, "only {changes} changes were tried");
     }
@@ -201,8 +215,8 @@ fn real_triples_are_walked_as_their_definition_says() {
     let temp = tempfile::tempdir().unwrap();
     write(temp.path(), documents.collect(), &BuildOptions::default()).unwrap();
     let index = open(temp.path());
-    for (question, place) in rows(&questions).iter().take(9).zip(0..) {
-        let variant = [GraphVariant::RouteRag, GraphVariant::HippoRag, GraphVariant::GraphR1][place % 3];
+    for (question, place) in rows(&questions).iter().take(12).zip(0..) {
+        let variant = GraphVariant::ALL[place % GraphVariant::ALL.len()];
         for mode in [Mode::Graph, Mode::Hybrid, Mode::Triples] {
             searched(&index, &query(&text(&question["question"]), mode, 5, variant.into()));
         }
@@ -220,9 +234,7 @@ fn a_local_walk_finds_what_the_whole_one_finds() {
         // All passages have a weight of their own here, so both walks start alike; the sample that scales similarities
         // covers all passages.
         let query = query(text, Mode::Graph, 30, variant.into());
-        let all = open(temp.path());
-        // The numbers of the own variant have tests of their own.
-        let whole = if variant == GraphVariant::Waymark { all.search(&query).unwrap() } else { searched(&all, &query) };
+        let whole = searched(&open(temp.path()), &query);
         let local = local.search(&query).unwrap();
         let (walk, walked) = (whole.walk.as_ref().unwrap(), local.walk.as_ref().unwrap());
         assert!(walked.local && walked.missing > 0.0 && walked.missing < 1e-3, "{}", walked.missing);

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use waymark_index::graph::Graph;
-use waymark_index::{Evidence, GraphTrace, GraphVariant, SeedFact};
+use waymark_index::{Evidence, GraphTrace, GraphVariant, SeedFact, SeedPhrase};
 
+use super::names::names;
 use super::numbers::{dot, has_rank, min_max, near};
 use super::{Seen, Wrong, hold};
 
@@ -76,28 +77,66 @@ fn naming(graph: &Graph, walk: &GraphTrace, scores: &Scores) -> Vec<(u32, Vec<f6
     named
 }
 
-/// Checks the seed phrases.
+/// Checks the seed phrases: those of linked facts, then others that the question names.
 pub fn check_seeds(seen: &Seen<'_>, walk: &GraphTrace, scores: &Scores) -> Wrong {
     let graph = seen.index.graph().unwrap();
-    let named = naming(graph, walk, scores);
-    let wanted = seen.query.graph.linking_top_k.min(named.len());
-    hold!(walk.phrases.len() == wanted, "{} phrases instead of {wanted}", walk.phrases.len());
-    let mean = |list: &[f64]| list.iter().sum::<f64>() / list.len() as f64;
-    let known: HashMap<u32, (usize, f64, f64)> = named
+    let linked = naming(graph, walk, scores);
+    let wanted = seen.query.graph.linking_top_k.min(linked.len());
+    hold!(walk.phrases.len() >= wanted, "{} phrases instead of {wanted}", walk.phrases.len());
+    let named = named(seen, walk);
+    let (seeds, further) = walk.phrases.split_at(wanted);
+    check_linked(seen, seeds, walk.variant, &linked, &named)?;
+    let phrases: Vec<Option<u32>> = seeds.iter().map(|seed| graph.phrase_id(&seed.phrase)).collect();
+    let rest: Vec<u32> = named.into_iter().filter(|phrase| !phrases.contains(&Some(*phrase))).collect();
+    hold!(further.len() == rest.len(), "{} phrases are named instead of {}", further.len(), rest.len());
+    for (seed, phrase) in further.iter().zip(rest) {
+        let passages = graph.passages_of(phrase).len();
+        hold!(seed.phrase == graph.phrase(phrase), "{seed:?} is not {:?}", graph.phrase(phrase));
+        hold!(seed.passages == passages, "{seed:?} is in other passages");
+        hold!(near(seed.linking, 1.0), "{seed:?} has linking score 1");
+        hold!(near(seed.weight, 1.0 / passages.max(1) as f64), "{seed:?} has another weight");
+    }
+    Ok(())
+}
+
+/// Returns the phrases that the question names, if the walk starts from them.
+fn named(seen: &Seen<'_>, walk: &GraphTrace) -> Vec<u32> {
+    if walk.variant != GraphVariant::Waymark || walk.fallback {
+        return Vec::new();
+    }
+    let graph = seen.index.graph().unwrap();
+    let names = names(seen.query.text.trim(), |name| graph.phrase_id(name).is_some());
+    names.iter().filter_map(|name| graph.phrase_id(name)).collect()
+}
+
+/// Checks the seeds that facts name.
+fn check_linked(
+    seen: &Seen<'_>,
+    seeds: &[SeedPhrase],
+    variant: GraphVariant,
+    linked: &[(u32, Vec<f64>)],
+    named: &[u32],
+) -> Wrong {
+    let graph = seen.index.graph().unwrap();
+    let sum = |list: &[f64]| list.iter().sum::<f64>();
+    let mean = |list: &[f64]| sum(list) / list.len() as f64;
+    let known: HashMap<u32, (usize, f64, f64)> = linked
         .iter()
         .enumerate()
         .map(|(place, (phrase, list))| {
             let share = graph.passages_of(*phrase).len().max(1) as f64;
-            let (linking, weight) = match walk.variant {
+            let (linking, weight) = match variant {
                 GraphVariant::HippoRag => (mean(list) / share, mean(list) / share),
-                _ => (mean(list), list[list.len() - 1] / share),
+                GraphVariant::Waymark if named.contains(phrase) => (sum(list), mean(list).max(1.0) / share),
+                GraphVariant::Waymark => (sum(list), mean(list) / share),
+                GraphVariant::RouteRag | GraphVariant::GraphR1 => (mean(list), list[list.len() - 1] / share),
             };
             (*phrase, (place, linking, weight))
         })
         .collect();
     let linkings: Vec<f64> = known.values().map(|(_, linking, _)| *linking).collect();
     let mut before: Option<(f64, usize)> = None;
-    for (seed, rank) in walk.phrases.iter().zip(1..) {
+    for (seed, rank) in seeds.iter().zip(1..) {
         let phrase = graph.phrase_id(&seed.phrase).ok_or_else(|| format!("no phrase {:?}", seed.phrase))?;
         let (place, linking, weight) = *known.get(&phrase).ok_or_else(|| format!("{seed:?} is named by no fact"))?;
         hold!(seed.passages == graph.passages_of(phrase).len(), "{seed:?} is in other passages");

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 mod facts;
+mod names;
 mod numbers;
 mod ranking;
 mod ways;
+mod words;
 
-use waymark_index::{Embed, Evidence, Index, Mode, Query};
+use waymark_index::{Embed, Evidence, GraphVariant, Index, Mode, Query};
 
 pub use numbers::{dot, min_max, unit};
 
@@ -35,6 +37,8 @@ pub struct Seen<'a> {
     pub similarity: Vec<f64>,
     /// `similarity` scaled to [0, 1].
     pub scaled: Vec<f64>,
+    /// Weight of every passage in the reset vector.
+    pub own: Vec<f64>,
     /// Number of passages.
     pub passages: usize,
 }
@@ -48,7 +52,14 @@ pub fn check(index: &Index, embed: &dyn Embed, query: &Query, evidence: &Evidenc
     let vector = unit(&embed.embed(&[query.text.trim()]).unwrap()[0]);
     let passages = graph.passages();
     let similarity: Vec<f64> = (0..passages as u32).map(|number| dot(&vector, index.vector(number).unwrap())).collect();
-    let seen = Seen { index, query, vector, scaled: min_max(&similarity), similarity, passages };
+    let scaled = min_max(&similarity);
+    let weight = query.graph.passage_weight;
+    let own = scaled.iter().map(|scaled| weight * scaled).collect();
+    let mut seen = Seen { index, query, vector, similarity, scaled, own, passages };
+    if query.graph.variant == GraphVariant::Waymark {
+        seen.own = words::own(&seen, weight)?;
+    }
+    let seen = seen;
     let walk = evidence.walk.as_ref().ok_or("no walk")?;
     hold!(walk.variant == query.graph.variant, "another variant");
     hold!(walk.damping == query.graph.damping, "another damping");

@@ -33,7 +33,7 @@ pub fn check(seen: &Seen<'_>, evidence: &Evidence, walk: &GraphTrace) -> Wrong {
         hold!(close(f64::from(hit.score), score), "{} has score {score} and not {}", hit.passage.id, hit.score);
         if let Some(arrival) = &hit.path.graph {
             hold!(!walk.fallback, "an arrival without a walk");
-            let reset = walk.passage_weight * seen.scaled[number as usize];
+            let reset = seen.own[number as usize];
             hold!(near(arrival.reset, reset), "{} has {reset} of the reset", hit.passage.id);
             hold!(close(arrival.mass, mass[number as usize]), "{} has other mass", hit.passage.id);
             hold!(has_rank(&mass, mass[number as usize], arrival.rank, 1e-6), "{} is out of order", hit.passage.id);
@@ -95,7 +95,9 @@ fn fused(
         let absent = values.iter().filter(|other| **other >= value - off).count() > depth;
         hold!(rank.is_some() || absent, "{} is missing from a list", hit.passage.id);
     }
-    Ok([dense, graph].into_iter().flatten().map(|rank| 1.0 / (60.0 + rank as f64)).sum())
+    let (constant, weight) = if walk.variant == GraphVariant::Waymark { (1.0, 0.1) } else { (60.0, 1.0) };
+    let part = |rank: Option<usize>, weight: f64| rank.map_or(0.0, |rank| weight / (constant + rank as f64));
+    Ok(part(graph, 1.0) + part(dense, weight))
 }
 
 /// Computes the mass of every passage: `(1 - d)·Σ (d·P)ⁱ·r`, where a walk restarts at nodes without edges.
@@ -110,9 +112,7 @@ fn masses(seen: &Seen<'_>, graph: &Graph, walk: &GraphTrace) -> Vec<f64> {
     };
     let mut reset = vec![0.0; nodes];
     walk.phrases.iter().for_each(|seed| reset[graph.phrase_id(&seed.phrase).unwrap() as usize] = seed.weight);
-    for (number, scaled) in seen.scaled.iter().enumerate() {
-        reset[phrases + number] = walk.passage_weight * scaled;
-    }
+    reset[phrases..].copy_from_slice(&seen.own);
     let total: f64 = reset.iter().sum();
     if total > 0.0 {
         reset.iter_mut().for_each(|x| *x /= total);
