@@ -15,6 +15,9 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::{Value, json};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 use waymark_index::{BuildOptions, BuildPhase, BuildProgress, Corpus, Document, build};
 use waymark_runtime::embedding::Embedding;
 
@@ -180,14 +183,39 @@ struct Collector {
 
 impl Collector {
     fn start() -> Collector {
+        Collector::with("http", |socket| socket)
+    }
+
+    /// Starts a collector with a new certificate, which is written to `certificate`.
+    fn start_tls(certificate: &Path) -> Collector {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(certificate, made.cert.pem()).unwrap();
+        let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let config = Arc::new(config);
+        let wrap = move |socket| StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), socket);
+        Collector::with("https", wrap)
+    }
+
+    fn with<S: Read + Write>(scheme: &str, wrap: impl Fn(TcpStream) -> S + Send + Sync + 'static) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
+        let address = format!("{scheme}://{}", listener.local_addr().unwrap());
         let spans: Arc<Mutex<Vec<Span>>> = Arc::default();
         let into = Arc::clone(&spans);
+        let wrap = Arc::new(wrap);
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let into = Arc::clone(&into);
-                std::thread::spawn(move || while take(socket.as_ref().unwrap(), &into).is_some() {});
+                let wrap = Arc::clone(&wrap);
+                std::thread::spawn(move || {
+                    let mut socket = BufReader::new(wrap(socket.unwrap()));
+                    while take(&mut socket, &into).is_some() {}
+                });
             }
         });
         Collector { address, spans }
@@ -195,8 +223,7 @@ impl Collector {
 }
 
 /// Reads one request and responds to it. `None` if the connection has ended.
-fn take(mut socket: &TcpStream, into: &Mutex<Vec<Span>>) -> Option<()> {
-    let mut reader = BufReader::new(socket);
+fn take<S: Read + Write>(reader: &mut BufReader<S>, into: &Mutex<Vec<Span>>) -> Option<()> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         (reader.read_line(&mut head).ok()? > 0).then_some(())?;
@@ -214,7 +241,9 @@ fn take(mut socket: &TcpStream, into: &Mutex<Vec<Span>>) -> Option<()> {
         resource.scope_spans.into_iter().flat_map(|scope| scope.spans)
     });
     into.lock().unwrap().extend(spans);
-    socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()
+    let socket = reader.get_mut();
+    socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+    socket.flush().ok()
 }
 
 fn attribute<'a>(span: &'a Span, key: &str) -> &'a Attribute {
@@ -282,4 +311,32 @@ fn a_collector_that_is_away_holds_nobody_up() {
     let (_, answer) = program.ask("POST", "/v1/chat/completions", "", &chat("routerag", false));
     assert!(answer.starts_with("HTTP/1.1 200"));
     program.end();
+}
+
+#[test]
+fn a_collector_at_https_is_trusted_by_its_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    index(&path);
+    let certificate = dir.path().join("ca.pem");
+    let collector = Collector::start_tls(&certificate);
+    let ask = |more: &[&str]| {
+        let program = TracedServer::start(&path, &[&["--otlp-endpoint", &collector.address][..], more].concat());
+        let (id, answer) = program.ask("POST", "/v1/chat/completions", "", &chat("routerag", false));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        (id, program.end())
+    };
+    // Nothing is sent to a collector that cannot be known.
+    let (_, log) = ask(&[]);
+    let told: Vec<_> = log.iter().filter(|line| line["fields"]["message"] == "traces are not delivered").collect();
+    let [told] = told.as_slice() else { panic!("{told:?}") };
+    let reason = told["fields"]["reason"].as_str().unwrap();
+    assert!(reason.contains("unknown issuer") && reason.ends_with("by --otlp-ca"), "{told}");
+    assert!(collector.spans.lock().unwrap().is_empty());
+
+    let (id, log) = ask(&["--otlp-ca", certificate.to_str().unwrap()]);
+    assert!(log.iter().all(|line| line["level"] != "WARN"), "{log:?}");
+    let wanted = Attribute::StringValue(id);
+    let spans = collector.spans.lock().unwrap();
+    assert!(spans.iter().any(|span| span.name == "request" && *attribute(span, "id") == wanted), "{spans:?}");
 }

@@ -116,7 +116,7 @@ impl TrustedRoots {
     }
 
     /// Explains why a TLS handshake failed. `None` if `error` is not one of TLS.
-    pub(crate) fn explain(&self, error: &io::Error) -> Option<String> {
+    pub fn explain(&self, error: &io::Error) -> Option<String> {
         let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
         Some(match error {
             rustls::Error::InvalidCertificate(problem) => self.explain_certificate(problem),

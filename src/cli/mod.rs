@@ -7,6 +7,7 @@ mod bench;
 mod change;
 mod chat;
 mod client;
+mod collector_client;
 mod completions;
 mod config;
 mod corpus;

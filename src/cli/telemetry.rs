@@ -6,15 +6,17 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::Level;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::{Layer, Registry};
 use waymark_runtime::logging;
+use waymark_runtime::trusted_roots::TrustedRoots;
 
-use crate::config::ServeArgs;
+use super::collector_client::CollectorClient;
+use crate::config::{ServeArgs, TelemetryArgs};
 
 /// Path of traces in OTLP over HTTP.
 const PATH: &str = "/v1/traces";
@@ -27,15 +29,18 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Traces(Option<SdkTracerProvider>);
 
 impl Traces {
-    /// Creates an exporter to the collector at this address, such as `http://127.0.0.1:4318`.
-    pub(super) fn to(collector: Option<&str>) -> anyhow::Result<Self> {
-        let Some(address) = collector else { return Ok(Self(None)) };
+    /// Creates an exporter to the collector that the flags name.
+    pub(super) fn to(flags: &TelemetryArgs) -> anyhow::Result<Self> {
+        let Some(address) = &flags.otlp_endpoint else { return Ok(Self(None)) };
         ensure!(
-            address.starts_with("http://"),
-            "--otlp-endpoint {address}: give the http:// address of a collector, such as http://127.0.0.1:4318"
+            address.starts_with("http://") || address.starts_with("https://"),
+            "--otlp-endpoint {address}: expected the http:// or https:// address of a collector, such as \
+             http://127.0.0.1:4318"
         );
+        let roots = TrustedRoots::of_flag("--otlp-ca", flags.otlp_ca.as_deref())?;
         let exporter = SpanExporter::builder()
             .with_http()
+            .with_http_client(CollectorClient::new(roots, EXPORT_TIMEOUT))
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(format!("{}{PATH}", address.trim_end_matches('/').trim_end_matches(PATH)))
             .with_timeout(EXPORT_TIMEOUT)
@@ -75,7 +80,7 @@ pub(super) async fn traced(
     command: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
     let mut layers = vec![logging::log(filter.unwrap_or(quiet), serve.log_format)?];
-    let traces = Traces::to(serve.telemetry.otlp_endpoint.as_deref())?;
+    let traces = Traces::to(&serve.telemetry)?;
     layers.extend(traces.layer());
     logging::install(layers)?;
     let ended = command.await;

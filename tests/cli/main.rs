@@ -152,7 +152,8 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         // Nobody listens on port 1.
         (vec!["ask", "--url", "http://127.0.0.1:1", "why?"], "cannot reach"),
         (vec!["ask", "--url", "http://127.0.0.1:1", "--index", "x.index", "why?"], "--index configures a new server"),
-        (vec!["ask", "--mock", "--otlp-endpoint", "https://x", "why?"], "--otlp-endpoint"),
+        (vec!["ask", "--mock", "--otlp-endpoint", "ftp://x", "why?"], "--otlp-endpoint"),
+        (vec!["ask", "--mock", "--otlp-endpoint", "https://x", "--otlp-ca", "/no/ca.pem", "why?"], "--otlp-ca"),
         (vec!["ask", "--mock", "--ca", "x.pem", "why?"], "--ca applies to a running server"),
         (
             vec!["ask", "--mock", "--api-key", "wm_0123456789abcdef0123456789", "why?"],
