@@ -1,12 +1,12 @@
-//! Fingerprints of policies: measured on the engine of this process, and written into `policy.toml`.
+//! Fingerprints of policies: measured on the engine of this process or computed by a trainer, and written into `policy.toml`.
 
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use waymark_agent::{Generator, LogprobFingerprint, Policy, Runtime, SessionSource, Steps};
 use waymark_engine::{Generate, Origin, SessionOptions};
 use waymark_models::sampler::SamplingParams;
-use waymark_models::tokenizer::Specials;
+use waymark_models::tokenizer::{Specials, Tokenizer};
 
 use crate::durable_file;
 use crate::fleet::PROBE;
@@ -19,8 +19,7 @@ const HEADER: &str = "[fingerprint]";
 /// # Errors
 /// If the engine fails.
 pub async fn measure<S: SessionSource>(runtime: &Runtime<S>, policy: &Policy) -> anyhow::Result<LogprobFingerprint> {
-    let ids = runtime.tokenizer.encode(PROBE, Specials::Literal)?;
-    ensure!(ids.len() > 1, "the tokenizer encodes the probe as {} tokens: at least 2 are needed", ids.len());
+    let ids = probe(&runtime.tokenizer)?;
     let mut session = runtime.engine.open(SessionOptions { adapter: policy.adapter(), ..SessionOptions::default() });
     session.append(&ids[..1], Origin::Prompt, false);
     let spec = Generate {
@@ -36,7 +35,29 @@ pub async fn measure<S: SessionSource>(runtime: &Runtime<S>, policy: &Policy) ->
         logprobs.push(step?.logprob);
     }
     drop(turn);
-    ensure!(logprobs.len() == ids.len() - 1, "the engine scored {} of {} tokens", logprobs.len(), ids.len() - 1);
+    of_scores(ids, logprobs)
+}
+
+/// Encodes the fixed text of fingerprints.
+///
+/// # Errors
+/// If the text cannot be encoded, or has fewer than two tokens.
+pub fn probe(tokenizer: &Tokenizer) -> anyhow::Result<Vec<u32>> {
+    let ids = tokenizer.encode(PROBE, Specials::Literal)?;
+    ensure!(ids.len() > 1, "the tokenizer encodes the probe as {} tokens: at least 2 are needed", ids.len());
+    Ok(ids)
+}
+
+/// Returns the fingerprint of weights that give `logprobs` to the tokens of the [`probe`] after the first.
+///
+/// # Errors
+/// If a log-probability is missing or not finite.
+pub fn of_scores(ids: Vec<u32>, logprobs: Vec<f32>) -> anyhow::Result<LogprobFingerprint> {
+    let expected = ids.len().saturating_sub(1);
+    ensure!(logprobs.len() == expected, "{} of {expected} tokens of the probe were scored", logprobs.len());
+    if let Some(at) = logprobs.iter().position(|logprob| !logprob.is_finite()) {
+        bail!("token {} of the probe has the log-probability {}", at + 1, logprobs[at]);
+    }
     Ok(LogprobFingerprint { ids, logprobs, tolerance: LogprobFingerprint::TOLERANCE })
 }
 
@@ -112,6 +133,14 @@ mod tests {
             assert!(read.compare(&fingerprint(ids).logprobs).is_ok());
             assert_eq!(policy.training.unwrap()["steps"].as_integer(), Some(1));
         }
+    }
+
+    #[test]
+    fn scores_that_are_missing_or_not_finite_are_refused() {
+        let said = |logprobs: &[f32]| of_scores(vec![1, 2, 3], logprobs.to_vec()).map_err(|error| error.to_string());
+        assert_eq!(said(&[-1.0, -2.0]).unwrap().logprobs, [-1.0, -2.0]);
+        assert_eq!(said(&[-1.0]).unwrap_err(), "1 of 2 tokens of the probe were scored");
+        assert_eq!(said(&[-1.0, f32::NAN]).unwrap_err(), "token 2 of the probe has the log-probability NaN");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::program::{ProgramRun, Serving, waymark};
 use super::pulled;
 
 /// Writes a model with random weights and a small vocabulary into the new folder `dir`.
-fn model(dir: &Path, seed: u64) {
+pub(super) fn model(dir: &Path, seed: u64) {
     let config = DecoderConfig {
         vocab: 48,
         hidden: 64,
@@ -51,7 +51,7 @@ fn policy(root: &Path, name: &str, base: &str) -> String {
 }
 
 /// Flags of a small server.
-const SMALL: [&str; 8] = ["--embedder", "mock", "--threads", "1", "--kv-bytes", "64MiB", "--device", "cpu"];
+pub(super) const SMALL: [&str; 8] = ["--embedder", "mock", "--threads", "1", "--kv-bytes", "64MiB", "--device", "cpu"];
 
 /// Asks the policy in `dir`, over the base model that `flags` name.
 fn ask(dir: &str, flags: &[&str]) -> ProgramRun {

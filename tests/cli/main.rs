@@ -18,6 +18,7 @@ mod python_client;
 mod script;
 mod setup;
 mod triples;
+mod trained_fingerprint;
 
 use std::fs;
 use std::io::{Read, Write};

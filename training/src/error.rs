@@ -48,6 +48,14 @@ pub enum TrainError {
     /// No training data is left, or another input makes training impossible.
     #[error("{0}")]
     Nothing(String),
+    /// The fingerprint of a policy cannot be computed or written. The policy itself has been written.
+    #[error("{}: the policy has no fingerprint: {reason}", dir.display())]
+    Fingerprint {
+        /// Directory of the policy.
+        dir: PathBuf,
+        /// Reason.
+        reason: String,
+    },
     /// A run would resume with other settings than it was started with.
     #[error("{} was started with `{before}`, but now it is `{now}`: use the same settings or another --out", dir.display())]
     Changed {

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use safetensors::SafeTensors;
+use waymark_agent::Policy;
 
 use entropy_run::{ADAPTER, RECIPE, ready};
 use word_run::{stderr, succeed};
@@ -57,6 +58,13 @@ fn blended_policies_are_interpolations() {
         }
         let record = fs::read_to_string(dir.join("between/policy.toml")).unwrap();
         assert!(record.contains("kind = \"blend\"") && record.contains("share = 0.25"), "{record}");
+        // Each policy has the fingerprint of its own weights.
+        let [one, other, first, between] = ["one/policy", "other/policy", "first", "between"].map(|out| {
+            let policy = Policy::open(&dir.join(out)).unwrap();
+            policy.fingerprint.unwrap()
+        });
+        assert_eq!(one.compare(&first.logprobs), Ok(()));
+        assert!(one.logprobs != other.logprobs && one.logprobs != between.logprobs, "{one:?} {other:?} {between:?}");
         let again = blend(dir, "0.5", "between", &[]).output().unwrap();
         assert!(!again.status.success() && stderr(&again).contains("between already exists"), "{}", stderr(&again));
     }

@@ -103,6 +103,7 @@ fn preference_runs_are_planned_trained_shown_and_continued() {
     assert!(report.contains("Preference loss") && report.contains("Order of pairs"));
     let policy: toml::Table = toml::from_str(&fs::read_to_string(dir.join("run/policy/policy.toml")).unwrap()).unwrap();
     assert_eq!(policy["training"]["kind"].as_str(), Some("dpo"));
+    assert!(policy["fingerprint"]["ids"].is_array());
 
     let mut show = Command::new(env!("CARGO_BIN_EXE_train"));
     show.args(["show", "run/samples.jsonl", "--step", "1", "--n", "18", "--model", "."]).current_dir(dir);

@@ -168,6 +168,7 @@ fn init_policies_of_another_base_model_are_refused() {
     assert!(train(dir, "first").args(short).status().unwrap().success());
     let policy = dir.join("first/policy/policy.toml");
     let text = fs::read_to_string(&policy).unwrap();
+    assert_eq!(text.matches("[fingerprint]").count(), 1, "{text}");
     let on = |out: &str| train(dir, out).args(short).arg("--init").arg(dir.join("first")).output().unwrap();
     assert!(on("second").status.success());
     let id = text.lines().find(|line| line.starts_with("base_id = ")).unwrap().to_owned();

@@ -52,7 +52,7 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         ensure!(!self.out.exists(), "{} already exists: give another directory", self.out.display());
         let recipe = self.recipe_args.open()?;
-        // Interpolation runs no pass through the model, so the CPU is enough.
+        // The only pass through the model is that of the fingerprint, so the CPU is enough.
         let (mut learner, base) = compute_args::load_on_cpu(&recipe, &self.host_args)?;
         let (_, first) = initial_policy::load("--from", &self.from, &recipe, &base, &mut learner)?;
         let from = learner.values().to_vec();
@@ -72,6 +72,7 @@ impl Args {
         let record =
             TrainingRecord { kind: "blend", data: data.to_vec(), before, rows: vec![row], ..TrainingRecord::default() };
         policy_writer::write(&self.out, &learner, &recipe, &record, base.policy_base())?;
+        policy_writer::add_fingerprint(&self.out, &mut learner, base.policy_base())?;
         Ok(writeln!(io::stdout(), "{}", self.out.display())?)
     }
 }

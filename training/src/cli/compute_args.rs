@@ -8,8 +8,8 @@ use waymark_models::checkpoint::Checkpoint;
 use waymark_models::gradient::{Learner, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
-use waymark_runtime::assembly;
 use waymark_runtime::config::{Device, Size};
+use waymark_runtime::{assembly, fingerprint};
 
 use super::gpu_plan::{GpuPlan, MemoryRequest, QueriedGpu};
 use super::host_args::HostArgs;
@@ -94,7 +94,7 @@ impl ComputeArgs {
         let other = gpu_plan.map_or(0, |gpu_plan| gpu_plan.need.bytes() - gpu_plan.need.learner());
         let own = |limit: usize| limit.saturating_sub(other);
         learner.set_limit(self.memory.map(|size| own(size.0)));
-        Ok((learner, BaseIdentity::new(checkpoint, path)))
+        Ok((learner, BaseIdentity::new(checkpoint, path)?))
     }
 }
 
@@ -102,7 +102,7 @@ impl ComputeArgs {
 pub(super) fn load_on_cpu(recipe: &Recipe, host_args: &HostArgs) -> anyhow::Result<(Learner, BaseIdentity)> {
     let BaseCheckpoint { checkpoint, path } = BaseCheckpoint::new(recipe, host_args)?;
     let learner = Learner::load_with(&checkpoint.weights, host_args.team(), &recipe.tune(), recipe.arithmetic)?;
-    Ok((learner, BaseIdentity::new(checkpoint, path)))
+    Ok((learner, BaseIdentity::new(checkpoint, path)?))
 }
 
 /// Queries the GPU `ordinal`.
@@ -171,17 +171,20 @@ pub(super) struct BaseIdentity {
     pub(super) id: String,
     /// Hash of its vocabulary.
     pub(super) vocabulary: String,
+    /// Token IDs of the text of fingerprints.
+    probe: Vec<u32>,
 }
 
 impl BaseIdentity {
-    fn new(checkpoint: Checkpoint, path: PathBuf) -> Self {
+    fn new(checkpoint: Checkpoint, path: PathBuf) -> anyhow::Result<Self> {
         let Checkpoint { name, weights, tokenizer, .. } = checkpoint;
-        Self { path, name, id: weights.id(), vocabulary: hash::vocabulary(&tokenizer) }
+        let vocabulary = hash::vocabulary(&tokenizer);
+        Ok(Self { path, name, id: weights.id(), vocabulary, probe: fingerprint::probe(&tokenizer)? })
     }
 
     /// Description of the base model for a policy trained from it.
     pub(super) fn policy_base(&self) -> policy_writer::BaseModel<'_> {
-        policy_writer::BaseModel { path: &self.path, id: &self.id }
+        policy_writer::BaseModel { path: &self.path, id: &self.id, probe: &self.probe }
     }
 }
 

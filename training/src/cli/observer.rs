@@ -25,11 +25,12 @@ pub(super) struct TerminalObserver<'a> {
 }
 
 impl TerminalObserver<'_> {
-    /// Writes the policy of the best step and prints its path.
+    /// Writes the policy of the best step with its fingerprint, and prints its path.
     pub(super) fn finish(&self, ledger: &RunLedger, learner: &mut Learner) -> anyhow::Result<()> {
         self.bar.end();
         ledger.restore_best(learner)?;
         self.write(ledger, learner)?;
+        policy_writer::add_fingerprint(&ledger.folder().policy(), learner, self.base)?;
         Ok(writeln!(io::stdout(), "{}", ledger.folder().policy().display())?)
     }
 

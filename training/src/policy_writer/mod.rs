@@ -1,6 +1,7 @@
 //! Output of training: a policy directory that `waymark serve --policy` and PEFT load as it is.
 
 mod full_model;
+mod weights_fingerprint;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use crate::recipe::Recipe;
 use crate::run::{MetricsFile, MetricsRow, RunError, durable};
 
 pub use self::full_model::base_model_problem;
+pub use self::weights_fingerprint::add_fingerprint;
 
 /// Subdirectory of a fully trained model, relative to its policy.
 const MODEL_DIR: &str = Policy::MODEL;
@@ -27,6 +29,8 @@ pub struct BaseModel<'a> {
     pub path: &'a Path,
     /// Identifier of its weights: [`Weights::id`].
     pub id: &'a str,
+    /// Token IDs of the [text of fingerprints](waymark_runtime::fingerprint::probe) in its vocabulary.
+    pub probe: &'a [u32],
 }
 
 /// Record of how a policy was trained, written as `[training]` in `policy.toml`.
@@ -93,7 +97,8 @@ fn whole(value: u64) -> Value {
 
 /// Writes the policy with the learner's values into `dir`, replacing an existing directory. An adapter is stored next
 /// to `policy.toml`. A fully trained model becomes a checkpoint in `model`, which copies everything but the weights
-/// from the base model. The file identifies the weights it must be served with by their ID.
+/// from the base model. The file identifies the weights it must be served with by their ID. It has no fingerprint:
+/// [`add_fingerprint`] adds one.
 ///
 /// # Errors
 /// If a file cannot be written, or all weights were trained and the base model is not a directory.
@@ -193,7 +198,7 @@ mod tests {
 
     /// Base model in `path`.
     fn base(path: &Path) -> BaseModel<'_> {
-        BaseModel { path, id: "00ff" }
+        BaseModel { path, id: "00ff", probe: &[3, 1, 4, 1, 5, 9] }
     }
 
     #[test]
