@@ -19,7 +19,7 @@ pub(crate) struct BatchEmbedder<'a> {
     pub(crate) embed: &'a dyn Embed,
     /// Prompts of the index, of which that of documents is put before every text.
     pub(crate) prompts: &'a Prompts,
-    /// Number of texts per call of the embedder.
+    /// Number of texts per call of the embedder, unless it wants more.
     pub(crate) batch: usize,
     /// Vectors of texts that were embedded before.
     pub(crate) memory: &'a EmbeddingCache<'a>,
@@ -87,7 +87,7 @@ impl BatchEmbedder<'_> {
         }
         // Batches of similar length need little padding; ties keep the order of the texts.
         order.sort_unstable_by_key(|&place| (window[place].len(), place));
-        for batch in order.chunks(self.batch.max(1)) {
+        for batch in order.chunks(self.batch.max(self.embed.least_batch()).max(1)) {
             let found =
                 self.embed(texts.what, &batch.iter().map(|&place| window[place].as_str()).collect::<Vec<_>>())?;
             let kept: Vec<_> =

@@ -28,6 +28,12 @@ pub trait Embed: Send + Sync {
         self.embed(texts)
     }
 
+    /// Returns the least number of texts per call of [`Embed::embed_documents`] that uses the embedder fully. A build with a
+    /// smaller batch takes this many.
+    fn least_batch(&self) -> usize {
+        1
+    }
+
     /// Returns `true` if a text is longer than the model reads, so that its vector covers only its beginning.
     fn cuts(&self, _text: &str) -> bool {
         false

@@ -19,11 +19,11 @@ use waymark_models::pull::recognize;
 use waymark_models::reranker::Reranker;
 use waymark_models::tokenizer::Tokenizer;
 
-use crate::config::{FleetConfig, ModelConfig, RerankerConfig, RetrievalConfig};
+use crate::config::{EmbedderConfig, FleetConfig, ModelConfig, RerankerConfig, RetrievalConfig};
 use crate::embedding::{self, Embedding};
 use crate::environment::key_in;
 use crate::fleet::{Fleet, TokenSource};
-use crate::remote::RerankEndpoint;
+use crate::remote::{EmbedEndpoint, RerankEndpoint};
 use crate::reranking::Reranking;
 use crate::trusted_roots::TrustedRoots;
 use crate::{cache, device, filter, pull};
@@ -31,11 +31,22 @@ use crate::{cache, device, filter, pull};
 /// Maximum number of queued searches.
 pub const SEARCHES_WAITING: usize = 1024;
 
-/// Loads the embedder `name`, downloading it if it is missing.
-pub fn embedder(name: &str, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
-    if name == embedding::MOCK {
-        return Ok(Embedding::Mock);
-    }
+/// Opens the embedder that `config` names, downloading its weights if they are missing.
+///
+/// # Errors
+/// If the weights cannot be fetched or are no encoder, or the endpoint cannot be asked or gives no vectors.
+pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
+    let name = match config {
+        EmbedderConfig::Weights(name) if name == embedding::MOCK => return Ok(Embedding::Mock),
+        EmbedderConfig::Weights(name) => name,
+        EmbedderConfig::Endpoint { url, model, key_env, ca, timeout } => {
+            let roots = TrustedRoots::of_flag("--embedder-ca", ca.as_deref())?;
+            let endpoint = EmbedEndpoint::new(url, model, key_in(key_env)?, *timeout).context("--embedder")?;
+            // Asked at once, because the index must know the length of the vectors before it takes any.
+            let endpoint = endpoint.trusting(roots).measured().context("--embedder")?;
+            return Ok(Embedding::Endpoint(Box::new(endpoint)));
+        }
+    };
     let dir = pull::fetch(name, &cache::folder(cache)?)?;
     let mut embedder = Embedder::open(&dir, team)?;
     // Some authors name the prompts in the model's card alone.

@@ -1,13 +1,15 @@
-//! Embedders for the index and the API: a model's, or a mock.
+//! Embedders for the index and the API: a model's, an endpoint's, or a mock.
 
 use std::fmt;
 
 use waymark_index::{Embed, EmbedError, Prompts};
 use waymark_models::embedder::{Embedder, EncoderPrompts};
 
+use crate::remote::{EmbedEndpoint, MAX_EMBEDDED_BYTES};
+
 /// An embedder that also counts tokens.
 pub trait TextEmbedder: Embed + fmt::Debug {
-    /// Counts the tokens of `text`.
+    /// Counts the tokens of `text`. An endpoint does not tell its tokens, so that they are estimated from the bytes.
     fn count_tokens(&self, text: &str) -> usize;
 
     /// Maximum number of tokens of a text that the embedder reads; the rest would be cut off.
@@ -28,12 +30,17 @@ const MAX_TOKEN_BYTES: usize = 256;
 pub enum Embedding {
     /// A model of `waymark-models`.
     Model(Box<Embedder>),
+    /// An embedder elsewhere.
+    Endpoint(Box<EmbedEndpoint>),
     /// Hashed bag-of-words vectors: deterministic, without weights, with little meaning.
     Mock,
 }
 
 /// Name that selects the mock.
 pub const MOCK: &str = "mock";
+
+/// Estimated number of bytes per token of an embedder elsewhere.
+const BYTES_PER_TOKEN: usize = 4;
 
 /// Dimensions of the mock's vectors.
 const DIMS: usize = 64;
@@ -42,6 +49,7 @@ impl Embed for Embedding {
     fn id(&self) -> &str {
         match self {
             Embedding::Model(embedder) => embedder.id(),
+            Embedding::Endpoint(endpoint) => endpoint.id(),
             Embedding::Mock => MOCK,
         }
     }
@@ -49,6 +57,7 @@ impl Embed for Embedding {
     fn dims(&self) -> usize {
         match self {
             Embedding::Model(embedder) => embedder.dims(),
+            Embedding::Endpoint(endpoint) => endpoint.dims(),
             Embedding::Mock => DIMS,
         }
     }
@@ -56,6 +65,7 @@ impl Embed for Embedding {
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
         match self {
             Embedding::Model(embedder) => Ok(embedder.embed(texts)?),
+            Embedding::Endpoint(endpoint) => endpoint.embed(texts),
             Embedding::Mock => Ok(texts.iter().map(|text| hashed(text)).collect()),
         }
     }
@@ -63,6 +73,7 @@ impl Embed for Embedding {
     fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
         match self {
             Embedding::Model(embedder) => Ok(embedder.embed_rounded(texts)?),
+            Embedding::Endpoint(endpoint) => endpoint.embed_documents(texts),
             Embedding::Mock => self.embed(texts),
         }
     }
@@ -72,13 +83,21 @@ impl Embed for Embedding {
         text.len() > self.max_tokens() && self.count_tokens(text) > self.max_tokens()
     }
 
+    fn least_batch(&self) -> usize {
+        match self {
+            Embedding::Endpoint(endpoint) => endpoint.least_batch(),
+            Embedding::Model(_) | Embedding::Mock => 1,
+        }
+    }
+
     fn prompts(&self) -> Prompts {
         match self {
             Embedding::Model(embedder) => {
                 let EncoderPrompts { query, document } = embedder.prompts().clone();
                 Prompts { query, document }
             }
-            Embedding::Mock => Prompts::default(),
+            // An endpoint does not tell its prompts.
+            Embedding::Endpoint(_) | Embedding::Mock => Prompts::default(),
         }
     }
 }
@@ -87,6 +106,7 @@ impl TextEmbedder for Embedding {
     fn count_tokens(&self, text: &str) -> usize {
         match self {
             Embedding::Model(embedder) => embedder.count_tokens(text),
+            Embedding::Endpoint(_) => text.len().div_ceil(BYTES_PER_TOKEN),
             Embedding::Mock => text.split_whitespace().count(),
         }
     }
@@ -95,7 +115,15 @@ impl TextEmbedder for Embedding {
         match self {
             // The two special tokens at the ends count too.
             Embedding::Model(embedder) => embedder.max_pieces().saturating_sub(2),
+            Embedding::Endpoint(_) => MAX_EMBEDDED_BYTES / BYTES_PER_TOKEN,
             Embedding::Mock => usize::MAX,
+        }
+    }
+
+    fn max_bytes(&self) -> usize {
+        match self {
+            Embedding::Endpoint(_) => MAX_EMBEDDED_BYTES,
+            Embedding::Model(_) | Embedding::Mock => self.max_tokens().saturating_mul(MAX_TOKEN_BYTES),
         }
     }
 }

@@ -8,7 +8,7 @@
 //! | [`cache`], [`pull`], [`environment`] | the download folder, weights on demand, keys and tokens from the environment |
 //! | [`fleet`], [`fingerprint`] | generation on engines elsewhere; fingerprints by which weights are known there |
 //! | [`trusted_roots`] | certificate authorities that the clients of this process trust |
-//! | [`remote`] | language models behind OpenAI-compatible endpoints, and rerankers behind endpoints |
+//! | [`remote`] | language models behind OpenAI-compatible endpoints, and embedders and rerankers behind endpoints |
 //! | [`snapshots`] | snapshots of indexes on an object store, and replicas that follow them |
 //! | [`evaluate`] | evaluation of policies on question sets with known answers |
 //! | [`logging`], [`progress`], [`printable`], [`escape_html`], [`exit_code`] | output of programs: log, progress bars, text without control characters, text in HTML, exit codes |

@@ -121,7 +121,7 @@ pub enum EncodedVector {
     Base64(String),
 }
 
-/// Number of tokens embedded.
+/// Number of tokens embedded. Estimated if the embedder is an endpoint elsewhere, which does not count them for each text.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct EmbeddingUsage {
     /// Number of tokens in all texts.

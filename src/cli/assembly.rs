@@ -123,9 +123,7 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     }
     let opener = embedder.clone().map(|embedder| store_opener(config, embedder, reranker.clone()));
     if let Some(embedder) = embedder {
-        let spec = Path::new(&config.retrieval.embedder);
-        let name = spec.file_name().map_or("embedder".into(), |name| name.to_string_lossy());
-        state = state.with_embedder(name, embedder as Arc<dyn TextEmbedder>);
+        state = state.with_embedder(config.retrieval.embedder.name(), embedder as Arc<dyn TextEmbedder>);
     }
     if let (Some(config), Some(reranker)) = (&config.retrieval.reranker, reranker) {
         state = state.with_reranker(config.name(), reranker);
@@ -204,7 +202,7 @@ async fn token_runtime(
 /// Loads the embedder that `config` names.
 ///
 /// # Errors
-/// If its weights cannot be fetched or read.
+/// If its weights cannot be fetched or read, or its endpoint cannot be asked.
 pub(crate) fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Embedding>> {
     // A separate team, so that embedding a text never delays a decoding step.
     let team = Arc::new(Team::new(config.model.threads));

@@ -9,7 +9,7 @@ use anyhow::Context;
 use waymark_index::{Changes, CommitOptions, CommitReport, Contents, GraphInfo, Manifest, commit, snapshots};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::cores;
+use waymark_runtime::config::{EmbedderArgs, cores};
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::printable;
 
@@ -72,9 +72,8 @@ struct IndexTarget {
     #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
     index: PathBuf,
 
-    /// Embedding model: must be the one the index was built with.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    embedder: String,
+    #[command(flatten)]
+    embedder: EmbedderArgs,
 
     /// Number of compute threads; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
@@ -169,7 +168,7 @@ impl IndexTarget {
 
     fn embedder(&self) -> anyhow::Result<Arc<Embedding>> {
         let team = Arc::new(Team::new(self.threads()));
-        Ok(Arc::new(assembly::embedder(&self.embedder, self.cache.clone(), team)?))
+        Ok(Arc::new(assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), team)?))
     }
 
     /// Commits the changes and prints their summary to standard output.

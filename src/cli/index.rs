@@ -11,7 +11,7 @@ use waymark_index::{
     build,
 };
 use waymark_models::kernel::Team;
-use waymark_runtime::config::{LogFormat, cores};
+use waymark_runtime::config::{EmbedderArgs, LogFormat, cores};
 use waymark_runtime::{assembly, logging, progress};
 
 use super::corpus::{self, CorpusArgs};
@@ -48,7 +48,9 @@ Examples:
   waymark index build --corpus articles.csv.gz --field id=key --field text=body --out articles.index
   waymark index build --corpus corpus.json --triples openie_results.json --out corpus.index
   waymark index build --corpus corpus.jsonl --out corpus.index --triples endpoint \\
-    --openie-url https://api.openai.com/v1 --openie-model gpt-4o-mini")]
+    --openie-url https://api.openai.com/v1 --openie-model gpt-4o-mini
+  waymark index build --corpus corpus.jsonl --out corpus.index --embedder http://embedder:8080/embed \\
+    --embedder-model BAAI/bge-small-en-v1.5")]
 pub(crate) struct BuildArgs {
     #[command(flatten)]
     corpus: CorpusArgs,
@@ -57,9 +59,8 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// Embedding model: a name in the catalog or a directory.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    embedder: String,
+    #[command(flatten)]
+    embedder: EmbedderArgs,
 
     /// Text to put before every query, such as `query: `. The index keeps it. The default is that of the embedding
     /// model.
@@ -128,9 +129,10 @@ impl BuildArgs {
         let triples = self.triples.source(&self.out)?;
         // Everything that flags can get wrong fails before the embedder is loaded, or even downloaded.
         let corpus = self.corpus.open(Some(&triples))?;
+        let embedder = self.embedder.resolve()?;
         let began = Instant::now();
         let threads = if self.threads == 0 { cores() } else { self.threads };
-        let embedder = Arc::new(assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?);
+        let embedder = Arc::new(assembly::embedder(&embedder, self.cache, Arc::new(Team::new(threads)))?);
         let corpus = self.corpus.measure(corpus, &embedder)?;
         let Prompts { query, document } = embedder.prompts();
         let prompts =

@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use waymark_index::{Index, InvalidOption, SearchOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::PrintableWriter;
-use waymark_runtime::config::{FactFilterArgs, LogFormat, RerankerArgs, cores};
+use waymark_runtime::config::{EmbedderArgs, FactFilterArgs, LogFormat, RerankerArgs, cores};
 use waymark_runtime::{assembly, filter, logging};
 
 use super::explain;
@@ -41,9 +41,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     reranker: RerankerArgs,
 
-    /// Embedding model: must be the one the index was built with.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    embedder: String,
+    #[command(flatten)]
+    embedder: EmbedderArgs,
 
     /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
@@ -84,7 +83,7 @@ impl Args {
         // Checked here as well, before an embedder is loaded for nothing.
         query.check().map_err(|invalid| refusal(&invalid))?;
         let reranker = self.reranker.resolve()?;
-        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(cores())))?;
+        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), Arc::new(Team::new(cores())))?;
         let mut index = Index::open(&self.index, Arc::new(embedder))?;
         if let Some(config) = self.fact_filter.resolve()? {
             index = index.with_fact_filter(filter::fact_filter(&config)?);

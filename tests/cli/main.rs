@@ -4,6 +4,7 @@
 mod base;
 mod change;
 mod chat;
+mod embedder;
 mod evaluate;
 mod export;
 mod fleet;
@@ -17,8 +18,8 @@ mod pulled;
 mod python_client;
 mod script;
 mod setup;
-mod triples;
 mod trained_fingerprint;
+mod triples;
 
 use std::fs;
 use std::io::{Read, Write};

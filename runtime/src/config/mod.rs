@@ -3,6 +3,7 @@
 
 mod base_model;
 mod device;
+mod embedder;
 mod filter;
 mod fleet;
 mod log;
@@ -13,6 +14,7 @@ mod size;
 
 pub use base_model::{DEFAULT_MODEL, base_model};
 pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
+pub use embedder::{EmbedderArgs, EmbedderConfig};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetConfig, FleetTimeouts};
 pub use log::LogFormat;
@@ -34,6 +36,20 @@ pub enum ConfigError {
         step_tokens: usize,
         /// Value of `--max-batch`.
         max_batch: usize,
+    },
+    /// An endpoint's flag stands beside an embedder of this machine.
+    #[error(
+        "--embedder-model is the name at an endpoint: --embedder {embedder:?} is none, expected a URL such as http://host:8080/v1"
+    )]
+    EmbedderModel {
+        /// Value of `--embedder`.
+        embedder: String,
+    },
+    /// An endpoint of embeddings has no model.
+    #[error("--embedder {url}: name the model there by --embedder-model: an index keeps this name")]
+    EmbedderWithoutModel {
+        /// Value of `--embedder`.
+        url: String,
     },
     /// An endpoint's flag stands beside a reranker of this machine.
     #[error(

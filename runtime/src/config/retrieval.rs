@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{ConfigError, FactFilterArgs, FactFilterConfig, RerankerArgs, RerankerConfig, or_cores, seconds};
+use super::{
+    ConfigError, EmbedderArgs, EmbedderConfig, FactFilterArgs, FactFilterConfig, RerankerArgs, RerankerConfig,
+    or_cores, seconds,
+};
 
 /// Pause between two scrubs of an index.
 pub const DEFAULT_SCRUB: Duration = Duration::from_secs(3600);
@@ -32,10 +35,9 @@ pub struct RetrievalArgs {
     #[arg(long, env = "WAYMARK_SCRUB_SECONDS", value_name = "SECONDS", default_value_t = DEFAULT_SCRUB.as_secs_f64(), value_parser = seconds)]
     pub scrub_seconds: f64,
 
-    /// Embedding model for the index and for `/v1/embeddings`: a name in the catalog, a directory, or `mock`, which
-    /// needs no weights and captures little meaning.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    pub embedder: String,
+    /// Flags for the embedder.
+    #[command(flatten)]
+    pub embedder: EmbedderArgs,
 
     /// Flags for the reranker.
     #[command(flatten)]
@@ -93,8 +95,8 @@ pub struct RetrievalConfig {
     pub keep_snapshots: usize,
     /// Pause between two scrubs.
     pub scrub: Duration,
-    /// Catalog name or directory of the embedder.
-    pub embedder: String,
+    /// Configuration of the embedder.
+    pub embedder: EmbedderConfig,
     /// Number of search threads.
     pub threads: usize,
     /// Timeout of one search.
@@ -109,7 +111,7 @@ impl RetrievalArgs {
     /// Resolves the flags.
     ///
     /// # Errors
-    /// If the timeout of the fact filter is zero, or two indexes have the same name or none.
+    /// If a timeout is zero, the flags of an endpoint do not fit together, or two indexes have the same name or none.
     pub fn resolve(self) -> Result<RetrievalConfig, ConfigError> {
         let (default, others) = named_indexes(self.indexes)?;
         let (index_name, index) = default.map_or((None, None), |place| (place.name, Some(place.dir)));
@@ -121,7 +123,7 @@ impl RetrievalArgs {
             keep_snapshots: self.keep_snapshots,
             // Without any pause, scrubs would take a core.
             scrub: Duration::from_secs_f64(self.scrub_seconds.max(0.1)),
-            embedder: self.embedder,
+            embedder: self.embedder.resolve()?,
             threads: or_cores(self.search_threads),
             deadline: Duration::from_millis(self.search_deadline_ms),
             fact_filter: self.fact_filter.resolve()?,

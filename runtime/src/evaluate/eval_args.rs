@@ -20,7 +20,7 @@ use super::eval_run::{EvalRun, QuestionFile};
 use super::report_file::ReportFile;
 use super::{EvaluationPlan, EvaluationReport, Question, csv, plot};
 use crate::assembly;
-use crate::config::{Device, DeviceConfig, ModelConfig, Size, base_model, cores};
+use crate::config::{Device, DeviceConfig, EmbedderArgs, ModelConfig, Size, base_model, cores};
 use crate::environment::key_in;
 use crate::remote::ChatEndpoint;
 use crate::trusted_roots::TrustedRoots;
@@ -118,9 +118,8 @@ pub struct PolicyArgs {
     #[arg(long, env = "WAYMARK_MODEL")]
     model: Option<String>,
 
-    /// Embedding model: must be the one the index was built with.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    embedder: String,
+    #[command(flatten)]
+    embedder: EmbedderArgs,
 
     /// Device: `cpu`, `cuda`, `cuda:N`, or `auto`.
     #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "auto")]
@@ -188,6 +187,7 @@ impl PolicyArgs {
         let plan = self.plan()?;
         let files = self.question_files()?;
         let judge = self.judge()?;
+        let embedder = self.embedder.resolve()?;
         // Opened before hours of work, so that a path that cannot be written is refused now.
         let outputs = self.outputs()?;
         let mut rows = self.rows.as_deref().map(ReportFile::open).transpose()?;
@@ -196,14 +196,7 @@ impl PolicyArgs {
         let model = if self.mock { None } else { Some(base_model(self.model.clone(), first)?) };
         let (runtime, base) = tokio::task::block_in_place(|| self.open(model.clone()))?;
         let arms = self.arms(&runtime, &base).await?;
-        let run = EvalRun {
-            runtime,
-            embedder: self.embedder.clone(),
-            cache: self.cache.clone(),
-            threads: self.threads(),
-            plan,
-            judge,
-        };
+        let run = EvalRun { runtime, embedder, cache: self.cache.clone(), threads: self.threads(), plan, judge };
         let evaluated = run.evaluate(&arms, files, rows.as_mut()).await?;
         let report = EvaluationReport {
             model: model.unwrap_or_else(|| "mock".to_owned()),

@@ -12,7 +12,7 @@ use super::arm::EvaluationArm;
 use super::judge::Judge;
 use super::report_file::ReportFile;
 use super::{EvaluationOutcome, EvaluationPlan, LeftOutMetric, Question, SetOutcome, evaluate_arm, similarity};
-use crate::config::{DEFAULT_SCRUB, RetrievalConfig};
+use crate::config::{DEFAULT_SCRUB, EmbedderConfig, RetrievalConfig};
 use crate::embedding::Embedding;
 use crate::{assembly, progress};
 
@@ -23,8 +23,8 @@ const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
 pub(super) struct EvalRun {
     /// Engine, without an index.
     pub(super) runtime: Runtime,
-    /// Name of the embedder.
-    pub(super) embedder: String,
+    /// Configuration of the embedder.
+    pub(super) embedder: EmbedderConfig,
     /// Folder for downloaded weights.
     pub(super) cache: Option<PathBuf>,
     /// Number of search threads.

@@ -49,7 +49,13 @@ impl JsonClient {
 
     /// Sends one request and returns its response.
     pub(super) fn post(&self, body: &Value) -> Result<Response<String>, CompleteError> {
-        let mut request = self.agent.post(&self.url).content_type("application/json");
+        self.post_within(body, self.timeout)
+    }
+
+    /// Sends one request, which fails after `timeout`, and returns its response.
+    pub(super) fn post_within(&self, body: &Value, timeout: Duration) -> Result<Response<String>, CompleteError> {
+        let request = self.agent.post(&self.url).config().timeout_global(Some(timeout)).build();
+        let mut request = request.content_type("application/json");
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {}", key.reveal()));
         }
@@ -58,10 +64,10 @@ impl JsonClient {
             let text = body.with_config().limit(MAX_REPLY_BYTES).lossy_utf8(true).read_to_string()?;
             Ok(Response::from_parts(parts, text))
         });
-        sent.map_err(|error| self.unreachable(&error))
+        sent.map_err(|error| self.unreachable(&error, timeout))
     }
 
-    fn unreachable(&self, error: &ureq::Error) -> CompleteError {
+    fn unreachable(&self, error: &ureq::Error, timeout: Duration) -> CompleteError {
         use ureq::Error::{BadUri, BodyExceedsLimit, HostNotFound, Http, Rustls, Timeout};
         let url = &self.url;
         if let ureq::Error::Io(error) = error
@@ -71,7 +77,7 @@ impl JsonClient {
         }
         match error {
             Timeout(_) => {
-                let message = format!("no reply from {url} within {} s", self.timeout.as_secs_f64());
+                let message = format!("no reply from {url} within {} s", timeout.as_secs_f64());
                 CompleteError::Transient { message, after: None }
             }
             // A retry cannot mend these: the address or certificate is wrong.

@@ -1,8 +1,12 @@
-//! Clients of models elsewhere: language models behind any server with OpenAI's `/v1/chat/completions`, and rerankers.
+//! Clients of models elsewhere: language models behind any server with OpenAI's `/v1/chat/completions`, embedders and
+//! rerankers.
 
+mod embed;
+mod embed_reply;
 mod json_client;
 mod key;
 mod reply;
+mod request_slots;
 mod rerank;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +16,7 @@ use serde_json::{Value, json};
 use ureq::http::StatusCode;
 use waymark_index::{Complete, CompleteError, ModelMessage, ModelReply};
 
+pub use self::embed::{EmbedEndpoint, MAX_EMBEDDED_BYTES};
 use self::json_client::{JsonClient, checked_url};
 pub use self::key::{EndpointKey, EndpointKeyError};
 use self::reply::completion;
@@ -89,6 +94,12 @@ impl Complete for ChatEndpoint {
             after: None,
         })
     }
+}
+
+/// Returns `true` if a URL ends in a version, such as `/v1`.
+fn is_version(url: &str) -> bool {
+    let last = url.rsplit('/').next().and_then(|part| part.strip_prefix('v'));
+    last.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]

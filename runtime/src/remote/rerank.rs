@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use waymark_index::{CompleteError, Rerank, RerankError, RerankScore};
 use waymark_models::reranker::sigmoid;
 
-use super::UrlError;
 use super::json_client::{JsonClient, checked_url};
 use super::key::EndpointKey;
+use super::{UrlError, is_version};
 use crate::trusted_roots::TrustedRoots;
 
 /// Maximum number of attempts of a request.
@@ -178,12 +178,6 @@ impl Rerank for RerankEndpoint {
         };
         Ok(scores.into_iter().map(score).collect())
     }
-}
-
-/// Returns `true` if a URL ends in a version, such as `/v1`.
-fn is_version(url: &str) -> bool {
-    let last = url.rsplit('/').next().and_then(|part| part.strip_prefix('v'));
-    last.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]

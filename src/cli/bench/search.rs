@@ -13,7 +13,7 @@ use waymark_agent::{BlockingSearch, Search, SearchError, SearchLimits, Searcher}
 use waymark_index::{Evidence, Index, Mode, OpenOptions, Query};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::cores;
+use waymark_runtime::config::{EmbedderArgs, cores};
 use waymark_runtime::evaluate::{Questions, SearchMethod};
 
 /// An index in which one query hangs.
@@ -88,9 +88,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Embedding model: must be the one the index was built with.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    embedder: String,
+    #[command(flatten)]
+    embedder: EmbedderArgs,
 
     /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
@@ -139,7 +138,7 @@ impl Args {
     fn searcher(&self) -> anyhow::Result<(Searcher, Vec<SearchMethod>)> {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         // Searches run in parallel, so one thread for each embedding is enough.
-        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(1)))?;
+        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), Arc::new(Team::new(1)))?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
         let ways = if self.ways.is_empty() { SearchMethod::defaults(index.modes()) } else { self.ways.clone() };

@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use waymark_agent::metric::quantile;
 use waymark_index::{Index, IndexError, MAX_K, OpenOptions};
 use waymark_models::kernel::Team;
-use waymark_runtime::config::cores;
+use waymark_runtime::config::{EmbedderArgs, cores};
 use waymark_runtime::evaluate::{Questions, ReportFile, RetrievalQuestion, SearchMethod};
 use waymark_runtime::{assembly, progress};
 
@@ -54,9 +54,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Embedding model: must be the one the index was built with.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    embedder: String,
+    #[command(flatten)]
+    embedder: EmbedderArgs,
 
     /// Folder for downloaded weights. The default is the user's cache directory.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
@@ -74,7 +73,7 @@ impl Args {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let questions = Questions::read(&self.questions)?;
         // Searches run in parallel, so one thread for each embedding is enough.
-        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(1)))?;
+        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), Arc::new(Team::new(1)))?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
         let ways = if self.modes.is_empty() { SearchMethod::defaults(index.modes()) } else { self.modes.clone() };

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Parser;
-use waymark_runtime::config::{Device, LogFormat, StepArgs};
+use waymark_runtime::config::{Device, EmbedderArgs, LogFormat, StepArgs};
 use waymark_runtime::logging;
 
 use ledger::ReportLedger;
@@ -134,9 +134,8 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     questions: Option<PathBuf>,
 
-    /// Embedding model of the index: a name in the catalog or a directory.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    embedder: String,
+    #[command(flatten)]
+    embedder: EmbedderArgs,
 
     /// Duration of a search without an index, in milliseconds.
     #[arg(long, default_value_t = 20)]

@@ -12,7 +12,7 @@ use waymark_models::chat::ChatTemplate;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
-use waymark_runtime::config::{DEFAULT_SCRUB, LogFormat, RetrievalConfig};
+use waymark_runtime::config::{DEFAULT_SCRUB, EmbedderArgs, LogFormat, RetrievalConfig};
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::{assembly, logging, progress};
 
@@ -64,9 +64,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     indexes: PathBuf,
 
-    /// Embedding model that the indexes were built with: a catalog name or a directory.
-    #[arg(long, default_value = "all-minilm-l6-v2", value_name = "NAME")]
-    embedder: String,
+    #[command(flatten)]
+    embedder: EmbedderArgs,
 
     /// Base model whose tokenizer and chat template are used.
     #[arg(long, default_value = "smollm2-135m-instruct", value_name = "NAME")]
@@ -120,7 +119,7 @@ impl Args {
         let base_tokenizer =
             BaseTokenizer { tokenizer: Arc::new(tokenizer), vocabulary, template: template.map(Arc::new), eos };
         let team = Arc::new(Team::new(1));
-        let embedder = Arc::new(assembly::embedder(&self.embedder, self.cache.clone(), team)?);
+        let embedder = Arc::new(assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), team)?);
         let mut players = Vec::new();
         for source in &recipe.sources {
             let (player, index) = self.player(source, &recipe, &base_tokenizer, &embedder)?;
@@ -184,7 +183,7 @@ impl Args {
             writable: false,
             keep_snapshots: 0,
             scrub: DEFAULT_SCRUB,
-            embedder: self.embedder.clone(),
+            embedder: self.embedder.resolve()?,
             threads: 1,
             deadline: Duration::from_secs(60),
             fact_filter: None,

@@ -11,7 +11,7 @@ use waymark_agent::{Runtime, Search};
 use waymark_index::{Embed, Index, LiveIndex, Manifest, OpenOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{DEFAULT_SCRUB, RetrievalConfig};
+use waymark_runtime::config::{DEFAULT_SCRUB, EmbedderArgs, RetrievalConfig};
 
 use super::host_args::HostArgs;
 use super::question_split::QuestionFile;
@@ -42,9 +42,8 @@ pub(super) struct QuestionArgs {
     #[arg(long, required = true, value_name = "DIR")]
     pub(super) index: Vec<PathBuf>,
 
-    /// Embedding model that the indexes were built with.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    pub(super) embedder: String,
+    #[command(flatten)]
+    pub(super) embedder: EmbedderArgs,
 }
 
 /// Index that is open for searching.
@@ -80,7 +79,7 @@ impl QuestionArgs {
     pub(super) fn embedder(&self, team: &Arc<Team>, host_args: &HostArgs) -> anyhow::Result<Arc<dyn Embed>> {
         // Searches embed their queries while the engine computes, so the embedder has threads of its own.
         let own_team = Arc::new(Team::new(team.threads()));
-        Ok(Arc::new(assembly::embedder(&self.embedder, host_args.cache.clone(), own_team)?))
+        Ok(Arc::new(assembly::embedder(&self.embedder.resolve()?, host_args.cache.clone(), own_team)?))
     }
 
     /// Opens the indexes and pairs each with a copy of `runtime` that searches it. Returns the question sets and the
@@ -134,7 +133,7 @@ impl QuestionArgs {
             writable: false,
             keep_snapshots: 0,
             scrub: DEFAULT_SCRUB,
-            embedder: self.embedder.clone(),
+            embedder: self.embedder.resolve()?,
             threads,
             deadline: SEARCH_DEADLINE,
             fact_filter: None,

@@ -168,6 +168,8 @@ fn text(question: &Question) -> &str {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use waymark_runtime::config::EmbedderArgs;
+
     use super::super::question_args::QuestionArgs;
     use super::*;
 
@@ -180,7 +182,8 @@ mod tests {
 
     fn asking(questions: &[&PathBuf]) -> QuestionArgs {
         let index = vec![PathBuf::from("index"); questions.len()];
-        QuestionArgs { questions: questions.iter().copied().cloned().collect(), index, embedder: String::new() }
+        let questions = questions.iter().copied().cloned().collect();
+        QuestionArgs { questions, index, embedder: EmbedderArgs::weights("mock") }
     }
 
     fn files(questions: &[&PathBuf], validation: &[&PathBuf], measured: usize) -> anyhow::Result<Vec<QuestionFile>> {

@@ -1,0 +1,139 @@
+//! Flags for the embedder.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::ConfigError;
+
+/// Default of `--embedder`.
+const DEFAULT: &str = "all-minilm-l6-v2";
+
+/// Default of `--embedder-key-env`.
+const KEY_ENV: &str = "EMBEDDER_API_KEY";
+
+/// Default of `--embedder-timeout-ms`: below that of a search, so that a search fails by the reason of the endpoint.
+const TIMEOUT_MS: u64 = 4000;
+
+/// Flags for the embedder.
+#[derive(Debug, Clone, clap::Args)]
+pub struct EmbedderArgs {
+    /// Embedding model, which must be the one that the index was built with; `/v1/embeddings` serves it too: a name in the
+    /// catalog, a directory, the URL of an endpoint, or `mock`, which needs no weights and captures little meaning. A URL that
+    /// ends in `/embed` is asked in the form of text-embeddings-inference, any other in that of OpenAI.
+    #[arg(long, env = "WAYMARK_EMBEDDER", value_name = "NAME|DIR|URL", default_value = DEFAULT)]
+    pub embedder: String,
+
+    /// Model to ask for at the endpoint of `--embedder`. The index keeps this name, and refuses embedders of another one.
+    #[arg(long, env = "WAYMARK_EMBEDDER_MODEL", value_name = "NAME")]
+    pub embedder_model: Option<String>,
+
+    /// Environment variable that holds the API key of that endpoint. If it is unset, no key is sent.
+    #[arg(long, env = "WAYMARK_EMBEDDER_KEY_ENV", value_name = "VARIABLE", default_value = KEY_ENV)]
+    pub embedder_key_env: String,
+
+    /// File of CA certificates (PEM) to trust instead of the public ones when that endpoint uses HTTPS.
+    #[arg(long, env = "WAYMARK_EMBEDDER_CA", value_name = "FILE")]
+    pub embedder_ca: Option<PathBuf>,
+
+    /// Time for the vector of a query at that endpoint, in milliseconds, attempts after failures included. A request with
+    /// texts of the index may take fifteen times as long.
+    #[arg(long, env = "WAYMARK_EMBEDDER_TIMEOUT_MS", value_name = "MS", default_value_t = TIMEOUT_MS)]
+    pub embedder_timeout_ms: u64,
+}
+
+/// Configuration of the embedder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EmbedderConfig {
+    /// Catalog name, hub ID or directory of an encoder, or `mock`.
+    Weights(String),
+    /// An endpoint elsewhere.
+    Endpoint {
+        /// URL of the endpoint.
+        url: String,
+        /// Name of the model at the endpoint.
+        model: String,
+        /// Environment variable that holds the API key.
+        key_env: String,
+        /// File of CA certificates to trust. `None` trusts the public ones.
+        ca: Option<PathBuf>,
+        /// Time for the vector of a query.
+        timeout: Duration,
+    },
+}
+
+impl EmbedderConfig {
+    /// Name of the embedder, as in requests: the model's at an endpoint, or the last part of a path.
+    pub fn name(&self) -> String {
+        match self {
+            EmbedderConfig::Endpoint { model, .. } => model.clone(),
+            EmbedderConfig::Weights(spec) => {
+                let last = Path::new(spec).file_name();
+                last.map_or_else(|| "embedder".to_owned(), |name| name.to_string_lossy().into_owned())
+            }
+        }
+    }
+}
+
+impl EmbedderArgs {
+    /// Returns the flags for weights of this machine.
+    pub fn weights(name: &str) -> Self {
+        EmbedderArgs {
+            embedder: name.to_owned(),
+            embedder_model: None,
+            embedder_key_env: KEY_ENV.to_owned(),
+            embedder_ca: None,
+            embedder_timeout_ms: TIMEOUT_MS,
+        }
+    }
+
+    /// Resolves the flags.
+    ///
+    /// # Errors
+    /// If the timeout is zero, an endpoint has no model, or a model is named without an endpoint.
+    pub fn resolve(&self) -> Result<EmbedderConfig, ConfigError> {
+        let EmbedderArgs { embedder, embedder_model, embedder_key_env, embedder_ca, embedder_timeout_ms } =
+            self.clone();
+        let is_url = embedder.starts_with("http://") || embedder.starts_with("https://");
+        match embedder_model {
+            Some(_) if !is_url => Err(ConfigError::EmbedderModel { embedder }),
+            None if !is_url => Ok(EmbedderConfig::Weights(embedder)),
+            None => Err(ConfigError::EmbedderWithoutModel { url: embedder }),
+            Some(_) if embedder_timeout_ms == 0 => Err(ConfigError::Zero("embedder-timeout-ms")),
+            Some(model) => Ok(EmbedderConfig::Endpoint {
+                url: embedder,
+                model,
+                key_env: embedder_key_env,
+                ca: embedder_ca,
+                timeout: Duration::from_millis(embedder_timeout_ms),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn resolved(embedder: &str, model: Option<&str>, ms: u64) -> Result<EmbedderConfig, String> {
+        let args = EmbedderArgs {
+            embedder_model: model.map(str::to_owned),
+            embedder_timeout_ms: ms,
+            ..EmbedderArgs::weights(embedder)
+        };
+        args.resolve().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_url_is_an_endpoint_with_a_model_and_all_else_are_weights() {
+        let weights = resolved("models/bge-small-en-v1.5", None, 0).unwrap();
+        assert_eq!(weights, EmbedderConfig::Weights("models/bge-small-en-v1.5".to_owned()));
+        assert_eq!(weights.name(), "bge-small-en-v1.5");
+        let endpoint = resolved("http://host/v1", Some("m"), 5).unwrap();
+        assert!(matches!(&endpoint, EmbedderConfig::Endpoint { timeout, .. } if *timeout == Duration::from_millis(5)));
+        assert_eq!(endpoint.name(), "m");
+        assert!(resolved("https://host", None, 5).unwrap_err().contains("https://host: name the model"));
+        assert!(resolved("https://host", Some("m"), 0).unwrap_err().contains("embedder-timeout-ms"));
+        assert!(resolved("dir", Some("m"), 5).unwrap_err().contains("\"dir\""));
+    }
+}

@@ -1,0 +1,186 @@
+//! An embedder elsewhere: another Waymark, and a server in the form of text-embeddings-inference.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::CORPUS;
+use super::program::{ProgramRun, Serving, waymark};
+
+/// Flags of an embedder.
+type EmbedderFlags<'a> = &'a [&'a str];
+
+/// Builds an index of the corpus in the folder `name` of `root`.
+fn built(root: &Path, name: &str, embedder: EmbedderFlags<'_>) -> String {
+    let corpus = root.join("corpus.jsonl");
+    std::fs::write(&corpus, CORPUS).unwrap();
+    let out = root.join(name).to_str().unwrap().to_owned();
+    let build = ["index", "build", "--corpus", corpus.to_str().unwrap(), "--out", &out];
+    let run = waymark(&[&build[..], embedder].concat());
+    assert!(run.ok(), "{}", run.stderr);
+    out
+}
+
+fn search(index: &str, embedder: EmbedderFlags<'_>, more: &[&str]) -> ProgramRun {
+    waymark(&[&["search", "--index", index, "--json", "river in Paris"][..], embedder, more].concat())
+}
+
+/// Returns what a search finds, with all scores.
+fn found(index: &str, embedder: EmbedderFlags<'_>, more: &[&str]) -> Value {
+    let run = search(index, embedder, more);
+    assert!(run.ok(), "{}", run.stderr);
+    let evidence: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert!(!evidence["hits"].as_array().unwrap().is_empty(), "{evidence}");
+    evidence["hits"].clone()
+}
+
+fn post(url: &str, path: &str, body: &Value) -> (u16, Value) {
+    let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+    let request = config.new_agent().post(format!("{url}{path}")).content_type("application/json");
+    let mut response = request.send(body.to_string()).unwrap();
+    let text = response.body_mut().read_to_string().unwrap();
+    (response.status().as_u16(), serde_json::from_str(&text).unwrap())
+}
+
+#[test]
+fn an_index_over_another_waymark_is_that_of_the_same_embedder_here() {
+    let root = tempfile::tempdir().unwrap();
+    let mock = ["--embedder", "mock"];
+    let here = built(root.path(), "here", &mock);
+    let embedder = Serving::start(&[&["--mock", "--index", &here][..], &mock].concat());
+    let url = format!("{}/v1/embeddings", embedder.url);
+    let elsewhere = ["--embedder", &url, "--embedder-model", "mock"];
+    let there = built(root.path(), "there", &elsewhere);
+    for more in [vec![], vec!["--mode", "graph"], vec!["--mode", "hybrid"], vec!["--ranking", "dense"]] {
+        let own = found(&here, &mock, &more);
+        for (index, flags) in [(&there, &elsewhere[..]), (&here, &elsewhere), (&there, &mock)] {
+            assert_eq!(found(index, flags, &more), own, "{more:?} {flags:?}");
+        }
+    }
+    let info = waymark(&["index", "info", &there, "--json"]);
+    let manifest: Value = serde_json::from_str(&info.stdout).unwrap();
+    assert_eq!((&manifest["embedder"]["id"], &manifest["embedder"]["dims"]), (&json!("mock"), &json!(64)));
+    let unknown = search(&there, &["--embedder", &url, "--embedder-model", "other"], &[]);
+    let told = &unknown.stderr;
+    assert!(!unknown.ok() && told.contains(&url) && told.contains("the model `other` does not embed"), "{told}");
+}
+
+#[test]
+fn a_server_searches_by_an_embedder_elsewhere_until_that_is_away() {
+    let root = tempfile::tempdir().unwrap();
+    let mock = ["--embedder", "mock"];
+    let here = built(root.path(), "here", &mock);
+    let embedder = Serving::start(&[&["--mock", "--index", &here][..], &mock].concat());
+    let url = embedder.url.clone();
+    let elsewhere = ["--embedder", &url, "--embedder-model", "mock", "--embedder-timeout-ms", "1000"];
+    let server = Serving::start(&[&["--mock", "--index", &here][..], &elsewhere].concat());
+    let dense = json!({"query": "river in Paris", "ranking": "dense"});
+    let [own, theirs] = [&embedder.url, &server.url].map(|url| post(url, "/v1/search", &dense));
+    assert_eq!((own.0, &own.1["hits"]), (200, &theirs.1["hits"]));
+    let texts = json!({"model": "mock", "input": ["one text", "another"]});
+    let [own, theirs] = [&embedder.url, &server.url].map(|url| post(url, "/v1/embeddings", &texts).1);
+    assert_eq!(own["data"], theirs["data"]);
+    let document = json!({"documents": [{"id": "tiber", "text": "The Tiber is a river in Rome."}]});
+    assert_eq!(post(&server.url, "/v1/documents", &document).0, 200);
+    let (_, rome) = post(&server.url, "/v1/search", &json!({"query": "Tiber river Rome", "ranking": "dense"}));
+    assert_eq!(rome["hits"][0]["passage"]["id"], "tiber", "{rome}");
+
+    assert!(embedder.stop());
+    let (status, failed) = post(&server.url, "/v1/search", &dense);
+    let error = &failed["error"];
+    assert_eq!((status, &error["code"]), (500, &json!("search_failed")), "{failed}");
+    assert!(error["message"].as_str().unwrap().contains(&format!("{url}/v1/embeddings")), "{failed}");
+    // Words need no vector.
+    let words = json!({"query": "river in Paris", "ranking": "bm25"});
+    assert_eq!(post(&server.url, "/v1/search", &words).0, 200);
+    let again = waymark(&[&["serve", "--mock", "--port", "0", "--index", &here][..], &elsewhere].concat());
+    assert!(!again.ok() && again.stderr.contains("--embedder") && again.stderr.contains(&url), "{}", again.stderr);
+}
+
+#[test]
+fn the_real_embedder_elsewhere_finds_the_same_to_the_last_bit() {
+    let root = tempfile::tempdir().unwrap();
+    let here = built(root.path(), "here", &[]);
+    let info = waymark(&["index", "info", &here, "--json"]);
+    let manifest: Value = serde_json::from_str(&info.stdout).unwrap();
+    // The name under which the index knows it, with the hash of its weights.
+    let id = manifest["embedder"]["id"].as_str().unwrap();
+    let embedder = Serving::start(&["--mock", "--index", &here]);
+    let elsewhere = ["--embedder", &embedder.url, "--embedder-model", id];
+    for more in [vec![], vec!["--mode", "hybrid"]] {
+        assert_eq!(found(&here, &elsewhere, &more), found(&here, &[], &more));
+    }
+}
+
+/// Starts a server in the form of text-embeddings-inference, whose vectors have `dims` numbers. Returns its URL.
+fn tei(dims: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/embed", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let socket = socket.unwrap();
+            std::thread::spawn(move || while answer(&socket, dims).is_some() {});
+        }
+    });
+    url
+}
+
+/// Answers one request. `None` if the connection has ended.
+fn answer(mut socket: &TcpStream, dims: usize) -> Option<()> {
+    let mut reader = BufReader::new(socket);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        (reader.read_line(&mut head).ok()? > 0).then_some(())?;
+    }
+    assert!(head.starts_with("POST /embed HTTP/1.1\r\n") && head.contains("Bearer secret"), "{head}");
+    let length =
+        head.to_ascii_lowercase().lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok())?;
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let vector =
+        |text: &Value| -> Vec<usize> { (1..=dims).map(|at| text.as_str().unwrap().len() * 7 % (at + 4)).collect() };
+    let reply = json!(body["inputs"].as_array().unwrap().iter().map(vector).collect::<Vec<_>>()).to_string();
+    write!(
+        socket,
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{reply}",
+        reply.len()
+    )
+    .ok()
+}
+
+#[test]
+fn another_model_and_another_dimension_are_refused_by_name() {
+    let root = tempfile::tempdir().unwrap();
+    let with = |args: &[&str]| super::program::with(&[("MY_KEY", "secret")], args);
+    let corpus = root.path().join("corpus.jsonl");
+    std::fs::write(&corpus, CORPUS).unwrap();
+    let index = root.path().join("index").to_str().unwrap().to_owned();
+    let [five, six] = [5, 6].map(tei);
+    let flags = |url: &str, model: &str| {
+        ["--embedder", url, "--embedder-model", model, "--embedder-key-env", "MY_KEY"].map(str::to_owned)
+    };
+    let run = |args: &[&str], url: &str, model: &str| {
+        let flags = flags(url, model);
+        with(&args.iter().copied().chain(flags.iter().map(String::as_str)).collect::<Vec<_>>())
+    };
+    let build = ["index", "build", "--corpus", corpus.to_str().unwrap(), "--out", &index];
+    let built = run(&build, &five, "org/model");
+    assert!(built.ok() && built.stdout.contains("embedder org/model"), "{}{}", built.stdout, built.stderr);
+    let search = ["search", "--index", &index, "river"];
+    assert!(run(&search, &five, "org/model").ok());
+    for (url, model, said) in [(&five, "org/other", "org/other"), (&six, "org/model", "(6)")] {
+        let refused = run(&search, url, model);
+        assert!(!refused.ok() && refused.stderr.contains("org/model"), "{}", refused.stderr);
+        assert!(refused.stderr.contains(said), "{said}: {}", refused.stderr);
+    }
+    let unnamed = waymark(&["search", "--index", &index, "--embedder", &five, "river"]);
+    assert!(!unnamed.ok() && unnamed.stderr.contains("--embedder-model"), "{}", unnamed.stderr);
+    // Neither the key nor the URL belongs into the index.
+    for file in std::fs::read_dir(&index).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(!String::from_utf8_lossy(&bytes).contains("secret"), "{}", file.display());
+    }
+}
