@@ -34,6 +34,11 @@ pub(crate) enum ExpertNames {
 }
 
 impl Experts {
+    /// Largest inner width of an expert, the shared one included.
+    pub(crate) fn widest(&self) -> usize {
+        self.width.max(self.shared.unwrap_or(0))
+    }
+
     /// Number of parameters of the experts of one layer and of their router, for a residual stream of `hidden` values.
     pub(crate) fn parameters(&self, hidden: usize) -> u64 {
         let product = |a: usize, b: usize| a as u64 * b as u64;

@@ -137,7 +137,7 @@ impl DecoderConfig {
     pub fn widest_feed_forward(&self) -> usize {
         let Some(experts) = &self.architecture.experts else { return self.ffn };
         let dense = if experts.dense_layers.is_empty() { 0 } else { self.ffn };
-        experts.width.max(experts.shared.unwrap_or(0)).max(dense)
+        experts.widest().max(dense)
     }
 
     /// Number of query heads that share one key and value head.

@@ -12,6 +12,9 @@ use crate::kernel::{Packed, Team, axpy, dot, matmul, matmul_add};
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
+/// Minimum number of rows per thread that justifies a parallel region.
+const GRAIN: usize = 8;
+
 /// Weights of the experts of a layer, each matrix with its transpose.
 #[derive(Debug)]
 pub(super) struct FrozenExperts {
@@ -19,7 +22,6 @@ pub(super) struct FrozenExperts {
     blocks: Vec<FrozenBlock>,
     /// Expert that all tokens pass through, with the vector of its gate.
     shared: Option<(FrozenBlock, Vec<f32>)>,
-    per_token: usize,
     normalized: bool,
 }
 
@@ -76,8 +78,7 @@ impl FrozenExperts {
             None => None,
         };
         let transposed = router.transposed();
-        let Experts { per_token, normalized, .. } = *experts;
-        Ok(Self { router: [router, transposed], blocks, shared, per_token, normalized })
+        Ok(Self { router: [router, transposed], blocks, shared, normalized: experts.normalized })
     }
 
     /// Size of the packed weights, in bytes.
@@ -98,19 +99,22 @@ impl FrozenExperts {
                 continue;
             }
             block.in_place(buffers, count);
-            for ((token, probability), row) in buffers.routes.choices_of(expert).zip(buffers.rows.chunks_exact(hidden))
-            {
-                axpy(&mut output[token * hidden..][..hidden], probability, row);
-            }
+            let ExpertBuffers { team, routes, rows, .. } = buffers;
+            routes.scatter(team, expert, output, hidden, &|row, probability, output| {
+                axpy(output, probability, &rows[row * hidden..][..hidden]);
+            });
         }
         if let Some((block, gate)) = &self.shared {
-            let count = input.len() / hidden;
             buffers.rows[..input.len()].copy_from_slice(input);
-            block.in_place(buffers, count);
-            let rows = output.chunks_exact_mut(hidden).zip(buffers.rows.chunks_exact(hidden));
-            for ((output, row), input) in rows.zip(input.chunks_exact(hidden)) {
-                axpy(output, shared_factor(gate, input), row);
-            }
+            block.in_place(buffers, input.len() / hidden);
+            let ExpertBuffers { team, rows, .. } = buffers;
+            team.rows(output, hidden, GRAIN, &|first, share| {
+                let rows = rows[first * hidden..].chunks_exact(hidden);
+                let rows = rows.zip(input[first * hidden..].chunks_exact(hidden));
+                for (output, (row, input)) in share.chunks_exact_mut(hidden).zip(rows) {
+                    axpy(output, shared_factor(gate, input), row);
+                }
+            });
         }
     }
 
@@ -132,26 +136,23 @@ impl FrozenExperts {
             if count == 0 {
                 continue;
             }
-            let outputs = &mut gradients.outputs[..count * hidden];
-            block.outputs(buffers, outputs, count);
-            let rows = outputs.chunks_exact(hidden).zip(buffers.rows.chunks_exact_mut(hidden));
-            let dprobabilities = &mut gradients.dprobabilities[buffers.routes.rows_of(expert)];
-            let choices = buffers.routes.choices_of(expert).zip(dprobabilities);
-            for ((output, row), ((token, probability), dprobability)) in rows.zip(choices) {
-                let dout = &dout[token * hidden..][..hidden];
-                *dprobability = dot(dout, output);
-                row.fill(0.0);
-                axpy(row, probability, dout);
-            }
+            block.outputs(buffers, &mut gradients.outputs[..count * hidden], count);
+            buffers.backward_factors(gradients, expert, dout, hidden);
             block.backward(buffers, gradients, count, hidden);
-            for ((token, _), row) in buffers.routes.choices_of(expert).zip(buffers.rows.chunks_exact(hidden)) {
-                axpy(&mut dinput[token * hidden..][..hidden], 1.0, row);
+            let ExpertBuffers { team, routes, rows, .. } = buffers;
+            routes.scatter(team, expert, dinput, hidden, &|row, _, dinput| {
+                axpy(dinput, 1.0, &rows[row * hidden..][..hidden]);
+            });
+        }
+        let ExpertBuffers { team, routes, .. } = buffers;
+        let ExpertGradients { dprobabilities, dlogits, .. } = gradients;
+        let experts = self.blocks.len();
+        team.rows(dlogits, experts, GRAIN, &|first, share| {
+            for (token, dlogits) in (first..).zip(share.chunks_exact_mut(experts)) {
+                self.backward_router(routes, token, dprobabilities, dlogits);
             }
-        }
-        for (token, dlogits) in gradients.dlogits.chunks_exact_mut(self.blocks.len()).enumerate() {
-            self.backward_router(buffers.routes, token, gradients.dprobabilities, dlogits);
-        }
-        matmul_add(buffers.team, gradients.dlogits, tokens, &self.router[1], dinput);
+        });
+        matmul_add(team, dlogits, tokens, &self.router[1], dinput);
         self.backward_shared(buffers, gradients, input, dout, dinput);
     }
 
@@ -168,18 +169,28 @@ impl FrozenExperts {
         let hidden = self.router[0].inn();
         let count = input.len() / hidden;
         buffers.rows[..input.len()].copy_from_slice(input);
-        let outputs = &mut gradients.outputs[..input.len()];
-        block.outputs(buffers, outputs, count);
-        let rows = outputs.chunks_exact(hidden).zip(buffers.rows.chunks_exact_mut(hidden));
-        let tokens = input.chunks_exact(hidden).zip(dout.chunks_exact(hidden)).zip(dinput.chunks_exact_mut(hidden));
-        for ((output, row), ((input, dout), dinput)) in rows.zip(tokens) {
-            let factor = shared_factor(gate, input);
-            axpy(dinput, dot(dout, output) * factor * (1.0 - factor), gate);
-            row.fill(0.0);
-            axpy(row, factor, dout);
-        }
+        block.outputs(buffers, &mut gradients.outputs[..input.len()], count);
+        let ExpertBuffers { team, rows, .. } = buffers;
+        let outputs = &*gradients.outputs;
+        team.rows(dinput, hidden, GRAIN, &|first, share| {
+            for (token, dinput) in (first..).zip(share.chunks_exact_mut(hidden)) {
+                let range = token * hidden..(token + 1) * hidden;
+                let factor = shared_factor(gate, &input[range.clone()]);
+                axpy(dinput, dot(&dout[range.clone()], &outputs[range]) * factor * (1.0 - factor), gate);
+            }
+        });
+        team.rows(&mut rows[..input.len()], hidden, GRAIN, &|first, share| {
+            for (token, row) in (first..).zip(share.chunks_exact_mut(hidden)) {
+                let range = token * hidden..(token + 1) * hidden;
+                row.fill(0.0);
+                axpy(row, shared_factor(gate, &input[range.clone()]), &dout[range]);
+            }
+        });
         block.backward(buffers, gradients, count, hidden);
-        axpy(dinput, 1.0, &buffers.rows[..input.len()]);
+        let ExpertBuffers { team, rows, .. } = buffers;
+        team.rows(dinput, hidden, GRAIN, &|first, share| {
+            axpy(share, 1.0, &rows[first * hidden..][..share.len()]);
+        });
     }
 
     /// Computes the gradients of a token's logits, given those of the factors of its experts.
@@ -196,7 +207,6 @@ impl FrozenExperts {
 
     fn route(&self, buffers: &mut ExpertBuffers<'_>, input: &[f32]) {
         let tokens = input.len() / self.router[0].inn();
-        buffers.routes.resize(tokens, self.blocks.len(), self.per_token);
         matmul(buffers.team, input, tokens, &self.router[0], buffers.routes.logits());
         buffers.routes.choose(buffers.team, self.normalized);
     }
@@ -275,5 +285,25 @@ impl ExpertBuffers<'_> {
         let count = range.len();
         self.routes.gather(self.team, range, input, &mut self.rows[..count * hidden], hidden);
         count
+    }
+
+    /// Computes the gradients of the factors on an expert's outputs, and replaces the rows by the gradients of these
+    /// outputs.
+    fn backward_factors(&mut self, gradients: &mut ExpertGradients<'_>, expert: usize, dout: &[f32], hidden: usize) {
+        let Self { team, routes, rows, .. } = self;
+        let ExpertGradients { outputs, dprobabilities, .. } = gradients;
+        let (tokens, probabilities) = routes.choices_of(expert);
+        let dout = |row: usize| &dout[tokens[row] * hidden..][..hidden];
+        team.rows(&mut dprobabilities[routes.rows_of(expert)], 1, GRAIN, &|first, share| {
+            for (row, dprobability) in (first..).zip(share) {
+                *dprobability = dot(dout(row), &outputs[row * hidden..][..hidden]);
+            }
+        });
+        team.rows(&mut rows[..tokens.len() * hidden], hidden, GRAIN, &|first, share| {
+            for (row, values) in (first..).zip(share.chunks_exact_mut(hidden)) {
+                values.fill(0.0);
+                axpy(values, probabilities[row], dout(row));
+            }
+        });
     }
 }

@@ -95,7 +95,7 @@ impl TrainableLayer {
     pub(super) fn forward(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         self.forward_attention(pass, kept, scratch);
         if let Some(experts) = &self.experts {
-            return self.forward_experts(pass, experts, kept, scratch);
+            return self.forward_experts(pass, experts, scratch);
         }
         self.forward_gate(pass, kept, scratch);
         let PassScratch { stream, activated, branch, .. } = scratch;
@@ -149,30 +149,22 @@ impl TrainableLayer {
     fn forward_gate(&self, pass: &LayerPass<'_>, kept: &mut LayerActivations, scratch: &mut PassScratch) {
         let PassScratch { stream, normed, .. } = scratch;
         self.ffn_norms.input(pass, stream, normed);
-        let len = pass.rows.count * pass.config.ffn;
         for (module, y) in [(Module::GateProj, &mut kept.gate), (Module::UpProj, &mut kept.up)] {
-            self.at(module).forward(pass.rows, normed, &mut kept.small[module as usize], Output::Set(&mut y[..len]));
+            self.at(module).forward(pass.rows, normed, &mut kept.small[module as usize], Output::Set(y));
         }
     }
 
     /// Adds the output of the experts to the residual stream.
-    fn forward_experts(
-        &self,
-        pass: &LayerPass<'_>,
-        experts: &FrozenExperts,
-        kept: &mut LayerActivations,
-        scratch: &mut PassScratch,
-    ) {
-        let PassScratch { stream, normed, activated, branch, routes, rows, .. } = scratch;
+    fn forward_experts(&self, pass: &LayerPass<'_>, experts: &FrozenExperts, scratch: &mut PassScratch) {
+        let PassScratch { stream, normed, activated, branch, routes, rows, expert_gate, expert_up, .. } = scratch;
         self.ffn_norms.input(pass, stream, normed);
-        let LayerActivations { gate, up, .. } = kept;
         let mut buffers = ExpertBuffers {
             team: pass.rows.team,
             activation: pass.config.architecture.activation,
             routes,
             rows,
-            gate,
-            up,
+            gate: expert_gate,
+            up: expert_up,
             activated,
         };
         experts.forward(&mut buffers, normed, branch);
@@ -184,21 +176,20 @@ impl TrainableLayer {
         &self,
         pass: &LayerPass<'_>,
         experts: &FrozenExperts,
-        kept: &mut LayerActivations,
+        middle: &[f32],
         scratch: &mut PassScratch,
         gradients: &mut [f32],
     ) {
         let PassScratch { stream, normed, dnormed, activated, dactivated, branch, .. } = scratch;
-        let PassScratch { routes, rows, dprobabilities, dlogits, .. } = scratch;
-        self.ffn_norms.input(pass, &kept.middle, normed);
-        let LayerActivations { gate, up, middle, .. } = kept;
+        let PassScratch { routes, rows, expert_gate, expert_up, dprobabilities, dlogits, .. } = scratch;
+        self.ffn_norms.input(pass, middle, normed);
         let mut buffers = ExpertBuffers {
             team: pass.rows.team,
             activation: pass.config.architecture.activation,
             routes,
             rows,
-            gate,
-            up,
+            gate: expert_gate,
+            up: expert_up,
             activated,
         };
         let mut further = ExpertGradients { outputs: branch, dactivated, dprobabilities, dlogits };
@@ -219,7 +210,7 @@ impl TrainableLayer {
         further: bool,
     ) {
         match &self.experts {
-            Some(experts) => self.backward_experts(pass, experts, kept, scratch, gradients),
+            Some(experts) => self.backward_experts(pass, experts, &kept.middle, scratch, gradients),
             None => self.backward_feed_forward(pass, kept, scratch, gradients),
         }
         self.backward_attention(pass, input, kept, scratch, gradients, further);
@@ -244,14 +235,14 @@ impl TrainableLayer {
         let block = BlockOutput { projection: down, norm: self.ffn_norms.after.as_ref() };
         let dout = block.gradient(pass, stream, &kept.ffn_out, branch, learning.gradients);
         down.backward(rows, dout, activated, small, Output::Set(dactivated), &mut learning);
-        activation(pass).backward(&mut kept.gate[..len], &mut kept.up[..len], dactivated);
+        activation(pass).backward(&mut kept.gate, &mut kept.up, dactivated);
         let [gate, up] = [Module::GateProj, Module::UpProj].map(|module| self.at(module));
         if gate.learns() || up.learns() {
             self.ffn_norms.input(pass, &kept.middle, normed);
         }
         let small = |module: Module| &kept.small[module as usize];
-        gate.backward(rows, &kept.gate[..len], normed, small(Module::GateProj), Output::Set(dnormed), &mut learning);
-        up.backward(rows, &kept.up[..len], normed, small(Module::UpProj), Output::Add(dnormed), &mut learning);
+        gate.backward(rows, &kept.gate, normed, small(Module::GateProj), Output::Set(dnormed), &mut learning);
+        up.backward(rows, &kept.up, normed, small(Module::UpProj), Output::Add(dnormed), &mut learning);
         self.ffn_norms.back(pass, &kept.middle, dnormed, stream, learning.gradients);
     }
 
@@ -385,6 +376,6 @@ fn activation<'a>(pass: &LayerPass<'a>) -> GatedActivation<'a> {
 fn activate<'a>(pass: &LayerPass<'_>, kept: &LayerActivations, activated: &'a mut [f32]) -> &'a [f32] {
     let len = pass.rows.count * pass.config.ffn;
     let activated = &mut activated[..len];
-    activation(pass).forward(&kept.gate[..len], &kept.up[..len], activated);
+    activation(pass).forward(&kept.gate, &kept.up, activated);
     activated
 }

@@ -45,14 +45,14 @@ impl CpuPasses {
     /// # Errors
     /// [`ModelError::Input`] when the pass exceeds the limit.
     pub(super) fn resize_for_scoring(&mut self, pack: &Pack) -> Result<(), ModelError> {
-        let size = self.size(pack.tokens().len(), pack.targets().len());
+        let size = self.scoring_size(pack.tokens().len(), pack.targets().len());
         let need = self.bytes_scoring(&size);
         self.check_limit(need, &size)?;
         let TapeSize { ranks, tokens, targets, whole, exact, .. } = size;
         let Self { config, tape, scratch, limit, .. } = self;
         let size = TapeSize { config, ranks, tokens, targets, whole, exact };
         // Buffers left by learning are of no use for scoring.
-        let left = size_of::<f32>() * (tape.held() + scratch.held());
+        let left = tape.held() + scratch.held();
         if limit.is_some_and(|limit| need + left > limit) {
             (*tape, *scratch) = (Tape::default(), PassScratch::default());
         }
@@ -60,7 +60,7 @@ impl CpuPasses {
             tape.kept.push(LayerActivations::default());
         }
         for step in STEPS {
-            tape.kept[0].fit(&size, step);
+            tape.kept[0].fit(&size, 0, step);
             scratch.fit(&size, false, step);
         }
         Ok(())
@@ -74,6 +74,11 @@ impl CpuPasses {
         TapeSize { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
     }
 
+    /// Size of a scoring pass, whose layers all use the activations in the same slot.
+    fn scoring_size(&self, tokens: usize, targets: usize) -> TapeSize<'_> {
+        TapeSize { whole: 0, ..self.size(tokens, targets) }
+    }
+
     /// Size of a pass in which as many layers keep their activations as the limit allows, possibly none.
     fn fitted<'a>(&self, mut size: TapeSize<'a>, workspace_len: usize) -> TapeSize<'a> {
         while size.whole > 0 && self.limit.is_some_and(|limit| self.bytes_learning(&size, workspace_len) > limit) {
@@ -84,16 +89,14 @@ impl CpuPasses {
 
     /// Number of bytes while learning; attention works in `workspace_len` values.
     fn bytes_learning(&self, size: &TapeSize<'_>, workspace_len: usize) -> usize {
-        self.bytes_between_passes()
-            + size_of::<f32>()
-                * (Tape::len(size) + PassScratch::len(size, true) + workspace_len + self.vocabulary_room(size))
+        let buffers = Tape::bytes(size) + PassScratch::bytes(size, true);
+        self.bytes_between_passes() + buffers + size_of::<f32>() * (workspace_len + self.vocabulary_room(size))
     }
 
     /// Number of bytes while scoring.
     fn bytes_scoring(&self, size: &TapeSize<'_>) -> usize {
-        self.bytes_between_passes()
-            + size_of::<f32>()
-                * (LayerActivations::len(size) + PassScratch::len(size, false) + self.vocabulary_room(size))
+        let buffers = LayerActivations::bytes(size, 0) + PassScratch::bytes(size, false);
+        self.bytes_between_passes() + buffers + size_of::<f32>() * self.vocabulary_room(size)
     }
 
     /// Number of bytes between passes.
@@ -165,13 +168,22 @@ mod tests {
         let passing = AttentionPlan::new(pack, learner.heads()).workspace_len()
             + vocabulary::workspace_len(config.vocab, config.hidden, pack.targets().len());
         let held = learner.tape.held() + learner.scratch.held();
-        learner.network.bytes() + size_of::<f32>() * (2 * learner.values + held + passing)
+        learner.network.bytes() + held + size_of::<f32>() * (2 * learner.values + passing)
     }
 
     #[test]
     fn a_pass_takes_what_was_said_whatever_came_before() {
         let lora = Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: Module::ALL.to_vec(), seed: 5 });
-        for (name, tune) in [("llama", &lora), ("qwen2", &Tune::Full), ("qwen3", &lora), ("qwen3", &Tune::Full)] {
+        let attention = vec![Module::QProj, Module::OProj];
+        let on_attention = Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: attention, seed: 5 });
+        for (name, tune) in [
+            ("llama", &lora),
+            ("qwen2", &Tune::Full),
+            ("qwen3", &lora),
+            ("qwen3", &Tune::Full),
+            ("../experts/qwen2-moe", &on_attention),
+            ("../experts/qwen3-moe", &on_attention),
+        ] {
             let long = pack(&[100, 60, 9]);
             let short = pack(&[30, 7]);
             let mut learner = learner(name, tune);
@@ -191,8 +203,9 @@ mod tests {
                 }
                 learner.score(&long, false).unwrap();
                 let held = learner.tape.held() + learner.scratch.held();
-                let size = learner.size(long.tokens().len(), long.targets().len());
-                let after = learner.bytes_between_passes() + size_of::<f32>() * (held + learner.vocabulary_room(&size));
+                let size = learner.scoring_size(long.tokens().len(), long.targets().len());
+                let room = size_of::<f32>() * learner.vocabulary_room(&size);
+                let after = learner.bytes_between_passes() + held + room;
                 assert!(after <= limit, "{name}: {after} bytes, the limit is {limit}");
             }
         }

@@ -2,7 +2,7 @@
 //! The next pass reuses all memory.
 
 use super::Module;
-use crate::architecture::{NormPlacement, QkNorm};
+use crate::architecture::{Experts, NormPlacement, QkNorm};
 use crate::decoder::{DecoderConfig, ExpertRoutes};
 
 /// Quantities that determine the memory of a pass.
@@ -46,7 +46,8 @@ pub(super) struct LayerActivations {
     pub(super) ffn_out: Vec<f32>,
     /// Residual stream between attention and the feed-forward block.
     pub(super) middle: Vec<f32>,
-    /// Gate before its activation, and the up projection; the backward pass replaces both by their gradients.
+    /// Gate before its activation, and the up projection, in layers without experts. The backward pass replaces both by
+    /// their gradients.
     pub(super) gate: Vec<f32>,
     pub(super) up: Vec<f32>,
     /// `A x` of each module's adapter.
@@ -69,9 +70,11 @@ pub(super) struct PassScratch {
     /// Output of a block before its factor, or the gradient of that, if the model has experts, factors or norms after
     /// blocks.
     pub(super) branch: Vec<f32>,
-    /// Choice of experts, and the rows of one expert, if the model has experts.
+    /// Choice of experts, and the rows of one expert with their gate and up projections, if the model has experts.
     pub(super) routes: ExpertRoutes,
     pub(super) rows: Vec<f32>,
+    pub(super) expert_gate: Vec<f32>,
+    pub(super) expert_up: Vec<f32>,
     /// Gradients of the factors on the outputs of experts, and of the router's logits.
     pub(super) dprobabilities: Vec<f32>,
     pub(super) dlogits: Vec<f32>,
@@ -96,70 +99,88 @@ impl TapeSize<'_> {
         self.whole + 1 < self.config.layers
     }
 
-    /// Shortens a buffer to `len` and, if `exact`, frees the excess.
-    fn trim(&self, buffer: &mut Vec<f32>, len: usize) {
-        buffer.truncate(len);
-        if self.exact {
-            buffer.shrink_to(len);
+    /// Width of the gate and up projections that a slot of [`Tape::kept`] holds: 0 if all of its layers have experts,
+    /// which compute both again in the backward pass.
+    fn kept_ffn(&self, slot: usize) -> usize {
+        let TapeSize { config, whole, .. } = *self;
+        let mut layers = if slot < whole { slot..slot + 1 } else { slot..config.layers };
+        let dense = layers.any(|layer| config.architecture.experts(layer).is_none());
+        if dense { config.ffn } else { 0 }
+    }
+
+    /// Applies a step to a buffer of `len` values.
+    fn fit(&self, step: FitStep, buffer: &mut Vec<f32>, len: usize) {
+        match step {
+            FitStep::Shrink => {
+                buffer.truncate(len);
+                if self.exact {
+                    buffer.shrink_to(len);
+                }
+            }
+            FitStep::Grow => {
+                // `resize` alone may round the capacity up, which the memory limit would not see.
+                buffer.reserve_exact(len - buffer.len());
+                buffer.resize(len, 0.0);
+            }
         }
     }
 
-    /// Lengthens a buffer to `len` without over-allocating.
-    fn grow(&self, buffer: &mut Vec<f32>, len: usize) {
-        // `resize` alone may round the capacity up, which the memory limit would not see.
-        buffer.reserve_exact(len - buffer.len());
-        buffer.resize(len, 0.0);
-    }
-
-    fn apply<const N: usize>(&self, fit: Fit, buffers: [&mut Vec<f32>; N], lens: [usize; N]) {
-        buffers.into_iter().zip(lens).for_each(|(buffer, len)| fit(self, buffer, len));
+    fn apply<const N: usize>(&self, step: FitStep, buffers: [&mut Vec<f32>; N], lens: [usize; N]) {
+        buffers.into_iter().zip(lens).for_each(|(buffer, len)| self.fit(step, buffer, len));
     }
 }
 
 /// A step in resizing a buffer.
-pub(super) type Fit = fn(&TapeSize<'_>, &mut Vec<f32>, usize);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FitStep {
+    /// Shortens the buffer and, in an exact pass, frees the excess.
+    Shrink,
+    /// Lengthens the buffer without over-allocating.
+    Grow,
+}
 
 /// Steps that resize the buffers. All buffers shrink before any grows: otherwise two passes that each keep to a
 /// limit could exceed it together.
-pub(super) const STEPS: [Fit; 2] =
-    [|size, buffer, len| size.trim(buffer, len), |size, buffer, len| size.grow(buffer, len)];
+pub(super) const STEPS: [FitStep; 2] = [FitStep::Shrink, FitStep::Grow];
 
 impl Tape {
     /// Applies one of [`STEPS`] for a forward pass that is followed by a backward pass.
-    pub(super) fn fit(&mut self, size: &TapeSize<'_>, step: Fit) {
+    pub(super) fn fit(&mut self, size: &TapeSize<'_>, step: FitStep) {
         let layers = size.config.layers;
         let stream = size.tokens * size.config.hidden;
         self.inputs.resize_with(layers, Vec::new);
-        self.inputs.iter_mut().for_each(|input| step(size, input, stream));
+        self.inputs.iter_mut().for_each(|input| size.fit(step, input, stream));
         // One more than the kept layers: the current layer's activations, which recomputing layers share.
         self.kept.resize_with(layers.min(size.whole + 1), LayerActivations::default);
-        self.kept.iter_mut().for_each(|kept| kept.fit(size, step));
+        self.kept.iter_mut().enumerate().for_each(|(slot, kept)| kept.fit(size, slot, step));
     }
 
-    /// Number of values after resizing.
-    pub(super) fn len(size: &TapeSize<'_>) -> usize {
+    /// Size after resizing, in bytes.
+    pub(super) fn bytes(size: &TapeSize<'_>) -> usize {
         let layers = size.config.layers;
-        layers * size.tokens * size.config.hidden + layers.min(size.whole + 1) * LayerActivations::len(size)
+        let inputs = size_of::<f32>() * layers * size.tokens * size.config.hidden;
+        let slots = 0..layers.min(size.whole + 1);
+        inputs + slots.map(|slot| LayerActivations::bytes(size, slot)).sum::<usize>()
     }
 
-    /// Capacity in values.
+    /// Capacity in bytes.
     pub(super) fn held(&mut self) -> usize {
         let inputs: usize = self.inputs.iter().map(Vec::capacity).sum();
-        inputs + self.kept.iter_mut().map(|kept| held(&kept.buffers())).sum::<usize>()
+        size_of::<f32>() * (inputs + self.kept.iter_mut().map(|kept| held(&kept.buffers())).sum::<usize>())
     }
 }
 
 impl LayerActivations {
     const BUFFERS: usize = 12 + Module::COUNT;
 
-    /// Applies one of [`STEPS`].
-    pub(super) fn fit(&mut self, size: &TapeSize<'_>, step: Fit) {
-        size.apply(step, self.buffers(), Self::lens(size));
+    /// Applies one of [`STEPS`] to a slot of [`Tape::kept`].
+    pub(super) fn fit(&mut self, size: &TapeSize<'_>, slot: usize, step: FitStep) {
+        size.apply(step, self.buffers(), Self::lens(size, slot));
     }
 
-    /// Total number of values.
-    pub(super) fn len(size: &TapeSize<'_>) -> usize {
-        Self::lens(size).into_iter().sum()
+    /// Size of a slot after resizing, in bytes.
+    pub(super) fn bytes(size: &TapeSize<'_>, slot: usize) -> usize {
+        size_of::<f32>() * Self::lens(size, slot).into_iter().sum::<usize>()
     }
 
     fn buffers(&mut self) -> [&mut Vec<f32>; Self::BUFFERS] {
@@ -170,7 +191,7 @@ impl LayerActivations {
     }
 
     /// Length of each buffer, in the order of [`buffers`](Self::buffers).
-    fn lens(size: &TapeSize<'_>) -> [usize; Self::BUFFERS] {
+    fn lens(size: &TapeSize<'_>, slot: usize) -> [usize; Self::BUFFERS] {
         let config = size.config;
         let q = config.q_width();
         let kv = config.kv_width();
@@ -179,7 +200,7 @@ impl LayerActivations {
         let [a, b, c, d, e, f, g] = size.ranks;
         let hidden = config.hidden;
         let heads = config.heads;
-        let ffn = config.widest_feed_forward();
+        let ffn = size.kept_ffn(slot);
         let raw_kv = raw * kv;
         [q, kv, kv, raw * q, raw_kv, q, heads, out, out, hidden, ffn, ffn, a, b, c, d, e, f, g]
             .map(|width| width * size.tokens)
@@ -188,38 +209,52 @@ impl LayerActivations {
 
 impl PassScratch {
     /// Applies one of [`STEPS`] for a forward pass and, if `back`, for a backward pass.
-    pub(super) fn fit(&mut self, size: &TapeSize<'_>, back: bool, step: Fit) {
+    pub(super) fn fit(&mut self, size: &TapeSize<'_>, back: bool, step: FitStep) {
         size.apply(step, self.forward(), Self::forward_lens(size));
         if back {
             size.apply(step, self.backward(), Self::backward_lens(size));
         }
+        if let Some(experts) = &size.config.architecture.experts {
+            match step {
+                FitStep::Shrink if size.exact => self.routes.shrink(size.tokens, experts.count, experts.per_token),
+                FitStep::Shrink => {}
+                FitStep::Grow => self.routes.resize_exact(size.tokens, experts.count, experts.per_token),
+            }
+        }
     }
 
-    /// Number of values for a forward pass and, if `back`, for a backward pass.
-    pub(super) fn len(size: &TapeSize<'_>, back: bool) -> usize {
+    /// Size for a forward pass and, if `back`, for a backward pass, in bytes.
+    pub(super) fn bytes(size: &TapeSize<'_>, back: bool) -> usize {
         let forward: usize = Self::forward_lens(size).into_iter().sum();
         let backward: usize = Self::backward_lens(size).into_iter().sum();
-        if back { forward + backward } else { forward }
+        let routes = |experts: &Experts| ExpertRoutes::bytes_for(size.tokens, experts.count, experts.per_token);
+        let routes = size.config.architecture.experts.as_ref().map_or(0, routes);
+        routes + size_of::<f32>() * if back { forward + backward } else { forward }
     }
 
-    /// Capacity in values.
+    /// Capacity in bytes.
     pub(super) fn held(&mut self) -> usize {
-        held(&self.forward()) + held(&self.backward())
+        self.routes.held() + size_of::<f32>() * (held(&self.forward()) + held(&self.backward()))
     }
 
-    fn forward(&mut self) -> [&mut Vec<f32>; 7] {
-        let Self { stream, normed, activated, branch, rows, hidden, last, .. } = self;
-        [stream, normed, activated, branch, rows, hidden, last]
+    fn forward(&mut self) -> [&mut Vec<f32>; 9] {
+        let Self { stream, normed, activated, branch, rows, expert_gate, expert_up, hidden, last, .. } = self;
+        [stream, normed, activated, branch, rows, expert_gate, expert_up, hidden, last]
     }
 
-    fn forward_lens(size: &TapeSize<'_>) -> [usize; 7] {
-        let architecture = &size.config.architecture;
-        let experts = architecture.experts.is_some();
-        let plain = architecture.norms == NormPlacement::Before && architecture.residual_scale == 1.0 && !experts;
-        let stream = size.tokens * size.config.hidden;
-        let last = size.targets * size.config.hidden;
-        let wide = size.tokens * size.config.widest_feed_forward();
-        [stream, stream, wide, if plain { 0 } else { stream }, if experts { stream } else { 0 }, last, last]
+    fn forward_lens(size: &TapeSize<'_>) -> [usize; 9] {
+        let TapeSize { config, tokens, targets, .. } = *size;
+        let architecture = &config.architecture;
+        let stream = tokens * config.hidden;
+        let last = targets * config.hidden;
+        let wide = tokens * config.widest_feed_forward();
+        let [rows, expert] = match &architecture.experts {
+            Some(experts) => [stream, tokens * experts.widest()],
+            None => [0; 2],
+        };
+        let plain = architecture.norms == NormPlacement::Before && architecture.residual_scale == 1.0 && rows == 0;
+        let branch = if plain { 0 } else { stream };
+        [stream, stream, wide, branch, rows, expert, expert, last, last]
     }
 
     fn backward(&mut self) -> [&mut Vec<f32>; 13] {

@@ -27,6 +27,8 @@ pub struct ExpertFile {
     pub dequantized: bool,
     pub layers: usize,
     pub count: usize,
+    /// Inner width of an expert.
+    pub width: usize,
     /// Number of experts in the stacked tensors, unless it is `count`.
     pub stacked: Option<usize>,
     /// Name of a tensor that is left out.
@@ -38,7 +40,7 @@ pub struct ExpertFile {
 impl ExpertFile {
     /// File with one layer of four experts in `kind`.
     pub fn new(kind: GgmlDType) -> Self {
-        Self { kind, dequantized: false, layers: 1, count: 4, stacked: None, without: "", also: "" }
+        Self { kind, dequantized: false, layers: 1, count: 4, width: WIDTH, stacked: None, without: "", also: "" }
     }
 
     /// Writes the file, with `extra` metadata.
@@ -51,8 +53,8 @@ impl ExpertFile {
             ("general.architecture".to_owned(), Value::String("qwen3moe".to_owned())),
             number("embedding_length", HIDDEN),
             number("block_count", self.layers),
-            number("feed_forward_length", 3 * WIDTH),
-            number("expert_feed_forward_length", WIDTH),
+            number("feed_forward_length", 3 * self.width),
+            number("expert_feed_forward_length", self.width),
             number("expert_count", self.count),
             number("expert_used_count", 2),
             number("context_length", 256),
@@ -88,9 +90,9 @@ impl ExpertFile {
                 ("attn_q_norm", vec![HEAD]),
                 ("attn_k_norm", vec![HEAD]),
                 ("ffn_gate_inp", vec![self.count, HIDDEN]),
-                ("ffn_gate_exps", vec![count, WIDTH, HIDDEN]),
-                ("ffn_up_exps", vec![count, WIDTH, HIDDEN]),
-                ("ffn_down_exps", vec![count, HIDDEN, WIDTH]),
+                ("ffn_gate_exps", vec![count, self.width, HIDDEN]),
+                ("ffn_up_exps", vec![count, self.width, HIDDEN]),
+                ("ffn_down_exps", vec![count, HIDDEN, self.width]),
             ] {
                 list.push((format!("blk.{layer}.{name}.weight"), shape));
             }

@@ -44,6 +44,38 @@ impl ExpertRoutes {
         self.row_probabilities.resize(tokens * per_token, 0.0);
     }
 
+    /// Makes room like [`resize`](Self::resize), without over-allocating.
+    pub(crate) fn resize_exact(&mut self, tokens: usize, count: usize, per_token: usize) {
+        reserve(&mut self.probabilities, tokens * count);
+        reserve(&mut self.choices, tokens * per_token);
+        reserve(&mut self.starts, count + 1);
+        reserve(&mut self.tokens, tokens * per_token);
+        reserve(&mut self.row_probabilities, tokens * per_token);
+        self.resize(tokens, count, per_token);
+    }
+
+    /// Frees the memory that this size does not need. The content is lost.
+    pub(crate) fn shrink(&mut self, tokens: usize, count: usize, per_token: usize) {
+        shrink(&mut self.probabilities, tokens * count);
+        shrink(&mut self.choices, tokens * per_token);
+        shrink(&mut self.starts, count + 1);
+        shrink(&mut self.tokens, tokens * per_token);
+        shrink(&mut self.row_probabilities, tokens * per_token);
+    }
+
+    /// Size of the buffers for `tokens` tokens, in bytes.
+    pub(crate) fn bytes_for(tokens: usize, count: usize, per_token: usize) -> usize {
+        let choice = size_of::<ExpertChoice>() + size_of::<usize>() + size_of::<f32>();
+        tokens * (count * size_of::<f32>() + per_token * choice) + (count + 1) * size_of::<usize>()
+    }
+
+    /// Capacity of the buffers, in bytes.
+    pub(crate) fn held(&self) -> usize {
+        size_of::<f32>() * (self.probabilities.capacity() + self.row_probabilities.capacity())
+            + size_of::<ExpertChoice>() * self.choices.capacity()
+            + size_of::<usize>() * (self.starts.capacity() + self.tokens.capacity())
+    }
+
     /// Place for the logits of the router, shape (tokens, count).
     pub(crate) fn logits(&mut self) -> &mut [f32] {
         &mut self.probabilities
@@ -98,10 +130,31 @@ impl ExpertRoutes {
         });
     }
 
-    /// Tokens of an expert with its probabilities, in the order of the grouped rows.
-    pub(crate) fn choices_of(&self, expert: usize) -> impl Iterator<Item = (usize, f32)> {
+    /// Tokens of an expert in ascending order, with its probability for each.
+    pub(crate) fn choices_of(&self, expert: usize) -> (&[usize], &[f32]) {
         let rows = self.rows_of(expert);
-        self.tokens[rows.clone()].iter().copied().zip(self.row_probabilities[rows].iter().copied())
+        (&self.tokens[rows.clone()], &self.row_probabilities[rows])
+    }
+
+    /// Calls `add(row, probability, output)` for each token of an expert: `row` counts the expert's rows, and `output` is
+    /// the token's row of `outputs`, of shape (tokens, hidden).
+    pub(crate) fn scatter(
+        &self,
+        team: &Team,
+        expert: usize,
+        outputs: &mut [f32],
+        hidden: usize,
+        add: &(dyn Fn(usize, f32, &mut [f32]) + Sync),
+    ) {
+        let (tokens, probabilities) = self.choices_of(expert);
+        // Threads take shares of all tokens, of which the expert has only some.
+        let grain = GRAIN * (outputs.len() / hidden) / tokens.len().max(1);
+        team.rows(outputs, hidden, grain, &|first, share| {
+            let bound = |end: usize| tokens.partition_point(|&token| token < end);
+            for row in bound(first)..bound(first + share.len() / hidden) {
+                add(row, probabilities[row], &mut share[(tokens[row] - first) * hidden..][..hidden]);
+            }
+        });
     }
 
     /// Experts of a token, in ascending order, with their grouped rows and probabilities.
@@ -119,6 +172,15 @@ impl ExpertRoutes {
     pub(crate) fn of_token(&self, token: usize) -> impl Iterator<Item = (usize, f32)> {
         self.experts_of(token).map(|(_, row, probability)| (row, probability))
     }
+}
+
+fn reserve<T>(buffer: &mut Vec<T>, len: usize) {
+    buffer.reserve_exact(len.saturating_sub(buffer.len()));
+}
+
+fn shrink<T>(buffer: &mut Vec<T>, len: usize) {
+    buffer.truncate(len);
+    buffer.shrink_to(len);
 }
 
 /// Chooses the most probable experts of one token, of equal ones the first.
@@ -164,6 +226,43 @@ mod tests {
     fn values_that_are_no_numbers_choose_distinct_experts() {
         let experts: Vec<usize> = chosen(&[f32::NAN; 5], 3, true).into_iter().map(|(expert, _)| expert).collect();
         assert_eq!(experts, [0, 1, 2]);
+    }
+
+    #[test]
+    fn rows_are_added_to_their_tokens_whatever_the_threads() {
+        let logits: Vec<f32> = (0..90).map(|index| (index * index % 31) as f32).collect();
+        let scattered = |threads| {
+            let team = Team::new(threads);
+            let mut routes = ExpertRoutes::default();
+            routes.resize(30, 3, 2);
+            routes.logits().copy_from_slice(&logits);
+            routes.choose(&team, true);
+            let mut outputs = vec![0.0; 60];
+            for expert in 0..3 {
+                let rows = routes.rows_of(expert);
+                routes.scatter(&team, expert, &mut outputs, 2, &|row, probability, output| {
+                    assert_eq!(routes.row_probabilities[rows.start + row], probability);
+                    output[0] += probability;
+                    output[1] += (routes.tokens[rows.start + row] + 1) as f32;
+                });
+            }
+            outputs
+        };
+        let expected = scattered(1);
+        for (token, output) in expected.chunks_exact(2).enumerate() {
+            assert!((output[0] - 1.0).abs() < 1e-6 && output[1] == 2.0 * (token + 1) as f32, "{token}: {output:?}");
+        }
+        assert_eq!([2, 3, 5].map(scattered), [(); 3].map(|()| expected.clone()));
+    }
+
+    #[test]
+    fn exact_buffers_take_what_is_said() {
+        let mut routes = ExpertRoutes::default();
+        for (tokens, count, per_token) in [(7, 5, 2), (33, 9, 3), (4, 9, 1), (0, 2, 1)] {
+            routes.shrink(tokens, count, per_token);
+            routes.resize_exact(tokens, count, per_token);
+            assert_eq!(routes.held(), ExpertRoutes::bytes_for(tokens, count, per_token));
+        }
     }
 
     #[test]
