@@ -114,6 +114,26 @@ fn the_real_embedder_elsewhere_finds_the_same_to_the_last_bit() {
     }
 }
 
+#[test]
+fn an_embedder_at_https_is_trusted_by_its_certificate() {
+    let root = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let [certificate, key] = ["cert.pem", "key.pem"].map(|name| root.path().join(name).to_str().unwrap().to_owned());
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let mock = ["--embedder", "mock"];
+    let here = built(root.path(), "here", &mock);
+    let tls = ["--mock", "--index", &here, "--tls-cert", &certificate, "--tls-key", &key];
+    let embedder = Serving::start(&[&tls[..], &mock].concat());
+    assert!(embedder.url.starts_with("https://"), "{}", embedder.url);
+    let elsewhere = ["--embedder", &embedder.url, "--embedder-model", "mock"];
+    let trusted = [&elsewhere[..], &["--embedder-ca", &certificate]].concat();
+    assert_eq!(found(&here, &trusted, &[]), found(&here, &mock, &[]));
+    let refused = search(&here, &elsewhere, &[]);
+    let told = &refused.stderr;
+    assert!(!refused.ok() && told.contains("unknown issuer") && told.contains("--embedder-ca"), "{told}");
+}
+
 /// Starts a server in the form of text-embeddings-inference, whose vectors have `dims` numbers. Returns its URL.
 fn tei(dims: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
