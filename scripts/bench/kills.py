@@ -258,14 +258,15 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--state", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--seed", type=int, default=24)
-    parser.add_argument("--documents", type=int, default=3000, help="documents of the index at the start; from 2,048 on, changes go to a log")
+    parser.add_argument("--documents", type=int, default=3000, help="documents of the index; from 2,048 on, changes go to a log")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temp:
         folder = Path(temp)
         corpus = folder / "corpus.jsonl"
-        corpus.write_text("".join(json.dumps({"id": f"p{n}", "title": f"P {n}", "text": f"Passage number {n}."}) + "\n" for n in range(arguments.documents)))
-        build = [arguments.program, "index", "build", "--corpus", corpus, "--embedder", "mock", "--triples", "none", "--out", folder / "index"]
-        subprocess.run(build, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        rows = ({"id": f"p{n}", "title": f"P {n}", "text": f"Passage number {n}."} for n in range(arguments.documents))
+        corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        build = [arguments.program, "index", "build", "--corpus", corpus, "--embedder", "mock", "--triples", "none"]
+        subprocess.run([*build, "--out", folder / "index"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         database = Postgres() if arguments.state == "postgres" else None
         began = time.monotonic()
         try:

@@ -344,7 +344,9 @@ def priority(engine):
 @fact("refusals: an ID out of the vocabulary, a sequence that is too long, none, an unknown model")
 def refusals(engine):
     seen = []
-    for ids, model, allowed in [([9_999_999], None, {400}), ([7] * (engine.longest + 10), None, {400, 413}), ([], None, {400, 422}), ([7], "nope", {404})]:
+    too_long = [7] * (engine.longest + 10)
+    cases = [([9_999_999], None, {400}), (too_long, None, {400, 413}), ([], None, {400, 422}), ([7], "nope", {404})]
+    for ids, model, allowed in cases:
         try:
             engine.ask(ids, max_tokens=2, model=model)
             raise Differs(f"{len(ids)} tokens of {model or engine.model} were answered")
@@ -358,7 +360,8 @@ def refusals(engine):
 @fact("a client that leaves ends its generation", needed=False)
 def leaves(engine):
     gauge = r"^(?:vllm:num_requests_running|waymark_sessions_running)(?:\{[^}]*\})? (\S+)$"
-    connection, response = engine.open("POST", engine.route, {**engine.body(prompt(), {"max_tokens": 1500, "ignore_eos": True}), "stream": True})
+    body = engine.body(prompt(), {"max_tokens": 1500, "ignore_eos": True}, stream=True)
+    connection, response = engine.open("POST", engine.route, body)
     response.readline()
     running = re.search(gauge, engine.wanted("GET", "/metrics"), re.M)
     if not running or float(running[1]) == 0:
@@ -424,7 +427,8 @@ def look(engine, check):
 
 def first_model(engine):
     """Returns the name of the first base model."""
-    return next(row.get("parent") or row["id"] for row in engine.wanted("GET", "/v1/models")["data"] if row.get("protocol") not in ("embedding", "rerank"))
+    rows = engine.wanted("GET", "/v1/models")["data"]
+    return next(row.get("parent") or row["id"] for row in rows if row.get("protocol") not in ("embedding", "rerank"))
 
 
 def main():
@@ -441,8 +445,9 @@ def main():
     status, _ = engine.call("POST", GENERATE, engine.body([7], {"max_tokens": 1}))
     if arguments.route == "completions" or (arguments.route == "auto" and status == 404):
         engine.route = COMPLETIONS
-    version = engine.call("GET", "/version")[1]
-    print(f"`{engine.route}` of `{engine.model}`, {arguments.kind}, version {version.get('version') if isinstance(version, dict) else 'unknown'}\n")
+    told = engine.call("GET", "/version")[1]
+    version = told.get("version") if isinstance(told, dict) else "unknown"
+    print(f"`{engine.route}` of `{engine.model}`, {arguments.kind}, version {version}\n")
     print("| fact | result | seen |\n|---|---|---|")
     failed = 0
     for name, needed, check in FACTS:

@@ -150,7 +150,7 @@ def main():
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--generations", type=int, default=4, help="trajectories per question")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--reward", type=json.loads, default='"exact_match"', help="reward of the server, in JSON; the F1 of the answer is added")
+    parser.add_argument("--reward", type=json.loads, default='"exact_match"', help="in JSON; the F1 of the answer is added")
     parser.add_argument("--tolerance", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=24)
     arguments = parser.parse_args()
