@@ -19,7 +19,7 @@ pub(crate) struct BatchEmbedder<'a> {
     pub(crate) embed: &'a dyn Embed,
     /// Prompts of the index, of which that of documents is put before every text.
     pub(crate) prompts: &'a Prompts,
-    /// Number of texts per call of the embedder, unless it wants more.
+    /// Number of texts per call. An embedder with a larger [`Embed::least_batch`] gets that many.
     pub(crate) batch: usize,
     /// Vectors of texts that were embedded before.
     pub(crate) memory: &'a EmbeddingCache<'a>,

@@ -16,7 +16,7 @@ use super::request_slots::RequestSlots;
 use super::{UrlError, is_version};
 use crate::trusted_roots::TrustedRoots;
 
-/// Maximum length of a text that is sent, in bytes. What a longer text has beyond it no embedder reads.
+/// Maximum length of a text that is sent, in bytes. The rest of a longer text is cut off: no embedder reads that far.
 pub const MAX_EMBEDDED_BYTES: usize = 128 << 10;
 
 /// Maximum number of requests in flight.
@@ -32,8 +32,8 @@ const TEXTS: usize = 64;
 /// of 2 MB.
 const REQUEST_BYTES: usize = 512 << 10;
 
-/// Maximum number of texts that have the time of a query.
-const QUERY_TEXTS: usize = 4;
+/// Maximum number of texts that have the time of a query: the query itself and, in the mode `kag`, its 8 entities.
+const QUERY_TEXTS: usize = 9;
 
 /// Time of a request with more texts, as a multiple of that of a query.
 const BATCH_PATIENCE: u32 = 15;
@@ -195,17 +195,21 @@ impl EmbedEndpoint {
 
     fn once(&self, texts: &[&str], timeout: Duration) -> Result<Vec<Vec<f32>>, CompleteError> {
         let url = self.client.url();
+        let begun = Instant::now();
         let Some(_slot) = self.slots.take(timeout) else {
             let message = format!("{IN_FLIGHT} requests to {url} are running already");
             return Err(CompleteError::Transient { message, after: None });
         };
+        // The wait for a slot and a refused first body share the time. A request always gets some of it, so that its
+        // failure is the endpoint's.
+        let left = || timeout.saturating_sub(begun.elapsed()).max(FIRST_WAIT.min(timeout));
         // Concurrent requests may change the flag meanwhile; the retry depends on the body that this request had.
         let numbers_only = self.numbers_only.load(Ordering::Relaxed);
-        let mut response = self.client.post_within(&self.body(texts, numbers_only), timeout)?;
+        let mut response = self.client.post_within(&self.body(texts, numbers_only), left())?;
         let refused = matches!(response.status(), StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY);
         if refused && !numbers_only && self.client.trouble(&response).message.contains("encoding_format") {
             self.numbers_only.store(true, Ordering::Relaxed);
-            response = self.client.post_within(&self.body(texts, true), timeout)?;
+            response = self.client.post_within(&self.body(texts, true), left())?;
         }
         if !response.status().is_success() {
             return Err(self.client.failed(&response));
@@ -255,7 +259,7 @@ impl Embed for EmbedEndpoint {
     }
 }
 
-/// Returns what is sent of a text.
+/// Returns the part of a text that is sent.
 fn sendable(text: &str) -> &str {
     // Servers refuse empty texts.
     if text.is_empty() { " " } else { &text[..text.floor_char_boundary(MAX_EMBEDDED_BYTES)] }

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 
-/// Maximum length of a vector. A longer one is none of an embedder.
+/// Maximum length of a vector. No embedder has longer ones.
 const MAX_DIMS: usize = 1 << 16;
 
 /// Form of requests and replies.
@@ -40,7 +40,7 @@ enum WrittenVector {
 /// it is not known yet, and only has to be the same for all.
 ///
 /// # Errors
-/// A description of what is wrong: a vector too few or too many, another length, or a number that is not finite.
+/// Description of the fault: a missing or surplus vector, another length, or a number that is not finite.
 pub(super) fn vectors(
     form: EmbedForm,
     reply: &str,

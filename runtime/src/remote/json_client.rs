@@ -77,7 +77,7 @@ impl JsonClient {
         }
         match error {
             Timeout(_) => {
-                let message = format!("no reply from {url} within {} s", timeout.as_secs_f64());
+                let message = format!("no reply from {url} within {:.1} s", timeout.as_secs_f64());
                 CompleteError::Transient { message, after: None }
             }
             // A retry cannot mend these: the address or certificate is wrong.

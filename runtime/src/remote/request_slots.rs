@@ -3,24 +3,24 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Places of requests in flight.
+/// Semaphore that limits the number of requests in flight.
 #[derive(Debug)]
 pub(super) struct RequestSlots {
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// Place of one request, given back when dropped.
+/// Slot held by one request. Dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct RequestSlot<'a>(&'a RequestSlots);
 
 impl RequestSlots {
-    /// Creates `count` places.
+    /// Creates `count` slots.
     pub(super) fn new(count: usize) -> Self {
         RequestSlots { free: Mutex::new(count), freed: Condvar::new() }
     }
 
-    /// Takes a place. `None` if none is free within `patience`.
+    /// Waits for a free slot. `None` if `patience` passes first.
     pub(super) fn take(&self, patience: Duration) -> Option<RequestSlot<'_>> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.freed.wait_timeout_while(free, patience, |free| *free == 0);
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_waited_for_and_given_back() {
+    fn a_slot_is_waited_for_and_given_back() {
         let slots = RequestSlots::new(1);
         let held = slots.take(Duration::ZERO).unwrap();
         assert!(slots.take(Duration::from_millis(5)).is_none());
