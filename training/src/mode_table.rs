@@ -9,7 +9,7 @@ use crate::reward::ExactMatch;
 use crate::sample::Sample;
 
 /// Minimum number of trajectories that begin in a mode, for each of at least two modes, to choose one for a kind.
-const LEAST: usize = 8;
+pub const MIN_TRAJECTORIES: usize = 8;
 
 /// Trajectories of one kind of question whose first search had the same mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,7 +75,8 @@ impl ModeTable {
     /// Mode whose trajectories answer questions of `kind` rightly most often; of equal ones, the mode that shows a
     /// supporting passage more often, then the cheapest. `None` if fewer than two modes were tried often enough.
     pub fn best(&self, kind: &str) -> Option<Mode> {
-        let tried: Vec<_> = self.kinds.get(kind)?.iter().filter(|(_, record)| record.tried >= LEAST).collect();
+        let modes = self.kinds.get(kind)?.iter();
+        let tried: Vec<_> = modes.filter(|(_, record)| record.tried >= MIN_TRAJECTORIES).collect();
         let score = |record: &ModeRecord| (record.success(), record.recall());
         let mut best = *tried.first()?;
         for &candidate in &tried {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::mode_table::ModeTable;
+use crate::mode_table::{MIN_TRAJECTORIES, ModeTable};
 use crate::run::durable;
 use crate::sample::Sample;
 use crate::sample_filter::SampleFilter;
@@ -115,8 +115,8 @@ impl Args {
         samples.retain(|sample| table.agrees(sample));
         ensure!(
             !samples.is_empty(),
-            "--by-kind: no kind of question has trajectories that begin in different modes: give the questions a \
-             `type`, and the rollouts `grpo.first_modes`"
+            "--by-kind: no kind of question has two modes that begin at least {MIN_TRAJECTORIES} trajectories each: \
+             give the questions a `type`, and the rollouts `grpo.first_modes`"
         );
         samples.iter_mut().for_each(Sample::adopt_modes);
         Ok(())

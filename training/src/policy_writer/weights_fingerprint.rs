@@ -9,8 +9,8 @@ use super::BaseModel;
 use crate::TrainError;
 use crate::pack::{TrainingSequence, pack};
 
-/// Writes the fingerprint of the learner's values into the policy in `dir`, which holds the same values. It is what
-/// `waymark policy fingerprint` measures, up to the rounding of the engine.
+/// Writes the fingerprint of the learner's values into the policy in `dir`, which holds the same values. Up to the
+/// rounding of the engine, `waymark policy fingerprint` measures the same one.
 ///
 /// # Errors
 /// If the learner cannot score the text of the fingerprint, or `policy.toml` cannot be written.
