@@ -62,6 +62,7 @@ class Server:
             except (OSError, http.client.HTTPException):
                 pass
             time.sleep(0.02)
+        self.kill()
         raise SystemExit(f"the server {self.name} did not start:\n{self.log.read_text()}")
 
     def kill(self) -> None:

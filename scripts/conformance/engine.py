@@ -421,7 +421,7 @@ def look(engine, check):
         return "refused", str(refused)
     except Skipped as reason:
         return "skipped", str(reason)
-    except (KeyError, TypeError, ValueError, IndexError, StopIteration, OSError, http.client.HTTPException) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, StopIteration, OSError, http.client.HTTPException) as error:
         return "differs", f"{type(error).__name__}: {error}"
 
 
