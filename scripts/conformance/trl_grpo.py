@@ -12,7 +12,6 @@ if the last policy does not answer. `Rollouts` is what a trainer of one's own ne
 """
 
 import argparse
-import itertools
 import json
 import os
 import shutil
@@ -24,79 +23,34 @@ from pathlib import Path
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts/bench"))
+sys.path[:0] = [str(ROOT / "scripts/bench"), str(ROOT / "integrations")]
 
 import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
-from local_services import Server, call  # noqa: E402
+from local_services import Server  # noqa: E402
 from peft import PeftModel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+from waymark_rollouts import Client  # noqa: E402
+from waymark_trl import AdapterPublisher, RolloutFunction  # noqa: E402
 
 
-def request(server, method, path, body=None):
-    """Returns the answer to a request, which must succeed."""
-    status, answer, _ = call(server.port, method, path, body, timeout=3600)
-    if status != 200:
-        raise SystemExit(f"{method} {path}: {status} {answer}")
-    return answer
+class Observer:
+    """Compares the log-probabilities of each batch with those of the model in training, and keeps a row for each step."""
 
-
-class Rollouts:
-    """TRL's `rollout_func` over a running server."""
-
-    def __init__(self, server, root, policy, questions, arguments):
-        self.server = server
-        self.root = root
-        self.policy = policy
-        self.questions = questions
-        self.arguments = arguments
-        self.served = None
+    def __init__(self):
         self.rows = []
 
-    def publish(self, model, step):
-        """Serves the weights of `model`, in place of those of the step before. Returns the policy's name."""
-        name = f"trl-{step}"
-        folder = self.root / name
-        model.save_pretrained(folder)
-        settings = (self.policy / "policy.toml").read_text().split("[training")[0].splitlines()
-        kept = [line for line in settings if not line.startswith(("name =", "base =", "base_id =", "adapter ="))]
-        (folder / "policy.toml").write_text("\n".join([f'name = "{name}"', f'base = "{self.arguments.model.resolve()}"', *kept]) + "\n")
-        request(self.server, "POST", "/v1/policies", {"directory": name})
-        if self.served:
-            request(self.server, "DELETE", f"/v1/policies/{self.served}")
-        self.served = name
-        return name
-
-    def __call__(self, prompts, trainer):
-        """Plays each prompt as often as it stands in the list."""
+    def __call__(self, trainer, batch):
         step = trainer.state.global_step
-        name = self.publish(trainer.accelerator.unwrap_model(trainer.model), step)
-        trajectories = []
-        for prompt, same in itertools.groupby(prompts):
-            body = {
-                "model": name, "n": len(list(same)), "seed": step, "temperature": 1, "concurrency": 4,
-                "reward": self.arguments.reward, "questions": [{"question": prompt, "answers": self.questions[prompt]}],
-            }  # fmt: skip
-            batch = request(self.server, "POST", "/v1/rollouts", body)
-            if batch["failures"]:
-                raise SystemExit(f"episodes failed: {batch['failures']}")
-            trajectories += batch["trajectories"]
+        trajectories = batch.trajectories
         rewards = [round(one["reward"] + one["metrics"]["f1"], 3) for one in trajectories]
         worst, mean = self.compare(trainer.model, trajectories)
-        self.rows.append((step, batch["generation"], rewards, worst, mean))
+        self.rows.append((step, batch.generation, rewards, worst, mean))
         turns = [one["num_turns"] for one in trajectories]
         tokens = [sum(one["response_mask"]) for one in trajectories]
-        print(f"step {step}: generation {batch['generation']}, turns {turns}, tokens to learn {tokens}, rewards {rewards}, "
+        print(f"step {step}: generation {batch.generation}, turns {turns}, tokens to learn {tokens}, rewards {rewards}, "
               f"log-probabilities within {worst:.5f} of TRL's, {mean:.6f} on average", flush=True)  # fmt: skip
-        return {
-            "prompt_ids": [one["prompt_ids"] for one in trajectories],
-            "completion_ids": [one["response_ids"] for one in trajectories],
-            "logprobs": [[value or 0.0 for value in one["response_logprobs"]] for one in trajectories],
-            "env_mask": [one["response_mask"] for one in trajectories],
-            "reward": [one["reward"] for one in trajectories],
-            "f1": [one["metrics"]["f1"] for one in trajectories],
-        }
 
     @staticmethod
     def compare(model, trajectories):
@@ -164,21 +118,25 @@ def main():
         flags = ["--model", arguments.model, "--policy-root", root, "--index", index, "--embedder", arguments.embedder, "--state", "none"]
         server = Server(arguments.program, folder, "server", *flags, "--body-limit", "64MiB")
         try:
-            rollouts = Rollouts(server, root, arguments.policy, questions, arguments)
+            # Episodes of a model on a CPU take minutes, and the server is asked for nothing else.
+            client = Client(f"http://127.0.0.1:{server.port}", silence=3600)
+            publisher = AdapterPublisher(client, root, arguments.policy, arguments.model.resolve())
+            observer = Observer()
+            rollouts = RolloutFunction(client, questions, publisher, observer, reward=arguments.reward, concurrency=4)
             trainer = train(arguments, rollouts, questions, folder)
-            name = rollouts.publish(trainer.accelerator.unwrap_model(trainer.model), arguments.steps)
-            last = request(server, "POST", "/v1/agent", {"model": name, "question": next(iter(questions))})
+            name = publisher.publish(trainer.accelerator.unwrap_model(trainer.model), arguments.steps)
+            last = client.call("POST", "/v1/agent", {"model": name, "question": next(iter(questions))})
             print(f"{name} answers {last.get('answer')!r} after {last.get('turns')} turns")
         finally:
             server.stop()
     losses = [row for row in trainer.state.log_history if "grad_norm" in row]
     for row in losses:
         print({key: round(float(row[key]), 6) for key in ("loss", "reward", "reward_std", "grad_norm") if key in row})
-    generations = {row[1] for row in rollouts.rows}
-    worst = max(row[3] for row in rollouts.rows)
+    generations = {row[1] for row in observer.rows}
+    worst = max(row[3] for row in observer.rows)
     if worst > arguments.tolerance:
         raise SystemExit(f"log-probabilities differ by {worst}, more than {arguments.tolerance}")
-    if len(generations) != len(rollouts.rows) or not any(float(row["grad_norm"]) for row in losses):
+    if len(generations) != len(observer.rows) or not any(float(row["grad_norm"]) for row in losses):
         raise SystemExit("no step changed the weights: all rewards of each group are equal")
 
 
