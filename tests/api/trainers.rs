@@ -69,6 +69,21 @@ async fn search_r1s_trainer_is_answered() {
     assert_eq!(post(&server, "/retrieve", json!({"queries": []})).await, json!({"result": []}));
 }
 
+/// `skyrl_gym/tools/search.py`, `call_search_api`: one query, and documents under `result[0]`.
+#[tokio::test]
+async fn skyrls_search_tool_is_answered() {
+    let (server, _index, _dir) = test_server().await;
+    let settings = |mut body: Value| {
+        body["topk"] = json!(2);
+        body["return_scores"] = json!(true);
+        body
+    };
+    let one = post(&server, "/retrieve", settings(json!({"query": "museum in Paris"}))).await;
+    assert_eq!(one, post(&server, "/retrieve", settings(json!({"queries": ["museum in Paris"]}))).await);
+    assert_eq!(one["result"][0][0]["document"]["id"], "louvre");
+    assert_eq!(post(&server, "/retrieve", json!({"query": ""})).await, json!({"result": [[]]}));
+}
+
 /// `train/routerag/llm_agent/generation.py`, `_batch_search`: always with scores and times, and possibly an empty
 /// batch.
 #[tokio::test]
@@ -150,6 +165,8 @@ async fn what_cannot_be_meant_is_refused_by_name() {
     for (path, body, param) in [
         ("/retrieve", json!({"topk": 3}), "queries"),
         ("/retrieve", json!({"queries": "Paris"}), "queries"),
+        ("/retrieve", json!({"query": ["Paris"]}), "query"),
+        ("/retrieve", json!({"query": "Paris", "queries": ["Paris"]}), "query"),
         ("/retrieve", json!({"queries": ["Paris"], "topk": -1}), "topk"),
         ("/retrieve", json!({"queries": ["Paris"], "topk": 201}), "topk"),
         ("/retrieve", json!({"queries": ["Paris"], "colour": 1}), "colour"),

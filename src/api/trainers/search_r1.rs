@@ -1,4 +1,5 @@
-//! `POST /retrieve`: the retrieval interface of Search-R1 (`search_r1/search/retrieval_server.py`).
+//! `POST /retrieve`: the retrieval interface of Search-R1 (`search_r1/search/retrieval_server.py`), and of SkyRL's search
+//! tool, which sends one `query`.
 
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -14,12 +15,14 @@ use crate::api::indexes::CallerState;
 /// Default number of passages per query: the default of `--topk` in Search-R1's server.
 const DEFAULT_K: usize = 3;
 
-/// Queries, in the format of Search-R1's trainer.
+/// Queries, in the format of Search-R1's trainer or of SkyRL's search tool.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetrieveRequest {
-    /// Queries.
-    pub queries: Vec<String>,
+    /// Queries. Required unless `query` is given.
+    pub queries: Option<Vec<String>>,
+    /// One query, instead of `queries`.
+    pub query: Option<String>,
     /// Number of passages per query. Absent, `null` and 0 mean 3.
     #[schema(maximum = 200)]
     pub topk: Option<usize>,
@@ -28,6 +31,24 @@ pub struct RetrieveRequest {
 }
 
 impl WireRequest for RetrieveRequest {}
+
+/// Returns the queries of a request.
+///
+/// # Errors
+/// If there are none, or both forms are given.
+fn queries(request: &mut RetrieveRequest) -> Result<Vec<String>, ApiError> {
+    match (request.queries.take(), request.query.take()) {
+        (Some(queries), None) => Ok(queries),
+        (None, Some(query)) => Ok(vec![query]),
+        (None, None) => {
+            let message = "`queries` is missing: send a list of queries, or one query as `query`";
+            Err(ApiError::invalid("queries", message))
+        }
+        (Some(_), Some(_)) => {
+            Err(ApiError::invalid("query", "`query` and `queries` are both given; send one of the two"))
+        }
+    }
+}
 
 /// Results, one list per query.
 #[derive(Debug, Serialize, ToSchema)]
@@ -65,7 +86,7 @@ pub struct WikiDocument {
     pub contents: String,
 }
 
-/// Finds documents for a batch of queries, as Search-R1's retrieval server does.
+/// Finds documents for a batch of queries, as Search-R1's retrieval server does, or for the one query of SkyRL's tool.
 ///
 /// Uses dense search; scores are inner products of unit vectors. A query without text finds nothing.
 #[utoipa::path(post, path = "/retrieve", operation_id = "retrieve", tag = "trainers", request_body = RetrieveRequest, responses(
@@ -75,13 +96,14 @@ pub struct WikiDocument {
 ))]
 pub(crate) async fn retrieve(
     CallerState(state): CallerState,
-    JsonBody(request): JsonBody<RetrieveRequest>,
+    JsonBody(mut request): JsonBody<RetrieveRequest>,
 ) -> Result<Response, ApiError> {
     state.searcher()?;
+    let texts = queries(&mut request)?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
-    batch::check("queries", request.queries.len(), k)?;
+    batch::check("queries", texts.len(), k)?;
     let search = SearchOptions { k: Some(k), ranking: Some(Ranking::Dense), ..SearchOptions::default() };
-    let queries: Vec<Query> = request.queries.iter().map(|text| search.query(text.trim())).collect();
+    let queries: Vec<Query> = texts.iter().map(|text| search.query(text.trim())).collect();
     let scored = request.return_scores.unwrap_or(false);
     let list = move |found: BatchResult| -> Vec<RetrievedDocument> {
         found.evidence.hits.into_iter().map(|hit| retrieved(hit, scored)).collect()
