@@ -151,7 +151,9 @@ mod tests {
     fn pack(lengths: &[usize]) -> Pack {
         let mut pack = Pack::new();
         for &length in lengths {
-            let segment = pack.push(&(0..length as u32).collect::<Vec<_>>(), None);
+            // The fixtures with experts have a vocabulary of 64 tokens.
+            let tokens: Vec<u32> = (0..length as u32).map(|token| token % 64).collect();
+            let segment = pack.push(&tokens, None);
             (1..length).for_each(|index| pack.target(segment, index));
         }
         pack
