@@ -126,8 +126,8 @@ pub enum GraphVariant {
     HippoRag,
     /// GraphRAG-R1's fork, which follows RouteRAG's but links twenty facts.
     GraphR1,
-    /// Waymark's own: the walk also starts from the phrases that the query names and from passages that share its words,
-    /// and [`Mode::Hybrid`] weighs the graph's list more than the other one.
+    /// Waymark's own: the walk also starts from the phrases that the query names, from the passages to which their facts
+    /// lead and from those that share its words, and [`Mode::Hybrid`] weighs the graph's list more than the other one.
     Waymark,
 }
 

@@ -72,6 +72,42 @@ fn passages_that_share_words_have_more_weight() {
 }
 
 #[test]
+fn the_fact_that_a_question_asks_for_leads_to_a_passage() {
+    let temp = tempfile::tempdir().unwrap();
+    let stating = |id: &str, title: &str, facts: &[(&str, &str)]| {
+        let mut document = document(id, title, &format!("About {id}"));
+        let name = title.trim_end_matches(" (city)");
+        document.triples = Some(facts.iter().map(|(relation, object)| Triple::new(name, *relation, *object)).collect());
+        document
+    };
+    let film = [("directed by", "Guido Brignone"), ("starring", "Marcella Albani"), ("filmed in", "Vienna")];
+    let documents = vec![
+        stating("film", "Devotion", &film),
+        stating("director", "Guido Brignone", &[("born in", "Milan")]),
+        stating("actress", "Marcella Albani", &[("born in", "Rome")]),
+        stating("other", "Vienna (city)", &[("lies at", "Danube")]),
+    ];
+    write(temp.path(), documents, &BuildOptions::default()).unwrap();
+    let index = open(temp.path()).unwrap();
+    // IDs of passages with more weight than in the published variant.
+    let gaining = |question: &str| -> Vec<String> {
+        let reset = |variant: GraphVariant| {
+            let query = Query { graph: variant.into(), ..Query::new(question, Mode::Graph, 4).explained() };
+            let hits = index.search(&query).unwrap().hits;
+            let reset = hits.into_iter().map(|hit| (hit.passage.id, hit.path.graph.unwrap().reset));
+            reset.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let [published, own] = [GraphVariant::RouteRag, GraphVariant::Waymark].map(reset);
+        own.into_iter().filter(|(id, weight)| *weight > published[id] + 0.1).map(|(id, _)| id).collect()
+    };
+    assert_eq!(gaining("Was Devotion directed by whom"), ["director", "film"]);
+    assert_eq!(gaining("Whom has Devotion starring"), ["actress", "film"]);
+    // The phrase is the title without its note.
+    assert_eq!(gaining("Where was Devotion filmed"), ["film", "other"]);
+    assert_eq!(gaining("whom has it starring"), [""; 0]);
+}
+
+#[test]
 fn the_hybrid_mode_keeps_to_the_graph() {
     let temp = tempfile::tempdir().unwrap();
     let index = index(temp.path());

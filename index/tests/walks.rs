@@ -33,14 +33,18 @@ const QUESTIONS: [&str; 4] = [
     " gammas Alphas city ",
 ];
 
-/// Passage that states triples of numbered words. Two passages each share a title without its note.
+/// Passage that states triples of numbered words. Of four passages, two share a title without its note, and two have one of
+/// the words as their title.
 fn stating(place: usize, triples: &[(usize, usize, usize)]) -> Document {
     let triples: Vec<Triple> = triples
         .iter()
         .map(|&(s, p, o)| triple(WORDS[s % WORDS.len()], ["is", "has", "near"][p % 3], WORDS[o % WORDS.len()]))
         .collect();
     let text: Vec<String> = triples.iter().map(|t| format!("{} {} {}", t.subject, t.relation, t.object)).collect();
-    let title = format!("Title{}{}", place / 2, ["", " (part)"][place % 2]);
+    let title = match place % 4 {
+        0 | 1 => format!("Title{}{}", place / 4, ["", " (part)"][place % 2]),
+        _ => WORDS[place % WORDS.len()].to_owned(),
+    };
     let mut document = document(&format!("p{place}"), &title, &format!("{place} {}", text.join(". ")));
     document.triples = Some(triples);
     document

@@ -130,7 +130,8 @@ impl SearchContext<'_> {
             let list = self.nearest(similar, vector, limit)?.ranked(scale, self.wanted(limit));
             return Ok(GraphSearchResult { walk, list, facts, shown: None });
         }
-        let (share, words) = if is_own { self.weights_by_words(options.passage_weight)? } else { (1.0, Vec::new()) };
+        let (share, words) =
+            if is_own { self.weights_by_words(graph, options.passage_weight)? } else { (1.0, Vec::new()) };
         self.check("the walk")?;
         // The passages' own weights are small (0.05 in HippoRAG 2), but the only way to passages that no fact links.
         let own = similar.weights(scale, options.passage_weight * share, &words);

@@ -6,6 +6,7 @@ mod graph;
 mod hybrid;
 mod hypergraph;
 mod passage;
+mod related_titles;
 mod rerank;
 mod triples;
 mod word_weights;

@@ -8,13 +8,14 @@ use tantivy::tokenizer::{
 use waymark_index::{Document, Index};
 
 use super::names::{names, normal};
+use super::numbers::dot;
 use super::{Seen, hold};
 
 /// Number of the best passages by words that get a weight by them.
 const BEST: usize = 200;
 
-/// Computes the weight of each passage in the reset vector: two parts similarity and one part BM25 of `weight`, and 0.5
-/// for titles that the question names.
+/// Computes the weight of each passage in the reset vector: two parts similarity and one part BM25 of `weight`, 0.5 for
+/// titles that the question names, and 0.2 for titles to which their facts lead.
 pub fn own(seen: &Seen<'_>, weight: f64) -> Result<Vec<f64>, String> {
     let documents = seen.index.documents(None, usize::MAX).unwrap().unwrap();
     hold!(documents.len() == seen.passages, "{} documents and {} passages", documents.len(), seen.passages);
@@ -42,7 +43,39 @@ pub fn own(seen: &Seen<'_>, weight: f64) -> Result<Vec<f64>, String> {
     for passages in named {
         passages.iter().for_each(|&number| own[number] += 0.5 / passages.len() as f64);
     }
+    for passages in related(seen, &documents, &numbers) {
+        passages.iter().for_each(|&number| own[number] += 0.2 / passages.len() as f64);
+    }
     Ok(own)
+}
+
+/// Passages to whose titles facts about named phrases lead, one fact per phrase: the most similar of those that lead to a
+/// title, among the sixteen most similar ones.
+fn related(seen: &Seen<'_>, documents: &[Document], numbers: &[usize]) -> Vec<Vec<usize>> {
+    let graph = seen.index.graph().unwrap();
+    let naming = |phrase: u32| graph.passages_of(phrase);
+    let named = names(seen.query.text.trim(), |name| graph.phrase_id(name).is_some());
+    let named: Vec<u32> = named.iter().filter_map(|name| graph.phrase_id(name)).collect();
+    let titled = |phrase: u32| -> Vec<usize> {
+        let places = (0..documents.len()).filter(|&place| naming(phrase).contains(&(numbers[place] as u32)));
+        let titled = places.filter(|&place| forms(&documents[place].title).iter().any(|f| f == graph.phrase(phrase)));
+        if naming(phrase).len() > 64 { Vec::new() } else { titled.map(|place| numbers[place]).collect() }
+    };
+    let mut taken = named.clone();
+    let mut related = Vec::new();
+    for phrase in named.into_iter().filter(|phrase| naming(*phrase).len() <= 8) {
+        let ends = |fact: u32| [graph.fact(fact).subject, graph.fact(fact).object];
+        let mut facts: Vec<u32> = (0..graph.facts() as u32).filter(|fact| ends(*fact).contains(&phrase)).collect();
+        let similarity = |fact: u32| dot(&seen.vector, graph.fact_vector(fact));
+        facts.sort_by(|&a, &b| similarity(b).total_cmp(&similarity(a)).then_with(|| graph.fact_order(a, b)));
+        facts.truncate(16);
+        let others = facts.into_iter().map(|fact| if ends(fact)[0] == phrase { ends(fact)[1] } else { ends(fact)[0] });
+        if let Some(other) = others.into_iter().find(|other| !taken.contains(other) && !titled(*other).is_empty()) {
+            taken.push(other);
+            related.push(titled(other));
+        }
+    }
+    related
 }
 
 fn number(index: &Index, document: &Document) -> usize {
