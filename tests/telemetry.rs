@@ -183,7 +183,12 @@ struct Collector {
 
 impl Collector {
     fn start() -> Collector {
-        Collector::with("http", |socket| socket)
+        Collector::with("http", "200 OK", |socket| socket)
+    }
+
+    /// Starts a collector that answers with `status`.
+    fn start_answering(status: &'static str) -> Collector {
+        Collector::with("http", status, |socket| socket)
     }
 
     /// Starts a collector with a new certificate, which is written to `certificate`.
@@ -199,10 +204,14 @@ impl Collector {
             .unwrap();
         let config = Arc::new(config);
         let wrap = move |socket| StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), socket);
-        Collector::with("https", wrap)
+        Collector::with("https", "200 OK", wrap)
     }
 
-    fn with<S: Read + Write>(scheme: &str, wrap: impl Fn(TcpStream) -> S + Send + Sync + 'static) -> Collector {
+    fn with<S: Read + Write>(
+        scheme: &str,
+        status: &'static str,
+        wrap: impl Fn(TcpStream) -> S + Send + Sync + 'static,
+    ) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("{scheme}://{}", listener.local_addr().unwrap());
         let spans: Arc<Mutex<Vec<Span>>> = Arc::default();
@@ -214,7 +223,7 @@ impl Collector {
                 let wrap = Arc::clone(&wrap);
                 std::thread::spawn(move || {
                     let mut socket = BufReader::new(wrap(socket.unwrap()));
-                    while take(&mut socket, &into).is_some() {}
+                    while take(&mut socket, status, &into).is_some() {}
                 });
             }
         });
@@ -223,7 +232,7 @@ impl Collector {
 }
 
 /// Reads one request and responds to it. `None` if the connection has ended.
-fn take<S: Read + Write>(reader: &mut BufReader<S>, into: &Mutex<Vec<Span>>) -> Option<()> {
+fn take<S: Read + Write>(reader: &mut BufReader<S>, status: &str, into: &Mutex<Vec<Span>>) -> Option<()> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         (reader.read_line(&mut head).ok()? > 0).then_some(())?;
@@ -242,7 +251,7 @@ fn take<S: Read + Write>(reader: &mut BufReader<S>, into: &Mutex<Vec<Span>>) -> 
     });
     into.lock().unwrap().extend(spans);
     let socket = reader.get_mut();
-    socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+    write!(socket, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").ok()?;
     socket.flush().ok()
 }
 
@@ -311,6 +320,25 @@ fn a_collector_that_is_away_holds_nobody_up() {
     let (_, answer) = program.ask("POST", "/v1/chat/completions", "", &chat("routerag", false));
     assert!(answer.starts_with("HTTP/1.1 200"));
     program.end();
+}
+
+#[test]
+fn a_collector_that_refuses_traces_is_named_with_its_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    index(&path);
+    for status in ["401 Unauthorized", "503 Service Unavailable"] {
+        let collector = Collector::start_answering(status);
+        let program = TracedServer::start(&path, &["--otlp-endpoint", &collector.address]);
+        let (_, answer) = program.ask("POST", "/v1/chat/completions", "", &chat("routerag", false));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let log = program.end();
+        let told: Vec<_> = log.iter().filter(|line| line["fields"]["message"] == "traces are not delivered").collect();
+        // Once, however many batches are refused.
+        let [told] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!(told["fields"]["reason"], format!("it returned {status}"), "{told}");
+        assert!(told["fields"]["collector"].as_str().unwrap().starts_with(&collector.address), "{told}");
+    }
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub fn reranker(config: &RerankerConfig, cache: Option<PathBuf>, team: Arc<Team>
             // No request is sent yet: the endpoint may start after the server.
             let endpoint = RerankEndpoint::new(url, model.clone(), key_in(key_env)?, *timeout).context("--reranker")?;
             let roots = TrustedRoots::of_flag("--reranker-ca", ca.as_deref())?;
-            Ok(Reranking::Endpoint(endpoint.trusting(roots)))
+            Ok(Reranking::Endpoint(Box::new(endpoint.trusting(roots))))
         }
     }
 }

@@ -20,6 +20,11 @@ pub trait TextEmbedder: Embed + fmt::Debug {
     fn max_bytes(&self) -> usize {
         self.max_tokens().saturating_mul(MAX_TOKEN_BYTES)
     }
+
+    /// Returns `true` if the embedder is an endpoint, which bounds its requests itself and encodes no text here.
+    fn is_remote(&self) -> bool {
+        false
+    }
 }
 
 /// Upper bound of the bytes of a text per token, white space included.
@@ -125,6 +130,10 @@ impl TextEmbedder for Embedding {
             Embedding::Endpoint(_) => MAX_EMBEDDED_BYTES,
             Embedding::Model(_) | Embedding::Mock => self.max_tokens().saturating_mul(MAX_TOKEN_BYTES),
         }
+    }
+
+    fn is_remote(&self) -> bool {
+        matches!(self, Embedding::Endpoint(_))
     }
 }
 

@@ -14,7 +14,7 @@ pub enum Reranking {
     /// A cross-encoder of `waymark-models`.
     Model(Box<Reranker>),
     /// A reranker elsewhere.
-    Endpoint(RerankEndpoint),
+    Endpoint(Box<RerankEndpoint>),
     /// The share of the query's words that a document has: deterministic, without weights.
     Mock,
 }

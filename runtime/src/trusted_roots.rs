@@ -3,11 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore};
+use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// Certificate authorities that a client trusts: those of a file, or the public ones that the program brings.
@@ -113,6 +115,20 @@ impl TrustedRoots {
             }
         };
         TlsConfig::builder().root_certs(roots).build()
+    }
+
+    /// Returns a client that trusts these roots. Requests fail after `timeout`; error statuses and redirects are returned as
+    /// responses.
+    pub fn agent(&self, timeout: Duration) -> Agent {
+        let config = Agent::config_builder()
+            .timeout_global(Some(timeout))
+            .http_status_as_error(false)
+            // A redirect could send a key or a token to another host.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .tls_config(self.ureq_config())
+            .user_agent(concat!("waymark/", env!("CARGO_PKG_VERSION")));
+        config.build().new_agent()
     }
 
     /// Explains why a TLS handshake failed. `None` if `error` is not one of TLS.

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use waymark_index::EmbedError;
 use waymark_runtime::embedding::TextEmbedder;
 
 use super::auth::Caller;
@@ -14,8 +15,9 @@ use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
 use super::embedding_tokens::texts_of;
 use super::encoder_queue::EncoderQueue;
-use super::encoding::{check_embedded, holding};
+use super::encoding::check_embedded;
 use super::error::{ApiError, Code, Refusals};
+use super::error_mapping::encoder_error;
 use super::sampling_params;
 use super::state::AppState;
 
@@ -225,36 +227,41 @@ fn check_length(index: usize, tokens: usize, most: usize) -> Result<usize, ApiEr
     Err(ApiError::new(Code::ContextLengthExceeded, message).with_param(format!("input[{index}]")))
 }
 
-/// Embeds chunk by chunk on blocking threads. Between two chunks other requests have their turn.
+/// Embeds chunk by chunk on blocking threads. Between two chunks other requests have their turn, unless the embedder is an
+/// endpoint, which takes several requests at once.
 async fn embed(
     state: &AppState,
     caller: &Caller,
     served: &ServedEmbedder,
     mut texts: Vec<String>,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
-    let _admitted = served.queue.admit(caller)?;
+    let admitted = Arc::new(served.queue.admit(caller)?);
+    let remote = served.embedder.is_remote();
     let mut vectors = Vec::with_capacity(texts.len());
     let mut tokens = 0;
     while !texts.is_empty() {
         let chunk: Vec<String> = texts.drain(..CHUNK.min(texts.len())).collect();
         let embedder = Arc::clone(&served.embedder);
         let first = vectors.len();
-        let turn = served.queue.turn().await;
+        let place = Arc::clone(&admitted);
+        // An endpoint encodes nothing here, and its slowest reply would hold the turn.
+        let turn = if remote { None } else { Some(served.queue.turn().await) };
         // Admitted after the turn was taken, so that a waiting chunk holds no memory for encoding.
         let longest = chunk.iter().map(String::len).max().unwrap_or(0);
-        let share = state.admit_embedding("input", longest, embedder.max_bytes()).await?;
+        let share =
+            if remote { None } else { Some(state.admit_embedding("input", longest, embedder.max_bytes()).await?) };
         let work = move || -> Result<_, ApiError> {
-            // The blocking thread holds the lock, because it keeps working even if the request is dropped.
-            let _held = turn;
+            // The blocking thread holds them, because it keeps working even if the request is dropped.
+            let _held = (place, turn, share);
             let texts: Vec<&str> = chunk.iter().map(String::as_str).collect();
             let mut tokens = 0;
             for (index, text) in (first..).zip(&texts) {
                 tokens += check_length(index, embedder.count_tokens(text), embedder.max_tokens())?;
             }
-            let failed = |error| ApiError::new(Code::Internal, format!("the embedder failed: {error}"));
+            let failed = |error: EmbedError| encoder_error("embedder", error.as_ref(), Code::EmbedderUnavailable);
             Ok((embedder.embed(&texts).map_err(failed)?, tokens))
         };
-        let (more, count) = run_blocking(holding(share, work)).await?;
+        let (more, count) = run_blocking(work).await?;
         vectors.extend(more);
         tokens += count;
     }

@@ -138,6 +138,10 @@ error_table! {
     Draining: SERVICE_UNAVAILABLE, "server_error", "draining", retry: true;
     /// The engine thread has died.
     EngineUnavailable: SERVICE_UNAVAILABLE, "server_error", "engine_unavailable", retry: true;
+    /// The endpoint of the embedder does not answer.
+    EmbedderUnavailable: SERVICE_UNAVAILABLE, "server_error", "embedder_unavailable", retry: true;
+    /// The endpoint of the reranker does not answer.
+    RerankerUnavailable: SERVICE_UNAVAILABLE, "server_error", "reranker_unavailable", retry: true;
     /// A file of the index is damaged.
     IndexDamaged: SERVICE_UNAVAILABLE, "server_error", "index_damaged", retry: true;
     /// A search did not finish before its deadline.
@@ -278,7 +282,7 @@ pub(super) enum Refusals {
     /// The server failed while working on the request.
     #[response(status = 500)]
     Broken(ErrorBody),
-    /// The queue is full, the engine has died, or the server is shutting down.
+    /// The queue is full, the engine or an endpoint is away, or the server is shutting down.
     #[response(status = 503)]
     Unavailable(ErrorBody),
 }

@@ -1,12 +1,14 @@
 //! Mapping of errors of other layers to the error table, and responses that no handler gives.
 
 use std::any::Any;
+use std::error::Error;
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use waymark_agent::AgentError;
 use waymark_engine::EngineError;
+use waymark_index::CompleteError;
 use waymark_models::ModelError;
 
 use super::error::{ApiError, Code};
@@ -57,6 +59,17 @@ impl From<EngineError> for ApiError {
             }
         }
     }
+}
+
+/// Maps the failure of an encoder, named by `what`, to `unavailable` if its endpoint may answer later, and to an internal
+/// error otherwise.
+pub(super) fn encoder_error(what: &str, error: &(dyn Error + Send + Sync + 'static), unavailable: Code) -> ApiError {
+    let message = format!("the {what} failed: {error}");
+    let Some(CompleteError::Transient { after, .. }) = error.downcast_ref() else {
+        return ApiError::new(Code::Internal, message);
+    };
+    let error = ApiError::new(unavailable, message);
+    ApiError { retry_after: after.or(error.retry_after), ..error }
 }
 
 /// Responds to a path that no route has.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{Rerank, RerankScore};
+use waymark_index::{Rerank, RerankError, RerankScore};
 use waymark_runtime::reranking::Reranking;
 
 use super::auth::Caller;
@@ -14,6 +14,7 @@ use super::body::{JsonBody, WireRequest};
 use super::encoder_queue::EncoderQueue;
 use super::encoding::{check_embedded, holding};
 use super::error::{ApiError, Code, Refusals};
+use super::error_mapping::encoder_error;
 use super::state::AppState;
 
 /// Maximum number of documents per request, as Cohere recommends.
@@ -205,12 +206,13 @@ async fn score(
             let own = reranker.count_tokens(&query);
             let pair = |text: &&str| Some(reranker.count_tokens(text)? + own?);
             let tokens: Option<usize> = texts.iter().map(pair).sum();
-            let found = reranker.rerank(&query, &texts).map_err(|error| failed(&error.to_string()))?;
+            let failed = |error: RerankError| encoder_error("reranker", error.as_ref(), Code::RerankerUnavailable);
+            let found = reranker.rerank(&query, &texts).map_err(failed)?;
             // NaN has no rank, and a missing score would shift those of the documents after it.
             if found.len() == texts.len() && found.iter().all(|score| score.relevance.is_finite()) {
                 Ok((found, tokens))
             } else {
-                Err(failed("it did not score every document"))
+                Err(ApiError::new(Code::Internal, "the reranker failed: it did not score every document"))
             }
         };
         let (more, count) = run_blocking(holding(share, work)).await?;
@@ -219,10 +221,6 @@ async fn score(
         tokens = tokens.zip(count).map(|(tokens, count)| tokens + count);
     }
     Ok((scores, tokens))
-}
-
-fn failed(reason: &str) -> ApiError {
-    ApiError::new(Code::Internal, format!("the reranker failed: {reason}"))
 }
 
 impl DocumentInput {

@@ -23,15 +23,7 @@ pub(super) struct CollectorClient {
 impl CollectorClient {
     /// Creates a client that trusts `roots`. Requests fail after `timeout`.
     pub(super) fn new(roots: TrustedRoots, timeout: Duration) -> Self {
-        let config = Agent::config_builder()
-            .timeout_global(Some(timeout))
-            .http_status_as_error(false)
-            // A redirect could send the headers of the environment, with their tokens, to another host.
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .tls_config(roots.ureq_config())
-            .user_agent(concat!("waymark/", env!("CARGO_PKG_VERSION")));
-        CollectorClient { agent: config.build().new_agent(), roots, failing: AtomicBool::new(false) }
+        CollectorClient { agent: roots.agent(timeout), roots, failing: AtomicBool::new(false) }
     }
 
     fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ureq::Error> {

@@ -115,11 +115,27 @@ async fn another_server_is_a_reranker_too() {
     let there = server().await;
     let url = there.url("/v1/rerank");
     let endpoint = RerankEndpoint::new(&url, Some("words".into()), None, std::time::Duration::from_secs(5)).unwrap();
-    let reranker = Some(Arc::new(Reranking::Endpoint(endpoint)));
+    let reranker = Some(Arc::new(Reranking::Endpoint(Box::new(endpoint))));
     let here = ServerPlan { reranker, ..ServerPlan::new(says("x")) }.build().await;
     let (status, whole) = answer(here.post("/v1/rerank", &request()).await).await;
     assert_eq!((status, ranked(&whole)), (200, vec![(1, 1.0), (3, 1.0), (2, 0.5), (0, 0.0)]));
     assert!(whole.get("usage").is_none(), "only the endpoint knows it");
+}
+
+#[tokio::test]
+async fn a_reranker_that_is_away_is_told_from_a_bug() {
+    // Dropped at once, so that nobody answers at its port.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{nobody}/v1/rerank");
+    let endpoint = RerankEndpoint::new(&url, Some("words".into()), None, std::time::Duration::from_secs(5)).unwrap();
+    let reranker = Some(Arc::new(Reranking::Endpoint(Box::new(endpoint))));
+    let here = ServerPlan { reranker, ..ServerPlan::new(says("x")) }.build().await;
+    let away = here.post("/v1/rerank", &request()).await;
+    assert_eq!((away.status().as_u16(), &away.headers()["retry-after"]), (503, &"1".parse().unwrap()));
+    assert!(!away.headers().contains_key("x-should-retry"));
+    let (_, told) = answer(away).await;
+    assert_eq!(told["error"]["code"], json!("reranker_unavailable"), "{told}");
+    assert!(told["error"]["message"].as_str().unwrap().contains(&url), "{told}");
 }
 
 #[tokio::test]

@@ -92,6 +92,8 @@ fn a_server_searches_by_an_embedder_elsewhere_until_that_is_away() {
     let error = &failed["error"];
     assert_eq!((status, &error["code"]), (500, &json!("search_failed")), "{failed}");
     assert!(error["message"].as_str().unwrap().contains(&format!("{url}/v1/embeddings")), "{failed}");
+    let (status, failed) = post(&server.url, "/v1/embeddings", &texts);
+    assert_eq!((status, &failed["error"]["code"]), (503, &json!("embedder_unavailable")), "{failed}");
     // Words need no vector.
     let words = json!({"query": "river in Paris", "ranking": "bm25"});
     assert_eq!(post(&server.url, "/v1/search", &words).0, 200);

@@ -23,7 +23,8 @@ pub struct EmbedderArgs {
     #[arg(long, env = "WAYMARK_EMBEDDER", value_name = "NAME|DIR|URL", default_value = DEFAULT)]
     pub embedder: String,
 
-    /// Model to ask for at the endpoint of `--embedder`. The index keeps this name, and refuses embedders of another one.
+    /// Name of the model at the endpoint of `--embedder`; not sent to a URL that ends in `/embed`. The index keeps this name,
+    /// and refuses embedders of another one.
     #[arg(long, env = "WAYMARK_EMBEDDER_MODEL", value_name = "NAME")]
     pub embedder_model: Option<String>,
 
@@ -97,7 +98,11 @@ impl EmbedderArgs {
         match embedder_model {
             Some(_) if !is_url => Err(ConfigError::EmbedderModel { embedder }),
             None if !is_url => Ok(EmbedderConfig::Weights(embedder)),
-            None => Err(ConfigError::EmbedderWithoutModel { url: embedder }),
+            None => {
+                // The query of the URL may hold a secret.
+                let url = embedder.split('?').next().unwrap_or_default().to_owned();
+                Err(ConfigError::EmbedderWithoutModel { url })
+            }
             Some(_) if embedder_timeout_ms == 0 => Err(ConfigError::Zero("embedder-timeout-ms")),
             Some(model) => Ok(EmbedderConfig::Endpoint {
                 url: embedder,
@@ -133,6 +138,8 @@ mod tests {
         assert!(matches!(&endpoint, EmbedderConfig::Endpoint { timeout, .. } if *timeout == Duration::from_millis(5)));
         assert_eq!(endpoint.name(), "m");
         assert!(resolved("https://host", None, 5).unwrap_err().contains("https://host: name the model"));
+        let unnamed = resolved("https://host/embeddings?key=secret", None, 5).unwrap_err();
+        assert!(unnamed.contains("https://host/embeddings:") && !unnamed.contains("secret"), "{unnamed}");
         assert!(resolved("https://host", Some("m"), 0).unwrap_err().contains("embedder-timeout-ms"));
         assert!(resolved("dir", Some("m"), 5).unwrap_err().contains("\"dir\""));
     }

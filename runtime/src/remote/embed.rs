@@ -19,8 +19,11 @@ use crate::trusted_roots::TrustedRoots;
 /// Maximum length of a text that is sent, in bytes. The rest of a longer text is cut off: no embedder reads that far.
 pub const MAX_EMBEDDED_BYTES: usize = 128 << 10;
 
-/// Maximum number of requests in flight.
-const IN_FLIGHT: usize = 8;
+/// Maximum number of requests in flight with documents, or with many texts of a client.
+const DOCUMENT_SLOTS: usize = 6;
+
+/// Maximum number of requests in flight with queries, which documents cannot take.
+const QUERY_SLOTS: usize = 4;
 
 /// Number of texts per request to text-embeddings-inference (its default `--max-client-batch-size`).
 const TEI_TEXTS: usize = 32;
@@ -58,18 +61,39 @@ pub struct EmbedEndpoint {
     model: String,
     /// Length of the vectors. `None` until it has been measured.
     dims: Option<usize>,
-    slots: RequestSlots,
+    document_slots: RequestSlots,
+    query_slots: RequestSlots,
     /// If `true`, the endpoint does not know `encoding_format`.
     numbers_only: AtomicBool,
 }
 
-/// Time limits of a request.
+/// Purpose of a request, which has its own slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RequestPurpose {
+    /// The vector of a query, for which a search waits.
+    Query,
+    /// Vectors of documents, or of many texts of a client.
+    Documents,
+}
+
+/// Purpose and time limits of a request.
 #[derive(Debug, Clone, Copy)]
 struct RequestPatience {
+    purpose: RequestPurpose,
     /// Time of one attempt.
     attempt: Duration,
     /// Time of all attempts and the waits between them.
     all: Duration,
+}
+
+impl RequestPurpose {
+    /// Maximum number of requests in flight.
+    fn most(self) -> usize {
+        match self {
+            RequestPurpose::Query => QUERY_SLOTS,
+            RequestPurpose::Documents => DOCUMENT_SLOTS,
+        }
+    }
 }
 
 impl EmbedEndpoint {
@@ -80,19 +104,20 @@ impl EmbedEndpoint {
     /// # Errors
     /// If `url` does not begin with `http://` or `https://` and a host.
     pub fn new(url: &str, model: &str, key: Option<EndpointKey>, timeout: Duration) -> Result<Self, UrlError> {
-        let base = checked_url(url)?;
-        let (form, url) = match base {
-            base if base.ends_with("/embed") => (EmbedForm::Tei, base.to_owned()),
-            base if base.ends_with("/embeddings") => (EmbedForm::OpenAi, base.to_owned()),
-            base if is_version(base) => (EmbedForm::OpenAi, format!("{base}/embeddings")),
-            base => (EmbedForm::OpenAi, format!("{base}/v1/embeddings")),
+        let (base, query) = checked_url(url)?;
+        let (form, missing) = match base {
+            base if base.ends_with("/embed") => (EmbedForm::Tei, ""),
+            base if base.ends_with("/embeddings") => (EmbedForm::OpenAi, ""),
+            base if is_version(base) => (EmbedForm::OpenAi, "/embeddings"),
+            _ => (EmbedForm::OpenAi, "/v1/embeddings"),
         };
         Ok(EmbedEndpoint {
-            client: JsonClient::new(url, key, timeout),
+            client: JsonClient::new(&format!("{base}{missing}{query}"), key, timeout),
             form,
             model: model.to_owned(),
             dims: None,
-            slots: RequestSlots::new(IN_FLIGHT),
+            document_slots: RequestSlots::new(DOCUMENT_SLOTS),
+            query_slots: RequestSlots::new(QUERY_SLOTS),
             numbers_only: AtomicBool::new(false),
         })
     }
@@ -114,15 +139,16 @@ impl EmbedEndpoint {
         Ok(self)
     }
 
-    /// Time limits of a request with `count` texts.
+    /// Purpose and time limits of a request with `count` texts.
     fn patience(&self, count: usize) -> RequestPatience {
         let query = self.client.timeout();
         if count <= QUERY_TEXTS {
             // A search waits for the reply, so that all attempts share the time of one.
-            return RequestPatience { attempt: query, all: query };
+            return RequestPatience { purpose: RequestPurpose::Query, attempt: query, all: query };
         }
         let attempt = query.saturating_mul(BATCH_PATIENCE);
-        RequestPatience { attempt, all: attempt.saturating_mul(BATCH_ATTEMPTS) }
+        let all = attempt.saturating_mul(BATCH_ATTEMPTS);
+        RequestPatience { purpose: RequestPurpose::Documents, attempt, all }
     }
 
     /// Number of texts per request.
@@ -155,7 +181,7 @@ impl EmbedEndpoint {
         };
         let mut answers = thread::scope(|scope| {
             // A thread that the system refuses leaves its work to the others.
-            let others = (1..IN_FLIGHT.min(batches.len()))
+            let others = (1..patience.purpose.most().min(batches.len()))
                 .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
                 .collect::<Vec<_>>();
             let mut answers = work();
@@ -173,11 +199,18 @@ impl EmbedEndpoint {
 
     /// Embeds one request's texts, and tries again where that may help.
     fn ask(&self, texts: &[&str], patience: RequestPatience) -> Result<Vec<Vec<f32>>, CompleteError> {
+        // Otherwise each search would hold its thread until the last attempt. Those that are waiting already go on, and
+        // documents have time.
+        if patience.purpose == RequestPurpose::Query
+            && let Some(error) = self.client.recently_refused()
+        {
+            return Err(error);
+        }
         let begun = Instant::now();
         let mut attempt = 0;
         loop {
             let left = patience.all.saturating_sub(begun.elapsed());
-            let error = match self.once(texts, left.min(patience.attempt)) {
+            let error = match self.once(texts, patience.purpose, left.min(patience.attempt)) {
                 Err(error) => error,
                 answer => return answer,
             };
@@ -193,11 +226,15 @@ impl EmbedEndpoint {
         }
     }
 
-    fn once(&self, texts: &[&str], timeout: Duration) -> Result<Vec<Vec<f32>>, CompleteError> {
+    fn once(&self, texts: &[&str], purpose: RequestPurpose, timeout: Duration) -> Result<Vec<Vec<f32>>, CompleteError> {
         let url = self.client.url();
         let begun = Instant::now();
-        let Some(_slot) = self.slots.take(timeout) else {
-            let message = format!("{IN_FLIGHT} requests to {url} are running already");
+        let slots = match purpose {
+            RequestPurpose::Query => &self.query_slots,
+            RequestPurpose::Documents => &self.document_slots,
+        };
+        let Some(_slot) = slots.take(timeout) else {
+            let message = format!("{} requests to {url} are running already", purpose.most());
             return Err(CompleteError::Transient { message, after: None });
         };
         // The wait for a slot and a refused first body share the time. A request always gets some of it, so that its
@@ -255,7 +292,7 @@ impl Embed for EmbedEndpoint {
     }
 
     fn least_batch(&self) -> usize {
-        IN_FLIGHT * self.most_texts()
+        DOCUMENT_SLOTS * self.most_texts()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Client of one URL that takes and returns JSON.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -9,6 +10,7 @@ use waymark_index::CompleteError;
 
 use super::UrlError;
 use super::key::EndpointKey;
+use super::refused_connection::RefusedConnection;
 use super::reply::{Trouble, trouble};
 use crate::trusted_roots::TrustedRoots;
 
@@ -19,25 +21,38 @@ const MAX_REPLY_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub(super) struct JsonClient {
     agent: Agent,
+    /// URL without its query, for messages.
     url: String,
+    /// Query of the URL with its `?`. It may hold a secret. Empty if there is none.
+    query: String,
     key: Option<EndpointKey>,
     timeout: Duration,
     roots: TrustedRoots,
+    refused: RefusedConnection,
 }
 
 impl JsonClient {
     /// Creates a client of `url`, which trusts the public certificate authorities. Requests fail after `timeout`.
-    pub(super) fn new(url: String, key: Option<EndpointKey>, timeout: Duration) -> Self {
+    pub(super) fn new(url: &str, key: Option<EndpointKey>, timeout: Duration) -> Self {
+        let (url, query) = without_query(url);
         let roots = TrustedRoots::default();
-        JsonClient { agent: agent(timeout, &roots), url, key, timeout, roots }
+        JsonClient {
+            agent: roots.agent(timeout),
+            url: url.to_owned(),
+            query: query.to_owned(),
+            key,
+            timeout,
+            roots,
+            refused: RefusedConnection::default(),
+        }
     }
 
     /// Trusts `roots` instead.
     pub(super) fn trusting(self, roots: TrustedRoots) -> Self {
-        JsonClient { agent: agent(self.timeout, &roots), roots, ..self }
+        JsonClient { agent: roots.agent(self.timeout), roots, ..self }
     }
 
-    /// URL that requests go to.
+    /// URL that requests go to, without its query.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
@@ -47,6 +62,12 @@ impl JsonClient {
         self.timeout
     }
 
+    /// Returns the error of the last refused connection. `None` if the endpoint has answered since, or if the refusal is no
+    /// longer recent.
+    pub(super) fn recently_refused(&self) -> Option<CompleteError> {
+        self.refused.recent().map(|message| CompleteError::Transient { message, after: None })
+    }
+
     /// Sends one request and returns its response.
     pub(super) fn post(&self, body: &Value) -> Result<Response<String>, CompleteError> {
         self.post_within(body, self.timeout)
@@ -54,7 +75,8 @@ impl JsonClient {
 
     /// Sends one request, which fails after `timeout`, and returns its response.
     pub(super) fn post_within(&self, body: &Value, timeout: Duration) -> Result<Response<String>, CompleteError> {
-        let request = self.agent.post(&self.url).config().timeout_global(Some(timeout)).build();
+        let request =
+            self.agent.post(format!("{}{}", self.url, self.query)).config().timeout_global(Some(timeout)).build();
         let mut request = request.content_type("application/json");
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {}", key.reveal()));
@@ -64,13 +86,13 @@ impl JsonClient {
             let text = body.with_config().limit(MAX_REPLY_BYTES).lossy_utf8(true).read_to_string()?;
             Ok(Response::from_parts(parts, text))
         });
-        sent.map_err(|error| self.unreachable(&error, timeout))
+        sent.inspect(|_| self.refused.forget()).map_err(|error| self.unreachable(&error, timeout))
     }
 
     fn unreachable(&self, error: &ureq::Error, timeout: Duration) -> CompleteError {
-        use ureq::Error::{BadUri, BodyExceedsLimit, HostNotFound, Http, Rustls, Timeout};
+        use ureq::Error::{BadUri, BodyExceedsLimit, HostNotFound, Http, Io, Rustls, Timeout};
         let url = &self.url;
-        if let ureq::Error::Io(error) = error
+        if let Io(error) = error
             && let Some(reason) = self.roots.explain(error)
         {
             return CompleteError::Refused(format!("cannot reach {url}: {reason}"));
@@ -80,14 +102,19 @@ impl JsonClient {
                 let message = format!("no reply from {url} within {:.1} s", timeout.as_secs_f64());
                 CompleteError::Transient { message, after: None }
             }
-            // A retry cannot mend these: the address or certificate is wrong.
-            BadUri(_) | Http(_) | HostNotFound | Rustls(_) => {
-                CompleteError::Refused(format!("cannot reach {url}: {error}"))
-            }
+            // A retry cannot mend these: the address or certificate is wrong. The first quotes the URL with its query.
+            BadUri(_) => CompleteError::Refused(format!("cannot reach {url}: the URL is invalid")),
+            Http(_) | HostNotFound | Rustls(_) => CompleteError::Refused(format!("cannot reach {url}: {error}")),
             BodyExceedsLimit(limit) => {
                 CompleteError::Rejected(format!("the reply of {url} is longer than {limit} bytes"))
             }
-            error => CompleteError::Transient { message: format!("cannot reach {url}: {error}"), after: None },
+            error => {
+                let message = format!("cannot reach {url}: {error}");
+                if matches!(error, Io(error) if error.kind() == ErrorKind::ConnectionRefused) {
+                    self.refused.note(&message);
+                }
+                CompleteError::Transient { message, after: None }
+            }
         }
     }
 
@@ -122,26 +149,21 @@ impl JsonClient {
     }
 }
 
-fn agent(timeout: Duration, roots: &TrustedRoots) -> Agent {
-    let config = Agent::config_builder()
-        .timeout_global(Some(timeout))
-        .http_status_as_error(false)
-        // A redirect could send the key to another host.
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .tls_config(roots.ureq_config())
-        .user_agent(concat!("waymark/", env!("CARGO_PKG_VERSION")));
-    config.build().new_agent()
-}
-
-/// Checks that a URL begins with `http://` or `https://` and a host, and returns it without slashes at its end.
-pub(super) fn checked_url(url: &str) -> Result<&str, UrlError> {
-    let wrong = || UrlError { url: url.to_owned() };
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).ok_or_else(wrong)?;
-    if rest.is_empty() || rest.starts_with('/') || rest.contains(char::is_whitespace) {
+/// Checks that a URL begins with `http://` or `https://` and a host. Returns it without slashes at its end, and its query
+/// with the `?`.
+pub(super) fn checked_url(url: &str) -> Result<(&str, &str), UrlError> {
+    let (base, query) = without_query(url);
+    let wrong = || UrlError { url: base.to_owned() };
+    let rest = base.strip_prefix("http://").or_else(|| base.strip_prefix("https://")).ok_or_else(wrong)?;
+    if rest.is_empty() || rest.starts_with('/') || url.contains(char::is_whitespace) {
         return Err(wrong());
     }
-    Ok(url.trim_end_matches('/'))
+    Ok((base.trim_end_matches('/'), query))
+}
+
+/// Splits a URL into the part before its query and the query with its `?`, which is empty if there is none.
+fn without_query(url: &str) -> (&str, &str) {
+    url.split_at(url.find('?').unwrap_or(url.len()))
 }
 
 /// Returns the wait in the `Retry-After` header. `None` if the header is missing or not a number of seconds.

@@ -5,6 +5,7 @@ mod embed;
 mod embed_reply;
 mod json_client;
 mod key;
+mod refused_connection;
 mod reply;
 mod request_slots;
 mod rerank;
@@ -46,10 +47,10 @@ impl ChatEndpoint {
     /// # Errors
     /// If `url` does not begin with `http://` or `https://` and a host.
     pub fn new(url: &str, model: &str, key: Option<EndpointKey>, timeout: Duration) -> Result<Self, UrlError> {
-        let base = checked_url(url)?;
+        let (base, query) = checked_url(url)?;
         // Users copy either form from their provider's documentation.
         let base = base.strip_suffix("/chat/completions").unwrap_or(base);
-        let client = JsonClient::new(format!("{base}/chat/completions"), key, timeout);
+        let client = JsonClient::new(&format!("{base}/chat/completions{query}"), key, timeout);
         Ok(Self { client, model: model.to_owned(), renamed_limit: AtomicBool::new(false) })
     }
 

@@ -69,15 +69,16 @@ impl RerankEndpoint {
         key: Option<EndpointKey>,
         timeout: Duration,
     ) -> Result<Self, UrlError> {
-        let base = checked_url(url)?;
-        let (form, url) = match base.strip_suffix("/rerank") {
-            Some(before) if is_version(before) => (RerankForm::Cohere, base.to_owned()),
-            Some(_) => (RerankForm::Tei, base.to_owned()),
-            None if is_version(base) => (RerankForm::Cohere, format!("{base}/rerank")),
-            None => (RerankForm::Cohere, format!("{base}/v1/rerank")),
+        let (base, query) = checked_url(url)?;
+        let (form, missing) = match base.strip_suffix("/rerank") {
+            Some(before) if is_version(before) => (RerankForm::Cohere, ""),
+            Some(_) => (RerankForm::Tei, ""),
+            None if is_version(base) => (RerankForm::Cohere, "/rerank"),
+            None => (RerankForm::Cohere, "/v1/rerank"),
         };
-        let id = model.clone().unwrap_or_else(|| url.clone());
-        Ok(RerankEndpoint { client: JsonClient::new(url, key, timeout), form, model, id })
+        let client = JsonClient::new(&format!("{base}{missing}{query}"), key, timeout);
+        let id = model.clone().unwrap_or_else(|| client.url().to_owned());
+        Ok(RerankEndpoint { client, form, model, id })
     }
 
     /// Trusts `roots` in place of the public certificate authorities.

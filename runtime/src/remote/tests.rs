@@ -23,6 +23,13 @@ pub(super) type ScriptedReply = (Option<u16>, Option<&'static str>, String);
 
 impl ScriptedEndpoint {
     pub(super) fn start(answer: impl Fn(usize, &Value) -> ScriptedReply + Send + Sync + 'static) -> ScriptedEndpoint {
+        ScriptedEndpoint::start_at("127.0.0.1:0", answer)
+    }
+
+    pub(super) fn start_at(
+        address: &str,
+        answer: impl Fn(usize, &Value) -> ScriptedReply + Send + Sync + 'static,
+    ) -> ScriptedEndpoint {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
@@ -48,7 +55,7 @@ impl ScriptedEndpoint {
             }
         };
         let router = Router::new().fallback(axum::routing::post(handler));
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         runtime.spawn(async move { axum::serve(listener, router).await.unwrap() });
         ScriptedEndpoint { url, seen, _runtime: runtime }
@@ -147,9 +154,12 @@ fn nobody_there_is_transient_and_nonsense_is_refused() {
     let server = ScriptedEndpoint::says(vec![said("", "stop")]);
     let url = server.url.clone();
     drop(server);
-    let endpoint = ChatEndpoint::new(&url, "m", None, Duration::from_secs(5)).unwrap();
-    assert!(matches!(ask(&endpoint), Err(CompleteError::Transient { .. })));
-    for url in ["", "localhost:80", "ftp://x", "http://", "https:///v1", "http://a b"] {
+    let endpoint = ChatEndpoint::new(&format!("{url}?key=secret"), "m", None, Duration::from_secs(5)).unwrap();
+    let error = ask(&endpoint).unwrap_err();
+    assert!(matches!(error, CompleteError::Transient { .. }) && !error.to_string().contains("secret"), "{error}");
+    let invalid = ChatEndpoint::new("host?key=secret", "m", None, Duration::from_secs(5)).unwrap_err().to_string();
+    assert!(invalid.contains("\"host\"") && !invalid.contains("secret"), "{invalid}");
+    for url in ["", "http://?x", "localhost:80", "ftp://x", "http://", "https:///v1", "http://a b"] {
         assert!(ChatEndpoint::new(url, "m", None, Duration::from_secs(5)).is_err(), "{url}");
     }
 }

@@ -88,10 +88,10 @@ fn many_texts_are_sent_in_bounded_requests_of_which_few_are_in_flight() {
             let bytes: usize = texts.iter().map(String::len).sum();
             assert!(texts.len() <= most_texts && (bytes <= REQUEST_BYTES || texts.len() == 1), "{bytes}");
         }
-        assert_eq!(endpoint.least_batch(), IN_FLIGHT * most_texts);
+        assert_eq!(endpoint.least_batch(), DOCUMENT_SLOTS * most_texts);
     }
     let highest = highest.load(SeqCst);
-    assert!((2..=IN_FLIGHT).contains(&highest), "{highest}");
+    assert!((2..=DOCUMENT_SLOTS).contains(&highest), "{highest}");
 }
 
 #[test]
@@ -174,4 +174,83 @@ fn one_failure_among_many_requests_fails_all() {
     all[300] = "bad";
     let error = endpoint(&server, "/v1").embed(&all).unwrap_err().to_string();
     assert!(error.contains("413") && error.contains("too long"), "{error}");
+}
+
+#[test]
+fn a_query_is_answered_while_documents_hold_all_their_slots() {
+    let held = Arc::new(AtomicBool::new(true));
+    let hold = Arc::clone(&held);
+    let server = ScriptedEndpoint::start(move |_, body| {
+        let documents = texts(body).len() > 1;
+        tokio::task::block_in_place(|| {
+            while documents && hold.load(SeqCst) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        by_length(body)
+    });
+    let endpoint = endpoint(&server, "/embed");
+    let documents = vec!["document"; DOCUMENT_SLOTS * TEI_TEXTS];
+    thread::scope(|scope| {
+        let commit = scope.spawn(|| endpoint.embed_documents(&documents));
+        while seen(&server).len() < 1 + DOCUMENT_SLOTS {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let refused = endpoint.once(&["a", "b"], RequestPurpose::Documents, Duration::from_millis(20));
+        let query = endpoint.embed(&["query"]);
+        // Before anything is checked, so that a failure does not wait for the commit.
+        held.store(false, SeqCst);
+        let CompleteError::Transient { message, .. } = refused.unwrap_err() else { panic!("not transient") };
+        assert!(message.starts_with("6 requests to http://") && message.ends_with("are running already"), "{message}");
+        assert_eq!(query.unwrap(), [[5.0, 1.0]]);
+        assert_eq!(commit.join().unwrap().unwrap().len(), documents.len());
+    });
+    // The refused request was not sent.
+    assert_eq!(seen(&server).len(), 1 + DOCUMENT_SLOTS + 1);
+}
+
+#[test]
+fn queries_fail_at_once_after_a_refused_connection_and_documents_wait_for_the_endpoint() {
+    let server = ScriptedEndpoint::start(|_, body| by_length(body));
+    let address = server.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
+    let endpoint = endpoint(&server, "/v1");
+    drop(server);
+    let begun = Instant::now();
+    let first = endpoint.embed(&["a"]).unwrap_err().to_string();
+    assert!(first.contains("cannot reach http://"), "{first}");
+    assert!(begun.elapsed() > FIRST_WAIT, "it was tried again");
+    let begun = Instant::now();
+    let second = endpoint.embed(&["a"]).unwrap_err();
+    assert!(begun.elapsed() < FIRST_WAIT, "{:?}", begun.elapsed());
+    assert!(matches!(second.downcast_ref(), Some(CompleteError::Transient { .. })), "{second}");
+    thread::scope(|scope| {
+        let commit = scope.spawn(|| endpoint.embed_documents(&["abc"]));
+        thread::sleep(Duration::from_millis(250));
+        let _server = ScriptedEndpoint::start_at(&address, |_, body| by_length(body));
+        assert_eq!(commit.join().unwrap().unwrap(), [[3.0, 1.0]]);
+        // The reply has shown that the endpoint is back.
+        assert_eq!(endpoint.embed(&["ab"]).unwrap(), [[2.0, 1.0]]);
+    });
+}
+
+#[test]
+fn the_query_of_a_url_is_sent_and_never_shown() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let paths = [
+        ("/v1/embeddings", "/v1/embeddings"),
+        ("", "/v1/embeddings"),
+        ("/v1/", "/v1/embeddings"),
+        ("/embed", "/embed"),
+    ];
+    for (given, sent) in paths {
+        let url = format!("http://{address}{given}?api-version=secret");
+        let endpoint = EmbedEndpoint::new(&url, "m", None, Duration::from_millis(300)).unwrap();
+        let error = endpoint.measured().unwrap_err().to_string();
+        assert!(error.contains(&format!("http://{address}{sent} ")) && !error.contains("secret"), "{error}");
+        let (socket, _) = listener.accept().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(socket), &mut line).unwrap();
+        assert_eq!(line, format!("POST {sent}?api-version=secret HTTP/1.1\r\n"));
+    }
 }
