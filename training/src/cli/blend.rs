@@ -72,7 +72,7 @@ impl Args {
         let record =
             TrainingRecord { kind: "blend", data: data.to_vec(), before, rows: vec![row], ..TrainingRecord::default() };
         policy_writer::write(&self.out, &learner, &recipe, &record, base.policy_base())?;
-        policy_writer::add_fingerprint(&self.out, &mut learner, base.policy_base())?;
+        policy_writer::add_fingerprint_if_possible(&self.out, &mut learner, base.policy_base());
         Ok(writeln!(io::stdout(), "{}", self.out.display())?)
     }
 }

@@ -77,6 +77,8 @@ impl Args {
         }
         self.check_datasets(&samples)?;
         samples.retain(|sample| self.dataset.is_empty() || self.dataset.contains(&sample.dataset));
+        // All trajectories, those included that --by-kind drops.
+        let total = samples.len();
         if self.by_kind {
             self.choose_modes(&mut samples)?;
         }
@@ -91,12 +93,12 @@ impl Args {
             seed: self.seed,
         };
         let kept = sieve.keep(&samples);
-        let total = samples.len();
         let end = if self.wrong { "finished" } else { "was right" };
         let among = if self.contested { " and belongs to a question with another trajectory that did not" } else { "" };
+        let mode = if self.by_kind { ", in the mode of its kind of question (--by-kind)" } else { "" };
         ensure!(
             !kept.is_empty(),
-            "none of the {total} trajectories {end} without being forced, with {least} to {most} searches (--searches){among}"
+            "none of the {total} trajectories {end} without being forced, with {least} to {most} searches (--searches){mode}{among}"
         );
         durable::write_with(&self.out, |file| {
             kept.iter().try_for_each(|&at| {
@@ -104,7 +106,7 @@ impl Args {
                 file.write_all(b"\n")
             })
         })?;
-        anstream::println!("kept {} of {} trajectories: {}", kept.len(), samples.len(), self.out.display());
+        anstream::println!("kept {} of {total} trajectories: {}", kept.len(), self.out.display());
         Ok(())
     }
 
@@ -215,6 +217,9 @@ mod tests {
         let lines = passage.chain(graph).map(|sample| serde_json::to_string(&sample).unwrap() + "\n");
         std::fs::write(&file, lines.collect::<String>()).unwrap();
         let flags = ["keep", file.to_str().unwrap(), "--out", out.to_str().unwrap(), "--by-kind"];
+        let searches = [&flags[..], &["--searches", "4-5"]].concat();
+        let error = KeepFlags::try_parse_from(searches).unwrap().args.run().unwrap_err().to_string();
+        assert!(error.contains("none of the 16 trajectories") && error.contains("(--by-kind)"), "{error}");
         KeepFlags::try_parse_from(flags).unwrap().args.run().unwrap();
         let kept = store::read(&out).unwrap();
         assert_eq!(kept.len(), 3);

@@ -30,7 +30,7 @@ impl TerminalObserver<'_> {
         self.bar.end();
         ledger.restore_best(learner)?;
         self.write(ledger, learner)?;
-        policy_writer::add_fingerprint(&ledger.folder().policy(), learner, self.base)?;
+        policy_writer::add_fingerprint_if_possible(&ledger.folder().policy(), learner, self.base);
         Ok(writeln!(io::stdout(), "{}", ledger.folder().policy().display())?)
     }
 

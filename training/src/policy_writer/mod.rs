@@ -17,7 +17,7 @@ use crate::recipe::Recipe;
 use crate::run::{MetricsFile, MetricsRow, RunError, durable};
 
 pub use self::full_model::base_model_problem;
-pub use self::weights_fingerprint::add_fingerprint;
+pub use self::weights_fingerprint::{add_fingerprint, add_fingerprint_if_possible};
 
 /// Subdirectory of a fully trained model, relative to its policy.
 const MODEL_DIR: &str = Policy::MODEL;

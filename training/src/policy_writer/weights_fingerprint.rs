@@ -23,6 +23,18 @@ pub fn add_fingerprint(dir: &Path, learner: &mut Learner, base: BaseModel<'_>) -
     written.map_err(|error| TrainError::Fingerprint { dir: dir.to_owned(), reason: format!("{error:#}") })
 }
 
+/// Writes the fingerprint of a new policy like [`add_fingerprint`]. A failure is logged with the command that measures the
+/// fingerprint later, because the policy is usable without one and its training may have taken hours.
+pub fn add_fingerprint_if_possible(dir: &Path, learner: &mut Learner, base: BaseModel<'_>) {
+    if let Err(error) = add_fingerprint(dir, learner, base) {
+        tracing::warn!(
+            %error,
+            "the policy {0} is written, but without a fingerprint: run `waymark policy fingerprint {0}`",
+            dir.display()
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -74,6 +86,9 @@ mod tests {
         let absent = temp.path().join("absent");
         let error = add_fingerprint(&absent, &mut learner, base).unwrap_err().to_string();
         assert!(error.contains("absent") && error.contains("has no fingerprint"), "{error}");
+        // The end of a run goes on.
+        add_fingerprint_if_possible(&absent, &mut learner, base);
+        assert!(!absent.exists());
         let short = BaseModel { probe: &[1, 400], ..base };
         assert!(matches!(add_fingerprint(&absent, &mut learner, short), Err(TrainError::Model(_))));
     }
