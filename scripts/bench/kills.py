@@ -105,6 +105,8 @@ class Writer(threading.Thread):
             body = {"model": "plain", "input": "Who?", "stream": True}
             connection.request("POST", "/v1/responses", json.dumps(body), {"content-type": "application/json"})
             response = connection.getresponse()
+            if response.status != 200 or "x-waymark-not-stored" in response.headers:
+                raise ValueError(f"a stream: {response.status} {response.headers} {response.read(1000)}")
             while line := response.readline():
                 if line.startswith(b"data: {") and b'"response.completed"' in line:
                     whole = json.loads(line[6:])["response"]

@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -206,6 +207,14 @@ class Documents:
         self.faults.append(f"{server.name} had no {name} within 30 s")
 
 
+def guarded(work: Callable[[], None], faults: list[str]) -> None:
+    """Does the work of a thread. An exception becomes a fault, because it would only end the thread."""
+    try:
+        work()
+    except Exception as error:
+        faults.append(f"a thread ended: {type(error).__name__}: {error}")
+
+
 @dataclass
 class Stage:
     """What is started: a writer, servers that can be added, and the flags that they share."""
@@ -250,13 +259,16 @@ def run(stage: Stage, arguments, stack: contextlib.ExitStack) -> tuple[Load, Doc
     load = Load(proxy.port)
     documents = Documents(writer, stage.folder / "place", servers)
     facts = {"bytes": sum(documents.files().values())}
-    threads = [threading.Thread(target=load.client) for _ in range(arguments.clients)] + [threading.Thread(target=documents.run)]
+    threads = [threading.Thread(target=guarded, args=(load.client, load.faults)) for _ in range(arguments.clients)]
+    threads.append(threading.Thread(target=guarded, args=(documents.run, documents.faults)))
     for thread in threads:
         thread.start()
-    faults(stage, arguments, stack, proxy, load, documents, facts)
-    load.stopping = documents.stopping = True
-    for thread in threads:
-        thread.join()
+    try:
+        faults(stage, arguments, stack, proxy, load, documents, facts)
+    finally:
+        load.stopping = documents.stopping = True
+        for thread in threads:
+            thread.join()
     return load, documents, facts
 
 
@@ -347,10 +359,11 @@ def main() -> None:
         stack.callback(database.stop)
         stage = Stage(arguments.program, folder, database.url, flags)
         load, documents, facts = run(stage, arguments, stack)
+        broken = judge(load, documents, facts)
+        for line in broken:
+            print(f"broken: {line}", file=sys.stderr)
+        # Last, because a run that broke early lacks numbers for it.
         report(load, documents, facts, database.version())
-    broken = judge(load, documents, facts)
-    for line in broken:
-        print(f"broken: {line}", file=sys.stderr)
     sys.exit(1 if broken else 0)
 
 

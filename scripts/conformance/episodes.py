@@ -81,23 +81,29 @@ def compare(local, remote, arguments):
 def structured(remote):
     """Checks answers under a schema. Returns the faults. Those that ended by their length are not judged."""
     faults = []
-    whole = 0
+    whole = wrong = refused = 0
     for seed in range(5):
         body = {"model": "plain", "messages": [{"role": "user", "content": "Where?"}], "seed": seed, "temperature": 1, "max_tokens": 300,
                 "response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA}}}  # fmt: skip
         status, answer, _ = call(remote.port, "POST", "/v1/chat/completions", body, timeout=300)
-        if status == 200 and answer["choices"][0]["finish_reason"] == "length":
+        if status != 200:
+            refused += 1
+            faults.append(f"refused: {status} {answer}")
             continue
-        text = answer["choices"][0]["message"]["content"] if status == 200 else str(answer)
+        if answer["choices"][0]["finish_reason"] == "length":
+            continue
+        whole += 1
+        text = answer["choices"][0]["message"]["content"]
         try:
             value = json.loads(text)
-            if value["city"] not in ("Paris", "Rome") or not 1 <= value["year"] <= 9:
-                faults.append(f"schema: {text}")
-            whole += 1
+            fits = value["city"] in ("Paris", "Rome") and 1 <= value["year"] <= 9
         except (ValueError, KeyError, TypeError):
+            fits = False
+        if not fits:
+            wrong += 1
             faults.append(f"schema: {text}")
     corrected = metric(remote, "waymark_remote_corrected_tokens_total")
-    print(f"\nanswers under a schema: {whole} of 5 whole, {len(faults)} of them wrong, {corrected:.0f} tokens sampled again")
+    print(f"\nanswers under a schema: {whole} of 5 whole, {wrong} of them wrong, {refused} refused, {corrected:.0f} tokens sampled again")
     return faults if whole else [*faults, "no answer under a schema was whole"]
 
 
