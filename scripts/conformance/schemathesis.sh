@@ -10,19 +10,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-readonly VERSION=4.32.5
 readonly URL=${1:?the server\'s address, such as http://127.0.0.1:8080}
 readonly EXAMPLES=${2:-40}
 readonly ENVIRONMENT=target/schemathesis
 
-installed() { "$ENVIRONMENT/bin/st" --version 2>/dev/null | grep -qF "$VERSION"; }
-
-if ! installed; then
-    python3 -m venv "$ENVIRONMENT" >/dev/null 2>&1 || true
-    "$ENVIRONMENT/bin/pip" install --quiet "schemathesis==$VERSION" >/dev/null 2>&1 || true
-fi
-if ! installed; then
-    echo "skipped: schemathesis $VERSION cannot be installed here"
+if ! missing=$(tests/api/sdk/install schemathesis); then
+    echo "skipped: $missing"
     exit 0
 fi
 

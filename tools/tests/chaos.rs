@@ -15,7 +15,7 @@ fn a_short_run_keeps_every_promise() {
     // An earlier run had a panic; that is not this one's.
     std::fs::write(&log, "{\"message\":\"panic\"}\n").unwrap();
     let mut run = Command::new(env!("CARGO_BIN_EXE_chaos"));
-    let output = run.args(["--minutes", "1", "--seed", "7", "--clients", "24", "--log"]).arg(&log).output().unwrap();
+    let output = run.args(["--minutes", "0.6", "--seed", "7", "--clients", "24", "--log"]).arg(&log).output().unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{report}{}", String::from_utf8_lossy(&output.stderr));
     // The run ends before any process is old enough for its memory to be judged; the tests of the report cover that.

@@ -341,7 +341,7 @@ fn a_higher_priority_is_served_more() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Three quarters, because the oldest prompt gets a quarter of every step.
+    /// Three quarters, because the oldest prompt gets one step in four.
     #[test]
     fn every_tenant_gets_three_quarters_of_its_share_whatever_the_others_send(
         tenants in prop::collection::vec((0usize..3, prop::collection::vec(300usize..3000, 1..6)), 2..6),

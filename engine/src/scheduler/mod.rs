@@ -103,8 +103,10 @@ pub(super) struct Scheduler {
     planned: StepSize,
     /// Blocks to copy before the planned step.
     copies: Vec<BlockCopy>,
-    /// Prefills of the step being planned. Kept to reuse the memory, as the next field is.
+    /// Prefills of the step being planned. Kept to reuse the memory, as `streams` is.
     prefills: Vec<Prefill>,
+    /// Number of planned steps with prefills.
+    prefill_steps: u64,
     /// Tenants of its decode rows.
     streams: Vec<TenantSlot>,
     counters: Arc<Counters>,
@@ -126,6 +128,7 @@ impl Scheduler {
             planned: StepSize::default(),
             copies: Vec::new(),
             prefills: Vec::new(),
+            prefill_steps: 0,
             streams: Vec::new(),
             counters,
         }
@@ -285,7 +288,8 @@ impl Scheduler {
         self.queues.tenants.advance();
         if !prefills.is_empty() {
             let budget = self.prefill_budget(whole, &prefills);
-            prefill::share(&mut prefills, budget);
+            self.prefill_steps += 1;
+            prefill::share(&mut prefills, budget, self.prefill_steps);
             for row in prefills.iter().filter_map(Prefill::row) {
                 let size = StepSize::of_row(row.tokens, self.computed(row.session));
                 self.planned += size;

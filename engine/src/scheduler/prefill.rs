@@ -7,8 +7,11 @@ use super::tenants::TenantSlot;
 
 /// Number of tokens up to which a prefill counts as short.
 const SHORT: usize = 256;
-/// Part of a step's prefill that goes to the oldest session, so that younger and shorter ones cannot starve it.
-const OLDEST: f64 = 0.25;
+/// Number of steps of which one belongs to the oldest session, so that younger and shorter ones cannot starve it. A whole
+/// step, because a chunk costs less per token than its parts in several steps.
+const OLDEST_EVERY: u64 = 4;
+/// Part of that step that is left to it if there are short prefills, whose first tokens wait for all of the step.
+const OLDEST_BESIDE_SHORT: f64 = 0.5;
 
 /// A session whose prompt, or observation, is not computed yet.
 #[derive(Debug, Clone, Copy)]
@@ -52,23 +55,31 @@ pub(super) fn is_short(tokens: usize) -> bool {
     tokens <= SHORT
 }
 
-/// Divides the budget: a part for the oldest session, then all that is left to short prefills, then to the others; each
-/// time to the tenants in the order of their service, and among the sessions of one tenant by priority and length. In a
-/// step with short prefills, the long ones get no more than the oldest session's part. At least one token is computed.
-pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget) {
-    let part = budget.seconds * OLDEST;
-    if let Some(oldest) = prefills.iter_mut().min_by_key(|prefill| prefill.ticket) {
-        // One token all the same, or a part below the cost of a token would be no part.
-        budget.give(oldest, part, 1);
-    }
+/// Divides the budget of step number `step`: first all to short prefills, then to the others, each time to the tenants in
+/// the order of their service, and among the sessions of one tenant by priority and length. In a step with short
+/// prefills, the long ones get nothing. Every [`OLDEST_EVERY`] steps the oldest session goes before all, with a part of
+/// the step if others are short. At least one token is computed.
+pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget, step: u64) {
     // A prefill of a few tokens is like a decode row: it comes in nearly every step, and must not stop the long ones.
     let hurry = prefills.iter().any(|prefill| prefill.short && prefill.pending > BLOCK);
     prefills.sort_unstable_by_key(|prefill| {
         (!prefill.short, prefill.service, prefill.charge, prefill.pending, prefill.ticket)
     });
+    if step.is_multiple_of(OLDEST_EVERY)
+        && let Some(oldest) = prefills.iter_mut().min_by_key(|prefill| prefill.ticket)
+    {
+        let part = if hurry { budget.seconds * OLDEST_BESIDE_SHORT } else { f64::INFINITY };
+        // One token all the same, or a part below the cost of a token would be no part.
+        budget.give(oldest, part, 1);
+    }
     // The step ends for all its rows at once, so a long chunk would delay the first token of a short prompt.
     for prefill in prefills.iter_mut().filter(|prefill| prefill.short || !hurry) {
         budget.give(prefill, f64::INFINITY, 0);
+    }
+    if prefills.iter().all(|prefill| prefill.tokens == 0)
+        && let Some(first) = prefills.first_mut()
+    {
+        budget.give(first, f64::INFINITY, 1);
     }
 }
 
@@ -94,24 +105,31 @@ mod tests {
         Prefill { session: ticket, tenant, ticket, service, charge: 4, pending, short, cost: 0.001, tokens: 0 }
     }
 
-    /// Returns the tokens of each session in this step.
-    fn shared(mut prefills: Vec<Prefill>, tokens: usize, milliseconds: f64) -> Vec<(u64, usize)> {
+    /// Returns the tokens of each session in a step.
+    fn shared_in(step: u64, mut prefills: Vec<Prefill>, tokens: usize, milliseconds: f64) -> Vec<(u64, usize)> {
         // Half a token's time more, so that rounding takes nothing away.
-        share(&mut prefills, PrefillBudget { tokens, seconds: (milliseconds + 0.5) / 1e3 });
+        share(&mut prefills, PrefillBudget { tokens, seconds: (milliseconds + 0.5) / 1e3 }, step);
         prefills.sort_unstable_by_key(|prefill| prefill.ticket);
         prefills.iter().map(|prefill| (prefill.session, prefill.tokens)).collect()
     }
 
-    #[test]
-    fn the_tenant_served_least_goes_first_after_the_oldest_sessions_part() {
-        let prefills = vec![prefill(1, 90, 1000, false), prefill(2, 10, 1000, false), prefill(3, 50, 1000, false)];
-        assert_eq!(shared(prefills, 512, 400.0), [(1, 100), (2, 300), (3, 0)]);
+    /// Returns the tokens of each session in a step that is not the oldest session's.
+    fn shared(prefills: Vec<Prefill>, tokens: usize, milliseconds: f64) -> Vec<(u64, usize)> {
+        shared_in(1, prefills, tokens, milliseconds)
     }
 
     #[test]
-    fn long_prefills_wait_for_a_short_one() {
+    fn the_tenant_served_least_goes_first_and_the_oldest_session_in_every_fourth_step() {
+        let prefills = vec![prefill(1, 90, 1000, false), prefill(2, 10, 1000, false), prefill(3, 50, 1000, false)];
+        assert_eq!(shared(prefills.clone(), 512, 400.0), [(1, 0), (2, 400), (3, 0)]);
+        assert_eq!(shared_in(4, prefills, 512, 400.0), [(1, 400), (2, 0), (3, 0)]);
+    }
+
+    #[test]
+    fn long_prefills_wait_for_a_short_one_but_the_oldest() {
         let prefills = vec![prefill(1, 0, 1000, false), prefill(2, 0, 1000, false), prefill(3, 9, 100, true)];
-        assert_eq!(shared(prefills, 512, 200.0), [(1, 50), (2, 0), (3, 100)]);
+        assert_eq!(shared(prefills.clone(), 512, 200.0), [(1, 0), (2, 0), (3, 100)]);
+        assert_eq!(shared_in(8, prefills, 512, 200.0), [(1, 100), (2, 0), (3, 100)]);
     }
 
     #[test]
@@ -124,14 +142,14 @@ mod tests {
     fn among_the_sessions_of_a_tenant_the_higher_priority_goes_first() {
         let low = Prefill { charge: 16, ..prefill(2, 0, 500, false) };
         let prefills = vec![prefill(1, 0, 1000, false), low, prefill(3, 0, 900, false)];
-        assert_eq!(shared(prefills, 512, 400.0), [(1, 100), (2, 0), (3, 300)]);
+        assert_eq!(shared(prefills, 4096, 1950.0), [(1, 1000), (2, 50), (3, 900)]);
     }
 
     #[test]
     fn no_more_is_computed_than_there_is_or_than_a_step_may_hold() {
         let prefills = vec![prefill(1, 0, 30, true), prefill(2, 0, 10, true)];
         assert_eq!(shared(prefills.clone(), 512, 300.0), [(1, 30), (2, 10)]);
-        assert_eq!(shared(prefills, 35, f64::INFINITY), [(1, 30), (2, 5)]);
+        assert_eq!(shared(prefills, 35, f64::INFINITY), [(1, 25), (2, 10)], "the shorter one first");
     }
 
     #[test]
