@@ -44,7 +44,7 @@ class Canceled(RolloutError):
 
 @dataclass
 class Batch:
-    """Trajectories in the order of the questions. `generation` names the weights that played them."""
+    """Trajectories in the order of the questions. `generation` names the weights of the last request, if there were several."""
 
     id: str
     model: str
@@ -57,12 +57,13 @@ class Cancel:
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._connection = None
+        self._socket = None
         self.set = False
 
     def attach(self, connection):
+        """Takes a connection that is open. Its socket is kept, because the connection forgets it when the reply begins."""
         with self._lock:
-            self._connection = connection
+            self._socket = connection.sock
             if self.set:
                 raise Canceled("the request was canceled before it was sent")
 
@@ -70,10 +71,9 @@ class Cancel:
         """Closes the connection, which wakes the thread that reads from it."""
         with self._lock:
             self.set = True
-            sock = getattr(self._connection, "sock", None)
-            if sock is not None:
+            if self._socket is not None:
                 with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+                    self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class Client:
@@ -170,6 +170,8 @@ class Client:
 
     def play_each(self, questions, cancel=None, **options):
         """Plays each question as often as it stands in the list, in as few requests as the server's limits allow."""
+        if not questions:
+            raise ValueError("there are no questions to play")
         groups = [(question, len(list(same))) for question, same in itertools.groupby(questions)]
         size = groups[0][1]
         if size > MOST_SAMPLES or any(count != size for _, count in groups):

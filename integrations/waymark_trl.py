@@ -8,6 +8,7 @@ The prompts of the data set are questions, and `answers` maps each to its accept
 is experimental there.
 """
 
+import re
 from pathlib import Path
 
 from waymark_rollouts import check_temperature, logprobs, question_text
@@ -23,13 +24,18 @@ class AdapterPublisher:
     def __init__(self, client, root, policy, base):
         self.client = client
         self.root = Path(root)
-        self.settings = (Path(policy) / "policy.toml").read_text().split("[training")[0].splitlines()
+        text = (Path(policy) / "policy.toml").read_text()
+        # The fingerprint is that of other weights.
+        self.settings = re.split(r"(?m)^\[+(?:training|fingerprint)", text)[0].splitlines()
         self.base = base
         self.served = None
 
     def publish(self, model, step):
         """Serves the weights of `model`, in place of those of the step before. Returns the policy's name."""
         name = f"trl-{step}"
+        if name == self.served:
+            # Batches of evaluation and of accumulated gradients are played with the weights of the same step.
+            return name
         folder = self.root / name
         model.save_pretrained(folder)
         kept = [line for line in self.settings if not line.startswith(("name =", "base =", "base_id =", "adapter ="))]

@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import tempfile
 import threading
 import time
 import unittest
+from pathlib import Path
 from unittest import mock
 
 from servers import KEY, MONA_LISA, Told, WithServer, random_model
 
 from waymark_rollouts import Canceled, Cancel, Client, RolloutError, accepted_answers, check_temperature, question_text
+from waymark_trl import AdapterPublisher
 
 END = ("finished", {"id": "rollout-1", "model": "m", "generation": "fp_1", "trajectories": 1, "failures": 0})
 
@@ -62,7 +65,7 @@ class Errors(unittest.TestCase):
 
 
 class Requests(unittest.TestCase):
-    """What is sent."""
+    """Bodies and headers of requests."""
 
     def test_equal_questions_are_one_question_with_samples(self):
         told = Told((200, [one(1, 1), one(0, 1), one(1, 0), one(0, 0), END]))
@@ -148,6 +151,29 @@ class Mock(WithServer):
             Client(self.url).play([MONA_LISA], model="nobody")
 
 
+class Publisher(unittest.TestCase):
+    """TRL's publisher of adapters, without TRL."""
+
+    def test_a_step_is_published_once_and_without_the_fingerprint_of_other_weights(self):
+        with tempfile.TemporaryDirectory() as root:
+            policy = Path(root) / "policy"
+            policy.mkdir()
+            settings = 'name = "a"\nprotocol = "routerag"\n\n[budget]\nturns = 4\n\n[fingerprint]\nids = [1, 2]\n'
+            (policy / "policy.toml").write_text(settings)
+            client, model = mock.Mock(), mock.Mock()
+            model.save_pretrained = lambda folder: folder.mkdir()
+            publisher = AdapterPublisher(client, root, policy, "smollm2")
+            names = [publisher.publish(model, step) for step in (1, 1, 2)]
+            self.assertEqual(names, ["trl-1", "trl-1", "trl-2"])
+            calls = [call.args[:2] for call in client.call.call_args_list]
+            self.assertEqual(
+                calls, [("POST", "/v1/policies"), ("POST", "/v1/policies"), ("DELETE", "/v1/policies/trl-1")]
+            )
+            served = (Path(root) / "trl-2" / "policy.toml").read_text()
+            self.assertIn('protocol = "routerag"', served)
+            self.assertNotIn("fingerprint", served)
+
+
 class Random(WithServer):
     """A server with random weights, whose log-probabilities are numbers."""
 
@@ -158,9 +184,9 @@ class Random(WithServer):
         first, second = (Client(self.url).play([MONA_LISA], **options).trajectories[0] for _ in range(2))
         self.assertEqual(first["response_ids"], second["response_ids"])
         self.assertEqual(set(first["response_mask"]), {0, 1})
-        for learnt, value in zip(first["response_mask"], first["response_logprobs"], strict=True):
+        for learned, value in zip(first["response_mask"], first["response_logprobs"], strict=True):
             # Tokens that were withdrawn from the policy's view have log-probabilities too, but are not learned.
-            self.assertTrue(-20 < value < 0 if learnt else value is None or value < 0)
+            self.assertTrue(-20 < value < 0 if learned else value is None or value < 0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ const SHORT: usize = 256;
 /// Number of steps of which one belongs to the oldest session, so that younger and shorter ones cannot starve it. A whole
 /// step, because a chunk costs less per token than its parts in several steps.
 const OLDEST_EVERY: u64 = 4;
-/// Part of that step that is left to it if there are short prefills, whose first tokens wait for all of the step.
+/// Share of that step for the oldest session if short prefills wait too, because their first tokens come when the step ends.
 const OLDEST_BESIDE_SHORT: f64 = 0.5;
 
 /// A session whose prompt, or observation, is not computed yet.
@@ -56,8 +56,8 @@ pub(super) fn is_short(tokens: usize) -> bool {
 }
 
 /// Divides the budget of step number `step`: first all to short prefills, then to the others, each time to the tenants in
-/// the order of their service, and among the sessions of one tenant by priority and length. In a step with short
-/// prefills, the long ones get nothing. Every [`OLDEST_EVERY`] steps the oldest session goes before all, with a part of
+/// the order of their service, and among the sessions of one tenant by priority and length. Beside a short prefill of
+/// more than one block, the long ones get nothing. Every [`OLDEST_EVERY`] steps the oldest session goes before all, with a part of
 /// the step if others are short. At least one token is computed.
 pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget, step: u64) {
     // A prefill of a few tokens is like a decode row: it comes in nearly every step, and must not stop the long ones.
@@ -69,7 +69,7 @@ pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget, step: u
         && let Some(oldest) = prefills.iter_mut().min_by_key(|prefill| prefill.ticket)
     {
         let part = if hurry { budget.seconds * OLDEST_BESIDE_SHORT } else { f64::INFINITY };
-        // One token all the same, or a part below the cost of a token would be no part.
+        // At least one token, because half of a step can be less than the cost of one.
         budget.give(oldest, part, 1);
     }
     // The step ends for all its rows at once, so a long chunk would delay the first token of a short prompt.

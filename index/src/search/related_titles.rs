@@ -13,8 +13,8 @@ use crate::graph::Graph;
 use crate::graph_ranking::named;
 use crate::scored::Scored;
 
-/// Maximum number of passages that name an entity whose facts are followed. Facts about entities in more passages are
-/// too many for the question to tell one. Chosen on the training questions of MuSiQue and 2WikiMultiHopQA, where 3 to 10
+/// Maximum number of passages that name an entity whose facts are followed. An entity in more passages has
+/// too many facts for the question to single one out. Chosen on the training questions of MuSiQue and 2WikiMultiHopQA, where 3 to 10
 /// differ little.
 const MOST_NAMING: usize = 8;
 
@@ -33,6 +33,7 @@ impl SearchContext<'_> {
         let mut taken = named.clone();
         let mut related = Vec::new();
         for phrase in named {
+            self.check("the related titles were searched")?;
             for fact in facts_about(graph, phrase, vector) {
                 let fact = graph.fact(fact);
                 let other = if fact.subject == phrase { fact.object } else { fact.subject };

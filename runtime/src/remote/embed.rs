@@ -215,7 +215,8 @@ impl EmbedEndpoint {
                 answer => return answer,
             };
             let CompleteError::Transient { after, .. } = &error else { return Err(error) };
-            let wait = after.unwrap_or(FIRST_WAIT * (1 << attempt.min(DOUBLINGS)));
+            // An endpoint that asks for no wait would be asked again without end.
+            let wait = after.unwrap_or_default().max(FIRST_WAIT * (1 << attempt.min(DOUBLINGS)));
             attempt += 1;
             // An attempt without time would fail by another reason than the endpoint's.
             if begun.elapsed().saturating_add(wait).saturating_add(FIRST_WAIT) > patience.all {

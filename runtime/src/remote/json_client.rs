@@ -14,7 +14,7 @@ use super::refused_connection::RefusedConnection;
 use super::reply::{Trouble, trouble};
 use crate::trusted_roots::TrustedRoots;
 
-/// Maximum size of a reply, in bytes. A larger one is none of those that are asked for.
+/// Maximum size of a reply, in bytes. No expected reply is larger.
 const MAX_REPLY_BYTES: u64 = 16 << 20;
 
 /// Client of one URL, with its key and timeout.
