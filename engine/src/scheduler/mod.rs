@@ -105,8 +105,8 @@ pub(super) struct Scheduler {
     copies: Vec<BlockCopy>,
     /// Prefills of the step being planned. Kept to reuse the memory, as `streams` is.
     prefills: Vec<Prefill>,
-    /// Number of planned steps with prefills.
-    prefill_steps: u64,
+    /// Number of steps with prefills since the last one that belonged to the oldest session.
+    oldest_waited: u64,
     /// Tenants of its decode rows.
     streams: Vec<TenantSlot>,
     counters: Arc<Counters>,
@@ -128,7 +128,7 @@ impl Scheduler {
             planned: StepSize::default(),
             copies: Vec::new(),
             prefills: Vec::new(),
-            prefill_steps: 0,
+            oldest_waited: 0,
             streams: Vec::new(),
             counters,
         }
@@ -288,8 +288,10 @@ impl Scheduler {
         self.queues.tenants.advance();
         if !prefills.is_empty() {
             let budget = self.prefill_budget(whole, &prefills);
-            self.prefill_steps += 1;
-            prefill::share(&mut prefills, budget, self.prefill_steps);
+            self.oldest_waited += 1;
+            if prefill::share(&mut prefills, budget, self.oldest_waited) {
+                self.oldest_waited = 0;
+            }
             for row in prefills.iter().filter_map(Prefill::row) {
                 let size = StepSize::of_row(row.tokens, self.computed(row.session));
                 self.planned += size;

@@ -11,7 +11,7 @@ const SHORT: usize = 256;
 /// step, because a chunk costs less per token than its parts in several steps.
 const OLDEST_EVERY: u64 = 4;
 /// Share of that step for the oldest session if short prefills wait too, because their first tokens come when the step ends.
-const OLDEST_BESIDE_SHORT: f64 = 0.5;
+const OLDEST_BESIDE_SHORT: f64 = 0.6;
 
 /// A session whose prompt, or observation, is not computed yet.
 #[derive(Debug, Clone, Copy)]
@@ -55,21 +55,21 @@ pub(super) fn is_short(tokens: usize) -> bool {
     tokens <= SHORT
 }
 
-/// Divides the budget of step number `step`: first all to short prefills, then to the others, each time to the tenants in
-/// the order of their service, and among the sessions of one tenant by priority and length. Beside a short prefill of
-/// more than one block, the long ones get nothing. Every [`OLDEST_EVERY`] steps the oldest session goes before all, with a part of
-/// the step if others are short. At least one token is computed.
-pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget, step: u64) {
+/// Divides the budget of a step: first all to short prefills, then to the others, each time to the tenants in the order of
+/// their service, and among the sessions of one tenant by priority and length. Beside a short prefill of more than one
+/// block, the long ones get nothing. `waited` is the number of steps since the oldest session's last own step, this one
+/// included: after [`OLDEST_EVERY`] it goes before all, one step later if others are short, and then with a part of the
+/// step. At least one token is computed. Returns `true` if the step was the oldest session's.
+pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget, waited: u64) -> bool {
     // A prefill of a few tokens is like a decode row: it comes in nearly every step, and must not stop the long ones.
     let hurry = prefills.iter().any(|prefill| prefill.short && prefill.pending > BLOCK);
+    let own = waited >= OLDEST_EVERY + u64::from(hurry);
     prefills.sort_unstable_by_key(|prefill| {
         (!prefill.short, prefill.service, prefill.charge, prefill.pending, prefill.ticket)
     });
-    if step.is_multiple_of(OLDEST_EVERY)
-        && let Some(oldest) = prefills.iter_mut().min_by_key(|prefill| prefill.ticket)
-    {
+    if own && let Some(oldest) = prefills.iter_mut().min_by_key(|prefill| prefill.ticket) {
         let part = if hurry { budget.seconds * OLDEST_BESIDE_SHORT } else { f64::INFINITY };
-        // At least one token, because half of a step can be less than the cost of one.
+        // At least one token, because a part of a step can be less than the cost of one.
         budget.give(oldest, part, 1);
     }
     // The step ends for all its rows at once, so a long chunk would delay the first token of a short prompt.
@@ -81,6 +81,7 @@ pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget, step: u
     {
         budget.give(first, f64::INFINITY, 1);
     }
+    own
 }
 
 impl PrefillBudget {
@@ -105,31 +106,32 @@ mod tests {
         Prefill { session: ticket, tenant, ticket, service, charge: 4, pending, short, cost: 0.001, tokens: 0 }
     }
 
-    /// Returns the tokens of each session in a step.
-    fn shared_in(step: u64, mut prefills: Vec<Prefill>, tokens: usize, milliseconds: f64) -> Vec<(u64, usize)> {
+    /// Returns the tokens of each session in a step, so many steps after the oldest session's last own one.
+    fn shared_after(waited: u64, mut prefills: Vec<Prefill>, tokens: usize, milliseconds: f64) -> Vec<(u64, usize)> {
         // Half a token's time more, so that rounding takes nothing away.
-        share(&mut prefills, PrefillBudget { tokens, seconds: (milliseconds + 0.5) / 1e3 }, step);
+        share(&mut prefills, PrefillBudget { tokens, seconds: (milliseconds + 0.5) / 1e3 }, waited);
         prefills.sort_unstable_by_key(|prefill| prefill.ticket);
         prefills.iter().map(|prefill| (prefill.session, prefill.tokens)).collect()
     }
 
     /// Returns the tokens of each session in a step that is not the oldest session's.
     fn shared(prefills: Vec<Prefill>, tokens: usize, milliseconds: f64) -> Vec<(u64, usize)> {
-        shared_in(1, prefills, tokens, milliseconds)
+        shared_after(1, prefills, tokens, milliseconds)
     }
 
     #[test]
     fn the_tenant_served_least_goes_first_and_the_oldest_session_in_every_fourth_step() {
         let prefills = vec![prefill(1, 90, 1000, false), prefill(2, 10, 1000, false), prefill(3, 50, 1000, false)];
         assert_eq!(shared(prefills.clone(), 512, 400.0), [(1, 0), (2, 400), (3, 0)]);
-        assert_eq!(shared_in(4, prefills, 512, 400.0), [(1, 400), (2, 0), (3, 0)]);
+        assert_eq!(shared_after(4, prefills, 512, 400.0), [(1, 400), (2, 0), (3, 0)]);
     }
 
     #[test]
     fn long_prefills_wait_for_a_short_one_but_the_oldest() {
         let prefills = vec![prefill(1, 0, 1000, false), prefill(2, 0, 1000, false), prefill(3, 9, 100, true)];
         assert_eq!(shared(prefills.clone(), 512, 200.0), [(1, 0), (2, 0), (3, 100)]);
-        assert_eq!(shared_in(8, prefills, 512, 200.0), [(1, 100), (2, 0), (3, 100)]);
+        assert_eq!(shared_after(4, prefills.clone(), 512, 200.0), [(1, 0), (2, 0), (3, 100)], "one step later");
+        assert_eq!(shared_after(5, prefills, 512, 200.0), [(1, 120), (2, 0), (3, 80)]);
     }
 
     #[test]
