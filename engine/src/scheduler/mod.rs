@@ -103,12 +103,12 @@ pub(super) struct Scheduler {
     planned: StepSize,
     /// Blocks to copy before the planned step.
     copies: Vec<BlockCopy>,
-    /// Prefills of the step being planned. Kept to reuse the memory, as `streams` is.
+    /// Prefills of the step being planned. Kept to reuse the memory, as the next field is.
     prefills: Vec<Prefill>,
-    /// Number of steps with prefills since the last one that belonged to the oldest session.
-    oldest_waited: u64,
     /// Tenants of its decode rows.
     streams: Vec<TenantSlot>,
+    /// Number of steps with prefills since the last one that belonged to the oldest session.
+    oldest_waited: u64,
     counters: Arc<Counters>,
 }
 
@@ -128,8 +128,8 @@ impl Scheduler {
             planned: StepSize::default(),
             copies: Vec::new(),
             prefills: Vec::new(),
-            oldest_waited: 0,
             streams: Vec::new(),
+            oldest_waited: 0,
             counters,
         }
     }
