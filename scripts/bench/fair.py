@@ -10,12 +10,16 @@ Starts each server in turn, once a round, so that a machine that gets slower doe
 3. a stream alone;
 4. a stream, and one long prompt while it runs.
 
+With `--turns N` all servers run at once and 2 alone is repeated, by turns: on a machine whose speed changes from minute to minute, neighboring
+turns compare throughputs when whole rounds cannot. Their ratio to the first server is printed, in time and in CPU time.
+
 Prompts are random token IDs, so that no two share a prefix. Needs nothing but Python. Client and server share the machine.
 """
 
 import argparse
 import http.client
 import json
+import os
 import random
 import re
 import statistics
@@ -59,6 +63,11 @@ class Server:
         self.process.wait(timeout=60)
         self.log.close()
 
+    def cpu_seconds(self):
+        """CPU time so far."""
+        fields = open(f"/proc/{self.process.pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def ask(self, tokens, max_tokens):
         """Streams an answer to a random prompt. Returns the time of the request and of each token."""
         prompt = [random.randrange(1000, 40_000) for _ in range(tokens)]
@@ -98,11 +107,14 @@ def spawn(work, *arguments):
     return thread, result
 
 
-def measure(server, options):
-    """One round."""
+def warm_up(server):
+    """Requests that are not measured."""
     for _ in range(3):
         server.ask(200, 20)
-    alone = [first(server.ask(64, 32)) for _ in range(options.clients)]
+
+
+def serve_load(server, options):
+    """Long prompts at once with short requests beside them. Returns the short ones' times to the first token, and the time of all."""
     begin = time.monotonic()
     load = [spawn(server.ask, options.tokens, 32) for _ in range(options.clients)]
     time.sleep(0.5)
@@ -114,7 +126,14 @@ def measure(server, options):
             loaded.append(first(asked))
     for thread, _ in load:
         thread.join()
-    total = time.monotonic() - begin
+    return loaded, time.monotonic() - begin
+
+
+def measure(server, options):
+    """One round."""
+    warm_up(server)
+    alone = [first(server.ask(64, 32)) for _ in range(options.clients)]
+    loaded, total = serve_load(server, options)
     _, times = server.ask(32, options.stream)
     normal = p99(times[10:])
     thread, stream = spawn(server.ask, 32, options.stream)
@@ -135,16 +154,46 @@ def measure(server, options):
     }
 
 
+def take_turns(programs, options):
+    """Throughput of servers that all run while each in turn serves the load."""
+    servers = {name: Server(program, options.flags) for name, program in programs.items()}
+    try:
+        for server in servers.values():
+            warm_up(server)
+        ratios = {name: [] for name in servers}
+        for turn in range(options.turns):
+            spent = {}
+            for name in list(servers)[:: 1 if turn % 2 == 0 else -1]:
+                before = servers[name].cpu_seconds()
+                _, total = serve_load(servers[name], options)
+                spent[name] = (total, servers[name].cpu_seconds() - before)
+            print(f"<!-- turn {turn + 1}, time and CPU time in s: {json.dumps(spent)} -->", flush=True)
+            base = spent[next(iter(servers))]
+            for name, own in spent.items():
+                ratios[name].append([mine / theirs for mine, theirs in zip(own, base)])
+    finally:
+        for server in servers.values():
+            server.stop()
+    print(f"| until all are answered, median of {options.turns} turns | {' | '.join(servers)} |")
+    print("|---|" + "---|" * len(servers))
+    for row, label in enumerate(["time", "CPU time"]):
+        medians = [statistics.median(ratio[row] for ratio in ratios[name]) for name in servers]
+        print(f"| {label} | {' | '.join(f'{value:.3f}' for value in medians)} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", action="append", required=True, metavar="NAME=PROGRAM", help="a server to measure")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, help="compare throughput alone, by so many turns")
     parser.add_argument("--clients", type=int, default=8, help="long prompts at once")
     parser.add_argument("--tokens", type=int, default=6000, help="length of a long prompt")
     parser.add_argument("--stream", type=int, default=600, help="tokens of the running stream")
     parser.add_argument("flags", nargs="*", help="flags for the servers, after --")
     options = parser.parse_args()
     servers = dict(server.split("=", 1) for server in options.server)
+    if options.turns:
+        return take_turns(servers, options)
     results = {name: [] for name in servers}
     for round in range(options.rounds):
         # Every other round in the opposite order.
