@@ -246,7 +246,7 @@ fn branches(kind: KvKind, lengths: &[usize], forked: bool) -> (Vec<Output>, Arc<
 fn forks_write_what_new_sessions_write_and_compute_one_token_of_theirs() {
     // The whole trunk, twice, and beginnings that end within, at and behind the edges of blocks.
     let lengths = [80, 80, 65, 64, 63, 33];
-    for kind in [KvKind::F32, KvKind::F16] {
+    for kind in [KvKind::F32, KvKind::F16, KvKind::Int8] {
         let (expected, _) = branches(kind, &lengths, false);
         let (found, counters) = branches(kind, &lengths, true);
         assert_eq!(found, expected);
@@ -260,30 +260,38 @@ fn forks_write_what_new_sessions_write_and_compute_one_token_of_theirs() {
 }
 
 #[test]
-fn a_cache_in_half_precision_writes_the_same_with_proposed_tokens() {
-    let (expected, _) = outputs(cpu_with(256, KvKind::F16), 0, &requests());
-    let (found, counters) = outputs(cpu_with(256, KvKind::F16), 4, &requests());
-    assert_eq!(found, expected);
-    assert!(counters.lookup_accepted_tokens_total.get() > 0);
+fn a_rounded_cache_writes_the_same_with_proposed_tokens() {
+    for kind in [KvKind::F16, KvKind::Int8] {
+        let (expected, _) = outputs(cpu_with(256, kind), 0, &requests());
+        let (found, counters) = outputs(cpu_with(256, kind), 4, &requests());
+        assert_eq!(found, expected);
+        assert!(counters.lookup_accepted_tokens_total.get() > 0);
+    }
 }
 
 #[test]
-fn a_cache_in_half_precision_stays_close_and_holds_twice_the_tokens() {
-    // Forced tokens, so that both caches hold the same sequence.
+fn a_rounded_cache_stays_close_and_holds_more_tokens() {
+    // Forced tokens, so that all caches hold the same sequence.
     let scored = Generate { force: prompt(5)[..40].to_vec(), max_tokens: 40, ..Generate::default() };
     let logprobs = |kind| {
         let (outputs, _) = outputs(cpu_with(64, kind), 0, std::slice::from_ref(&scored));
         outputs[0].0.iter().map(|step| step.logprob).collect::<Vec<_>>()
     };
-    let [single, half] = [KvKind::F32, KvKind::F16].map(logprobs);
-    let most = single.iter().zip(&half).map(|(single, half)| (single - half).abs()).fold(0.0, f32::max);
-    assert!(most > 0.0 && most < 0.02, "{most}: the bound catches faults and is no promise");
+    let [single, half, bytes] = [KvKind::F32, KvKind::F16, KvKind::Int8].map(logprobs);
+    let apart = |other: &[f32]| single.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let (half, bytes) = (apart(&half), apart(&bytes));
+    assert!(half > 0.0 && half < 0.02 && bytes > half && bytes < 0.1, "{half}, {bytes}: the bounds are no promises");
+    let weights = Weights::open(Path::new(FIXTURE)).unwrap();
+    let head_dim = weights.config().head_dim;
     let blocks = |kind| {
-        let weights = Weights::open(Path::new(FIXTURE)).unwrap();
         let decoder = Decoder::load(&weights, Arc::new(Team::new(1))).unwrap();
         CpuBackend::with_kv(decoder, "test", 1, KvBudget::Bytes(1 << 20), kind).unwrap().spec().blocks
     };
-    assert_eq!(blocks(KvKind::F16) / 2, blocks(KvKind::F32));
+    let single = blocks(KvKind::F32);
+    assert_eq!(blocks(KvKind::F16) / 2, single);
+    // A scale of two bytes for each head.
+    let expected = single * 4 * head_dim / (head_dim + 2);
+    assert!(blocks(KvKind::Int8).abs_diff(expected) <= 4, "{} blocks, not {expected}", blocks(KvKind::Int8));
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Benchmark of the whole decoder: tokens per second, and time per phase.
 //!
 //! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--kv
-//! f32|f16] [--arithmetic f32|bf16|int16] [--sequences 1,2,4,8,16,32] [--adapter DIR]`
+//! f32|f16|int8] [--arithmetic f32|bf16|int16] [--sequences 1,2,4,8,16,32] [--adapter DIR] [--zeros]`
 //!
-//! Decoding is measured with sequences that have `context` tokens each in the cache, prefill with 512 tokens.
+//! Decoding is measured with sequences that have `context` tokens each in the cache, prefill with 512 tokens. With
+//! `--zeros` the cache holds zeros instead, which take the same time to read, and prefill is not measured.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ struct Options {
     arithmetic: Arithmetic,
     sequences: Vec<usize>,
     adapter: Option<PathBuf>,
+    zeros: bool,
 }
 
 impl Options {
@@ -39,7 +41,7 @@ impl Options {
             threads: number("--threads", 2),
             context: number("--context", 128),
             steps: number("--steps", 32),
-            kv: if value("--kv").as_deref() == Some("f16") { KvKind::F16 } else { KvKind::F32 },
+            kv: value("--kv").map_or(KvKind::F32, |text| text.parse().expect("a precision")),
             arithmetic: value("--arithmetic").map_or(Arithmetic::F32, |text| text.parse().expect("an arithmetic")),
             sequences: value("--sequences")
                 .as_deref()
@@ -48,6 +50,7 @@ impl Options {
                 .map(|count| count.parse().expect("a number of sequences"))
                 .collect(),
             adapter: value("--adapter").map(PathBuf::from),
+            zeros: arguments.iter().any(|argument| argument == "--zeros"),
         })
     }
 }
@@ -107,15 +110,21 @@ fn main() {
     let mut decoder = Decoder::load_with(&weights, team, options.arithmetic).expect("the weights load");
     let megabytes = decoder.weight_bytes() as f64 / 1e6;
     let (time, Options { threads, arithmetic, .. }) = (begin.elapsed().as_secs_f64() * 1e3, &options);
-    println!("loaded {megabytes:.0} MB in {time:.0} ms, {threads} threads, {arithmetic}");
+    println!("loaded {megabytes:.0} MB in {time:.0} ms, {threads} threads, {arithmetic}, KV in {}", options.kv);
     let adapter = options.adapter.map(|dir| decoder.load_adapter(&dir).expect("the adapter loads"));
     let each = (options.context + options.steps).max(PREFILL).div_ceil(BLOCK);
     let most = options.sequences.iter().copied().max().expect("numbers of sequences");
-    let kv = decoder.kv_cache_of(options.kv, each * most);
+    let mut kv = decoder.kv_cache_of(options.kv, each * most);
+    if options.zeros {
+        // Pages that were never written would all be one page of zeros, which stays in the cache of the CPU.
+        kv.reserve();
+    }
     let mut bench = Bench { decoder, kv, logits: Logits::new(), batch: ForwardBatch::new(), adapter, each };
-    bench.report("prefill 512", PREFILL, 3, |bench, _| bench.step(1, 0, PREFILL));
+    if !options.zeros {
+        bench.report("prefill 512", PREFILL, 3, |bench, _| bench.step(1, 0, PREFILL));
+    }
     for &sequences in &options.sequences {
-        for first in (0..options.context).step_by(PREFILL) {
+        for first in (0..options.context).step_by(PREFILL).take_while(|_| !options.zeros) {
             bench.step(sequences, first, PREFILL.min(options.context - first));
         }
         let name = format!("decode x{sequences}");

@@ -3,13 +3,15 @@
 
 mod fixture;
 
-use fixture::{decoder, decoder_in, path, step, table, whole};
+use fixture::{decoder, decoder_in, path, step, table, whole, whole_in};
 use proptest::prelude::*;
-use waymark_models::decoder::{Decoder, KvCache};
+use waymark_models::decoder::{Decoder, KvCache, KvKind};
 use waymark_models::{AdapterSlot, Arithmetic, BLOCK, ForwardBatch, LogitPositions, Logits, ModelError};
 
 /// Number of blocks in the pool of these tests.
 const BLOCKS: usize = 64;
+
+const KINDS: [KvKind; 3] = [KvKind::F32, KvKind::F16, KvKind::Int8];
 
 /// A sequence on its way through a series of steps.
 #[derive(Debug, Clone)]
@@ -73,20 +75,20 @@ fn mixed(
     unreachable!()
 }
 
-fn same(name: &str, arithmetic: Arithmetic, sequences: &[Sequence], blocks: &[u32]) {
+fn same((name, arithmetic, kind): (&str, Arithmetic, KvKind), sequences: &[Sequence], blocks: &[u32]) {
     let mut decoder = decoder_in(&path(name), arithmetic);
     let slot = decoder.load_adapter(&path("qwen3-adapters/full"));
     let (slot, sequences) = match slot {
         Ok(slot) => (slot, sequences.to_vec()),
         Err(_) => (AdapterSlot(0), sequences.iter().map(|s| Sequence { adapted: false, ..s.clone() }).collect()),
     };
-    let mut kv = decoder.kv_cache(BLOCKS);
+    let mut kv = decoder.kv_cache_of(kind, BLOCKS);
     // The second round finds leftovers of the first one in every block.
     for _ in 0..2 {
         let together = mixed(&mut decoder, &mut kv, &sequences, blocks, slot);
         for (sequence, mixed) in sequences.iter().zip(together) {
-            let alone = whole(&mut decoder, &sequence.tokens, sequence.adapted.then_some(slot));
-            assert_eq!(alone, mixed, "{name}: not the same to the last bit");
+            let alone = whole_in(&mut decoder, kind, &sequence.tokens, sequence.adapted.then_some(slot));
+            assert_eq!(alone, mixed, "{name}, {arithmetic}, KV in {kind}: not the same to the last bit");
         }
     }
 }
@@ -99,8 +101,13 @@ proptest! {
         sequences in sequences(),
         blocks in Just((0..BLOCKS as u32).collect::<Vec<_>>()).prop_shuffle(),
     ) {
-        for (name, arithmetic) in [("qwen3", Arithmetic::F32), ("llama", Arithmetic::F32), ("qwen3", Arithmetic::Bf16)] {
-            same(name, arithmetic, &sequences, &blocks);
+        for case in [
+            ("qwen3", Arithmetic::F32, KvKind::F32),
+            ("llama", Arithmetic::F32, KvKind::F32),
+            ("qwen3", Arithmetic::Bf16, KvKind::F32),
+            ("qwen3", Arithmetic::F32, KvKind::Int8),
+        ] {
+            same(case, &sequences, &blocks);
         }
     }
 }
@@ -115,7 +122,9 @@ fn a_batch_of_one_and_a_batch_of_eight_agree() {
             adapted: i % 2 == 0,
         })
         .collect();
-    same("qwen3", Arithmetic::F32, &sequences, &(0..BLOCKS as u32).rev().collect::<Vec<_>>());
+    for kind in KINDS {
+        same(("qwen3", Arithmetic::F32, kind), &sequences, &(0..BLOCKS as u32).rev().collect::<Vec<_>>());
+    }
 }
 
 #[test]
@@ -138,18 +147,41 @@ fn unwanted_logits_are_not_computed() {
 #[test]
 fn blocks_shared_as_a_prefix_serve_both_sequences() {
     let mut decoder = decoder(&path("llama"));
-    let mut kv = decoder.kv_cache(BLOCKS);
     let prefix: Vec<u32> = (100..132).collect();
     let (left, right) = ([prefix.clone(), vec![1, 2, 3]].concat(), [prefix.clone(), vec![9; 20]].concat());
-    let mut batch = ForwardBatch::new();
-    batch.push(&prefix, 0, &[5, 6], None, LogitPositions::Nothing);
-    step(&mut decoder, &batch, &mut kv);
-    batch.clear();
-    batch.push(&left[32..], 32, &[5, 6, 0], None, LogitPositions::All);
-    batch.push(&right[32..], 32, &[5, 6, 1, 2], None, LogitPositions::All);
-    let logits = step(&mut decoder, &batch, &mut kv);
-    assert_eq!(logits[..3], whole(&mut decoder, &left, None)[32..]);
-    assert_eq!(logits[3..], whole(&mut decoder, &right, None)[32..]);
+    for kind in KINDS {
+        let mut kv = decoder.kv_cache_of(kind, BLOCKS);
+        let mut batch = ForwardBatch::new();
+        batch.push(&prefix, 0, &[5, 6], None, LogitPositions::Nothing);
+        step(&mut decoder, &batch, &mut kv);
+        batch.clear();
+        batch.push(&left[32..], 32, &[5, 6, 0], None, LogitPositions::All);
+        batch.push(&right[32..], 32, &[5, 6, 1, 2], None, LogitPositions::All);
+        let logits = step(&mut decoder, &batch, &mut kv);
+        assert_eq!(logits[..3], whole_in(&mut decoder, kind, &left, None)[32..]);
+        assert_eq!(logits[3..], whole_in(&mut decoder, kind, &right, None)[32..]);
+    }
+}
+
+/// A copied block continues with its own tokens, and the original keeps its ones.
+#[test]
+fn a_copied_block_serves_another_sequence() {
+    let mut decoder = decoder(&path("llama"));
+    let prefix: Vec<u32> = (100..120).collect();
+    let (left, right) = ([prefix.clone(), vec![1, 2, 3]].concat(), [prefix.clone(), vec![9, 8]].concat());
+    for kind in KINDS {
+        let mut kv = decoder.kv_cache_of(kind, BLOCKS);
+        let mut batch = ForwardBatch::new();
+        batch.push(&prefix, 0, &[5, 6], None, LogitPositions::Nothing);
+        step(&mut decoder, &batch, &mut kv);
+        assert!(kv.copy_block(6, 9));
+        batch.clear();
+        batch.push(&left[20..], 20, &[5, 6], None, LogitPositions::All);
+        batch.push(&right[20..], 20, &[5, 9], None, LogitPositions::All);
+        let logits = step(&mut decoder, &batch, &mut kv);
+        assert_eq!(logits[..3], whole_in(&mut decoder, kind, &left, None)[20..]);
+        assert_eq!(logits[3..], whole_in(&mut decoder, kind, &right, None)[20..]);
+    }
 }
 
 #[test]

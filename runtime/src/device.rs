@@ -83,12 +83,13 @@ fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
         Arithmetic::Int16 => Rounding::Int16,
     };
     let kind = config.device.kv.unwrap_or_default();
-    let halves = match kind {
+    // Beside the values of `Rounding`.
+    let kv = match kind {
         KvKind::F32 => 0,
-        // Beside the values of `Rounding`.
         KvKind::F16 => 1 << 2,
+        KvKind::Int8 => 2 << 2,
     };
-    let generation = generation(checkpoint, rounding) ^ halves;
+    let generation = generation(checkpoint, rounding) ^ kv;
     let budget = KvBudget::Bytes(config.kv_bytes);
     let backend = CpuBackend::with_kv(decoder, &checkpoint.name, generation, budget, kind)?;
     let backend = if config.kv_reserve { backend.with_reserved_kv() } else { backend };

@@ -6,11 +6,9 @@ use std::str::FromStr;
 
 use half::f16;
 
-use crate::batch::BLOCK;
 use crate::kernel::attention::HeadLayout;
-use crate::kernel::lanes::Stored;
 
-/// Storage precision of keys and values. Computation is in `f32` in both cases.
+/// Storage precision of keys and values. Computation is in `f32` in all cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvKind {
     /// Single precision: logits equal those of a computation without a cache.
@@ -19,14 +17,19 @@ pub enum KvKind {
     /// Half precision: half the memory and memory traffic, at a relative error of 2⁻¹¹ per value. Values beyond
     /// ±65,504 are stored as these.
     F16,
+    /// Bytes, and per token and head one scale of the key and one of the value in half precision: a quarter of the memory
+    /// and memory traffic, and with heads of 64 a 32nd of that for scales, at an error of 1/254 of the largest number of a
+    /// head's key or value. Values beyond ±65,504 are stored as these.
+    Int8,
 }
 
 impl KvKind {
-    /// Number of bytes per value.
-    pub fn size(self) -> usize {
+    /// Number of bytes in one layer's share of a block.
+    pub(crate) fn block_bytes(self, heads: HeadLayout) -> usize {
         match self {
-            Self::F32 => size_of::<f32>(),
-            Self::F16 => size_of::<f16>(),
+            Self::F32 => heads.block_len::<f32>() * size_of::<f32>(),
+            Self::F16 => heads.block_len::<f16>() * size_of::<f16>(),
+            Self::Int8 => heads.block_len::<i8>(),
         }
     }
 }
@@ -36,6 +39,7 @@ impl fmt::Display for KvKind {
         f.write_str(match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
+            Self::Int8 => "int8",
         })
     }
 }
@@ -47,15 +51,16 @@ impl FromStr for KvKind {
         match text {
             "f32" => Ok(Self::F32),
             "f16" => Ok(Self::F16),
-            _ => Err("`f32` or `f16`"),
+            "int8" => Ok(Self::Int8),
+            _ => Err("`f32`, `f16` or `int8`"),
         }
     }
 }
 
-/// Keys and values of all layers, in blocks of [`BLOCK`] tokens referenced by block tables.
+/// Keys and values of all layers, in blocks of [`BLOCK`](crate::BLOCK) tokens referenced by block tables.
 ///
-/// Every layer has its own pool. A block stores, head by head, transposed keys followed by values (see
-/// [`HeadLayout::block_len`]), in the order that the attention kernel reads them.
+/// Every layer has its own pool. A block stores, head by head, transposed keys followed by values and their scales (see
+/// `HeadLayout::block_len`), in the order that the attention kernel reads them.
 pub struct KvCache {
     heads: HeadLayout,
     kind: KvKind,
@@ -74,6 +79,8 @@ pub(crate) enum LayerMut<'a> {
     F32(&'a mut [f32]),
     /// Blocks of a [`KvKind::F16`] cache.
     F16(&'a mut [f16]),
+    /// Blocks of a [`KvKind::Int8`] cache.
+    Int8(&'a mut [i8]),
 }
 
 /// Memory aligned to a cache line. Untouched pages take no physical memory: the operating system provides zeroed
@@ -112,13 +119,13 @@ impl Pool {
 
 impl KvCache {
     pub(crate) fn new(kind: KvKind, heads: HeadLayout, layers: usize, blocks: usize) -> Self {
-        let layers = (0..layers).map(|_| Pool::new(blocks * heads.block_len() * kind.size())).collect();
+        let layers = (0..layers).map(|_| Pool::new(blocks * kind.block_bytes(heads))).collect();
         Self { heads, kind, layers, blocks, writers: vec![(0, 0); blocks], step: 0, touched: 0 }
     }
 
     /// Physical memory of the blocks, in bytes. A block has none before its first write.
     pub fn bytes(&self) -> usize {
-        self.touched * self.layers.len() * self.heads.block_len() * self.kind.size()
+        self.touched * self.layers.len() * self.block_bytes()
     }
 
     /// Allocates the physical memory of every block now.
@@ -144,13 +151,9 @@ impl KvCache {
         if from.max(to) >= self.blocks {
             return false;
         }
-        let len = self.heads.block_len();
-        let source = from * len..(from + 1) * len;
-        for index in 0..self.layers.len() {
-            match self.layer_mut(index) {
-                LayerMut::F32(values) => values.copy_within(source.clone(), to * len),
-                LayerMut::F16(values) => values.copy_within(source.clone(), to * len),
-            }
+        let bytes = self.block_bytes();
+        for pool in &mut self.layers {
+            pool.values::<u8>().copy_within(from * bytes..(from + 1) * bytes, to * bytes);
         }
         let writer = &mut self.writers[to];
         if writer.0 == 0 {
@@ -167,6 +170,11 @@ impl KvCache {
         self.kind
     }
 
+    /// Number of bytes in one layer's share of a block.
+    fn block_bytes(&self) -> usize {
+        self.kind.block_bytes(self.heads)
+    }
+
     pub(crate) fn heads(&self) -> HeadLayout {
         self.heads
     }
@@ -179,6 +187,7 @@ impl KvCache {
         match self.kind {
             KvKind::F32 => LayerMut::F32(self.layers[index].values()),
             KvKind::F16 => LayerMut::F16(self.layers[index].values()),
+            KvKind::Int8 => LayerMut::Int8(self.layers[index].values()),
         }
     }
 
@@ -197,33 +206,6 @@ impl KvCache {
     }
 }
 
-impl TokenSlot {
-    /// Writes one token's keys and values, all heads end to end, into its block, which begins at `to`.
-    ///
-    /// # Safety
-    /// `to` must be the start of a block of `keys.len() / dim` heads of width `dim`, and no other thread may access
-    /// this token's slot.
-    pub(crate) unsafe fn store<S: Stored>(self, keys: &[f32], values: &[f32], dim: usize, to: *mut S) {
-        let slot = self.position % BLOCK;
-        let head_len = 2 * BLOCK * dim;
-        for (head, (key, value)) in keys.chunks_exact(dim).zip(values.chunks_exact(dim)).enumerate() {
-            // SAFETY: inside the head's share of (dim, BLOCK) keys followed by (BLOCK, dim) values, as the caller
-            // guarantees. Values are written one by one, because other threads may write to other slots of the same
-            // block.
-            unsafe {
-                let to = to.add(head * head_len);
-                for (d, &key) in key.iter().enumerate() {
-                    to.add(d * BLOCK + slot).write(S::keep(key));
-                }
-                let to = to.add(BLOCK * dim + slot * dim);
-                for (d, &value) in value.iter().enumerate() {
-                    to.add(d).write(S::keep(value));
-                }
-            }
-        }
-    }
-}
-
 impl fmt::Debug for KvCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KvCache")
@@ -239,47 +221,43 @@ mod tests {
     use super::*;
 
     const HEADS: HeadLayout = HeadLayout { query: 4, kv: 2, dim: 16 };
+    const KINDS: [KvKind; 3] = [KvKind::F32, KvKind::F16, KvKind::Int8];
 
     #[test]
     fn precisions_are_read_and_written() {
-        for (text, kind) in [("f32", KvKind::F32), ("f16", KvKind::F16)] {
+        for (text, kind) in [("f32", KvKind::F32), ("f16", KvKind::F16), ("int8", KvKind::Int8)] {
             assert_eq!(text.parse(), Ok(kind));
             assert_eq!(kind.to_string(), text);
         }
-        for text in ["", "F16", "bf16", "q8"] {
-            assert_eq!(text.parse::<KvKind>(), Err("`f32` or `f16`"), "{text}");
+        for text in ["", "F16", "bf16", "q8_0"] {
+            assert_eq!(text.parse::<KvKind>(), Err("`f32`, `f16` or `int8`"), "{text}");
         }
     }
 
     #[test]
-    fn half_precision_holds_no_infinity() {
-        assert_eq!([1e9, f32::INFINITY, -1e9, 0.5].map(f16::keep), [f16::MAX, f16::MAX, f16::MIN, f16::from_f32(0.5)]);
-    }
-
-    #[test]
-    fn a_copied_block_has_the_same_values_in_every_layer() {
-        let mut cache = KvCache::new(KvKind::F16, HEADS, 2, 4);
-        let len = HEADS.block_len();
-        let values = |cache: &mut KvCache, layer: usize, block: usize| match cache.layer_mut(layer) {
-            LayerMut::F16(values) => values[block * len..(block + 1) * len].to_vec(),
-            LayerMut::F32(_) => Vec::new(),
-        };
-        cache.begin_step();
-        assert!(cache.claim(1, 0));
-        for layer in 0..2 {
-            if let LayerMut::F16(values) = cache.layer_mut(layer) {
-                let own = values[len..2 * len].iter_mut().zip(1u8..=250);
-                own.for_each(|(value, number)| *value = f16::from_f32(f32::from(number) + layer as f32));
+    fn a_copied_block_has_the_same_bytes_in_every_layer() {
+        for kind in KINDS {
+            let mut cache = KvCache::new(kind, HEADS, 2, 4);
+            let len = cache.block_bytes();
+            let bytes = |cache: &mut KvCache, layer: usize, block: usize| {
+                cache.layers[layer].values::<u8>()[block * len..(block + 1) * len].to_vec()
+            };
+            cache.begin_step();
+            assert!(cache.claim(1, 0));
+            for layer in 0..2 {
+                let own = &mut cache.layers[layer].values::<u8>()[len..2 * len];
+                // No period of the block's parts, so that each byte must come from its own place.
+                own.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251 + layer + 1) as u8);
             }
+            let one = cache.bytes();
+            assert!(cache.copy_block(1, 3));
+            assert_eq!(cache.bytes(), 2 * one);
+            for layer in 0..2 {
+                assert_eq!(bytes(&mut cache, layer, 3), bytes(&mut cache, layer, 1));
+                assert!(bytes(&mut cache, layer, 2).iter().all(|byte| *byte == 0));
+            }
+            assert!(!cache.copy_block(1, 4) && !cache.copy_block(4, 1));
         }
-        let one = cache.bytes();
-        assert!(cache.copy_block(1, 3));
-        assert_eq!(cache.bytes(), 2 * one);
-        for layer in 0..2 {
-            assert_eq!(values(&mut cache, layer, 3), values(&mut cache, layer, 1));
-            assert!(values(&mut cache, layer, 2).iter().all(|value| *value == f16::ZERO));
-        }
-        assert!(!cache.copy_block(1, 4) && !cache.copy_block(4, 1));
     }
 
     #[test]
@@ -294,10 +272,12 @@ mod tests {
 
     #[test]
     fn a_block_takes_memory_once_and_reserved_ones_have_theirs() {
-        for kind in [KvKind::F32, KvKind::F16] {
+        // Keys and values of 2 heads of 16 values, and their scales.
+        for (kind, token) in
+            [(KvKind::F32, 2 * 2 * 16 * 4), (KvKind::F16, 2 * 2 * 16 * 2), (KvKind::Int8, 2 * 2 * (16 + 2))]
+        {
             let mut cache = KvCache::new(kind, HEADS, 3, 8);
-            // Keys and values of 2 heads of 16 values for 16 tokens in 3 layers.
-            let block = 2 * 2 * 16 * 16 * 3 * kind.size();
+            let block = token * 16 * 3;
             assert_eq!(cache.bytes(), 0);
             for (blocks, taken) in [([2, 5], 2), ([5, 2], 2), ([5, 7], 3)] {
                 cache.begin_step();

@@ -29,7 +29,7 @@ pub(crate) use experts::ExpertRoutes;
 pub use step_clock::{StepClock, StepPhase};
 
 use crate::adapter::LoraAdapter;
-use crate::batch::{AdapterSlot, ForwardBatch, Logits};
+use crate::batch::{AdapterSlot, BLOCK, ForwardBatch, Logits};
 use crate::kernel::attention::{Attention, HeadLayout};
 use crate::kernel::{Packed, Team};
 use crate::weights::Weights;
@@ -132,14 +132,14 @@ impl Decoder {
         KvCache::new(kind, self.heads(), self.config.layers, blocks)
     }
 
-    /// Size of one token in an `f32` cache, over all layers, in bytes. [`KvKind::F16`] needs half of it.
+    /// Size of one token in an `f32` cache, over all layers, in bytes.
     pub fn kv_bytes_per_token(&self) -> usize {
         self.kv_bytes_per_token_of(KvKind::F32)
     }
 
     /// Size of one token in a cache of precision `kind`, over all layers, in bytes.
     pub fn kv_bytes_per_token_of(&self, kind: KvKind) -> usize {
-        2 * self.config.kv_width() * self.config.layers * kind.size()
+        self.config.layers * kind.block_bytes(self.heads()) / BLOCK
     }
 
     /// Size of the base model's matrices, in bytes.

@@ -5,8 +5,10 @@ use std::ops::Range;
 use super::cache::TokenSlot;
 use super::fused::OutputColumns;
 use super::layer::DecoderLayer;
+use crate::batch::BLOCK;
 use crate::kernel::attention::HeadLayout;
-use crate::kernel::lanes::Stored;
+use crate::kernel::attention::stored::{Stored, store_token};
+use crate::kernel::hadamard::spread;
 use crate::kernel::rope::Rope;
 use crate::kernel::team::{Base, share};
 use crate::kernel::{Team, add};
@@ -43,11 +45,16 @@ impl Rotation<'_> {
                 });
                 let place = places[token];
                 self.prepare(q, k, v, place.position);
-                let start = place.block * self.heads.block_len();
-                assert!(start + self.heads.block_len() <= len.1, "blocks inside the cache");
+                if S::SCALES > 0 {
+                    // One large number in a key would make its step coarse for all others.
+                    spread(q, self.heads.dim);
+                    spread(k, self.heads.dim);
+                }
+                let start = place.block * self.heads.block_len::<S>();
+                assert!(start + self.heads.block_len::<S>() <= len.1, "blocks inside the cache");
                 // SAFETY: in bounds by the assertion; no two tokens share a slot, because the check before the step
                 // rejects two table entries that name the same block for writing.
-                unsafe { place.store(k, v, self.heads.dim, cache.at(start)) };
+                unsafe { store_token(place.position % BLOCK, k, v, self.heads.dim, cache.at(start)) };
             }
         };
         match shares {

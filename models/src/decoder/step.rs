@@ -13,7 +13,7 @@ use crate::adapter::Site;
 use crate::architecture::Activation;
 use crate::batch::{BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits};
 use crate::kernel::attention::Queries;
-use crate::kernel::lanes::Stored;
+use crate::kernel::attention::stored::Stored;
 use crate::kernel::{Team, add, gelu_tanh_mul, rms_norm, rms_norm_add, scale, silu_mul, soft_cap};
 
 /// Minimum number of tokens per thread that justifies a parallel region.
@@ -131,6 +131,7 @@ impl Decoder {
             // The precision is matched once per layer, so that the inner loops are compiled for one type.
             LayerMut::F32(cache) => self.attend_to_cache(index, batch, cache),
             LayerMut::F16(cache) => self.attend_to_cache(index, batch, cache),
+            LayerMut::Int8(cache) => self.attend_to_cache(index, batch, cache),
         }
         self.add_block(index, Site::O);
     }

@@ -24,6 +24,8 @@ pub(crate) trait Lanes: Copy {
     unsafe fn load(from: *const f32) -> Self;
     /// Loads sixteen half-precision values from memory, of any alignment.
     unsafe fn load_half(from: *const f16) -> Self;
+    /// Loads sixteen signed bytes from memory, of any alignment.
+    unsafe fn load_bytes(from: *const i8) -> Self;
     /// Stores sixteen values to memory, of any alignment.
     unsafe fn store(self, to: *mut f32);
     /// Computes `self · b + c`, rounded once where the hardware can.
@@ -82,43 +84,6 @@ pub(crate) trait Lanes: Copy {
     }
 }
 
-/// Storage type of a number that is computed in `f32`.
-pub(crate) trait Stored: Copy + Default + Send + Sync {
-    /// Nearest representable finite number.
-    fn keep(value: f32) -> Self;
-
-    /// Loads sixteen numbers.
-    ///
-    /// # Safety
-    /// The same as for [`Lanes::load`].
-    unsafe fn load<L: Lanes>(from: *const Self) -> L;
-}
-
-impl Stored for f32 {
-    fn keep(value: f32) -> Self {
-        value
-    }
-
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(from: *const Self) -> L {
-        // SAFETY: guaranteed by the caller.
-        unsafe { L::load(from) }
-    }
-}
-
-impl Stored for f16 {
-    fn keep(value: f32) -> Self {
-        // An infinite value would make NaN of all sums that it enters, even with a weight of 0.
-        Self::from_f32(value.clamp(Self::MIN.to_f32(), Self::MAX.to_f32()))
-    }
-
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(from: *const Self) -> L {
-        // SAFETY: guaranteed by the caller.
-        unsafe { L::load_half(from) }
-    }
-}
-
 /// Portable implementation, vectorized by the compiler for the target's baseline.
 impl Lanes for [f32; LANES] {
     const WIDE: bool = false;
@@ -136,6 +101,11 @@ impl Lanes for [f32; LANES] {
     unsafe fn load_half(from: *const f16) -> Self {
         // SAFETY: guaranteed by the caller.
         unsafe { from.cast::<[f16; LANES]>().read_unaligned() }.map(f16::to_f32)
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const i8) -> Self {
+        // SAFETY: guaranteed by the caller.
+        unsafe { from.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from)
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
@@ -201,6 +171,11 @@ mod x86 {
         unsafe fn load_half(from: *const f16) -> Self {
             // SAFETY: as above.
             unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn load_bytes(from: *const i8) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
@@ -274,6 +249,15 @@ mod x86 {
             unsafe {
                 let halves = [_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(8).cast())];
                 [_mm256_cvtph_ps(halves[0]), _mm256_cvtph_ps(halves[1])]
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_bytes(from: *const i8) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let bytes = [_mm_loadl_epi64(from.cast()), _mm_loadl_epi64(from.add(8).cast())];
+                let words = [_mm256_cvtepi8_epi32(bytes[0]), _mm256_cvtepi8_epi32(bytes[1])];
+                [_mm256_cvtepi32_ps(words[0]), _mm256_cvtepi32_ps(words[1])]
             }
         }
         #[inline(always)]

@@ -30,6 +30,7 @@ mod brain_dot;
 mod byte_dot;
 mod bytes;
 mod ggml_kind;
+pub(crate) mod hadamard;
 mod int_lanes;
 pub(crate) mod isa;
 mod item_claims;

@@ -32,9 +32,10 @@ pub struct DeviceArgs {
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
     pub arithmetic: Option<Arithmetic>,
 
-    /// Precision of the KV cache on the CPU: `f32`, the default, or `f16`, which holds twice as many tokens in
-    /// `--kv-bytes` and halves what attention reads, at a relative error of 2⁻¹¹ per value. A GPU always has bf16, so that
-    /// this flag with the device `auto` selects the CPU.
+    /// Precision of the KV cache on the CPU: `f32`, the default; `f16`, which holds twice as many tokens in
+    /// `--kv-bytes` and halves what attention reads, at a relative error of 2⁻¹¹ per value; or `int8`, which holds almost
+    /// four times as many, at an error of 1/254 of the largest value of a head's key or value. A GPU always has bf16, so
+    /// that this flag with the device `auto` selects the CPU.
     #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION")]
     pub kv: Option<KvKind>,
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use waymark_agent::metric::quantile;
 use waymark_engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions};
 use waymark_models::Arithmetic;
-use waymark_models::decoder::Decoder;
+use waymark_models::decoder::{Decoder, KvKind};
 use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
 use waymark_runtime::assembly;
@@ -59,6 +59,10 @@ pub(crate) struct Args {
     /// K-quants and f32 for all other weights.
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
     arithmetic: Option<Arithmetic>,
+
+    /// Precision of the KV cache: `f32`, `f16` or `int8`.
+    #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION", default_value_t)]
+    kv: KvKind,
 
     /// Path to a `llama-batched-bench` binary to compare with, on the same file (a GGUF) and threads.
     #[arg(long, value_name = "FILE")]
@@ -119,8 +123,8 @@ impl Args {
         let vocab = decoder.config().vocab;
         let most = self.sequences.iter().copied().max().context("--sequences is empty")?;
         let blocks = most * (self.prompt + self.tokens).div_ceil(waymark_models::BLOCK) + 1;
-        let backend =
-            CpuBackend::new(decoder, &checkpoint.name, checkpoint.weights.generation(), KvBudget::Blocks(blocks))?;
+        let generation = checkpoint.weights.generation();
+        let backend = CpuBackend::with_kv(decoder, &checkpoint.name, generation, KvBudget::Blocks(blocks), self.kv)?;
         let config = EngineConfig { max_batch_rows: most, ..EngineConfig::default() };
         let engine = Engine::start(Box::new(backend), config, checkpoint.tokenizer.table())?;
         let mut out = io::stdout();
@@ -129,8 +133,8 @@ impl Args {
         if !self.json {
             writeln!(
                 out,
-                "{}, {arithmetic}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
-                checkpoint.name, self.prompt, self.tokens, self.rounds
+                "{}, {arithmetic}, KV in {}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
+                checkpoint.name, self.kv, self.prompt, self.tokens, self.rounds
             )?;
             writeln!(out, "{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head())?;
         }

@@ -3,14 +3,15 @@
 //! Work is split into tiles: one sequence, one key and value head, and as many consecutive query positions as share
 //! a pass over its blocks. The query heads of a group belong to the same tile, so the cache is read once per group.
 
+pub(crate) mod stored;
 mod tile;
 
 use std::ops::Range;
 
 use crate::batch::{BLOCK, ForwardBatch};
 use crate::kernel::isa::Isa;
-use crate::kernel::lanes::Stored;
 use crate::kernel::team::{Base, Team};
+use stored::Stored;
 use tile::{AttentionTile, Blocks, RUN_TOKENS};
 
 /// Number of query rows (positions times heads of a group) in a tile: enough to amortize reading keys and values
@@ -34,16 +35,16 @@ impl HeadLayout {
         self.query / self.kv
     }
 
-    /// Number of values in one layer's share of a block. Each head stores its keys, shape (dim, [`BLOCK`]),
+    /// Number of elements in one layer's share of a block. Each head stores its keys, shape (dim, [`BLOCK`]),
     /// transposed so that the scores of a whole block form one vector, followed by its values, shape ([`BLOCK`],
-    /// dim).
-    pub fn block_len(self) -> usize {
-        self.kv * self.head_len()
+    /// dim), and their scales if the type has any.
+    pub(crate) fn block_len<S: Stored>(self) -> usize {
+        self.kv * self.head_len::<S>()
     }
 
-    /// Number of values of one head in a block.
-    pub fn head_len(self) -> usize {
-        2 * BLOCK * self.dim
+    /// Number of elements of one head in a block.
+    pub(crate) fn head_len<S: Stored>(self) -> usize {
+        2 * BLOCK * self.dim + S::SCALES
     }
 }
 
@@ -174,7 +175,7 @@ impl Attention {
 
 impl Item {
     /// Keys and values visible to the tile's queries.
-    fn blocks<'a, S>(
+    fn blocks<'a, S: Stored>(
         self,
         heads: HeadLayout,
         batch: &'a ForwardBatch,
@@ -185,9 +186,9 @@ impl Item {
         Blocks {
             data,
             table: batch.table(&batch.rows()[self.row]),
-            stride: heads.block_len(),
-            offset: self.head * heads.head_len(),
-            len: heads.head_len(),
+            stride: heads.block_len::<S>(),
+            offset: self.head * heads.head_len::<S>(),
+            len: heads.head_len::<S>(),
             // Runs begin at the same positions for every window and split into chunks, so that sums do not depend on it.
             start: first / RUN_TOKENS * RUN_TOKENS,
             end: self.position + self.queries,

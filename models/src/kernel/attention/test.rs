@@ -1,7 +1,12 @@
 #![allow(clippy::unwrap_used)]
 
+use bytemuck::Pod;
+use half::f16;
+
+use super::stored::store_token;
 use super::*;
 use crate::batch::LogitPositions;
+use crate::kernel::lanes::LANES;
 
 /// Deterministic values between -1 and 1.
 fn noise(seed: usize) -> impl FnMut() -> f32 {
@@ -12,45 +17,66 @@ fn noise(seed: usize) -> impl FnMut() -> f32 {
     }
 }
 
+/// Keys and values of one token in one head.
+type Pair = [Vec<f32>; 2];
+
 /// A pool filled with NaN except for the keys and values of some sequences.
-struct Cache {
+struct Cache<S> {
     heads: HeadLayout,
-    pool: Vec<f32>,
+    pool: Vec<S>,
+    /// Keys and values before they were stored, per slot and head.
+    given: Vec<Pair>,
+    /// Keys and values as they are stored.
+    kept: Vec<Pair>,
 }
 
-impl Cache {
-    fn place(&self, table: &[u32], position: usize, head: usize) -> (usize, usize) {
-        let start = table[position / BLOCK] as usize * self.heads.block_len() + head * self.heads.head_len();
-        (start + position % BLOCK, start + BLOCK * self.heads.dim + position % BLOCK * self.heads.dim)
+impl<S: Stored + Pod> Cache<S> {
+    fn new(heads: HeadLayout, blocks: usize) -> Self {
+        let mut pool = vec![S::default(); blocks * heads.block_len::<S>()];
+        // NaN in `f32` and in `f16`, and so in the scales of bytes.
+        bytemuck::cast_slice_mut::<S, u8>(&mut pool).fill(0xff);
+        let pairs = vec![Pair::default(); blocks * BLOCK * heads.kv];
+        Self { heads, pool, given: pairs.clone(), kept: pairs }
     }
 
-    fn key(&self, table: &[u32], position: usize, head: usize, d: usize) -> usize {
-        self.place(table, position, head).0 + d * BLOCK
-    }
-
-    fn value(&self, table: &[u32], position: usize, head: usize, d: usize) -> usize {
-        self.place(table, position, head).1 + d
+    /// Index of a pair.
+    fn place(&self, table: &[u32], position: usize, head: usize) -> usize {
+        (table[position / BLOCK] as usize * BLOCK + position % BLOCK) * self.heads.kv + head
     }
 
     fn fill(&mut self, table: &[u32], tokens: usize, mut noise: impl FnMut() -> f32) {
+        let width = self.heads.kv * self.heads.dim;
         for position in 0..tokens {
+            let keys: Vec<f32> = (0..width).map(|_| 3.0 * noise()).collect();
+            let values: Vec<f32> = (0..width).map(|_| noise()).collect();
             for head in 0..self.heads.kv {
-                for d in 0..self.heads.dim {
-                    let (key, value) = (self.key(table, position, head, d), self.value(table, position, head, d));
-                    self.pool[key] = 3.0 * noise();
-                    self.pool[value] = noise();
-                }
+                let own = head * self.heads.dim..(head + 1) * self.heads.dim;
+                let place = self.place(table, position, head);
+                self.given[place] = [keys[own.clone()].to_vec(), values[own.clone()].to_vec()];
+                self.kept[place] = [kept::<S>(&keys[own.clone()]), kept::<S>(&values[own])];
             }
+            let block = table[position / BLOCK] as usize * self.heads.block_len::<S>();
+            let to = &mut self.pool[block..block + self.heads.block_len::<S>()];
+            // SAFETY: a block of all heads.
+            unsafe { store_token(position % BLOCK, &keys, &values, self.heads.dim, to.as_mut_ptr()) };
         }
     }
 
-    /// Attention by the definition, in `f64`.
-    fn naive(&self, table: &[u32], position: usize, head: usize, query: &[f32], rule: ScoreRule) -> Vec<f64> {
+    /// Attention over `pairs` by the definition.
+    fn naive(
+        &self,
+        pairs: &[Pair],
+        table: &[u32],
+        position: usize,
+        head: usize,
+        query: &[f32],
+        rule: ScoreRule,
+    ) -> Vec<f64> {
         let kv = head / self.heads.group();
         let score = |t: usize| -> f64 {
-            let dot =
-                (0..self.heads.dim).map(|d| f64::from(query[d]) * f64::from(self.pool[self.key(table, t, kv, d)]));
-            let score = dot.sum::<f64>() * f64::from(rule.scale);
+            let key = &pairs[self.place(table, t, kv)][0];
+            let score = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
+            let score = score * f64::from(rule.scale);
             rule.cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
         };
         let first = rule.window.map_or(0, |window| (position + 1).saturating_sub(window));
@@ -58,19 +84,59 @@ impl Cache {
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
         let total: f64 = weights.iter().sum();
-        let value = |d, t| f64::from(self.pool[self.value(table, t, kv, d)]);
+        let value = |d: usize, t| f64::from(pairs[self.place(table, t, kv)][1][d]);
         (0..self.heads.dim)
             .map(|d| weights.iter().zip(first..).map(|(w, t)| w * value(d, t)).sum::<f64>() / total)
             .collect()
     }
+
+    /// Largest possible error of a row by rounding keys and values. A softmax weight changes by a factor of at most
+    /// e^(2ε) if no score changes by more than ε.
+    fn rounding(&self, table: &[u32], position: usize, head: usize, query: &[f32], rule: ScoreRule) -> f64 {
+        let kv = head / self.heads.group();
+        let queries: f32 = query.iter().map(|value| value.abs()).sum();
+        let (mut score, mut value, mut largest) = (0.0f32, 0.0f32, 0.0f32);
+        for t in 0..=position {
+            let [key, own] = &self.given[self.place(table, t, kv)];
+            // Half a step, and at the largest value the rounding of the scale.
+            score = score.max(0.57 * S::step(S::scale(key)) * queries * rule.scale);
+            value = value.max(0.57 * S::step(S::scale(own)));
+            largest = own.iter().fold(largest, |largest, value| largest.max(value.abs()));
+        }
+        f64::from(value) + (2.0 * f64::from(score)).exp_m1() * f64::from(largest)
+    }
 }
 
-/// Largest difference from the definition for rows of (tokens in the cache, new tokens).
-fn difference(isa: Isa, heads: HeadLayout, rows: &[(usize, usize)], rule: ScoreRule) -> f64 {
+/// Values as they are read after they were stored.
+fn kept<S: Stored>(values: &[f32]) -> Vec<f32> {
+    let step = S::step(S::scale(values));
+    let read = |part: &[f32]| {
+        let stored: [S; LANES] = std::array::from_fn(|lane| S::keep(part[lane] * step.recip()));
+        // SAFETY: sixteen values; an array needs no instruction set.
+        unsafe { S::load::<[f32; LANES]>(stored.as_ptr()) }.map(|value| value * step)
+    };
+    values.chunks_exact(LANES).flat_map(read).collect()
+}
+
+/// Largest differences of attention: from the definition over the stored values, and from the definition over the given
+/// ones as a share of what rounding allows.
+#[derive(Debug, Default)]
+struct Differences {
+    stored: f64,
+    given: f64,
+}
+
+fn largest(found: &[f32], expected: &[f64]) -> f64 {
+    let differences = expected.iter().zip(found).map(|(a, b)| (a - f64::from(*b)).abs());
+    differences.fold(0.0, |most, d| if d.is_nan() { f64::INFINITY } else { d.max(most) })
+}
+
+/// Differences for rows of (tokens in the cache, new tokens).
+fn differences<S: Stored + Pod>(isa: Isa, heads: HeadLayout, rows: &[(usize, usize)], rule: ScoreRule) -> Differences {
     let mut noise = noise(heads.dim + rows.len());
     let mut batch = ForwardBatch::new();
     let blocks: usize = rows.iter().map(|(start, new)| (start + new).div_ceil(BLOCK)).sum();
-    let mut cache = Cache { heads, pool: vec![f32::NAN; blocks * heads.block_len()] };
+    let mut cache = Cache::<S>::new(heads, blocks);
     let mut free = (0..blocks as u32).rev();
     for &(start, new) in rows {
         let table: Vec<u32> = free.by_ref().take((start + new).div_ceil(BLOCK)).collect();
@@ -86,42 +152,53 @@ fn difference(isa: Isa, heads: HeadLayout, rows: &[(usize, usize)], rule: ScoreR
     attention.isa = isa;
     attention.plan(&batch);
     attention.run(&team, &batch, &cache.pool, Queries { data: &queries, stride }, rule, &mut out);
-    let mut most = 0.0;
+    let mut most = Differences::default();
     for row in batch.rows() {
         for (offset, token) in row.tokens.clone().enumerate() {
             for head in 0..heads.query {
                 let query = &queries[token * stride + head * heads.dim..][..heads.dim];
-                let expected = cache.naive(batch.table(row), row.start + offset, head, query, rule);
+                let table = batch.table(row);
+                let position = row.start + offset;
                 let found = &out[token * width + head * heads.dim..][..heads.dim];
-                let differences = expected.iter().zip(found).map(|(a, b)| (a - f64::from(*b)).abs());
-                most = differences.fold(most, |most, d| if d.is_nan() { f64::INFINITY } else { d.max(most) });
+                let expected = |pairs: &[Pair]| cache.naive(pairs, table, position, head, query, rule);
+                most.stored = most.stored.max(largest(found, &expected(&cache.kept)));
+                if S::SCALES > 0 {
+                    let bound = 2e-5 + cache.rounding(table, position, head, query, rule);
+                    most.given = most.given.max(largest(found, &expected(&cache.given)) / bound);
+                }
             }
         }
     }
     most
 }
 
+fn agrees<S: Stored + Pod>(isa: Isa, heads: HeadLayout) {
+    for rows in
+        [&[(0, 1)][..], &[(15, 1), (16, 1), (17, 1), (300, 1)], &[(0, 40), (127, 3), (128, 1), (5, 60), (250, 17)]]
+    {
+        let plain = ScoreRule::plain(heads.dim);
+        // Windows do not depend on the type.
+        let windows = if size_of::<S>() == size_of::<f32>() { &[1, 20, 130, 200][..] } else { &[20] };
+        let windows = windows.iter().map(|&window| ScoreRule { window: Some(window), ..plain });
+        let capped = ScoreRule { scale: 0.3 * plain.scale, window: Some(33), cap: Some(1.5) };
+        for rule in [plain, capped].into_iter().chain(windows) {
+            let most = differences::<S>(isa, heads, rows, rule);
+            assert!(most.stored < 2e-5 && most.given < 1.0, "{isa:?} {heads:?} {rows:?} {rule:?}: {most:?}");
+            assert_eq!(most.given > 0.0, S::SCALES > 0, "values are rounded where they have scales");
+        }
+    }
+}
+
 #[test]
 fn agrees_with_the_definition_on_every_instruction_set() {
-    let shapes = [(3, 1, 64), (9, 3, 64), (14, 2, 64), (4, 4, 32), (4, 2, 128), (5, 1, 48), (2, 1, 16)];
+    let shapes =
+        [(3, 1, 64), (9, 3, 64), (14, 2, 64), (4, 4, 32), (4, 2, 128), (5, 1, 48), (2, 1, 16), (4, 2, 80), (2, 1, 96)];
     for isa in Isa::available() {
         for (query, kv, dim) in shapes {
             let heads = HeadLayout { query, kv, dim };
-            for rows in [
-                &[(0, 1)][..],
-                &[(15, 1), (16, 1), (17, 1), (300, 1)],
-                &[(0, 40), (127, 3), (128, 1), (5, 60), (250, 17)],
-            ] {
-                let plain = ScoreRule::plain(dim);
-                let difference = |rule| difference(isa, heads, rows, rule);
-                assert!(difference(plain) < 2e-5, "{isa:?} {heads:?} {rows:?}: {}", difference(plain));
-                for window in [1, 20, 130, 200] {
-                    let rule = ScoreRule { window: Some(window), ..plain };
-                    assert!(difference(rule) < 2e-5, "{isa:?} {heads:?} {rows:?} {rule:?}: {}", difference(rule));
-                }
-                let rule = ScoreRule { scale: 0.3 * plain.scale, window: Some(33), cap: Some(1.5) };
-                assert!(difference(rule) < 2e-5, "{isa:?} {heads:?} {rows:?} {rule:?}: {}", difference(rule));
-            }
+            agrees::<f32>(isa, heads);
+            agrees::<f16>(isa, heads);
+            agrees::<i8>(isa, heads);
         }
     }
 }

@@ -3,9 +3,10 @@
 //! Softmax is computed online (Milakov and Gimelshein 2018): the weighted sum of values is rescaled whenever a
 //! larger score appears, so each block of keys and values is read once per tile.
 
+use super::stored::{Stored, key_scales};
 use crate::batch::BLOCK;
 use crate::kernel::isa::Isa;
-use crate::kernel::lanes::{LANES, Lanes, Stored};
+use crate::kernel::lanes::{LANES, Lanes};
 use crate::kernel::prefetch::prefetch_line;
 use crate::kernel::soft_cap;
 
@@ -13,6 +14,9 @@ use crate::kernel::soft_cap;
 pub(super) const RUN: usize = 8;
 /// Number of tokens in a run: the row length of the score matrix.
 pub(super) const RUN_TOKENS: usize = RUN * BLOCK;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Queries of one head for consecutive positions of one sequence, with the buffers for their keys and values.
 pub(super) struct AttentionTile<'a> {
@@ -45,11 +49,11 @@ pub(super) struct Blocks<'a, S> {
     pub(super) data: &'a [S],
     /// Block table of the sequence.
     pub(super) table: &'a [u32],
-    /// Distance between blocks, in values.
+    /// Distance between blocks, in elements.
     pub(super) stride: usize,
-    /// Offset of this head's keys in a block; its values follow.
+    /// Offset of this head's keys in a block; its values follow, and their scales.
     pub(super) offset: usize,
-    /// Number of this head's values in a block.
+    /// Number of this head's elements in a block.
     pub(super) len: usize,
     /// First position to read, a multiple of [`RUN_TOKENS`].
     pub(super) start: usize,
@@ -109,7 +113,7 @@ impl AttentionTile<'_> {
         assert!(self.head_dim.is_multiple_of(LANES), "head size is no multiple of {LANES}");
         assert!(self.queries.len() >= rows * self.head_dim && self.sums.len() == rows * self.head_dim);
         assert!(self.scores.len() >= rows * RUN_TOKENS && self.totals.len() == rows);
-        assert!(blocks.len == 2 * BLOCK * self.head_dim, "one head's keys and values");
+        assert!(blocks.len == 2 * BLOCK * self.head_dim + S::SCALES, "one head's keys and values");
         // SAFETY: lengths as asserted; blocks are sliced with bounds checks; `isa` names instructions that the CPU
         // has.
         unsafe {
@@ -140,7 +144,7 @@ impl AttentionTile<'_> {
             // SAFETY: guaranteed by the caller.
             unsafe {
                 self.score::<L, S>(&run);
-                self.softmax_weights::<L>(first, run.tokens);
+                self.softmax_weights::<L, S>(first, &run);
                 self.gather::<L, S>(&run, &ahead);
             }
             first = next;
@@ -190,10 +194,11 @@ impl AttentionTile<'_> {
         R
     }
 
-    /// Converts scores into softmax weights relative to the largest score so far, and rescales the earlier sums.
+    /// Converts scores into softmax weights relative to the largest score so far, times the scales of the values, and
+    /// rescales the earlier sums.
     #[inline(always)]
-    unsafe fn softmax_weights<L: Lanes>(&mut self, first: usize, tokens: usize) {
-        let padded = tokens.next_multiple_of(LANES);
+    unsafe fn softmax_weights<L: Lanes, S: Stored>(&mut self, first: usize, run: &BlockRun<S>) {
+        let padded = run.tokens.next_multiple_of(LANES);
         for row in 0..self.rows() {
             let scores = &mut self.scores[row * RUN_TOKENS..row * RUN_TOKENS + padded];
             let end = self.position + row / self.group + 1;
@@ -218,10 +223,11 @@ impl AttentionTile<'_> {
                 }
                 let largest = largest.largest();
                 let mut total = L::splat(0.0);
-                for vector in scores.chunks_exact_mut(LANES) {
+                for (vector, head) in scores.chunks_exact_mut(LANES).zip(run.heads) {
                     let weight = L::load(vector.as_ptr()).add(L::splat(-largest)).exp();
-                    weight.store(vector.as_mut_ptr());
                     total = total.add(weight);
+                    let scales = key_scales(head, self.head_dim).wrapping_add(BLOCK);
+                    S::scaled(weight, scales).store(vector.as_mut_ptr());
                 }
                 if largest > self.largest[row] {
                     let keep = (self.largest[row] - largest).exp();
@@ -300,7 +306,9 @@ impl<S: Stored> TransposedKeys<'_, S> {
                 let mut key = [L::splat(0.0); N];
                 for n in 0..N {
                     let at = heads[n].add(d * BLOCK);
-                    prefetch_line(at.wrapping_add(self.ahead).cast());
+                    if d.is_multiple_of(LINE / (BLOCK * size_of::<S>())) {
+                        prefetch_line(at.wrapping_add(self.ahead).cast());
+                    }
                     key[n] = S::load::<L>(at);
                 }
                 for r in 0..R {
@@ -310,9 +318,10 @@ impl<S: Stored> TransposedKeys<'_, S> {
                     }
                 }
             }
-            for r in 0..R {
-                for n in 0..N {
-                    sums[r][n].store(to.add(r * RUN_TOKENS + n * BLOCK));
+            for n in 0..N {
+                let scales = key_scales(heads[n], self.head_dim);
+                for r in 0..R {
+                    S::scaled(sums[r][n], scales).store(to.add(r * RUN_TOKENS + n * BLOCK));
                 }
             }
         }
@@ -345,13 +354,19 @@ impl<S: Stored> ValueColumns<'_, S> {
             }
             for block in 0..self.run.blocks {
                 let values = self.run.heads[block].add(BLOCK * self.head_dim + self.column);
-                let ahead = self.ahead.heads[block].wrapping_add(self.column);
+                let ahead = self.ahead.heads[block];
+                if S::SCALES > 0 {
+                    prefetch_line(key_scales(ahead, self.head_dim).cast());
+                }
+                let ahead = ahead.wrapping_add(self.column);
                 // Stops at the last token: slots behind it are unwritten, and 0 · NaN is NaN.
                 for token in 0..(self.run.tokens - block * BLOCK).min(BLOCK) {
                     let mut value = [L::splat(0.0); C];
                     for c in 0..C {
                         let place = token * self.head_dim + c * LANES;
-                        prefetch_line(ahead.wrapping_add(place).cast());
+                        if (c * LANES * size_of::<S>()).is_multiple_of(LINE) {
+                            prefetch_line(ahead.wrapping_add(place).cast());
+                        }
                         value[c] = S::load::<L>(values.add(place));
                     }
                     for r in 0..R {
