@@ -19,7 +19,7 @@ pub enum KvKind {
     F16,
     /// Bytes, and per token and head one scale of the key and one of the value in half precision: a quarter of the memory
     /// and memory traffic, and with heads of 64 a 32nd of that for scales, at an error of 1/254 of the largest number of a
-    /// head's key or value. Values beyond ±65,504 are stored as these.
+    /// head's key, rotated, or value. Values beyond ±65,504 are stored as these.
     Int8,
 }
 
