@@ -163,6 +163,7 @@ impl ByteTile {
     ///
     /// # Safety
     /// The same as for [`dots`](Self::dots), with `PAIRS` half of the rows, rounded up.
+    #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[target_feature(enable = "i8mm")]
     unsafe fn matrices<const R: usize, const PAIRS: usize>(self) {
         // SAFETY: guaranteed by the caller.
