@@ -10,6 +10,10 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
         // SAFETY: the processor has both features.
         return unsafe { dot_avx2(a, b) };
     }
+    if cfg!(target_arch = "aarch64") {
+        return dot_by(a, b, f32::mul_add);
+    }
+    // `mul_add` would be a library call without the instruction.
     dot_by(a, b, |x, y, sum| x * y + sum)
 }
 

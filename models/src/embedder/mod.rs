@@ -112,7 +112,7 @@ impl Embedder {
     }
 
     /// Embeds each text as [`embed`](Self::embed) does, with weights and activations rounded to bytes if the CPU
-    /// multiplies bytes (AVX512-VNNI). Takes about 0.4 of the time; vectors deviate from the exact ones by a few degrees.
+    /// multiplies bytes (AVX512-VNNI, FEAT_DotProd). Takes about 0.4 of the time (AVX512-VNNI); vectors deviate from the exact ones by a few degrees.
     /// Encoders that normalize before a block (ModernBERT) compute exact vectors.
     ///
     /// # Errors

@@ -73,6 +73,8 @@ pub(crate) fn multiply(
             Isa::Avx512 => x86::avx512(task),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => x86::avx2(task),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => task.run::<super::neon::Floats>(),
             Isa::Portable => task.run::<[f32; LANES]>(),
         }
     }

@@ -1,36 +1,65 @@
-//! Dot products of bytes, a panel at a time, four input indices at a time, by the CPU's instruction for them
-//! (AVX512-VNNI).
+//! Dot products of bytes, a panel at a time, four input indices at a time, by the CPU's instructions for them:
+//! AVX512-VNNI, or on AArch64 `sdot` and `smmla` (FEAT_DotProd and FEAT_I8MM).
 
 use super::layout::PANEL;
+#[cfg(target_arch = "aarch64")]
+use super::neon::byte_sums;
 
 /// Maximum number of quads of input indices multiplied at once: 24 KiB of a panel, which fits the first-level cache.
 pub(super) const CHUNK: usize = 192;
 
 /// Number of steps between the smallest and the largest byte.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const STEPS: f32 = 255.0;
 
-/// Proof that the CPU has AVX-512 F and AVX512-VNNI; only [`ByteSupport::detect`] creates one.
+/// Instructions that this CPU has; only [`ByteSupport::detect`] and [`ByteSupport::available`] create one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ByteSupport(());
+pub(crate) struct ByteSupport(ByteMethod);
+
+/// Methods to multiply bytes.
+#[derive(Debug, Clone, Copy)]
+enum ByteMethod {
+    /// AVX-512 F and AVX512-VNNI, for unsigned activations.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    /// FEAT_I8MM, for signed activations.
+    #[cfg(target_arch = "aarch64")]
+    Matrices,
+    /// FEAT_DotProd, for signed activations.
+    #[cfg(target_arch = "aarch64")]
+    Dot,
+}
 
 /// Bytes of a row stand for `least + step · byte`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ByteScale {
+    /// Value of a byte of 0: the smallest one of the row where bytes are unsigned.
     pub(super) least: f32,
     pub(super) step: f32,
 }
 
 impl ByteSupport {
-    /// Returns the proof if this CPU multiplies bytes. Cheap: the standard library caches the feature detection.
+    /// Returns the best instructions if this CPU multiplies bytes. Cheap: the standard library caches the feature
+    /// detection.
     pub(crate) fn detect() -> Option<Self> {
+        Self::available().next()
+    }
+
+    /// All instructions that this CPU has, best first.
+    pub(super) fn available() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
-        {
+        let methods = {
             use std::arch::is_x86_feature_detected as has;
-            if has!("avx512f") && has!("avx512vnni") {
-                return Some(Self(()));
-            }
-        }
-        None
+            [(ByteMethod::Vnni, has!("avx512f") && has!("avx512vnni"))]
+        };
+        #[cfg(target_arch = "aarch64")]
+        let methods = {
+            use std::arch::is_aarch64_feature_detected as has;
+            [(ByteMethod::Matrices, has!("i8mm")), (ByteMethod::Dot, has!("dotprod"))]
+        };
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let methods: [(ByteMethod, bool); 0] = [];
+        methods.into_iter().filter(|(_, present)| *present).map(|(method, _)| Self(method))
     }
 
     /// Rounds a row of activations to bytes, of which the largest and the smallest stand for the row's own. Rows that
@@ -40,15 +69,20 @@ impl ByteSupport {
         #[cfg(target_arch = "x86_64")]
         {
             // SAFETY: `self` proves that the CPU has the instructions.
-            let (least, most) = unsafe { x86::range(row) };
-            let scale = ByteScale { least, step: (most - least) / STEPS };
-            let inverse = if scale.step > 0.0 { STEPS / (most - least) } else { 0.0 };
+            let (scale, inverse) = scaled(unsafe { x86::range(row) });
             // SAFETY: as above, and there are as many quads as values.
-            unsafe { x86::round(row, to, least, inverse) };
+            unsafe { x86::round(row, to, scale.least, inverse) };
             scale
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("only x86-64 has the instruction");
+        #[cfg(target_arch = "aarch64")]
+        {
+            let (scale, inverse) = scaled(byte_sums::range(row));
+            byte_sums::round(row, to, scale.least, inverse);
+            // The smallest byte is -128.
+            ByteScale { least: scale.least + 128.0 * scale.step, step: scale.step }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        match self.0 {}
     }
 
     /// Computes `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, with k over the panel's quads, all four products
@@ -57,21 +91,34 @@ impl ByteSupport {
     /// # Panics
     /// If `x` is too short, another length is not a multiple of [`PANEL`], or the panel is longer than [`CHUNK`]
     /// quads.
+    #[allow(unused_unsafe, reason = "on other CPUs there is no method to call")]
     pub(super) fn multiply(self, x: &[u32], stride: usize, panel: &[u32], sums: &mut [i32]) {
         let quads = panel.len() / PANEL;
         let rows = sums.len() / PANEL;
         assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
         assert!(quads <= CHUNK, "one chunk");
         assert!(rows == 0 || x.len() >= (rows - 1) * stride + quads, "rows of activations");
-        #[cfg(target_arch = "x86_64")]
         // SAFETY: `self` proves that the CPU has the instructions; x, the panel and the sums cover the rows, as
         // asserted.
         unsafe {
-            x86::multiply(x, stride, panel, sums);
+            match self.0 {
+                #[cfg(target_arch = "x86_64")]
+                ByteMethod::Vnni => x86::multiply(x, stride, panel, sums),
+                #[cfg(target_arch = "aarch64")]
+                ByteMethod::Matrices => byte_sums::multiply_matrices(x, stride, panel, sums),
+                #[cfg(target_arch = "aarch64")]
+                ByteMethod::Dot => byte_sums::multiply_dot(x, stride, panel, sums),
+            }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("only x86-64 has the instruction");
     }
+}
+
+/// Scale of a row with the given smallest and largest value, and the inverse of its step.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn scaled((least, most): (f32, f32)) -> (ByteScale, f32) {
+    let scale = ByteScale { least, step: (most - least) / STEPS };
+    let inverse = if scale.step > 0.0 { STEPS / (most - least) } else { 0.0 };
+    (scale, inverse)
 }
 
 #[cfg(target_arch = "x86_64")]

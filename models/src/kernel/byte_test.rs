@@ -28,8 +28,7 @@ fn rounded_weights(row: &[f32]) -> Vec<f64> {
     row.iter().map(|w| f64::from((w * (127.0 / largest)).round()) * f64::from(largest) / 127.0).collect()
 }
 
-fn check(m: usize, out: usize, inn: usize, threads: usize) {
-    let Some(support) = ByteSupport::detect() else { return };
+fn check(support: ByteSupport, m: usize, out: usize, inn: usize, threads: usize) {
     let w = noise(1, out * inn);
     let x = noise(2, m * inn);
     let bias = noise(3, out);
@@ -47,7 +46,7 @@ fn check(m: usize, out: usize, inn: usize, threads: usize) {
         for ((weights, bias), &found) in weights.iter().zip(&bias).zip(y) {
             let sum: f64 = x.iter().zip(weights).map(|(x, w)| x * w).sum::<f64>() + f64::from(*bias);
             let error = (f64::from(found) - sum).abs();
-            assert!(error <= 1e-5 * inn as f64, "({m}, {out}, {inn}) row {row}: {found} for {sum}");
+            assert!(error <= 1e-5 * inn as f64, "{support:?} ({m}, {out}, {inn}) row {row}: {found} for {sum}");
         }
     }
     let plain = |values: &[f32], map: fn(f32) -> f32| values.iter().copied().map(map).collect::<Vec<_>>();
@@ -62,17 +61,22 @@ fn check(m: usize, out: usize, inn: usize, threads: usize) {
 
 #[test]
 fn odd_shapes_agree_with_the_rounded_values() {
-    for (m, out, inn) in [(1, 1, 1), (2, 33, 31), (5, 64, 2), (13, 70, 1537), (100, 5, 777), (97, 32, 385)] {
-        check(m, out, inn, 1 + m % 3);
-    }
-    for m in (1..=26).chain([95, 96, 97, 200]) {
-        check(m, 35, 7 + m, 1 + m % 3);
+    for support in ByteSupport::available() {
+        for (m, out, inn) in [(1, 1, 1), (2, 33, 31), (5, 64, 2), (13, 70, 1537), (100, 5, 777), (97, 32, 385)] {
+            check(support, m, out, inn, 1 + m % 3);
+        }
+        for m in (1..=26).chain([95, 96, 97, 200]) {
+            check(support, m, 35, 7 + m, 1 + m % 3);
+        }
     }
 }
 
 #[test]
 fn numbers_that_are_not_finite_stay_so_and_equal_ones_are_exact() {
-    let Some(support) = ByteSupport::detect() else { return };
+    ByteSupport::available().for_each(check_special_numbers);
+}
+
+fn check_special_numbers(support: ByteSupport) {
     let team = Team::new(1);
     let apply = |w: &[f32], x: &[f32]| {
         let linear = ByteLinear::of(&Packed::from_f32(w, 2, 3), &[0.0; 2]);
@@ -90,7 +94,10 @@ fn numbers_that_are_not_finite_stay_so_and_equal_ones_are_exact() {
 
 #[test]
 fn the_largest_sums_fit() {
-    let Some(support) = ByteSupport::detect() else { return };
+    ByteSupport::available().for_each(check_largest_sums);
+}
+
+fn check_largest_sums(support: ByteSupport) {
     let team = Team::new(1);
     for inn in [4099, ByteLinear::MOST_INPUTS] {
         let w: Vec<f32> = (0..2 * inn).map(|at| if at < inn { 1.0 } else { -1.0 }).collect();

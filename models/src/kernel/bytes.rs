@@ -1,7 +1,8 @@
 //! Linear maps with weights in bytes, multiplied with activations rounded to bytes.
 //!
 //! Used where many texts are embedded, when requested. With many rows it takes about 0.3 of the time of
-//! [`super::matmul()`] on CPUs that multiply bytes (AVX512-VNNI).
+//! [`super::matmul()`] on CPUs that multiply bytes (measured with AVX512-VNNI; on AArch64
+//! FEAT_DotProd or FEAT_I8MM).
 //!
 //! The weights of an output share a scale; those of a row of activations a scale and a smallest value. Sums of products
 //! of bytes are exact, so that a row's result depends neither on its batch nor on the number of threads.

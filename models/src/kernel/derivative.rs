@@ -1,6 +1,7 @@
 //! Derivatives of the functions in [`elementwise`](super::elementwise), for the backward pass.
 
 use super::elementwise::{exp_one, fma, gelu_share, reduce, versions};
+#[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
 
 versions! {

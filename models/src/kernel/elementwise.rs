@@ -3,6 +3,7 @@
 //! Each function is written once as plain loops over independent lanes and compiled for every instruction set of
 //! `Isa`. Sums use 16 partial sums in all versions.
 
+#[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
 
 /// Number of partial sums per reduction, enough to keep the widest vectors busy.

@@ -9,6 +9,9 @@ pub(crate) enum Isa {
     /// AVX2 with FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// NEON.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     /// Plain loops, vectorized by the compiler for the target's baseline.
     Portable,
 }
@@ -26,6 +29,10 @@ impl Isa {
                 return Self::Avx2;
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            return Self::Neon;
+        }
         Self::Portable
     }
 
@@ -37,18 +44,22 @@ impl Isa {
             Self::Avx512 => vec![Self::Avx512, Self::Avx2, Self::Portable],
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => vec![Self::Avx2, Self::Portable],
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => vec![Self::Neon, Self::Portable],
             Self::Portable => vec![Self::Portable],
         }
     }
 }
 
-/// Returns the name of the instruction set that the kernels use on this CPU: `AVX-512`, `AVX2` or `portable`.
+/// Returns the name of the instruction set that the kernels use on this CPU: `AVX-512`, `AVX2`, `NEON` or `portable`.
 pub fn instruction_set() -> &'static str {
     match Isa::best() {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => "AVX-512",
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => "AVX2",
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => "NEON",
         Isa::Portable => "portable",
     }
 }

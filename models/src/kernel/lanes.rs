@@ -1,6 +1,6 @@
-//! Sixteen `f32` lanes: one AVX-512 register, two AVX2 registers, or an array where neither exists.
+//! Sixteen `f32` lanes: one register of AVX-512, two of AVX2, four of NEON, or an array where none exists.
 //!
-//! A kernel is written once over [`Lanes`] and compiled three times, each time inside a function that enables the
+//! A kernel is written once over [`Lanes`] and compiled for each of them, inside a function that enables the
 //! instruction set. Everything here and in such a kernel is `inline(always)`, so that it is inlined into that
 //! function.
 

@@ -88,6 +88,8 @@ impl NarrowMatrix {
                     Isa::Avx512 => x86::narrow_avx512(self, x, rows, vector, &y),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => x86::narrow_avx2(self, x, rows, vector, &y),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon => self.unit::<super::neon::Floats>(x, rows, vector, &y),
                     Isa::Portable => self.unit::<[f32; LANES]>(x, rows, vector, &y),
                 }
             }
@@ -212,6 +214,8 @@ impl WideMatrix {
                 Isa::Avx512 => x86::wide_avx512(self, &part, y),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => x86::wide_avx2(self, &part, y),
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => self.unit::<super::neon::Floats>(&part, y),
                 Isa::Portable => self.unit::<[f32; LANES]>(&part, y),
             }
         }

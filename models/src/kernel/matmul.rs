@@ -14,6 +14,8 @@ use std::ops::Range;
 use super::isa::Isa;
 use super::layout::{BLOCK, Form, PANEL};
 use super::matmul_output::{Finish, MatmulOutput};
+#[cfg(target_arch = "aarch64")]
+use super::neon::Neon;
 use super::packed::Packed;
 use super::portable::Portable;
 use super::prefetch::prefetch;
@@ -42,6 +44,7 @@ pub(super) struct PanelSource {
     /// fused.
     pub(super) scratch: *mut f32,
     /// If `true`, the scratch must hold the weights afterwards.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only a fused kernel can do without"))]
     pub(super) keep: bool,
 }
 
@@ -106,6 +109,8 @@ pub(super) fn product(isa: Isa, team: &Team, x: &[f32], m: usize, w: &Packed, y:
         Isa::Avx512 => task.run::<Avx512>(team),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => task.run::<Avx2>(team),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => task.run::<Neon>(team),
         Isa::Portable => task.run::<Portable>(team),
     }
 }

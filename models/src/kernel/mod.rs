@@ -38,10 +38,14 @@ pub(crate) mod lanes;
 pub(crate) mod layout;
 pub(crate) mod lowrank;
 mod matmul_output;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 pub(crate) mod panel;
 mod portable;
 mod prefetch;
 mod quant;
+#[cfg(any(test, target_arch = "aarch64", target_arch = "x86_64"))]
+mod same_lanes;
 
 #[cfg(test)]
 mod brain_test;

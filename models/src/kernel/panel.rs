@@ -6,6 +6,8 @@ use super::isa::Isa;
 use super::layout::Form;
 pub(crate) use super::layout::PANEL;
 use super::matmul::{PanelSource, TileKernel};
+#[cfg(target_arch = "aarch64")]
+use super::neon::Neon;
 use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
@@ -21,6 +23,8 @@ pub(crate) fn panel_product(x: &[f32], stride: usize, panel: &[f32], sums: &mut 
         Isa::Avx512 => run::<Avx512>(x, stride, panel, sums),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => run::<Avx2>(x, stride, panel, sums),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => run::<Neon>(x, stride, panel, sums),
         Isa::Portable => run::<Portable>(x, stride, panel, sums),
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn cpu() -> DoctorCheck {
     let detail = format!("{} cores, {isa} kernels{bf16}", cores());
     match isa {
         "portable" => {
-            DoctorCheck::warning("CPU", format!("{detail}: those of AVX2 and AVX-512 are several times faster"))
+            DoctorCheck::warning("CPU", format!("{detail}: those of AVX2, AVX-512 and NEON are several times faster"))
         }
         _ => DoctorCheck::good("CPU", detail),
     }

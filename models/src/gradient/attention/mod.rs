@@ -175,6 +175,8 @@ macro_rules! on_lanes {
             Isa::Avx512 => avx512($($value),*),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2($($value),*),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => $body::<crate::kernel::neon::Floats>($($value),*),
             Isa::Portable => $body::<[f32; LANES]>($($value),*),
         }
     }};

@@ -122,6 +122,8 @@ impl AttentionTile<'_> {
                 Isa::Avx512 => attend_avx512(self, blocks, after),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => attend_avx2(self, blocks, after),
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => self.pass::<crate::kernel::neon::Floats, S>(blocks, after),
                 Isa::Portable => self.pass::<[f32; LANES], S>(blocks, after),
             }
         }

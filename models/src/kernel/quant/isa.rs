@@ -4,7 +4,11 @@ use super::QuantForm;
 use super::activations;
 use super::tile::{Tile, TileRows};
 use super::unpacked::{Scratch, Unpacked};
+#[cfg(test)]
+use crate::kernel::int_lanes::IntLanes;
 use crate::kernel::lanes::LANES;
+#[cfg(test)]
+use crate::kernel::same_lanes::same_lanes;
 
 /// An instruction set that this CPU has: only [`IntegerIsa::best`] and [`IntegerIsa::available`] create one.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +24,19 @@ enum Kind {
     AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// NEON with products of bytes, signed with signed and unsigned ones.
+    #[cfg(target_arch = "aarch64")]
+    NeonMixed,
+    /// NEON with products of signed bytes.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// Portable lanes that multiply byte by byte, as those of NEON do with products of bytes.
+    #[cfg(test)]
+    PortableQuads,
+    #[cfg(test)]
+    PortableMixed,
     Portable,
 }
 
@@ -33,6 +50,16 @@ macro_rules! dispatch {
             Kind::AvxVnni => x86::avx_vnni::$name::<$($generic),*>($($argument),*),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => x86::avx2::$name::<$($generic),*>($($argument),*),
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonMixed => arm::neon_mixed::$name::<$($generic),*>($($argument),*),
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonDot => arm::neon_dot::$name::<$($generic),*>($($argument),*),
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => arm::neon::$name::<$($generic),*>($($argument),*),
+            #[cfg(test)]
+            Kind::PortableQuads => portable_quads::$name::<$($generic),*>($($argument),*),
+            #[cfg(test)]
+            Kind::PortableMixed => portable_mixed::$name::<$($generic),*>($($argument),*),
             Kind::Portable => portable::$name::<$($generic),*>($($argument),*),
         }
     };
@@ -45,6 +72,10 @@ impl IntegerIsa {
         if let Some(kind) = x86::available().next() {
             return Self(kind);
         }
+        #[cfg(target_arch = "aarch64")]
+        if let Some(kind) = arm::available().next() {
+            return Self(kind);
+        }
         Self(Kind::Portable)
     }
 
@@ -53,9 +84,23 @@ impl IntegerIsa {
     pub(super) fn available() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
         let kinds = x86::available();
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        let kinds = arm::available();
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let kinds = std::iter::empty();
-        kinds.chain([Kind::Portable]).map(Self).collect()
+        kinds.chain([Kind::PortableMixed, Kind::PortableQuads, Kind::Portable]).map(Self).collect()
+    }
+
+    /// Pairs of instruction sets with the same `f32` lanes, of which the first multiplies byte by byte.
+    #[cfg(test)]
+    pub(super) fn with_quads() -> Vec<[Self; 2]> {
+        let portable = [Kind::PortableMixed, Kind::PortableQuads].map(|kind| [Self(kind), Self(Kind::Portable)]);
+        #[cfg(target_arch = "aarch64")]
+        let others =
+            arm::available().filter(|kind| !matches!(kind, Kind::Neon)).map(|kind| [Self(kind), Self(Kind::Neon)]);
+        #[cfg(not(target_arch = "aarch64"))]
+        let others = std::iter::empty();
+        others.chain(portable).collect()
     }
 
     /// Number of rows of tiles.
@@ -63,6 +108,10 @@ impl IntegerIsa {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Kind::Vnni => TileRows::of::<x86::Wide>(),
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonMixed | Kind::NeonDot => TileRows::of::<arm::DotLanes<false>>(),
+            #[cfg(test)]
+            Kind::PortableMixed | Kind::PortableQuads => TileRows::of::<PortableQuads<false>>(),
             _ => TileRows::of::<[i32; LANES]>(),
         }
     }
@@ -140,6 +189,48 @@ macro_rules! kernels {
 }
 
 kernels!(portable, [i32; LANES]);
+#[cfg(test)]
+kernels!(portable_quads, PortableQuads<false>);
+#[cfg(test)]
+kernels!(portable_mixed, PortableQuads<true>);
+
+/// Portable lanes that multiply byte by byte.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub(super) struct PortableQuads<const MIXED: bool>([i32; LANES]);
+
+#[cfg(test)]
+impl<const MIXED: bool> IntLanes for PortableQuads<MIXED> {
+    same_lanes!([i32; LANES]);
+
+    const QUADS: bool = true;
+    const MIXED: bool = MIXED;
+
+    #[inline(always)]
+    unsafe fn dot(self, x: Self, sum: Self) -> Self {
+        // SAFETY: guaranteed by the caller.
+        unsafe { Self(self.0.dot(x.0, sum.0)) }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::{Kind, QuantForm, Scratch, Tile, activations};
+    use crate::kernel::neon::Ints;
+    pub(super) use crate::kernel::neon::dot_lanes::DotLanes;
+
+    /// Instruction sets that this CPU supports, best first.
+    pub(super) fn available() -> impl Iterator<Item = Kind> {
+        use std::arch::is_aarch64_feature_detected as has;
+        let dot = has!("dotprod");
+        let kinds = [(Kind::NeonMixed, dot && has!("i8mm")), (Kind::NeonDot, dot), (Kind::Neon, has!("neon"))];
+        kinds.into_iter().filter(|(_, present)| *present).map(|(kind, _)| kind)
+    }
+
+    kernels!(neon, Ints);
+    kernels!(neon_dot, DotLanes<false>, "dotprod");
+    kernels!(neon_mixed, DotLanes<true>, "dotprod,i8mm");
+}
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {

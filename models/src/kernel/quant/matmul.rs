@@ -156,7 +156,8 @@ fn multiply<W: QuantForm>(isa: IntegerIsa, panel: &[u8], x: &[u32], shape: Group
                 match (W::SHARED, W::HALVES, W::MIN) {
                     (1, _, false) => isa.many::<1, false, false>(tile, rows.len()),
                     (1, _, true) => isa.many::<1, false, true>(tile, rows.len()),
-                    (_, _, false) => isa.many::<2, false, false>(tile, rows.len()),
+                    (_, false, false) => isa.many::<2, false, false>(tile, rows.len()),
+                    (_, true, false) => isa.many::<2, true, false>(tile, rows.len()),
                     (_, false, true) => isa.many::<2, false, true>(tile, rows.len()),
                     (_, true, true) => isa.many::<2, true, true>(tile, rows.len()),
                 }

@@ -90,6 +90,8 @@ const GROUPS: usize = 4;
 const STEPS: usize = 4;
 /// Number of pairs in a block.
 const PAIRS: usize = GROUPS * STEPS;
+/// Number of quads in a block: the pairs of two steps.
+const QUADS: usize = PAIRS / 2;
 
 /// Location of a block inside a panel.
 #[derive(Debug, Clone, Copy)]
@@ -161,6 +163,19 @@ trait QuantForm: Copy {
 
     /// Quants of the input indices `8 · group + step` and `8 · group + step + 4`.
     unsafe fn pairs<L: IntLanes>(at: BlockAt, vector: usize, group: usize, step: u32) -> L;
+
+    /// Quants of the steps `2 · quad` and `2 · quad + 1`, counted through the block, as the signed bytes of
+    /// [`IntLanes::low_bytes`].
+    #[inline(always)]
+    unsafe fn quads<L: IntLanes>(at: BlockAt, vector: usize, quad: usize) -> L {
+        let group = quad * 2 / STEPS;
+        let step = (quad * 2 % STEPS) as u32;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let pairs = Self::pairs::<L>(at, vector, group, step);
+            pairs.low_bytes(Self::pairs(at, vector, group, step + 1))
+        }
+    }
 
     /// Factors, whose products with quants fit an `i16`.
     #[inline(always)]

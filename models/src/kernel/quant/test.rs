@@ -145,6 +145,25 @@ fn a_row_of_integer_products_does_not_depend_on_its_batch() {
 }
 
 #[test]
+fn products_byte_by_byte_are_the_same() {
+    let (out, inn) = (70, 768);
+    let x = noise(9, 9 * inn);
+    for [quads, pairs] in IntegerIsa::with_quads() {
+        for kind in quantized() {
+            let (packed, _) = weights(kind, 10, out, inn);
+            for m in [1, 2, 9] {
+                let product = |isa: IntegerIsa| {
+                    let mut y = vec![f32::NAN; m * out];
+                    super::product(isa, &Team::new(1), &x[..m * inn], m, &packed, &mut y, Finish::Set);
+                    y
+                };
+                assert_eq!(product(quads), product(pairs), "{quads:?} and {pairs:?}, {kind:?}, {m} rows");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_transposed_matrix_has_the_reference_values() {
     let (out, inn) = (45, 256);
     for kind in quantized() {

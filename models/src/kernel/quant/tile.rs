@@ -1,7 +1,7 @@
 //! Sums of a tile: a few rows of rounded activations times the outputs of a panel.
 
 use super::activations::{SCALE, SUM, WORDS};
-use super::{BlockAt, GROUPS, IntLanes, Lanes, QuantForm, STEPS};
+use super::{BlockAt, GROUPS, IntLanes, Lanes, QUADS, QuantForm, STEPS};
 use crate::kernel::layout::PANEL;
 
 /// Sums to compute: `acc[r][o] += Σ_b x[r][b] · w[b][o]`.
@@ -28,15 +28,25 @@ pub(super) struct TileRows {
     few: usize,
     /// Maximum number of rows multiplied with packed weights, over all tiles.
     direct: usize,
+    /// Maximum number of rows of a tile with unpacked weights.
+    many: usize,
 }
 
 /// Maximum number of rows of a tile with unpacked weights.
 const MANY: usize = 6;
 
+/// Maximum number of rows of a tile in lanes with [`IntLanes::QUADS`]: the sums of low and high bytes of one vector of
+/// columns, and those of its quants, leave eight of 32 registers for weights and activations.
+const QUAD_ROWS: usize = 2;
+
 impl TileRows {
     /// Numbers for a set of lanes.
     pub(super) const fn of<L: IntLanes>() -> Self {
-        if L::Floats::WIDE { Self { few: 4, direct: 8 } } else { Self { few: 2, direct: 2 } }
+        match (L::Floats::WIDE, L::QUADS) {
+            (true, _) => Self { few: 4, direct: 8, many: MANY },
+            (false, false) => Self { few: 2, direct: 2, many: MANY },
+            (false, true) => Self { few: QUAD_ROWS, direct: QUAD_ROWS, many: QUAD_ROWS },
+        }
     }
 
     /// Returns `true` if `count` rows are multiplied with packed weights.
@@ -46,7 +56,7 @@ impl TileRows {
 
     /// Number of tiles for `count` rows.
     pub(super) fn tiles(self, count: usize) -> usize {
-        count.div_ceil(if self.direct(count) { self.few } else { MANY })
+        count.div_ceil(if self.direct(count) { self.few } else { self.many })
     }
 }
 
@@ -63,6 +73,8 @@ impl Tile {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match rows {
+                1 if L::QUADS => self.columns::<L, W, 1>(),
+                2 if L::QUADS => self.columns::<L, W, QUAD_ROWS>(),
                 1 => self.sums::<L, W, 1, 2>(0),
                 2 => self.sums::<L, W, 2, 2>(0),
                 _ if !L::Floats::WIDE => unreachable!("more rows than a tile has"),
@@ -72,7 +84,8 @@ impl Tile {
         }
     }
 
-    /// Computes the sums for `rows` rows of a tile with unpacked weights, at least 3 and at most [`MANY`].
+    /// Computes the sums for `rows` rows of a tile with unpacked weights: 3 to [`MANY`], or 1 to [`QUAD_ROWS`] in lanes
+    /// with quads.
     ///
     /// # Safety
     /// The same as for [`few`](Self::few).
@@ -81,6 +94,8 @@ impl Tile {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match rows {
+                1 if L::QUADS => self.columns::<L, W, 1>(),
+                _ if L::QUADS => self.columns::<L, W, QUAD_ROWS>(),
                 3 => self.columns::<L, W, 3>(),
                 4 => self.columns::<L, W, 4>(),
                 5 => self.columns::<L, W, 5>(),
@@ -112,7 +127,11 @@ impl Tile {
             for start in (0..self.blocks).step_by(W::SHARED) {
                 let mut totals = [[L::splat(0); V]; R];
                 for block in start..start + W::SHARED {
-                    self.dots::<L, W, R, V>(first, block, &mut totals);
+                    if L::QUADS {
+                        self.quad_dots::<L, W, R, V>(first, block, &mut totals);
+                    } else {
+                        self.dots::<L, W, R, V>(first, block, &mut totals);
+                    }
                 }
                 let at = BlockAt::of::<W>(self.from, start);
                 let x = self.x.add(start * WORDS * R);
@@ -178,6 +197,69 @@ impl Tile {
                             totals[r][v] = totals[r][v].add(sums[r][v].mul(factors));
                             sums[r][v] = L::splat(0);
                         }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds the integer products of a block byte by byte.
+    ///
+    /// An activation is `256 · high + low`, with an unsigned low byte. Lanes that multiply signed bytes only take `low -
+    /// 128` instead, whose bits are those of `low` but for the upper one, and add 128 times the sum of the quants.
+    #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
+    #[inline(always)]
+    unsafe fn quad_dots<L: IntLanes, W: QuantForm, const R: usize, const V: usize>(
+        self,
+        first: usize,
+        block: usize,
+        totals: &mut [[L; V]; R],
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let at = BlockAt::of::<W>(self.from, block);
+            if W::STREAMED && first == 0 {
+                at.prefetch::<W>();
+            }
+            let x = self.x.add(block * WORDS * R);
+            let halves = if W::HALVES { 2 } else { 1 };
+            for half in 0..halves {
+                let mut lows = [[L::splat(0); V]; R];
+                let mut highs = [[L::splat(0); V]; R];
+                let mut ones = [L::splat(0); V];
+                for quad in half * QUADS / halves..(half + 1) * QUADS / halves {
+                    let mut quants = [L::splat(0); V];
+                    for v in 0..V {
+                        quants[v] = W::quads::<L>(at, first + v, quad);
+                        if !L::MIXED {
+                            ones[v] = quants[v].dot_bytes(L::splat(0x0101_0101), ones[v]);
+                        }
+                    }
+                    for r in 0..R {
+                        let pair = L::splat(*x.add(quad * 2 * R + r));
+                        let next = L::splat(*x.add((quad * 2 + 1) * R + r));
+                        let low = pair.low_bytes(next);
+                        let less = low.xor(L::splat(0x8080_8080));
+                        let high = pair.high_bytes(next);
+                        for v in 0..V {
+                            let sum = lows[r][v];
+                            lows[r][v] = if L::MIXED {
+                                quants[v].dot_unsigned(low, sum)
+                            } else {
+                                quants[v].dot_bytes(less, sum)
+                            };
+                            highs[r][v] = quants[v].dot_bytes(high, highs[r][v]);
+                        }
+                    }
+                }
+                for v in 0..V {
+                    // Where blocks do not share a scale, quants have no factors.
+                    let factors = if W::SHARED > 1 { W::factors::<L>(at, first + v, half) } else { L::splat(1) };
+                    for r in 0..R {
+                        let sum = highs[r][v].left(8).add(lows[r][v]);
+                        let sum = if L::MIXED { sum } else { sum.add(ones[v].left(7)) };
+                        let sum = if W::SHARED > 1 { sum.mul(factors) } else { sum };
+                        totals[r][v] = totals[r][v].add(sum);
                     }
                 }
             }

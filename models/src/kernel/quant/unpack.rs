@@ -57,6 +57,8 @@ unsafe fn run(isa: Isa, form: Form, task: UnpackTask) {
         with_form!(form, W => match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx2 => x86::avx2::<W>(task),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => task.run::<crate::kernel::neon::Ints, W>(),
             Isa::Portable => task.run::<[i32; LANES], W>(),
         }, unreachable!("plain floats are not unpacked"));
     }

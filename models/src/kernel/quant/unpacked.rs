@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::{BlockAt, GROUPS, IntLanes, Lanes, PAIRS, QuantForm, STEPS};
+use super::{BlockAt, GROUPS, IntLanes, Lanes, PAIRS, QUADS, QuantForm, STEPS};
 use crate::kernel::layout::PANEL;
 
 /// Maximum number of blocks unpacked at once: 19 KiB, which fit the first-level cache with the rows of a tile. A
@@ -12,13 +12,18 @@ pub(super) const CHUNK: usize = 8;
 /// Unpacked blocks for all outputs of a panel.
 #[repr(C, align(64))]
 struct Chunk {
-    /// Quants, multiplied by their factors.
+    /// Quants, multiplied by their factors; in lanes with [`IntLanes::QUADS`], quads of quants and then the factors,
+    /// two for each block.
     pairs: [u32; CHUNK * PAIRS * PANEL],
     /// Units per block, of which only the first is used in super-blocks.
     units: [f32; CHUNK * PANEL],
     /// Minima, of halves or of blocks.
     minima: [f32; CHUNK * 2 * PANEL],
 }
+
+/// Offset of the factors after the quads, in bytes.
+const FACTORS: usize = CHUNK * QUADS * PANEL * size_of::<u32>();
+const _: () = assert!(FACTORS + CHUNK * 2 * PANEL * size_of::<u32>() <= std::mem::offset_of!(Chunk, units));
 
 /// Working memory for unpacked blocks, written before it is read and too large to clear in every region.
 pub(super) struct Scratch(MaybeUninit<Chunk>);
@@ -64,19 +69,10 @@ impl Scratch {
         unsafe {
             let to = self.0.as_mut_ptr();
             let pairs = (&raw mut (*to).pairs).cast::<u32>();
-            let mut factors = L::splat(0);
-            for group in 0..GROUPS {
-                if !W::FOLDED && (group == 0 || W::HALVES && group == GROUPS / 2) {
-                    let each = W::factors::<L>(at, vector, group / 2);
-                    factors = each.left(16).or(each.and(L::splat(0xffff)));
-                }
-                for step in 0..STEPS {
-                    let mut quants = W::pairs::<L>(at, vector, group, step as u32);
-                    if !W::FOLDED {
-                        quants = quants.mul_pairs(factors);
-                    }
-                    quants.store(pairs.add((block * PAIRS + group * STEPS + step) * PANEL + vector * 16));
-                }
+            if L::QUADS {
+                fill_quads::<L, W>(at, pairs, block, vector);
+            } else {
+                fill_pairs::<L, W>(at, pairs, block, vector);
             }
             let units = (&raw mut (*to).units).cast::<f32>();
             W::unit::<L>(at, vector).store(units.add(block * PANEL + vector * 16));
@@ -86,6 +82,51 @@ impl Scratch {
                     let index = if W::HALVES { block * 2 + half } else { block };
                     W::minimum::<L>(at, vector, half).store(minima.add(index * PANEL + vector * 16));
                 }
+            }
+        }
+    }
+}
+
+/// Unpacks the quants of one block for sixteen outputs, multiplied by their factors.
+///
+/// # Safety
+/// The same as for [`Scratch::fill`], with room for a chunk at `to`.
+#[inline(always)]
+unsafe fn fill_pairs<L: IntLanes, W: QuantForm>(at: BlockAt, pairs: *mut u32, block: usize, vector: usize) {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let mut factors = L::splat(0);
+        for group in 0..GROUPS {
+            if !W::FOLDED && (group == 0 || W::HALVES && group == GROUPS / 2) {
+                let each = W::factors::<L>(at, vector, group / 2);
+                factors = each.left(16).or(each.and(L::splat(0xffff)));
+            }
+            for step in 0..STEPS {
+                let mut quants = W::pairs::<L>(at, vector, group, step as u32);
+                if !W::FOLDED {
+                    quants = quants.mul_pairs(factors);
+                }
+                quants.store(pairs.add((block * PAIRS + group * STEPS + step) * PANEL + vector * 16));
+            }
+        }
+    }
+}
+
+/// Unpacks the quants of one block for sixteen outputs as signed bytes, and their factors.
+///
+/// # Safety
+/// The same as for [`fill_pairs`].
+#[inline(always)]
+unsafe fn fill_quads<L: IntLanes, W: QuantForm>(at: BlockAt, to: *mut u32, block: usize, vector: usize) {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        for quad in 0..QUADS {
+            W::quads::<L>(at, vector, quad).store(to.add((block * QUADS + quad) * PANEL + vector * 16));
+        }
+        if !W::FOLDED {
+            let factors = to.byte_add(FACTORS);
+            for half in 0..2 {
+                W::factors::<L>(at, vector, half).store(factors.add((block * 2 + half) * PANEL + vector * 16));
             }
         }
     }
@@ -104,6 +145,19 @@ impl<const SHARED: usize, const HALVES: bool, const MIN: bool> QuantForm for Unp
     unsafe fn pairs<L: IntLanes>(at: BlockAt, vector: usize, group: usize, step: u32) -> L {
         // SAFETY: guaranteed by the caller.
         unsafe { L::load(at.word(0, PAIRS, group * STEPS + step as usize, vector)) }
+    }
+
+    #[inline(always)]
+    unsafe fn quads<L: IntLanes>(at: BlockAt, vector: usize, quad: usize) -> L {
+        // SAFETY: guaranteed by the caller.
+        unsafe { L::load(at.word(0, QUADS, quad, vector)) }
+    }
+
+    /// Factors of lanes with quads; those of others are parts of the quants.
+    #[inline(always)]
+    unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L {
+        // SAFETY: guaranteed by the caller.
+        unsafe { L::load(at.word(FACTORS, 2, half, vector)) }
     }
 
     #[inline(always)]

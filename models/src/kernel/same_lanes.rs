@@ -1,0 +1,67 @@
+//! Integer lanes that differ from others only in their products.
+
+/// Defines the methods of [`IntLanes`](super::int_lanes::IntLanes) but for `dot`, of a structure around other lanes, as
+/// theirs.
+macro_rules! same_lanes {
+    ($lanes:ty) => {
+        type Floats = <$lanes as $crate::kernel::int_lanes::IntLanes>::Floats;
+
+        $crate::kernel::same_lanes::same! {
+            $lanes:
+            splat(word: u32);
+            load(from: *const u32);
+            pair_bytes(first: *const i8, second: *const i8);
+            pair_bits(first: u16, second: u16);
+            signed_bytes(from: *const i8);
+            unsigned_bytes(from: *const u8);
+        }
+
+        $crate::kernel::same_lanes::same_operations! {
+            and(b: Self => b.0);
+            or(b: Self => b.0);
+            sub_pairs(b: Self => b.0);
+            mul_pairs(b: Self => b.0);
+            add(b: Self => b.0);
+            mul(b: Self => b.0);
+            right(count: u32 => count);
+            left(count: u32 => count);
+            look_up(table: &[i8; 16] => table);
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, to: *mut u32) {
+            // SAFETY: guaranteed by the caller.
+            unsafe { self.0.store(to) }
+        }
+        #[inline(always)]
+        unsafe fn floats(self) -> Self::Floats {
+            // SAFETY: guaranteed by the caller.
+            unsafe { self.0.floats() }
+        }
+    };
+}
+pub(super) use same_lanes;
+
+/// Defines functions that create lanes.
+macro_rules! same {
+    ($lanes:ty: $($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        #[inline(always)]
+        unsafe fn $name($($argument: $kind),*) -> Self {
+            // SAFETY: guaranteed by the caller.
+            unsafe { Self(<$lanes as $crate::kernel::int_lanes::IntLanes>::$name($($argument),*)) }
+        }
+    )*};
+}
+pub(super) use same;
+
+/// Defines operations on lanes, with the argument of the inner lanes.
+macro_rules! same_operations {
+    ($($name:ident($argument:ident: $kind:ty => $inner:expr);)*) => {$(
+        #[inline(always)]
+        unsafe fn $name(self, $argument: $kind) -> Self {
+            // SAFETY: guaranteed by the caller.
+            unsafe { Self(self.0.$name($inner)) }
+        }
+    )*};
+}
+pub(super) use same_operations;
