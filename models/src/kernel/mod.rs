@@ -41,6 +41,7 @@ pub(crate) mod panel;
 mod portable;
 mod prefetch;
 mod quant;
+pub(crate) mod worker_memory;
 
 #[cfg(test)]
 mod brain_test;
