@@ -44,8 +44,11 @@ impl CpuPasses {
         let (mut network, table) = Loader::new(weights, tune, arithmetic)?.load()?;
         // The initial values of an adapter are not in the checkpoint, so that its matrices are packed here first.
         network.repack(&team, &table.values);
+        // The smallest tables are part of the loaded learner, so that passes over short sequences allocate none.
+        let mut ropes = Ropes::new(&config);
+        ropes.reserve(1);
         let passes = Self {
-            ropes: Ropes::new(&config),
+            ropes,
             network,
             values: table.values.len(),
             tape: Tape::default(),

@@ -90,7 +90,9 @@ impl CpuPasses {
     /// Number of bytes while learning; attention works in `workspace_len` values.
     fn bytes_learning(&self, size: &TapeSize<'_>, workspace_len: usize) -> usize {
         let buffers = Tape::bytes(size) + PassScratch::bytes(size, true);
-        self.bytes_between_passes() + buffers + size_of::<f32>() * (workspace_len + self.vocabulary_room(size))
+        // The vocabulary projection has freed its memory when the backward pass of attention begins.
+        let passing = workspace_len.max(self.vocabulary_room(size));
+        self.bytes_between_passes() + buffers + size_of::<f32>() * passing
     }
 
     /// Number of bytes while scoring.
@@ -167,8 +169,11 @@ mod tests {
     fn found(learner: &mut CpuPasses, pack: &Pack) -> usize {
         learn(learner, pack).unwrap();
         let config = &learner.config;
-        let passing = AttentionPlan::new(pack, learner.heads()).workspace_len()
-            + vocabulary::workspace_len(config.vocab, config.hidden, pack.targets().len());
+        let passing = AttentionPlan::new(pack, learner.heads()).workspace_len().max(vocabulary::workspace_len(
+            config.vocab,
+            config.hidden,
+            pack.targets().len(),
+        ));
         let held = learner.tape.held() + learner.scratch.held();
         learner.network.bytes() + held + size_of::<f32>() * (2 * learner.values + passing)
     }

@@ -38,7 +38,9 @@ fn add_with(isa: Isa, team: &Team, rows: usize, dy: &[f32], x: &[f32], scale: f3
     let across = inn.div_ceil(inputs);
     let grad = Base(grad.as_mut_ptr());
     team.sweep(out.div_ceil(OUTPUTS) * across, &|claims| {
-        let mut block = Block::new();
+        let mut memory = team.floats(claims.worker(), ROWS * INPUTS + OUTPUTS * INPUTS);
+        let mut free = memory.free();
+        let mut block = Block { x: free.floats(ROWS * INPUTS), sums: free.floats(OUTPUTS * INPUTS), stride: 0 };
         for unit in claims {
             let output = unit / across * OUTPUTS;
             let input = unit % across * inputs;
@@ -68,29 +70,26 @@ impl<'a> ColumnRange<'a> {
         Self { data, stride, first, count }
     }
 
-    /// Copies rows `from..from + rows` into rows of length `width`. Values beyond the columns stay unchanged.
+    /// Copies rows `from..from + rows` into rows of length `width`, with zeros beyond the columns.
     fn copy(&self, from: usize, rows: usize, to: &mut [f32], width: usize) {
         for (to, row) in to.chunks_exact_mut(width).zip(self.data[from * self.stride..].chunks(self.stride)).take(rows)
         {
             to[..self.count].copy_from_slice(&row[self.first..self.first + self.count]);
+            to[self.count..].fill(0.0);
         }
     }
 }
 
 /// Buffers for one block of the gradient.
-struct Block {
+struct Block<'a> {
     /// Copy of some rows of x, for rows that are not whole vectors.
-    x: Vec<f32>,
-    sums: Vec<f32>,
+    x: &'a mut [f32],
+    sums: &'a mut [f32],
     /// Distance between rows of `sums` and `x`, in values.
     stride: usize,
 }
 
-impl Block {
-    fn new() -> Self {
-        Self { x: vec![0.0; ROWS * INPUTS], sums: vec![0.0; OUTPUTS * INPUTS], stride: 0 }
-    }
-
+impl Block<'_> {
     /// Computes `sums = dyᵀ · x`.
     fn sum(&mut self, isa: Isa, dy: ColumnRange<'_>, x: ColumnRange<'_>) {
         self.stride = x.count.next_multiple_of(LANES);
@@ -100,13 +99,13 @@ impl Block {
             let right = if self.stride == x.count {
                 Right { from: &x.data[from * x.stride + x.first..], stride: x.stride }
             } else {
-                x.copy(from, inner, &mut self.x, self.stride);
-                Right { from: &self.x, stride: self.stride }
+                x.copy(from, inner, self.x, self.stride);
+                Right { from: self.x, stride: self.stride }
             };
             let left = Left { from: &dy.data[from * dy.stride + dy.first..], row: 1, step: dy.stride };
             let extent = Extent { rows: dy.count, inner, columns: self.stride };
             let sum = if from == 0 { Sum::Set } else { Sum::Add };
-            multiply(isa, extent, left, right, (&mut self.sums, self.stride), sum);
+            multiply(isa, extent, left, right, (self.sums, self.stride), sum);
         }
     }
 }

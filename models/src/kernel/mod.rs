@@ -46,6 +46,7 @@ mod prefetch;
 mod quant;
 #[cfg(any(test, target_arch = "aarch64", target_arch = "x86_64"))]
 mod same_lanes;
+pub(crate) mod worker_memory;
 
 #[cfg(test)]
 mod brain_test;

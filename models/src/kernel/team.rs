@@ -20,7 +20,9 @@ const SPINS: u32 = 60;
 const YIELDS: u32 = 200;
 
 use super::item_claims::ItemClaims;
+use super::lanes::LANES;
 use super::packed;
+use super::worker_memory::WorkerMemory;
 
 type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
@@ -140,9 +142,17 @@ impl Team {
     pub(super) fn memory(&self, worker: usize, lines: usize) -> MutexGuard<'_, Vec<packed::CacheLine>> {
         let mut memory = lock(&self.memories[worker].0);
         if memory.len() < lines {
+            let missing = lines - memory.len();
+            memory.reserve_exact(missing);
             memory.resize(lines, packed::CacheLine([0; 64]));
         }
         memory
+    }
+
+    /// Working memory of thread `worker` for `len` values, like [`memory`](Self::memory). Bodies that allocated buffers
+    /// of their own would need more or less memory at once, depending on how much their threads overlap.
+    pub(crate) fn floats(&self, worker: usize, len: usize) -> WorkerMemory<'_> {
+        WorkerMemory::new(self.memory(worker, len.div_ceil(LANES)))
     }
 
     /// Runs one parallel region. `prepare` runs first, while no other region is active.

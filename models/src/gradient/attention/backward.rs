@@ -14,6 +14,7 @@ use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::{LANES, Lanes};
 use crate::kernel::team::{Base, Team};
+use crate::kernel::worker_memory::FreeMemory;
 use crate::kernel::{add, dot, scale, soft_cap};
 
 /// Target number of work units: enough for the threads of a typical machine, few enough to keep the partial sums
@@ -92,7 +93,8 @@ pub(super) fn run(
     let to_dk = Base(dk.as_mut_ptr());
     let to_dv = Base(dv.as_mut_ptr());
     team.sweep(plan.runs.len() * kv, &|claims| {
-        let mut tile = KeyTile::new(plan, pass, dout, &offsets);
+        let mut memory = team.floats(claims.worker(), TILE * (5 * dim + 2 * TILE));
+        let mut tile = KeyTile::new(plan, pass, (dout, &offsets), &mut memory.free());
         for item in claims {
             let run = &plan.runs[item / kv];
             let head = item % kv;
@@ -105,7 +107,7 @@ pub(super) fn run(
                 tile.learn(part, head, run.queries.start, sums);
                 for (row, token) in part.tokens.clone().enumerate() {
                     let at = (token * kv + head) * dim;
-                    for (to, from) in [(&to_dk, &tile.dk), (&to_dv, &tile.dv)] {
+                    for (to, from) in [(&to_dk, &*tile.dk), (&to_dv, &*tile.dv)] {
                         // SAFETY: inside dk and dv, whose shapes `AttentionPlan::backward` has checked; the tiles
                         // are disjoint.
                         unsafe { std::slice::from_raw_parts_mut(to.at(at), dim) }
@@ -138,23 +140,28 @@ struct KeyTile<'a> {
     /// `dout · out`, shape (tokens, heads).
     offsets: &'a [f32],
     /// Scaled keys, shape (keys, dim).
-    keys: Vec<f32>,
+    keys: &'a mut [f32],
     /// Scaled keys transposed, shape (dim, `TILE`), zero beyond the last key.
-    keys_across: Vec<f32>,
+    keys_across: &'a mut [f32],
     /// Values transposed, shape (dim, `TILE`), zero beyond the last key.
-    values_across: Vec<f32>,
+    values_across: &'a mut [f32],
     /// Softmax weights and their gradients, shape (queries, `TILE`).
-    weights: Vec<f32>,
-    slopes: Vec<f32>,
+    weights: &'a mut [f32],
+    slopes: &'a mut [f32],
     /// Gradients of keys and values, shape (keys, dim).
-    dk: Vec<f32>,
-    dv: Vec<f32>,
+    dk: &'a mut [f32],
+    dv: &'a mut [f32],
 }
 
 impl<'a> KeyTile<'a> {
-    fn new(plan: &'a AttentionPlan, pass: AttentionPass<'a>, dout: &'a [f32], offsets: &'a [f32]) -> Self {
-        let [keys, keys_across, values_across, dk, dv] = std::array::from_fn(|_| vec![0.0; TILE * plan.heads.dim]);
-        let [weights, slopes] = std::array::from_fn(|_| vec![0.0; TILE * TILE]);
+    fn new(
+        plan: &'a AttentionPlan,
+        pass: AttentionPass<'a>,
+        (dout, offsets): (&'a [f32], &'a [f32]),
+        free: &mut FreeMemory<'a>,
+    ) -> Self {
+        let [keys, keys_across, values_across, dk, dv] = std::array::from_fn(|_| free.floats(TILE * plan.heads.dim));
+        let [weights, slopes] = std::array::from_fn(|_| free.floats(TILE * TILE));
         Self { plan, pass, dout, offsets, keys, keys_across, values_across, weights, slopes, dk, dv }
     }
 
@@ -186,12 +193,12 @@ impl<'a> KeyTile<'a> {
                 self.visit_keys(part, &queries, head * self.plan.heads.group() + member);
                 let at = (queries.start - first) * self.width() + member * dim;
                 let extent = Extent { rows: queries.len(), inner: part.tokens.len(), columns: dim };
-                let left = Left { from: &self.slopes, row: TILE, step: 1 };
-                let right = Right { from: &self.keys, stride: dim };
+                let left = Left { from: self.slopes, row: TILE, step: 1 };
+                let right = Right { from: self.keys, stride: dim };
                 multiply(self.plan.isa, extent, left, right, (&mut sums[at..], self.width()), Sum::Add);
             }
         }
-        scale(&mut self.dk, factor);
+        scale(self.dk, factor);
     }
 
     /// Computes the softmax weights of some queries of one query head and their gradients, and adds their
@@ -207,7 +214,7 @@ impl<'a> KeyTile<'a> {
         let columns = keys.next_multiple_of(LANES);
         let extent = Extent { rows, inner: dim, columns };
         for (from, right, to) in
-            [(own, &self.keys_across, &mut self.weights), (outs, &self.values_across, &mut self.slopes)]
+            [(own, &*self.keys_across, &mut *self.weights), (outs, &*self.values_across, &mut *self.slopes)]
         {
             let left = Left { from, row: width, step: 1 };
             multiply(isa, extent, left, Right { from: right, stride: TILE }, (to, TILE), Sum::Set);
@@ -239,13 +246,13 @@ impl<'a> KeyTile<'a> {
                 let slopes = self.slopes[row * TILE..][..columns].iter_mut();
                 slopes.zip(limited).for_each(|(slope, score)| *slope *= 1.0 - (score / cap) * (score / cap));
             }
-            for values in [&mut self.weights, &mut self.slopes] {
+            for values in [&mut *self.weights, &mut *self.slopes] {
                 values[row * TILE..][seen..columns].fill(0.0);
                 values[row * TILE..][..hidden].fill(0.0);
             }
         }
         let extent = Extent { rows: keys, inner: rows, columns: dim };
-        for (from, right, to) in [(&self.weights, outs, &mut self.dv), (&self.slopes, own, &mut self.dk)] {
+        for (from, right, to) in [(&*self.weights, outs, &mut *self.dv), (&*self.slopes, own, &mut *self.dk)] {
             let left = Left { from, row: 1, step: TILE };
             multiply(isa, extent, left, Right { from: right, stride: width }, (to, dim), Sum::Add);
         }

@@ -14,6 +14,7 @@ use crate::kernel::isa::Isa;
 use crate::kernel::lanes::{LANES, Lanes};
 use crate::kernel::soft_cap;
 use crate::kernel::team::{Base, Team};
+use crate::kernel::worker_memory::FreeMemory;
 
 /// Score of keys behind a query's window. Finite, unlike that of later keys: a tile may have no other keys, and the sums
 /// over it vanish beside the first score of a visible key.
@@ -32,7 +33,8 @@ pub(super) fn run(
     let out = Base(out.as_mut_ptr());
     let lse = Base(lse.as_mut_ptr());
     team.sweep(plan.queries.len() * heads.kv, &|claims| {
-        let mut tile = QueryTile::new(plan);
+        let mut memory = team.floats(claims.worker(), QueryTile::memory_len(heads));
+        let mut tile = QueryTile::new(plan, &mut memory.free());
         for item in claims {
             let part = &plan.queries[item / heads.kv];
             let head = item % heads.kv;
@@ -59,29 +61,39 @@ pub(super) fn run(
 /// Up to `TILE` queries of every head in a group, with the buffers for their keys.
 struct QueryTile<'a> {
     plan: &'a AttentionPlan,
-    members: Vec<Member>,
+    members: Vec<Member<'a>>,
     /// Scores, shape (keys, `TILE`).
-    scores: Vec<f32>,
+    scores: &'a mut [f32],
     /// Values of one tile of keys, shape (keys, dim).
-    values: Vec<f32>,
+    values: &'a mut [f32],
 }
 
 /// State of one query head.
-struct Member {
+struct Member<'a> {
     /// Scaled and transposed queries, shape (dim, `TILE`), zero beyond the last.
-    queries: Vec<f32>,
+    queries: &'a mut [f32],
     /// Weighted sums of values, shape (`TILE`, dim).
-    sums: Vec<f32>,
-    largest: [f32; TILE],
-    totals: [f32; TILE],
+    sums: &'a mut [f32],
+    largest: &'a mut [f32],
+    totals: &'a mut [f32],
 }
 
 impl<'a> QueryTile<'a> {
-    fn new(plan: &'a AttentionPlan) -> Self {
-        let vectors = || vec![0.0; TILE * plan.heads.dim];
-        let member = || Member { queries: vectors(), sums: vectors(), largest: [0.0; TILE], totals: [0.0; TILE] };
+    /// Number of values in the buffers of a tile.
+    fn memory_len(heads: HeadLayout) -> usize {
+        TILE * (heads.group() * (2 * heads.dim + 2) + TILE + heads.dim)
+    }
+
+    fn new(plan: &'a AttentionPlan, free: &mut FreeMemory<'a>) -> Self {
+        let vectors = TILE * plan.heads.dim;
+        let member = || Member {
+            queries: free.floats(vectors),
+            sums: free.floats(vectors),
+            largest: free.floats(TILE),
+            totals: free.floats(TILE),
+        };
         let members = std::iter::repeat_with(member).take(plan.heads.group()).collect();
-        Self { plan, members, scores: vec![0.0; TILE * TILE], values: vectors() }
+        Self { plan, members, scores: free.floats(TILE * TILE), values: free.floats(vectors) }
     }
 
     fn attend(&mut self, part: &SegmentPart, head: usize, rule: ScoreRule, (q, k, v): (&[f32], &[f32], &[f32])) {
@@ -101,9 +113,9 @@ impl<'a> QueryTile<'a> {
                 let first = self.plan.positions[part.tokens.start];
                 keys.clone().map(|key| (self.plan.positions[key] + window).saturating_sub(first)).collect::<Vec<_>>()
             });
-            let tile = VisibleKeys { left, tokens: &keys, ends: ends.as_deref(), cap: rule.cap, values: &self.values };
+            let tile = VisibleKeys { left, tokens: &keys, ends: ends.as_deref(), cap: rule.cap, values: self.values };
             for state in &mut self.members {
-                state.visit_keys(self.plan.isa, &tile, &part.tokens, &mut self.scores);
+                state.visit_keys(self.plan.isa, &tile, &part.tokens, self.scores);
             }
         }
     }
@@ -121,7 +133,7 @@ struct VisibleKeys<'a> {
     values: &'a [f32],
 }
 
-impl Member {
+impl Member<'_> {
     fn begin(&mut self, count: usize, dim: usize, scale: f32, q: &[f32], stride: usize) {
         if count < TILE {
             self.queries.fill(0.0);
@@ -141,7 +153,7 @@ impl Member {
         let dim = self.sums.len() / TILE;
         let columns = queries.len().next_multiple_of(LANES);
         let extent = Extent { rows: seen.len(), inner: dim, columns };
-        multiply(isa, extent, keys.left, Right { from: &self.queries, stride: TILE }, (scores, TILE), Sum::Set);
+        multiply(isa, extent, keys.left, Right { from: self.queries, stride: TILE }, (scores, TILE), Sum::Set);
         if let Some(cap) = keys.cap {
             soft_cap(&mut scores[..seen.len() * TILE], cap);
         }
@@ -155,11 +167,11 @@ impl Member {
         // SAFETY: `isa` names instructions that the CPU has; the scores have a row per key.
         unsafe {
             let rows = &mut scores[..seen.len() * TILE];
-            on_lanes!(isa, softmax_weights(scores: &mut [f32] = rows, columns: usize = columns, member: &mut Member = self));
+            on_lanes!(isa, softmax_weights(scores: &mut [f32] = rows, columns: usize = columns, member: &mut Member<'_> = self));
         }
         let extent = Extent { rows: queries.len(), inner: seen.len(), columns: dim };
         let left = Left { from: scores, row: 1, step: TILE };
-        multiply(isa, extent, left, Right { from: keys.values, stride: dim }, (&mut self.sums, dim), Sum::Add);
+        multiply(isa, extent, left, Right { from: keys.values, stride: dim }, (self.sums, dim), Sum::Add);
     }
 }
 
@@ -169,7 +181,7 @@ impl Member {
 /// # Safety
 /// The CPU must support the instruction set of `L`.
 #[inline(always)]
-unsafe fn softmax_weights<L: Lanes>(scores: &mut [f32], columns: usize, member: &mut Member) {
+unsafe fn softmax_weights<L: Lanes>(scores: &mut [f32], columns: usize, member: &mut Member<'_>) {
     let mut keep = [0.0; TILE];
     for column in (0..columns).step_by(LANES) {
         // SAFETY: whole vectors of the rows and of the arrays, which have TILE values; the instruction set of `L`

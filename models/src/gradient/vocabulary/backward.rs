@@ -51,20 +51,22 @@ pub(super) fn run(
     debug_assert_eq!(partial.len() + task.hidden.len(), workspace_len(vocabulary, width, rows.len()), "room");
     let len = rows.len() * padded;
     team.sweep(shares, &|claims| {
-        let mut slopes = vec![0.0; ROWS * STRIDE];
-        let mut row = vec![0.0; padded];
+        let mut memory = team.floats(claims.worker(), ROWS * STRIDE + padded);
+        let mut free = memory.free();
+        let slopes = free.floats(ROWS * STRIDE);
+        let row = free.floats(padded);
         for index in claims {
             // SAFETY: each share has its own part of the partial sums.
             let sums = unsafe { std::slice::from_raw_parts_mut(sums.at(index * len), len) };
             for tile in share(tiles, index, shares) {
                 let entries = tile * ENTRIES..((tile + 1) * ENTRIES).min(vocabulary);
-                task.slopes(entries.start, entries.len(), &mut slopes);
-                task.states(entries.start, entries.len(), &slopes, sums);
+                task.slopes(entries.start, entries.len(), slopes);
+                task.states(entries.start, entries.len(), slopes, sums);
                 if let Some(grad) = &grad {
                     let at = entries.start * width;
                     // SAFETY: inside the gradient, whose shape was asserted; tiles have disjoint rows of it.
                     let grad = unsafe { std::slice::from_raw_parts_mut(grad.at(at), entries.len() * width) };
-                    task.weights(&slopes, &mut row, grad);
+                    task.weights(slopes, row, grad);
                 }
             }
         }

@@ -49,6 +49,22 @@ impl Lanes for [float32x4_t; 4] {
         unsafe { registers!(i => load_half(from.add(i * WIDTH))) }
     }
     #[inline(always)]
+    unsafe fn load_bytes(from: *const i8) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = vld1q_s8(from);
+            let low = vmovl_s8(vget_low_s8(bytes));
+            let high = vmovl_high_s8(bytes);
+            let lanes = [
+                vmovl_s16(vget_low_s16(low)),
+                vmovl_high_s16(low),
+                vmovl_s16(vget_low_s16(high)),
+                vmovl_high_s16(high),
+            ];
+            registers!(i => vcvtq_f32_s32(lanes[i]))
+        }
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: as above.
         unsafe {

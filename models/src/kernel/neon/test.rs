@@ -107,6 +107,7 @@ fn floats<L: Lanes>([a, b, c]: [Values; 3]) -> Vec<Values> {
     unsafe {
         let [a, b, c] = [a, b, c].map(|values| L::load(values.as_ptr()));
         let halves = [half::f16::from_f32(-0.3); LANES];
+        let bytes: [i8; LANES] = std::array::from_fn(|i| (17 * i as i16 - 128) as i8);
         let all = [
             a.add(b),
             a.mul(b),
@@ -116,6 +117,7 @@ fn floats<L: Lanes>([a, b, c]: [Values; 3]) -> Vec<Values> {
             a.keep_from(c, 0.5),
             L::splat(2.5),
             L::load_half(halves.as_ptr()),
+            L::load_bytes(bytes.as_ptr()),
         ];
         all.map(values).to_vec()
     }
