@@ -112,12 +112,7 @@ impl ClientLoad {
 }
 
 /// Runs one episode. Returns its seconds.
-async fn ask(
-    runtime: Runtime<ScheduledSource>,
-    slot: usize,
-    question: &str,
-    turns: usize,
-) -> anyhow::Result<f64> {
+async fn ask(runtime: Runtime<ScheduledSource>, slot: usize, question: &str, turns: usize) -> anyhow::Result<f64> {
     let runtime = runtime.with_source(|source| source.asking(slot, question));
     let policy = Policy::builtin("routerag").context("the policy routerag is not built in")?;
     let options = EpisodeOptions { guided: Some(false), sampling: Sampling::greedy(), ..EpisodeOptions::default() };

@@ -120,7 +120,10 @@ mod tests {
         let row = ClientsRow::new(2, ours.row(), theirs.row());
         assert_eq!(row.ratio, 4.0);
         let text = row.to_string();
-        assert!(text.starts_with("| 2 | waymark | 4 | 2.00 | **4.00** | 0.25 s | 0.50 s | 1.00 s | 30 | 2 | 10 |\n"), "{text}");
+        assert!(
+            text.starts_with("| 2 | waymark | 4 | 2.00 | **4.00** | 0.25 s | 0.50 s | 1.00 s | 30 | 2 | 10 |\n"),
+            "{text}"
+        );
         assert!(text.ends_with("| | llama-server | 2 | 0.500 |  | 0.25 s | 1.00 s | 2.00 s | 40 | 1 | 5 |"), "{text}");
         let columns = |line: &str| line.matches('|').count();
         assert!(text.lines().chain(HEAD.lines()).all(|line| columns(line) == columns(&text) / 2), "{text}");

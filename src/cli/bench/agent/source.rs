@@ -72,13 +72,7 @@ pub(super) struct ServerSession {
 
 impl ServerShared {
     /// Creates the state of a server at `url`. `banned` is in ascending order.
-    pub(super) fn new(
-        wire: Wire,
-        url: &str,
-        tokenizer: Arc<Tokenizer>,
-        banned: &[u32],
-        context: usize,
-    ) -> Self {
+    pub(super) fn new(wire: Wire, url: &str, tokenizer: Arc<Tokenizer>, banned: &[u32], context: usize) -> Self {
         let client = TokenClient::new(wire, url);
         let written_bans = wire.bans(banned);
         let banned = banned.to_vec();
