@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod base;
+mod bench_agent;
 mod change;
 mod chat;
 mod embedder;
