@@ -1,8 +1,10 @@
 //! Causal attention over a paged cache, read in place through the block tables.
 //!
-//! Work is split into tiles: one sequence, one key and value head, and as many consecutive query positions as share
-//! a pass over its blocks. The query heads of a group belong to the same tile, so the cache is read once per group.
+//! Work is split into tiles: one key and value head, and as many query positions as share a pass over its blocks. These
+//! are consecutive positions of one sequence, or positions of several sequences that begin with the same blocks. The
+//! query heads of a group belong to the same tile, so the cache is read once per group.
 
+mod plan;
 pub(crate) mod stored;
 mod tile;
 
@@ -11,12 +13,9 @@ use std::ops::Range;
 use crate::batch::{BLOCK, ForwardBatch};
 use crate::kernel::isa::Isa;
 use crate::kernel::team::{Base, Team};
+use plan::{AttentionPlan, Item, Member, TILE_ROWS};
 use stored::Stored;
 use tile::{AttentionTile, Blocks, RUN_TOKENS};
-
-/// Number of query rows (positions times heads of a group) in a tile: enough to amortize reading keys and values
-/// from the second-level cache, few enough to keep their scores in that cache.
-const TILE_ROWS: usize = 48;
 
 /// Head counts and width of a decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,26 +47,12 @@ impl HeadLayout {
     }
 }
 
-/// Consecutive query positions of one sequence for one key and value head.
-#[derive(Debug, Clone, Copy)]
-struct Item {
-    row: usize,
-    head: usize,
-    /// Index of the first query token in the batch.
-    token: usize,
-    queries: usize,
-    /// Position of the first query in its sequence.
-    position: usize,
-}
-
 /// Attention plan of one step and its working memory, reused from layer to layer and from step to step.
 #[derive(Debug)]
 pub struct Attention {
     heads: HeadLayout,
     isa: Isa,
-    items: Vec<Item>,
-    /// Number of tokens of the planned batch.
-    tokens: usize,
+    plan: AttentionPlan,
     /// Scratch per worker: queries, sums, scores, largest scores, totals.
     scratch: Vec<Vec<f32>>,
 }
@@ -104,28 +89,12 @@ impl Attention {
     pub fn new(heads: HeadLayout, threads: usize) -> Self {
         let rows = TILE_ROWS.max(heads.group());
         let len = rows * (2 * heads.dim + RUN_TOKENS + 2);
-        Self { heads, isa: Isa::best(), items: Vec::new(), tokens: 0, scratch: vec![vec![0.0; len]; threads] }
+        Self { heads, isa: Isa::best(), plan: AttentionPlan::default(), scratch: vec![vec![0.0; len]; threads] }
     }
 
     /// Splits a step into tiles. The plan serves all layers.
     pub fn plan(&mut self, batch: &ForwardBatch) {
-        self.items.clear();
-        self.tokens = batch.tokens().len();
-        let most = (TILE_ROWS / self.heads.group()).max(1);
-        for (row, share) in batch.rows().iter().enumerate() {
-            let mut done = 0;
-            while done < share.tokens.len() {
-                let queries = (share.tokens.len() - done).min(most);
-                let token = share.tokens.start + done;
-                let position = share.start + done;
-                self.items.extend((0..self.heads.kv).map(|head| Item { row, head, token, queries, position }));
-                done += queries;
-            }
-        }
-        // The longest tiles come first, so that the last ones are short and all threads finish together. Among
-        // equals, heads of a row stay together because their keys and values are adjacent.
-        let work = |item: &Item| std::cmp::Reverse(item.queries * (item.position + item.queries));
-        self.items.sort_unstable_by_key(|item| (work(item), item.token, item.head));
+        self.plan.plan(batch, self.heads, self.scratch.len());
     }
 
     /// Computes `softmax(scale · q · kᵀ) · v` for every token and head of the planned batch, with the window and the
@@ -146,91 +115,140 @@ impl Attention {
         out: &mut [f32],
     ) {
         let width = self.heads.query * self.heads.dim;
-        assert_eq!(batch.tokens().len(), self.tokens, "a batch that was not planned");
-        assert!(out.len() >= self.tokens * width, "attention output too short");
+        assert_eq!(batch.tokens().len(), self.plan.tokens, "a batch that was not planned");
+        assert!(out.len() >= self.plan.tokens * width, "attention output too short");
         let out = Base(out.as_mut_ptr());
         let scratch = Base(self.scratch.as_mut_ptr());
         assert!(team.threads() <= self.scratch.len(), "planned for fewer threads");
-        let heads = self.heads;
         let isa = self.isa;
-        let items = &self.items;
+        let step = AttentionStep { heads: self.heads, plan: &self.plan, batch, layer, queries, rule };
+        let items = self.plan.items();
         team.sweep(items.len(), &|claims| {
             // SAFETY: each worker has its own index, below the number of scratch buffers.
             let scratch = unsafe { &mut *scratch.at(claims.worker()) };
-            let mut claims = claims.map(|index| items[index]).peekable();
+            let mut claims = claims.map(|index| &items[index]).peekable();
             while let Some(item) = claims.next() {
                 let after = claims.peek().copied().unwrap_or(item);
-                let mut tile = item.tile(heads, scratch, queries, rule);
-                let blocks = |item: Item| item.blocks(heads, batch, layer, rule.window);
-                tile.attend(isa, blocks(item), blocks(after));
-                for (index, sums) in tile.sums.chunks_exact(heads.dim).enumerate() {
-                    let to = item.place(heads, index, width);
+                let sums = step.attend(isa, item, after, scratch);
+                let places = step.places(item, width);
+                for (from, to) in sums.chunks_exact(step.heads.dim).zip(places) {
                     // SAFETY: inside `out` by the assertion above; items have disjoint tokens and heads.
-                    unsafe { std::slice::from_raw_parts_mut(out.at(to.start), heads.dim) }.copy_from_slice(sums);
+                    unsafe { std::slice::from_raw_parts_mut(out.at(to.start), from.len()) }.copy_from_slice(from);
                 }
             }
         });
     }
 }
 
-impl Item {
-    /// Keys and values visible to the tile's queries.
-    fn blocks<'a, S: Stored>(
-        self,
-        heads: HeadLayout,
-        batch: &'a ForwardBatch,
-        data: &'a [S],
-        window: Option<usize>,
-    ) -> Blocks<'a, S> {
-        let first = window.map_or(0, |window| (self.position + 1).saturating_sub(window));
-        Blocks {
-            data,
-            table: batch.table(&batch.rows()[self.row]),
-            stride: heads.block_len::<S>(),
-            offset: self.head * heads.head_len::<S>(),
-            len: heads.head_len::<S>(),
-            // Runs begin at the same positions for every window and split into chunks, so that sums do not depend on it.
-            start: first / RUN_TOKENS * RUN_TOKENS,
-            end: self.position + self.queries,
+/// Attention of one layer in one step, as all threads see it.
+struct AttentionStep<'a, S> {
+    heads: HeadLayout,
+    plan: &'a AttentionPlan,
+    batch: &'a ForwardBatch,
+    /// Layer's part of the cache.
+    layer: &'a [S],
+    queries: Queries<'a>,
+    rule: ScoreRule,
+}
+
+impl<'a, S: Stored> AttentionStep<'a, S> {
+    /// Computes an item and returns its output, shape (rows of the tile, dim). Meanwhile prefetches what `after` reads first.
+    fn attend<'s>(&self, isa: Isa, item: &Item, after: &Item, scratch: &'s mut [f32]) -> &'s [f32] {
+        let mut tile = self.tile(item, scratch);
+        let members = self.plan.members(item);
+        let own = |member: &Member| self.own_blocks(item, member);
+        let shared = self.shared(item);
+        if shared > 0 {
+            tile.attend(isa, self.blocks(item.head, &members[0], 0..shared), own(&members[0]));
+        }
+        let mut rows = 0;
+        for (index, member) in members.iter().enumerate() {
+            let next = members.get(index + 1).map_or_else(|| self.first_blocks(after), own);
+            let end = rows + member.queries * self.heads.group();
+            tile.part(rows..end, member.position).attend(isa, own(member), next);
+            rows = end;
+        }
+        tile.finish()
+    }
+
+    /// Number of first positions that the members of an item attend together.
+    fn shared(&self, item: &Item) -> usize {
+        // Members see different parts of them through a window.
+        if self.rule.window.is_some() { 0 } else { item.shared }
+    }
+
+    /// Keys and values that an item reads first.
+    fn first_blocks(&self, item: &Item) -> Blocks<'a, S> {
+        let leader = &self.plan.members(item)[0];
+        match self.shared(item) {
+            0 => self.own_blocks(item, leader),
+            shared => self.blocks(item.head, leader, 0..shared),
         }
     }
 
-    /// Range of query row `index` of this tile in a matrix with `stride` values per token.
-    fn place(self, heads: HeadLayout, index: usize, stride: usize) -> Range<usize> {
-        let query = index / heads.group();
-        let member = index % heads.group();
-        let start = (self.token + query) * stride + (self.head * heads.group() + member) * heads.dim;
-        start..start + heads.dim
+    /// Keys and values that a member sees and does not share.
+    fn own_blocks(&self, item: &Item, member: &Member) -> Blocks<'a, S> {
+        let first = self.rule.window.map_or(0, |window| (member.position + 1).saturating_sub(window));
+        // Runs begin at the same positions for every window and split into chunks, so that sums do not depend on it.
+        let start = self.shared(item).max(first / RUN_TOKENS * RUN_TOKENS);
+        self.blocks(item.head, member, start..member.position + member.queries)
     }
 
-    /// Resizes the scratch and copies the scaled queries into it.
-    fn tile<'a>(
-        self,
-        heads: HeadLayout,
-        scratch: &'a mut [f32],
-        queries: Queries<'_>,
-        rule: ScoreRule,
-    ) -> AttentionTile<'a> {
-        let rows = self.queries * heads.group();
-        let (own, scratch) = scratch.split_at_mut(rows * heads.dim);
-        let (sums, scratch) = scratch.split_at_mut(rows * heads.dim);
+    fn blocks(&self, head: usize, member: &Member, positions: Range<usize>) -> Blocks<'a, S> {
+        Blocks {
+            data: self.layer,
+            table: self.batch.table(&self.batch.rows()[member.row]),
+            stride: self.heads.block_len::<S>(),
+            offset: head * self.heads.head_len::<S>(),
+            len: self.heads.head_len::<S>(),
+            start: positions.start,
+            end: positions.end,
+        }
+    }
+
+    /// Ranges of an item's query rows in a matrix with `stride` values per token.
+    fn places(&self, item: &Item, stride: usize) -> impl Iterator<Item = Range<usize>> + use<'a, S> {
+        let HeadLayout { dim, .. } = self.heads;
+        let group = self.heads.group();
+        let first = item.head * group;
+        let tokens = self.plan.members(item).iter().flat_map(|member| member.token..member.token + member.queries);
+        tokens.flat_map(move |token| {
+            (first..first + group).map(move |head| {
+                let start = token * stride + head * dim;
+                start..start + dim
+            })
+        })
+    }
+
+    /// Lays out the scratch and copies the scaled queries into it.
+    fn tile<'s>(&self, item: &Item, scratch: &'s mut [f32]) -> AttentionTile<'s> {
+        let HeadLayout { dim, .. } = self.heads;
+        let members = self.plan.members(item);
+        let rows = members.iter().map(|member| member.queries).sum::<usize>() * self.heads.group();
+        let (own, scratch) = scratch.split_at_mut(rows * dim);
+        let (sums, scratch) = scratch.split_at_mut(rows * dim);
         let (scores, scratch) = scratch.split_at_mut(rows * RUN_TOKENS);
         let (largest, scratch) = scratch.split_at_mut(rows);
-        for (index, row) in own.chunks_exact_mut(heads.dim).enumerate() {
-            let from = &queries.data[self.place(heads, index, queries.stride)];
-            row.iter_mut().zip(from).for_each(|(to, from)| *to = from * rule.scale);
+        let totals = &mut scratch[..rows];
+        for (row, place) in own.chunks_exact_mut(dim).zip(self.places(item, self.queries.stride)) {
+            let from = &self.queries.data[place];
+            row.iter_mut().zip(from).for_each(|(to, from)| *to = from * self.rule.scale);
         }
+        sums.fill(0.0);
+        totals.fill(0.0);
+        largest.fill(f32::NEG_INFINITY);
         AttentionTile {
             queries: own,
-            group: heads.group(),
-            position: self.position,
-            window: rule.window,
-            cap: rule.cap,
-            head_dim: heads.dim,
+            group: self.heads.group(),
+            // Every member sees all positions that it shares.
+            position: members[0].position,
+            window: self.rule.window,
+            cap: self.rule.cap,
+            head_dim: dim,
             scores,
             sums,
             largest,
-            totals: &mut scratch[..rows],
+            totals,
         }
     }
 }

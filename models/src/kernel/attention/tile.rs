@@ -3,6 +3,8 @@
 //! Softmax is computed online (Milakov and Gimelshein 2018): the weighted sum of values is rescaled whenever a
 //! larger score appears, so each block of keys and values is read once per tile.
 
+use std::ops::Range;
+
 use super::stored::{Stored, key_scales};
 use crate::batch::BLOCK;
 use crate::kernel::isa::Isa;
@@ -18,9 +20,10 @@ pub(super) const RUN_TOKENS: usize = RUN * BLOCK;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Queries of one head for consecutive positions of one sequence, with the buffers for their keys and values.
+/// Queries of one head with the buffers for their scores and sums.
 pub(super) struct AttentionTile<'a> {
-    /// Scaled queries, shape (rows, head_dim); row `i` has position `position + i / group`.
+    /// Scaled queries, shape (rows, head_dim). They are those of consecutive positions, row `i` of `position + i / group`, or
+    /// all at `position` or behind it if only earlier keys are attended.
     pub(super) queries: &'a [f32],
     /// Number of query heads that share this key and value head.
     pub(super) group: usize,
@@ -98,13 +101,38 @@ unsafe fn attend_avx2<S: Stored>(tile: &mut AttentionTile<'_>, blocks: Blocks<'_
     unsafe { tile.pass::<[std::arch::x86_64::__m256; 2], S>(blocks, after) }
 }
 
-impl AttentionTile<'_> {
+impl<'a> AttentionTile<'a> {
+    /// Divides the sums by the totals: the output of the attention, shape (rows, head_dim).
+    pub(super) fn finish(self) -> &'a [f32] {
+        for (row, &total) in self.sums.chunks_exact_mut(self.head_dim).zip(self.totals.iter()) {
+            row.iter_mut().for_each(|value| *value /= total);
+        }
+        self.sums
+    }
+
     fn rows(&self) -> usize {
         self.largest.len()
     }
 
-    /// Processes all blocks; afterwards [`sums`](Self::sums) holds the attention's output. Meanwhile prefetches the
-    /// blocks of `after`, which the same thread processes next.
+    /// Some of the rows, the first of them at `position`.
+    pub(super) fn part(&mut self, rows: Range<usize>, position: usize) -> AttentionTile<'_> {
+        let values = rows.start * self.head_dim..rows.end * self.head_dim;
+        AttentionTile {
+            queries: &self.queries[values.clone()],
+            group: self.group,
+            position,
+            window: self.window,
+            cap: self.cap,
+            head_dim: self.head_dim,
+            scores: self.scores,
+            sums: &mut self.sums[values],
+            largest: &mut self.largest[rows.clone()],
+            totals: &mut self.totals[rows],
+        }
+    }
+
+    /// Adds all values of some blocks to the sums. Meanwhile prefetches the blocks of `after`, which the same thread
+    /// processes next.
     ///
     /// # Panics
     /// If a block named in a table lies outside the cache, or a slice is too short.
@@ -135,9 +163,6 @@ impl AttentionTile<'_> {
     /// The instruction set of `L` must be available, and slices must have the lengths stated at the fields.
     #[inline(always)]
     unsafe fn pass<L: Lanes, S: Stored>(&mut self, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
-        self.sums.fill(0.0);
-        self.totals.fill(0.0);
-        self.largest.fill(f32::NEG_INFINITY);
         let mut first = blocks.start;
         let mut run = blocks.run(first);
         while first < blocks.end {
@@ -151,9 +176,6 @@ impl AttentionTile<'_> {
             }
             first = next;
             run = ahead;
-        }
-        for (row, &total) in self.sums.chunks_exact_mut(self.head_dim).zip(self.totals.iter()) {
-            row.iter_mut().for_each(|value| *value /= total);
         }
     }
 
