@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{Instrument, Span};
-use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query};
+use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query, QueuedQuery};
 
 use super::search_pool::{JobTicket, SearchPool};
 
@@ -70,6 +70,12 @@ pub trait BlockingSearch: Send + Sync {
     /// The reason why no evidence could be found.
     fn find(&self, query: &Query) -> Result<Evidence, SearchError>;
 
+    /// Announces a query that waits for a thread, so that the texts of several queries are embedded together. `None` if
+    /// there is nothing to gain.
+    fn queue(&self, _query: &Query) -> Option<QueuedQuery> {
+        None
+    }
+
     /// Returns the modes that are available now.
     fn modes(&self) -> Vec<Mode>;
 
@@ -93,6 +99,10 @@ impl BlockingSearch for Index {
         })
     }
 
+    fn queue(&self, query: &Query) -> Option<QueuedQuery> {
+        self.queue(query)
+    }
+
     fn modes(&self) -> Vec<Mode> {
         self.modes().to_vec()
     }
@@ -112,6 +122,10 @@ impl BlockingSearch for LiveIndex {
         BlockingSearch::find(self.current().as_ref(), query)
     }
 
+    fn queue(&self, query: &Query) -> Option<QueuedQuery> {
+        self.current().queue(query)
+    }
+
     fn modes(&self) -> Vec<Mode> {
         self.current().modes().to_vec()
     }
@@ -128,6 +142,10 @@ impl BlockingSearch for LiveIndex {
 impl<T: BlockingSearch + ?Sized> BlockingSearch for Arc<T> {
     fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
         T::find(self, query)
+    }
+
+    fn queue(&self, query: &Query) -> Option<QueuedQuery> {
+        T::queue(self, query)
     }
 
     fn modes(&self) -> Vec<Mode> {
@@ -215,6 +233,8 @@ impl Searcher {
         wanted.deadline = Some(deadline.into_std());
         // Held until the search ends, so that running and queued searches together stay bounded.
         let _admitted = self.0.admitted.clone().try_acquire_owned().map_err(|_| SearchError::Busy)?;
+        // Until the search ends, because only the search takes the vector.
+        let _queued = self.0.find.queue(&wanted);
         let answer = async {
             let gone = || SearchError::Failed("the searcher has stopped".to_owned());
             let permit = self.0.pool.thread().await.ok_or_else(gone)?;
@@ -418,5 +438,56 @@ mod tests {
         let graph = Query::new("a", Mode::Graph, 3);
         assert_eq!(searcher.search(graph.into()).await, Err(SearchError::Unsupported(Mode::Graph)));
         assert_eq!(done.load(SeqCst), 0);
+    }
+
+    /// Counts the queries that are announced now, and those that were when a search ran.
+    #[derive(Clone, Default)]
+    struct Announced {
+        now: Arc<AtomicUsize>,
+        seen: Arc<AtomicUsize>,
+    }
+
+    struct Withdrawal(Arc<AtomicUsize>);
+
+    impl Drop for Withdrawal {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, SeqCst);
+        }
+    }
+
+    impl BlockingSearch for Announced {
+        fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+            std::thread::sleep(Duration::from_millis(30));
+            self.seen.fetch_max(self.now.load(SeqCst), SeqCst);
+            Ok(Evidence::of(7, query.mode, Vec::new()))
+        }
+
+        fn queue(&self, _: &Query) -> Option<QueuedQuery> {
+            self.now.fetch_add(1, SeqCst);
+            Some(Box::new(Withdrawal(self.now.clone())))
+        }
+
+        fn modes(&self) -> Vec<Mode> {
+            vec![Mode::Passage]
+        }
+
+        fn snapshot(&self) -> u64 {
+            7
+        }
+    }
+
+    #[tokio::test]
+    async fn waiting_queries_are_announced_until_their_searches_end() {
+        let find = Announced::default();
+        let searcher = Searcher::new(find.clone(), limits(1, 4, 10_000)).unwrap();
+        let all = futures::future::join_all((0..5).map(|_| searcher.search(query("a")))).await;
+        assert!(all.iter().all(Result::is_ok));
+        assert_eq!(find.seen.load(SeqCst), 5, "those that wait for the thread too");
+        assert_eq!(find.now.load(SeqCst), 0);
+        // A refused search is not announced.
+        let two = Searcher::new(find.clone(), limits(1, 0, 10_000)).unwrap();
+        let (first, second) = tokio::join!(two.search(query("a")), two.search(query("b")));
+        assert_eq!((first.is_ok(), second), (true, Err(SearchError::Busy)));
+        assert_eq!((find.seen.load(SeqCst), find.now.load(SeqCst)), (5, 0));
     }
 }

@@ -2,7 +2,7 @@
 //! `cargo bench -p waymark-index --bench graph -- [INDEX or passages] [rounds]`.
 //!
 //! INDEX is the folder of an index with a graph; a number makes up a corpus of so many passages with nine triples each,
-//! embedded as bags of hashed words. Queries are the vectors of facts, mixed in pairs.
+//! embedded as bags of hashed words. Queries are facts, mixed in pairs: their words, and their vectors.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeMap;
@@ -58,6 +58,9 @@ fn measure(dir: &Path, rounds: usize) {
     let fact = |number: usize| graph.fact_vector((number % graph.facts()) as u32);
     let mixed = |i: usize| fact(i * 7919).iter().zip(fact(i * 104_729 + 1)).map(|(a, b)| a + 0.6 * b).collect();
     *embed.queries.lock().unwrap() = (0..QUERIES).map(mixed).collect();
+    let text = |number: usize| graph.fact_text((number % graph.facts()) as u32);
+    let texts: Vec<String> =
+        (0..QUERIES).map(|i| format!("{} and {}?", text(i * 7919), text(i * 104_729 + 1))).collect();
     let stages = Stages::default();
     let clock = stages.0.clone();
     tracing::subscriber::set_global_default(stages).unwrap();
@@ -66,12 +69,13 @@ fn measure(dir: &Path, rounds: usize) {
     for (name, index, mode, variant) in [
         ("graph", &index, Mode::Graph, GraphVariant::RouteRag),
         ("graph, HippoRAG 2", &index, Mode::Graph, GraphVariant::HippoRag),
+        ("graph, Waymark", &index, Mode::Graph, GraphVariant::Waymark),
         ("hybrid", &index, Mode::Hybrid, GraphVariant::RouteRag),
         ("triples, GraphRAG-R1", &index, Mode::Triples, GraphVariant::GraphR1),
         ("graph, by a local walk", &local, Mode::Graph, GraphVariant::RouteRag),
         ("passage", &index, Mode::Passage, GraphVariant::RouteRag),
     ] {
-        println!("{name}: {}", times(index, mode, variant, rounds, &clock));
+        println!("{name}: {}", times(index, mode, variant, rounds, (&texts, &clock)));
         for (stage, mut spent) in std::mem::take(&mut clock.lock().unwrap().shares) {
             spent.sort_by(f64::total_cmp);
             println!("    {:>8.3} ms  from before {stage}", spent[spent.len() / 2]);
@@ -80,12 +84,18 @@ fn measure(dir: &Path, rounds: usize) {
 }
 
 /// Searches and says how long that took.
-fn times(index: &Index, mode: Mode, variant: GraphVariant, rounds: usize, clock: &Mutex<Clock>) -> String {
-    let query = Query::new("made up", mode, 5).ranking(Ranking::Dense);
-    let query = Query { graph: variant.into(), ..query };
+fn times(
+    index: &Index,
+    mode: Mode,
+    variant: GraphVariant,
+    rounds: usize,
+    (texts, clock): (&[String], &Mutex<Clock>),
+) -> String {
+    let ranking = if mode == Mode::Passage { Ranking::Dense } else { mode.ranking_beside(variant) };
     let mut times = Vec::new();
     for round in 0..=rounds {
-        for _ in 0..QUERIES {
+        for text in texts {
+            let query = Query { graph: variant.into(), ..Query::new(text, mode, 5).ranking(ranking) };
             clock.lock().unwrap().begun.clear();
             let begun = Instant::now();
             let evidence = index.search(&query).unwrap();

@@ -36,6 +36,51 @@ fn main() {
     for tolerance in [1e-5, 1e-6, 1e-7] {
         compare(&walks::<f32>((&edges, phrases), &resets, tolerance, &format!("f32, {tolerance:e}")), &exact, phrases);
     }
+    passages_alone((&edges, phrases), &resets, 1e-6);
+}
+
+/// Walks in `f32` from every reset as a search does: the reset by its few phrases, and the masses of passages alone.
+fn passages_alone((edges, phrases): (&Edges<'_>, usize), resets: &[Vec<f64>], tolerance: f64) {
+    let solver = PageRankSolver::<f32>::new(edges, phrases, 0.5);
+    let mut times = Vec::new();
+    let mut most = 0;
+    for reset in resets {
+        let reset: Vec<f32> = reset.iter().map(|&x| x as f32).collect();
+        let seeds: Vec<(u32, f32)> =
+            (0..).zip(reset[..phrases].iter().copied()).filter(|(_, weight)| *weight > 0.0).collect();
+        let start = Instant::now();
+        let walk = solver.solve_last(&seeds, &reset[phrases..], tolerance);
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+        most = most.max(walk.sweeps);
+        let whole = solver.solve(&reset, tolerance).mass;
+        assert_eq!(walk.mass, whole[phrases..], "the same masses either way");
+    }
+    times.sort_by(f64::total_cmp);
+    let p50 = times[times.len() / 2];
+    println!("f32, {tolerance:e}, passages alone: p50 {p50:.3} ms, at most {most} sweeps");
+    let (nodes, entries) = solver.swept();
+    // An entry and its place; a gain, an inverse, a bound, and the old and the new value of each node.
+    let bytes = entries * 8 + nodes * 20;
+    let each = p50 / most as f64;
+    println!(
+        "    a sweep of {nodes} nodes and {entries} entries: {each:.3} ms, {:.1} MB, {:.1} GB/s; read in order {:.1} GB/s",
+        bytes as f64 / 1e6,
+        bytes as f64 / each / 1e6,
+        bandwidth(bytes)
+    );
+}
+
+/// Reads as many bytes again and again, in order, and returns the GB/s of the fastest pass.
+fn bandwidth(bytes: usize) -> f64 {
+    let buffer = vec![1_u64; bytes / 8];
+    let mut best = f64::INFINITY;
+    for _ in 0..200 {
+        let start = Instant::now();
+        let sum = std::hint::black_box(&buffer).iter().fold(0_u64, |sum, x| sum.wrapping_add(*x));
+        std::hint::black_box(sum);
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    bytes as f64 / best / 1e9
 }
 
 /// Walks from every reset and prints the median and 95th percentile of the time.

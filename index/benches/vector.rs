@@ -1,6 +1,6 @@
-//! Measures recall and speed of the nearest-neighbor graph against an exact scan: `cargo bench -p waymark-index --bench
-//! vector -- [--vectors FILE --dims N
-//! --count N --dims N] [--dump DIR]`.
+//! Measures recall and speed of the nearest-neighbor graph against an exact scan, with several numbers of candidates: whole
+//! searches, which read their passages, and the graph alone, which returns numbers: `cargo bench -p waymark-index --bench
+//! vector -- [--vectors FILE --dims N | --count N --dims N] [--dump DIR]`.
 //!
 //! Vectors come from a flat file of little-endian `f32`, or are generated as points around centers, like texts on
 //! common subjects. The last 500 are the queries. `--dump` writes them for `scripts/bench/hnsw.py`, which measures
@@ -43,37 +43,52 @@ fn main() {
     println!("{count} vectors of {} numbers, {QUERIES} queries, k = {K}", options.dims);
     println!("built in {:.1} s with {} threads, store and BM25 included", begun.elapsed().as_secs_f64(), built.threads);
 
-    let open = |exact_below| {
-        let options = OpenOptions { exact_below, ..OpenOptions::default() };
+    let open = |exact_below, candidates| {
+        let options = OpenOptions { exact_below, candidates, ..OpenOptions::default() };
         Index::open_with(dir.path(), Arc::clone(&embed) as _, &options).unwrap()
     };
-    let (exact, exact_seconds) = search(&open(usize::MAX), count);
-    let (found, seconds) = search(&open(0), count);
-    let hits = exact.iter().zip(&found).map(|(exact, found)| exact.intersection(found).count()).sum::<usize>();
-    println!("exact scan  {:>9.0} queries/s", QUERIES as f64 / exact_seconds);
-    println!(
-        "graph       {:>9.0} queries/s  recall@{K} {:.4}  {:.1} x the scan",
-        QUERIES as f64 / seconds,
-        hits as f64 / (QUERIES * K) as f64,
-        exact_seconds / seconds
-    );
+    let queries = &embed.rows[count..];
+    let scan = open(usize::MAX, 1);
+    let (exact, seconds) = times(queries, &|place, _| search(&scan, count + place));
+    println!("exact scan             {:>9.0} queries/s", QUERIES as f64 / seconds);
+    for candidates in [32, 64, 128, 256] {
+        let index = open(0, candidates);
+        let (found, seconds) = times(queries, &|place, _| search(&index, count + place));
+        print(&format!("whole search, {candidates:>3}"), &exact, &found, seconds);
+        let (found, seconds) = times(queries, &|_, query| {
+            index.nearest(query, K).unwrap().into_iter().map(|(number, _)| number).collect()
+        });
+        print(&format!("graph alone,  {candidates:>3}"), &exact, &found, seconds);
+    }
 }
 
+/// Numbers of the passages that a query found.
+type Found = HashSet<u32>;
+
 /// Returns the results of each query, and the seconds of the fastest of three sequential rounds.
-fn search(index: &Index, first: usize) -> (Vec<HashSet<String>>, f64) {
+fn times(queries: &[Vec<f32>], find: &dyn Fn(usize, &[f32]) -> Found) -> (Vec<Found>, f64) {
     let mut best = f64::INFINITY;
     let mut found = Vec::new();
     for _ in 0..3 {
         let begun = Instant::now();
-        found = (first..first + QUERIES)
-            .map(|row| {
-                let query = Query::new(row.to_string(), Mode::Passage, K).ranking(Ranking::Dense);
-                index.search(&query).unwrap().hits.into_iter().map(|hit| hit.passage.id).collect()
-            })
-            .collect();
+        found = queries.iter().enumerate().map(|(place, query)| find(place, query)).collect();
         best = best.min(begun.elapsed().as_secs_f64());
     }
     (found, best)
+}
+
+fn search(index: &Index, row: usize) -> Found {
+    let query = Query::new(row.to_string(), Mode::Passage, K).ranking(Ranking::Dense);
+    index.search(&query).unwrap().hits.into_iter().map(|hit| hit.passage.id.parse().unwrap()).collect()
+}
+
+fn print(name: &str, exact: &[Found], found: &[Found], seconds: f64) {
+    let hits = exact.iter().zip(found).map(|(exact, found)| exact.intersection(found).count()).sum::<usize>();
+    println!(
+        "{name:<22} {:>9.0} queries/s  recall@{K} {:.4}",
+        QUERIES as f64 / seconds,
+        hits as f64 / (QUERIES * K) as f64
+    );
 }
 
 /// Embedder that maps the number of a row to that row.

@@ -5,6 +5,9 @@ use crate::prompts::Prompts;
 /// Error returned by an embedder.
 pub type EmbedError = Box<dyn std::error::Error + Send + Sync>;
 
+/// Query that an embedder expects soon; see [`Embed::queue_query`]. Dropping it withdraws the query.
+pub type QueuedQuery = Box<dyn Send + Sync>;
+
 /// Turns texts into vectors. Called from many threads at once.
 pub trait Embed: Send + Sync {
     /// Identifier of the model weights. An index refuses an embedder with another ID than the one it was built with.
@@ -28,6 +31,21 @@ pub trait Embed: Send + Sync {
         self.embed(texts)
     }
 
+    /// Embeds search queries. May trade a little accuracy for speed; the vector of a text must not depend on the other
+    /// texts.
+    ///
+    /// # Errors
+    /// The same as of [`Embed::embed`].
+    fn embed_queries(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.embed(texts)
+    }
+
+    /// Announces a text that [`Embed::embed_queries`] will be called with soon, so that the embedder can compute the
+    /// queries of several searches together. `None` if the embedder computes each call alone.
+    fn queue_query(&self, _text: &str) -> Option<QueuedQuery> {
+        None
+    }
+
     /// Returns the least number of texts per call of [`Embed::embed_documents`] that uses the embedder fully. A build with a
     /// smaller batch takes this many.
     fn least_batch(&self) -> usize {
@@ -46,11 +64,19 @@ pub trait Embed: Send + Sync {
     }
 }
 
-/// Embeds `texts` with `prompt` before each and checks the result: one vector per text, of the right length, finite.
+/// Embeds queries with `prompt` before each and checks the result: one vector per text, of the right length, finite.
 /// Scales each vector to length 1; a zero vector stays zero.
 pub(crate) fn embed_unit(embed: &dyn Embed, prompt: &str, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-    let vectors = prompted(prompt, texts, &|texts| embed.embed(texts))?;
+    let vectors = prompted(prompt, texts, &|texts| embed.embed_queries(texts))?;
     unit(embed, texts.len(), vectors)
+}
+
+/// Announces a query that will be embedded with `prompt` before it.
+pub(crate) fn queue(embed: &dyn Embed, prompt: &str, text: &str) -> Option<QueuedQuery> {
+    if prompt.is_empty() {
+        return embed.queue_query(text);
+    }
+    embed.queue_query(&format!("{prompt}{text}"))
 }
 
 /// Embeds texts of an index as [`embed_unit`] does queries.

@@ -204,6 +204,22 @@ impl Index {
         self.snapshot.dense.row(number)
     }
 
+    /// Returns the numbers of the `k` passages nearest to `vector`, best first, with their dot products, as a dense passage
+    /// search finds them. Reads no passage.
+    ///
+    /// # Errors
+    /// If the vector has another length than those of the index, or the vector graph fails.
+    pub fn nearest(&self, vector: &[f32], k: usize) -> Result<Vec<(u32, f32)>, IndexError> {
+        let dims = self.manifest().embedder.dims;
+        if vector.len() != dims {
+            let message = format!("the vector has {} numbers, those of the index have {dims}", vector.len());
+            return Err(IndexError::Dense { action: "search", message });
+        }
+        let found = self.snapshot.dense.search(vector, k, None, None)?;
+        self.snapshot.check_faults()?;
+        Ok(found.into_iter().map(|scored| (scored.number, scored.score)).collect())
+    }
+
     /// Returns a summary of the index.
     pub fn info(&self) -> IndexInfo {
         let Manifest { snapshot, corpus, passages, embedder, graph, files, delta, .. } = self.manifest();

@@ -20,6 +20,9 @@ pub struct OpenOptions {
     /// Largest number of passages that is searched exactly, vector by vector. Larger indexes use the approximate vector
     /// graph.
     pub exact_below: usize,
+    /// Minimum number of candidates that a search of the vector graph examines. More take longer and miss fewer of the
+    /// nearest.
+    pub candidates: usize,
     /// Largest number of passages for which PageRank covers the whole graph, starting from every passage by its
     /// similarity as in HippoRAG 2. Larger indexes use a local walk around the passages and phrases most similar to the
     /// query.
@@ -29,7 +32,7 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         let concurrency = available_parallelism().map_or(1, usize::from);
-        OpenOptions { verify: true, concurrency, exact_below: 16_384, walk_below: 65_536 }
+        OpenOptions { verify: true, concurrency, exact_below: 16_384, candidates: 128, walk_below: 65_536 }
     }
 }
 

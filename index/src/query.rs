@@ -95,6 +95,11 @@ impl Query {
         self.graph.check()
     }
 
+    /// Returns `true` if the search embeds the text.
+    pub(crate) fn wants_vector(&self) -> bool {
+        self.mode != Mode::Passage || self.ranking.wants_dense()
+    }
+
     /// Sets the ranking.
     #[must_use]
     pub fn ranking(mut self, ranking: Ranking) -> Query {

@@ -83,7 +83,7 @@ impl Snapshot {
         let graph = files.join(snapshot_file::VECTOR_GRAPH);
         let keys = files.join(snapshot_file::NODE_PASSAGES);
         let graph = GraphFiles { graph: &graph, keys: &keys };
-        let dense = DenseIndex::open(vectors, graph, options.concurrency, options.exact_below)?;
+        let dense = DenseIndex::open(vectors, graph, options)?;
         let open_graph =
             |info| Graph::open(&files.join(snapshot_file::GRAPH), info, store.len(), manifest.embedder.dims);
         let graph = manifest.base_graph().map(open_graph).transpose()?;

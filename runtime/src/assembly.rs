@@ -19,7 +19,7 @@ use waymark_models::pull::recognize;
 use waymark_models::reranker::Reranker;
 use waymark_models::tokenizer::Tokenizer;
 
-use crate::config::{EmbedderConfig, FleetConfig, ModelConfig, RerankerConfig, RetrievalConfig};
+use crate::config::{EmbedderConfig, FleetConfig, ModelConfig, QueryArithmetic, RerankerConfig, RetrievalConfig};
 use crate::embedding::{self, Embedding};
 use crate::environment::key_in;
 use crate::fleet::{Fleet, TokenSource};
@@ -36,9 +36,9 @@ pub const SEARCHES_WAITING: usize = 1024;
 /// # Errors
 /// If the weights cannot be fetched or are no encoder, or the endpoint cannot be asked or gives no vectors.
 pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
-    let name = match config {
-        EmbedderConfig::Weights(name) if name == embedding::MOCK => return Ok(Embedding::Mock),
-        EmbedderConfig::Weights(name) => name,
+    let (name, queries) = match config {
+        EmbedderConfig::Weights { name, .. } if name == embedding::MOCK => return Ok(Embedding::Mock),
+        EmbedderConfig::Weights { name, queries } => (name, *queries),
         EmbedderConfig::Endpoint { url, model, key_env, ca, timeout } => {
             let roots = TrustedRoots::of_flag("--embedder-ca", ca.as_deref())?;
             let endpoint = EmbedEndpoint::new(url, model, key_in(key_env)?, *timeout).context("--embedder")?;
@@ -48,7 +48,7 @@ pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>
         }
     };
     let dir = pull::fetch(name, &cache::folder(cache)?)?;
-    let mut embedder = Embedder::open(&dir, team)?;
+    let mut embedder = Embedder::open(&dir, team)?.with_rounded_queries(queries == QueryArithmetic::Int8);
     // Some authors name the prompts in the model's card alone.
     if let Some(entry) = Catalog::bundled().get(name) {
         let query = entry.query_prompt.clone();
@@ -93,12 +93,12 @@ const WATCH: Duration = Duration::from_millis(500);
 /// If the index cannot be opened, or was built with another embedder.
 pub fn live(
     dir: &Path,
-    embedder: Arc<Embedding>,
+    embedder: Arc<dyn Embed>,
     reranker: Option<Arc<Reranking>>,
     config: &RetrievalConfig,
 ) -> anyhow::Result<Arc<LiveIndex>> {
     let options = OpenOptions { concurrency: config.threads, ..OpenOptions::default() };
-    let mut live = LiveIndex::open(dir, embedder as Arc<dyn Embed>, options)?;
+    let mut live = LiveIndex::open(dir, embedder, options)?;
     if let Some(config) = &config.fact_filter {
         live = live.with_fact_filter(filter::fact_filter(config)?);
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use waymark_index::{Embed, EmbedError, Prompts};
 use waymark_models::embedder::{Embedder, EncoderPrompts};
 
+use crate::query_embedder::QueryCounters;
 use crate::remote::{EmbedEndpoint, MAX_EMBEDDED_BYTES};
 
 /// An embedder that also counts tokens.
@@ -24,6 +25,11 @@ pub trait TextEmbedder: Embed + fmt::Debug {
     /// Returns `true` if the embedder is an endpoint, which bounds its requests itself and encodes no text here.
     fn is_remote(&self) -> bool {
         false
+    }
+
+    /// Counts of query embeddings. `None` if the embedder does not count them.
+    fn query_counters(&self) -> Option<&QueryCounters> {
+        None
     }
 }
 
@@ -80,6 +86,13 @@ impl Embed for Embedding {
             Embedding::Model(embedder) => Ok(embedder.embed_rounded(texts)?),
             Embedding::Endpoint(endpoint) => endpoint.embed_documents(texts),
             Embedding::Mock => self.embed(texts),
+        }
+    }
+
+    fn embed_queries(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        match self {
+            Embedding::Model(embedder) => Ok(embedder.embed_queries(texts)?),
+            Embedding::Endpoint(_) | Embedding::Mock => self.embed(texts),
         }
     }
 

@@ -6,6 +6,7 @@
 //! | [`config`] | flags and their meaning, one file per group |
 //! | [`assembly`], [`device`], [`embedding`], [`reranking`], [`filter`], [`trained_policy`] | engines, indexes, embedders, rerankers, fact filters and policies from a configuration |
 //! | [`cache`], [`pull`], [`environment`] | the download folder, weights on demand, keys and tokens from the environment |
+//! | [`query_embedder`] | search queries embedded together, and a cache of their vectors |
 //! | [`fleet`], [`fingerprint`] | generation on engines elsewhere; fingerprints by which weights are known there |
 //! | [`trusted_roots`] | certificate authorities that the clients of this process trust |
 //! | [`remote`] | language models behind OpenAI-compatible endpoints, and embedders and rerankers behind endpoints |
@@ -32,6 +33,7 @@ mod name_service;
 mod printable;
 pub mod progress;
 pub mod pull;
+pub mod query_embedder;
 pub mod remote;
 pub mod reranking;
 pub mod snapshots;

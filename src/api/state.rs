@@ -237,6 +237,7 @@ impl AppState {
     /// Sets the embedder and its name.
     pub fn with_embedder(mut self, name: impl Into<String>, embedder: Arc<dyn TextEmbedder>) -> Self {
         let queue = EncoderQueue::new("requests for embeddings");
+        self.metrics = self.metrics.with_embedder(Arc::clone(&embedder));
         self.embedder = Some(Arc::new(ServedEmbedder { name: name.into(), embedder, created: now(), queue }));
         self
     }

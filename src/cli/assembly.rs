@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use waymark_agent::{LoadedBase, Runtime, Search};
-use waymark_index::{CommitOptions, LiveIndex};
+use waymark_index::{CommitOptions, Embed, LiveIndex};
 use waymark_models::kernel::Team;
 use waymark_runtime::config::RetrievalConfig;
 use waymark_runtime::embedding::{Embedding, TextEmbedder};
 use waymark_runtime::fleet::TokenSource;
+use waymark_runtime::query_embedder::{QUERY_CACHE_BYTES, QueryEmbedder};
 use waymark_runtime::reranking::Reranking;
 use waymark_runtime::snapshots::SnapshotLocation;
 use waymark_runtime::{assembly, cache, snapshots, trained_policy};
@@ -32,6 +33,9 @@ const STORE_THREADS: usize = 2;
 
 /// Name of an index, the index, and its search threads.
 type OpenedIndex = (String, Arc<LiveIndex>, Arc<dyn Search>);
+
+/// Embedder that all indexes share, so that their queries share batches and the cache.
+type SharedEmbedder = Arc<QueryEmbedder<Embedding>>;
 
 /// Indexes whose snapshots are published elsewhere, in the directories that they are fetched into.
 struct LocalIndexes {
@@ -75,11 +79,12 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         (None, None, None) if config.files.folder.is_none() => None,
         _ => Some(configured_embedder(config)?),
     };
+    let embedder = embedder.map(|embedder| Arc::new(QueryEmbedder::new(embedder, QUERY_CACHE_BYTES)));
     let reranker = configured_reranker(config)?;
     let indexes = LocalIndexes::fetch(config).await?;
     let live = match (&indexes.retrieval.index, &embedder) {
         (Some(dir), Some(embedder)) => {
-            Some(assembly::live(dir, Arc::clone(embedder), reranker.clone(), &config.retrieval)?)
+            Some(assembly::live(dir, searched(embedder), reranker.clone(), &config.retrieval)?)
         }
         _ => None,
     };
@@ -142,20 +147,25 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
 }
 
 /// Returns the opener of the vector stores' indexes. There may be many of them, so that each has few search threads.
-fn store_opener(config: &ServeConfig, embedder: Arc<Embedding>, reranker: Option<Arc<Reranking>>) -> IndexOpener {
+fn store_opener(config: &ServeConfig, embedder: SharedEmbedder, reranker: Option<Arc<Reranking>>) -> IndexOpener {
     let threads = config.retrieval.threads.min(STORE_THREADS);
     IndexOpener { embedder, reranker, config: RetrievalConfig { threads, writable: true, ..config.retrieval.clone() } }
+}
+
+/// Returns the embedder of an index to search.
+fn searched(embedder: &SharedEmbedder) -> Arc<dyn Embed> {
+    Arc::clone(embedder) as Arc<dyn Embed>
 }
 
 /// Opens the indexes beside the default one. Each has search threads of its own.
 fn other_indexes(
     config: &RetrievalConfig,
-    embedder: &Arc<Embedding>,
+    embedder: &SharedEmbedder,
     reranker: Option<&Arc<Reranking>>,
 ) -> anyhow::Result<Vec<OpenedIndex>> {
     let mut opened = Vec::with_capacity(config.others.len());
     for (name, dir) in &config.others {
-        let live = assembly::live(dir, Arc::clone(embedder), reranker.cloned(), config)
+        let live = assembly::live(dir, searched(embedder), reranker.cloned(), config)
             .with_context(|| format!("--index {name}={}", dir.display()))?;
         let searcher = assembly::searcher(&live, config)?;
         opened.push((name.clone(), live, searcher));
@@ -166,7 +176,7 @@ fn other_indexes(
 /// Opens the indexes of vector stores as the server opens its own.
 #[derive(Debug)]
 struct IndexOpener {
-    embedder: Arc<Embedding>,
+    embedder: SharedEmbedder,
     reranker: Option<Arc<Reranking>>,
     config: RetrievalConfig,
 }
@@ -177,7 +187,7 @@ impl OpenIndex for IndexOpener {
     }
 
     fn open(&self, dir: &Path) -> anyhow::Result<IndexParts> {
-        let live = assembly::live(dir, Arc::clone(&self.embedder), self.reranker.clone(), &self.config)?;
+        let live = assembly::live(dir, searched(&self.embedder), self.reranker.clone(), &self.config)?;
         let searcher = assembly::searcher(&live, &self.config)?;
         tend(&live, &self.config)?;
         Ok(IndexParts { searcher, library: library(live, &self.config) })

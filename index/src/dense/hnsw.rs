@@ -6,22 +6,20 @@ use std::time::Instant;
 
 use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 
-use super::kernel::dot;
+use super::kernel::{dot, near_dot};
 use super::link::GraphFiles;
 use super::node_passages::NodePassages;
 use super::search_slots::SearchSlots;
 use super::vectors::VectorFile;
 use crate::error::IndexError;
+use crate::options::OpenOptions;
 use crate::scored::{Scored, best};
 
 /// Neighbors per node.
 pub(crate) const CONNECTIVITY: usize = 16;
 /// Number of candidates examined when adding a node.
 pub(crate) const EXPANSION_ADD: usize = 128;
-/// Minimum number of candidates examined in a search.
-const EXPANSION_SEARCH: usize = 128;
-
-pub(super) fn options(dims: usize) -> IndexOptions {
+pub(super) fn index_options(dims: usize) -> IndexOptions {
     IndexOptions {
         dimensions: dims,
         // Vectors have length 1, so the dot product is the cosine, and usearch need not compute lengths.
@@ -29,7 +27,8 @@ pub(super) fn options(dims: usize) -> IndexOptions {
         quantization: ScalarKind::F32,
         connectivity: CONNECTIVITY,
         expansion_add: EXPANSION_ADD,
-        expansion_search: EXPANSION_SEARCH,
+        // Set when the graph is opened.
+        expansion_search: 0,
         multi: false,
     }
 }
@@ -42,7 +41,7 @@ pub(super) fn measure_ourselves(index: &mut Index) {
         // SAFETY: usearch calls this with two stored or queried vectors of the index, which have `dims` numbers each;
         // they are aligned, since in memory usearch aligns them and in a mapped file they begin at a multiple of 4.
         let (a, b) = unsafe { (std::slice::from_raw_parts(a, dims), std::slice::from_raw_parts(b, dims)) };
-        1.0 - dot(a, b)
+        1.0 - near_dot(a, b)
     }));
 }
 
@@ -60,13 +59,18 @@ impl fmt::Debug for Hnsw {
 }
 
 impl Hnsw {
-    /// Opens the graph over `count` vectors, for `slots` concurrent searches.
-    pub(super) fn open(files: GraphFiles<'_>, count: usize, dims: usize, slots: usize) -> Result<Hnsw, IndexError> {
+    /// Opens the graph over `count` vectors.
+    pub(super) fn open(
+        files: GraphFiles<'_>,
+        count: usize,
+        dims: usize,
+        options: &OpenOptions,
+    ) -> Result<Hnsw, IndexError> {
         let path = files.graph;
         let keys = NodePassages::open(files.keys, count)?;
-        let slots = slots.max(1);
+        let slots = options.concurrency.max(1);
         let damaged = |error: &dyn fmt::Display| IndexError::corrupt(path, error.to_string());
-        let mut index = Index::new(&options(dims)).map_err(failed("create"))?;
+        let mut index = Index::new(&index_options(dims)).map_err(failed("create"))?;
         index.view(text(path)?).map_err(|error| damaged(&error))?;
         if index.size() != keys.nodes() || index.dimensions() != dims {
             let message = format!("it holds {} vectors of {} numbers", index.size(), index.dimensions());
@@ -76,7 +80,7 @@ impl Hnsw {
         // usearch reserves scratch memory per thread and fails if none is free. Opening a file resets the number of
         // threads to that of CPU cores, so it is set again here, and every search must hold a slot.
         index.reserve_capacity_and_threads(keys.nodes(), slots).map_err(failed("open"))?;
-        index.change_expansion_search(EXPANSION_SEARCH);
+        index.change_expansion_search(options.candidates.max(1));
         Ok(Hnsw { index, keys, slots: SearchSlots::new(slots) })
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use usearch::Index;
 
-use super::hnsw::{failed, measure_ourselves, options, text};
+use super::hnsw::{failed, index_options, measure_ourselves, text};
 use super::node_passages::NodePassages;
 use super::vectors::VectorFile;
 use crate::error::IndexError;
@@ -41,7 +41,7 @@ pub(crate) fn link(
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<(), IndexError> {
-    let mut index = Index::new(&options(vectors.dims())).map_err(failed("create"))?;
+    let mut index = Index::new(&index_options(vectors.dims())).map_err(failed("create"))?;
     let grown = earlier.map(|earlier| grown(&mut index, vectors, earlier)).transpose()?.flatten();
     let (mut keys, new) = grown.unwrap_or_else(|| (NodePassages::identity(0), (0..).take(vectors.count()).collect()));
     measure_ourselves(&mut index);

@@ -20,6 +20,7 @@ use std::time::Instant;
 use crate::condition::{AllowedPassages, admits};
 use crate::delta::DocumentDelta;
 use crate::error::IndexError;
+use crate::options::OpenOptions;
 use crate::scored::{Scored, best};
 
 pub(crate) use codes::{Codes, Extremes, GrowingCodes};
@@ -44,15 +45,14 @@ struct BaseVectors {
 }
 
 impl DenseIndex {
-    /// Opens the graph beside its vectors. At most `slots` searches of the graph run at once; others wait. A corpus of
-    /// at most `exact_below` passages is scanned.
+    /// Opens the graph beside its vectors.
     pub(crate) fn open(
         vectors: VectorFile,
         graph: GraphFiles<'_>,
-        slots: usize,
-        exact_below: usize,
+        options: &OpenOptions,
     ) -> Result<DenseIndex, IndexError> {
-        let graph = hnsw::Hnsw::open(graph, vectors.count(), vectors.dims(), slots)?;
+        let graph = hnsw::Hnsw::open(graph, vectors.count(), vectors.dims(), options)?;
+        let exact_below = options.exact_below;
         let delta = Arc::new(DocumentDelta::new(u32::try_from(vectors.count()).unwrap_or(u32::MAX)));
         Ok(DenseIndex { base: Arc::new(BaseVectors { vectors, graph, exact_below }), delta })
     }

@@ -31,7 +31,13 @@ fn random_rows(count: usize, salt: &str) -> Vec<Vec<f32>> {
 fn open(flat: &Path, graph: &Path, count: usize, slots: usize, exact_below: usize) -> DenseIndex {
     let keys = graph.with_extension("keys");
     let files = files(graph, &keys);
-    DenseIndex::open(VectorFile::open(flat, count, DIMS).unwrap(), files, slots, exact_below).unwrap()
+    let options = OpenOptions { concurrency: slots, exact_below, ..OpenOptions::default() };
+    DenseIndex::open(VectorFile::open(flat, count, DIMS).unwrap(), files, &options).unwrap()
+}
+
+/// Options for one search at a time.
+fn alone() -> OpenOptions {
+    OpenOptions { concurrency: 1, ..OpenOptions::default() }
 }
 
 #[test]
@@ -96,7 +102,7 @@ fn more_searchers_than_slots_wait_and_agree_with_one() {
 fn a_deadline_ends_the_wait_for_a_slot() {
     let rows = random_rows(20, "p");
     let (_dir, flat, graph) = write(&rows);
-    let hnsw = hnsw::Hnsw::open(files(&graph, &graph.with_extension("keys")), 20, DIMS, 1).unwrap();
+    let hnsw = hnsw::Hnsw::open(files(&graph, &graph.with_extension("keys")), 20, DIMS, &alone()).unwrap();
     let vectors = VectorFile::open(&flat, 20, DIMS).unwrap();
     let soon = Instant::now() + std::time::Duration::from_millis(2);
     let held = hnsw.hold();
@@ -111,7 +117,7 @@ fn files_of_another_size_are_refused() {
     let error = VectorFile::open(&flat, 21, DIMS).unwrap_err().to_string();
     assert!(error.contains("vectors.bin") && error.contains("21 vectors"), "{error}");
     let keys = graph.with_extension("keys");
-    let opened = |count| hnsw::Hnsw::open(files(&graph, &keys), count, DIMS, 1).unwrap_err().to_string();
+    let opened = |count| hnsw::Hnsw::open(files(&graph, &keys), count, DIMS, &alone()).unwrap_err().to_string();
     let error = opened(21);
     assert!(error.contains("graph.keys") && error.contains("21 passages"), "{error}");
     node_passages::NodePassages::identity(21).write(&keys).unwrap();

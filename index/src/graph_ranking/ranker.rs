@@ -1,5 +1,6 @@
 //! Runs PageRank over the graph of a snapshot, whole or local.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::local::{LocalPageRank, LocalScores, ScratchPool};
@@ -127,29 +128,27 @@ impl GraphRanker {
             Some(flat) => (flat.phrases.len(), flat.passages.len()),
             None => (graph.phrases(), graph.passages()),
         };
-        let mut reset = vec![0.0; phrases + passages];
-        let mut set = |place: Option<u32>, weight: f32| {
-            if let Some(place) = place {
-                reset[place as usize] = weight;
+        let node = |phrase| flat.map_or(Some(phrase), |flat| flat.phrase(graph, phrase));
+        let seeds: Vec<(u32, f32)> =
+            seeds.iter().filter_map(|seed| Some((node(seed.phrase)?, seed.weight as f32))).collect();
+        let weights: Cow<'_, [f32]> = match (own, flat) {
+            (PassageWeights::Every(weights), None) => Cow::Borrowed(weights),
+            (PassageWeights::Every(weights), Some(flat)) => {
+                flat.passages.iter().map(|&passage| weights[passage as usize]).collect()
+            }
+            (PassageWeights::Some(some), _) => {
+                let own = |flat: &FlatGraph, passage| flat.passage(passage).map(|node| node - phrases as u32);
+                let place = |passage| flat.map_or(Some(passage), |flat| own(flat, passage));
+                let mut weights = vec![0.0; passages];
+                for (place, weight) in some.iter().filter_map(|&(number, weight)| Some((place(number)?, weight))) {
+                    weights[place as usize] = weight;
+                }
+                Cow::Owned(weights)
             }
         };
-        for seed in seeds {
-            set(flat.map_or(Some(seed.phrase), |flat| flat.phrase(graph, seed.phrase)), seed.weight as f32);
-        }
-        let place = |passage| flat.map_or(Some(phrases as u32 + passage), |flat| flat.passage(passage));
-        match (own, flat) {
-            (PassageWeights::Every(weights), None) => reset[phrases..].copy_from_slice(weights),
-            (PassageWeights::Every(weights), Some(flat)) => {
-                let weights = flat.passages.iter().map(|&passage| weights[passage as usize]);
-                reset[phrases..].iter_mut().zip(weights).for_each(|(place, weight)| *place = weight);
-            }
-            (PassageWeights::Some(weights), _) => {
-                weights.iter().for_each(|&(number, weight)| set(place(number), weight));
-            }
-        }
-        let PageRankScores { mass, missing, .. } = solver.solve(&reset, TOLERANCE);
+        let PageRankScores { mass, missing, .. } = solver.solve_last(&seeds, &weights, TOLERANCE);
         let number = |place: u32| flat.map_or(place, |flat| flat.passages[place as usize]);
-        let passages = mass[phrases..].iter().zip(0..).map(|(&score, place)| Scored { number: number(place), score });
+        let passages = mass.iter().zip(0..).map(|(&score, place)| Scored { number: number(place), score });
         RankedPassages { best: wanted.best(passages), missing }
     }
 

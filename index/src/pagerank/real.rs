@@ -24,20 +24,25 @@ pub trait Real:
 }
 
 impl Real for f32 {
+    #[inline(always)]
     fn of(x: f64) -> f32 {
         x as f32
     }
 
+    // A call per row of a sweep otherwise, which may lie in another codegen unit.
+    #[inline(always)]
     fn abs(self) -> f32 {
         f32::abs(self)
     }
 }
 
 impl Real for f64 {
+    #[inline(always)]
     fn of(x: f64) -> f64 {
         x
     }
 
+    #[inline(always)]
     fn abs(self) -> f64 {
         f64::abs(self)
     }

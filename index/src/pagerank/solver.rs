@@ -1,5 +1,6 @@
 //! PageRank solver: the reduced system, stored in sweep order.
 
+use super::sweep::SweepRows;
 use super::system::System;
 use super::{Edges, MOST_SWEEPS, PageRankScores, Real};
 
@@ -9,34 +10,45 @@ pub struct PageRankSolver<F> {
     /// Node at each place: first the swept nodes by number of entries, then the eliminated nodes in the order of their
     /// elimination, then the nodes without edges.
     order: Vec<u32>,
+    /// Place of each node.
+    places: Vec<u32>,
+    /// First node that is swept last.
+    last: usize,
+    /// First place of a node from `last` on.
+    last_place: usize,
     /// Number of places with edges.
     connected: usize,
     /// Summed weights at each place with edges.
     degrees: Vec<F>,
-    /// Inverse of each diagonal entry.
-    inverses: Vec<F>,
-    /// Maximum missing mass per unit that a swept place moved.
-    bounds: Vec<F>,
     /// Sum of all degrees.
     volume: f64,
     damping: f64,
-    /// Factor of over-relaxation.
-    omega: F,
-    /// Runs of swept places with equal numbers of entries.
-    runs: Vec<RowRun>,
+    /// Rows of the swept places.
+    rows: SweepRows<F>,
+    /// Walk at the swept places if each place from `last_place` on gains 1. Empty before it is computed.
+    even: Vec<F>,
+    /// Inverse of the diagonal entry of each eliminated place.
+    inverses: Vec<F>,
     /// Start of each eliminated place's entries, and the end of the last.
     starts: Vec<usize>,
-    /// Places of all entries, those of swept places first. Entries of a swept place refer to swept places only, which
-    /// sweeping relies on; those of an eliminated place refer to swept and later places.
+    /// Places of the entries of eliminated places: swept and later eliminated ones.
     targets: Vec<u32>,
     entries: Vec<F>,
 }
 
-/// Consecutive places with equal numbers of entries.
-#[derive(Debug, Clone, Copy)]
-struct RowRun {
-    places: usize,
-    entries: usize,
+/// Largest missing mass of the walk that others begin with.
+const EVEN_TOLERANCE: f64 = 1e-7;
+
+/// A walk to compute.
+struct WalkStart<F> {
+    /// What each place with edges gains from outside.
+    gain: Vec<F>,
+    /// Factor from a weight of the reset to a gain.
+    scale: F,
+    /// Sum of the gains of nodes before `last`.
+    first: f64,
+    /// Sum of the gains of the other nodes.
+    own: f64,
 }
 
 impl<F: Real> PageRankSolver<F> {
@@ -58,56 +70,68 @@ impl<F: Real> PageRankSolver<F> {
             (0..nodes as u32).partition(|&node| system.degrees[node as usize] > 0.0);
         let mut swept: Vec<u32> = connected.iter().copied().filter(|&node| !gone[node as usize]).collect();
         let count = |node: u32| system.rows[node as usize].len();
-        swept.sort_by_key(|&node| (node as usize >= last, count(node)));
-        let radius = system.radius(&swept);
-        // The optimal factor for consistently ordered matrices (Young 1971); a good one for these graphs.
-        let omega = 2.0 / (1.0 + (1.0 - radius * radius).sqrt());
-        let runs = swept.chunk_by(|&a, &b| count(a) == count(b) && (a as usize >= last) == (b as usize >= last));
-        let runs = runs.map(|run| RowRun { places: run.len(), entries: count(run[0]) }).collect();
+        // Neighbors of one passage lie together, so that what a row reads is likely in the nearest cache.
+        let anchor = |node: u32| {
+            let lasts = system.rows[node as usize].iter().map(|(target, _)| *target);
+            if (node as usize) < last { lasts.filter(|target| *target as usize >= last).min() } else { None }
+        };
+        swept.sort_by_cached_key(|&node| (node as usize >= last, count(node), anchor(node).unwrap_or(node)));
         let order: Vec<u32> = swept.iter().chain(&system.eliminated).chain(&alone).copied().collect();
         let mut places = vec![0_u32; nodes];
         order.iter().zip(0..).for_each(|(&node, place)| places[node as usize] = place);
-        let mut starts = Vec::new();
+        let rows = SweepRows::of(&system, &swept, &places, last, damping);
+        let mut starts = vec![0];
         let mut targets = Vec::new();
         let mut entries = Vec::new();
-        for (place, &node) in order[..connected.len()].iter().enumerate() {
-            if place >= swept.len() {
-                starts.push(targets.len());
-            }
+        for &node in &system.eliminated {
             for &(target, entry) in &system.rows[node as usize] {
                 targets.push(places[target as usize]);
                 entries.push(F::of(entry));
             }
+            starts.push(targets.len());
         }
-        let edge = starts.first().copied().unwrap_or(targets.len());
-        assert!(
-            targets[..edge].iter().all(|&place| (place as usize) < swept.len()),
-            "an edge is in only one of its two rows"
-        );
-        starts.push(targets.len());
-        let bound = |&node: &u32| {
-            let row = &system.rows[node as usize];
-            let diagonal = system.diagonal[node as usize];
-            let others: f64 = row.iter().map(|(_, entry)| entry).sum();
-            F::of(((1.0 - 1.0 / omega) * diagonal + others) / (1.0 - damping))
-        };
-        let of = |values: &[f64], map: fn(f64) -> f64| -> Vec<F> {
-            order[..connected.len()].iter().map(|&node| F::of(map(values[node as usize]))).collect()
-        };
-        PageRankSolver {
-            bounds: swept.iter().map(bound).collect(),
-            degrees: of(&system.degrees, |degree| degree),
-            inverses: of(&system.diagonal, |entry| 1.0 / entry),
-            volume: system.degrees.iter().sum(),
-            omega: F::of(omega),
+        let inverse = |&node: &u32| F::of(1.0 / system.diagonal[node as usize]);
+        let solver = PageRankSolver {
+            last,
+            last_place: swept.partition_point(|&node| (node as usize) < last),
             connected: connected.len(),
+            degrees: order[..connected.len()].iter().map(|&node| F::of(system.degrees[node as usize])).collect(),
+            volume: system.degrees.iter().sum(),
+            inverses: system.eliminated.iter().map(inverse).collect(),
+            even: Vec::new(),
             order,
+            places,
             damping,
-            runs,
+            rows,
             starts,
             targets,
             entries,
+        };
+        solver.with_even()
+    }
+
+    /// Computes the walk that others begin with.
+    fn with_even(mut self) -> PageRankSolver<F> {
+        let swept = self.rows.places();
+        let count = swept - self.last_place;
+        if count == 0 {
+            return self;
         }
+        // The walk of a total mass of 1, whose tolerance is meant.
+        let own = 1.0 - self.damping;
+        let share = F::of(own / count as f64);
+        let mut gain = vec![F::default(); self.connected];
+        gain[self.last_place..swept].fill(share);
+        let start = WalkStart { gain, scale: F::of(1.0), first: 0.0, own };
+        let (mut even, ..) = self.walk(&start, EVEN_TOLERANCE);
+        even.iter_mut().for_each(|u| *u = *u / share);
+        self.even = even;
+        self
+    }
+
+    /// Number of nodes that a sweep updates, and of entries that it reads for this.
+    pub fn swept(&self) -> (usize, usize) {
+        (self.rows.places(), self.rows.entries())
     }
 
     /// Computes personalized PageRank from `reset`, one number per node, until at most `tolerance` of the mass is
@@ -118,30 +142,96 @@ impl<F: Real> PageRankSolver<F> {
     /// If the length of `reset` differs from the number of nodes.
     pub fn solve(&self, reset: &[F], tolerance: f64) -> PageRankScores<F> {
         assert_eq!(reset.len(), self.order.len(), "the reset needs one number per node");
-        let clean = |x: F| if x > F::default() { x } else { F::default() };
-        let at = |node: &u32| clean(reset[*node as usize]);
-        let (connected, alone) = self.order.split_at(self.connected);
-        let total: f64 = reset.iter().map(|&x| clean(x).into()).sum();
-        let alone_sum: f64 = alone.iter().map(|node| at(node).into()).sum();
+        let (first, last) = reset.split_at(self.last.min(reset.len()));
+        let seeds: Vec<(u32, F)> = (0..).zip(first.iter().copied()).collect();
         let mut mass = vec![F::default(); reset.len()];
-        if total <= 0.0 || !total.is_finite() {
-            return PageRankScores { mass, missing: 0.0, sweeps: 0 };
-        }
-        // Total mass of the solved system: the whole reset, minus what nodes without edges do not pass on.
-        let whole = 1.0 - self.damping * alone_sum / total;
-        let start = F::of((1.0 - self.damping) / (total * whole));
-        let mut gain: Vec<F> = connected.iter().map(|node| at(node) * start).collect();
-        self.substitute(&mut gain);
-        // After many steps a walk is distributed by degree, whatever its start: a good initial guess for the rest.
-        let rest = F::of(self.damping * (total - alone_sum) / (total * whole * self.volume.max(f64::MIN_POSITIVE)));
-        let mut walk: Vec<F> = gain.iter().zip(&self.inverses).map(|(&gain, &inverse)| gain * inverse + rest).collect();
-        let (missing, sweeps) = self.relax(&gain, tolerance, &mut walk);
-        self.resolve(&gain, &mut walk);
+        let Some(start) = self.start(&seeds, last) else { return PageRankScores { mass, missing: 0.0, sweeps: 0 } };
+        let (mut walk, missing, sweeps) = self.walk(&start, tolerance);
+        self.resolve(&start.gain, &mut walk);
+        let (connected, alone) = self.order.split_at(self.connected);
         for ((&node, &u), &degree) in connected.iter().zip(&walk).zip(&self.degrees) {
             mass[node as usize] = u * degree;
         }
-        alone.iter().for_each(|node| mass[*node as usize] = at(node) * start);
+        alone.iter().for_each(|&node| mass[node as usize] = clean(reset[node as usize]) * start.scale);
         PageRankScores { mass, missing, sweeps }
+    }
+
+    /// Computes personalized PageRank as [`solve`](Self::solve) does, but only the masses of the nodes from `last` on, which
+    /// [`new`](Self::new) was given. Distinct nodes before those have the weights `seeds` in the reset, or 0, and the nodes
+    /// from there on the weights `weights`.
+    ///
+    /// # Panics
+    /// If a seed is not before `last`, or the length of `weights` differs from the number of nodes from `last` on.
+    pub fn solve_last(&self, seeds: &[(u32, F)], weights: &[F], tolerance: f64) -> PageRankScores<F> {
+        assert!(
+            seeds.iter().all(|(node, _)| (*node as usize) < self.last.min(self.places.len())),
+            "a seed is too large"
+        );
+        let nodes = &self.places[self.last.min(self.places.len())..];
+        assert_eq!(weights.len(), nodes.len(), "the reset needs one number per node");
+        let Some(start) = self.start(seeds, weights) else {
+            return PageRankScores { mass: vec![F::default(); weights.len()], missing: 0.0, sweeps: 0 };
+        };
+        let (walk, missing, sweeps) = self.walk(&start, tolerance);
+        let mass = |(&place, &weight): (&u32, &F)| match walk.get(place as usize) {
+            Some(&u) => u * self.degrees[place as usize],
+            None => clean(weight) * start.scale,
+        };
+        PageRankScores { mass: nodes.iter().zip(weights).map(mass).collect(), missing, sweeps }
+    }
+
+    /// Distributes a reset over the places. `None` if nothing of it remains.
+    fn start(&self, seeds: &[(u32, F)], weights: &[F]) -> Option<WalkStart<F>> {
+        let mut gain = vec![F::default(); self.connected];
+        let mut alone = 0.0_f64;
+        let mut put = |place: u32, weight: F| -> f64 {
+            let weight = clean(weight);
+            match gain.get_mut(place as usize) {
+                Some(gain) => {
+                    *gain = weight;
+                    weight.into()
+                }
+                None => {
+                    alone += weight.into();
+                    0.0
+                }
+            }
+        };
+        let first: f64 = seeds.iter().map(|&(node, weight)| put(self.places[node as usize], weight)).sum();
+        let lasts = self.places.iter().skip(self.last);
+        let own: f64 = lasts.zip(weights).map(|(&place, &weight)| put(place, weight)).sum();
+        let total = first + own + alone;
+        if total <= 0.0 || !total.is_finite() {
+            return None;
+        }
+        // Total mass of the solved system: the whole reset, minus what nodes without edges do not pass on.
+        let whole = 1.0 - self.damping * alone / total;
+        let scale = (1.0 - self.damping) / (total * whole);
+        gain.iter_mut().for_each(|gain| *gain = *gain * F::of(scale));
+        self.substitute(&mut gain);
+        Some(WalkStart { gain, scale: F::of(scale), first: first * scale, own: own * scale })
+    }
+
+    /// Computes the walk at the swept places. Returns it with the missing mass and the number of sweeps.
+    fn walk(&self, start: &WalkStart<F>, tolerance: f64) -> (Vec<F>, f64, usize) {
+        let swept = self.rows.places();
+        // The mean weight of the last nodes leads to a multiple of a known walk. After many steps what differs from it is
+        // distributed by degree, whatever its start.
+        let (mean, other) = match swept - self.last_place {
+            0 => (0.0, start.first + start.own),
+            _ if self.even.is_empty() => (0.0, start.first + start.own),
+            count => (start.own / count as f64, start.first),
+        };
+        let mean = F::of(mean);
+        let rest = F::of(self.damping * other / ((1.0 - self.damping) * self.volume.max(f64::MIN_POSITIVE)));
+        let gains = start.gain.iter().zip(&self.rows.inverses);
+        let mut walk: Vec<F> = gains.map(|(&gain, &inverse)| gain * inverse + rest).collect();
+        for (place, (u, &even)) in walk.iter_mut().zip(&self.even).enumerate() {
+            let known = if place < self.last_place { even } else { even - self.rows.inverses[place] };
+            *u = *u + mean * known;
+        }
+        let (missing, sweeps) = self.relax(&start.gain, tolerance, &mut walk);
+        (walk, missing, sweeps)
     }
 
     /// Iterates over the entries of an eliminated place.
@@ -152,21 +242,22 @@ impl<F: Real> PageRankSolver<F> {
 
     /// Forward substitution: passes the gain of eliminated places on to their neighbors.
     fn substitute(&self, gain: &mut [F]) {
-        let swept = self.bounds.len();
+        let swept = self.rows.places();
         for (index, place) in (swept..self.connected).enumerate() {
             if gain[place] > F::default() {
-                let share = gain[place] * self.inverses[place];
+                let share = gain[place] * self.inverses[index];
                 self.eliminated(index).for_each(|(target, entry)| gain[target] = gain[target] + share * entry);
             }
         }
     }
 
-    /// Back substitution: computes the eliminated places from the others.
-    fn resolve(&self, gain: &[F], walk: &mut [F]) {
-        let swept = self.bounds.len();
+    /// Back substitution: computes the eliminated places from the others, and appends them to the walk.
+    fn resolve(&self, gain: &[F], walk: &mut Vec<F>) {
+        let swept = self.rows.places();
+        walk.resize(self.connected, F::default());
         for (index, place) in (swept..self.connected).enumerate().rev() {
             let sum = self.eliminated(index).fold(gain[place], |sum, (target, entry)| sum + walk[target] * entry);
-            walk[place] = sum * self.inverses[place];
+            walk[place] = sum * self.inverses[index];
         }
     }
 
@@ -175,7 +266,7 @@ impl<F: Real> PageRankSolver<F> {
         let mut least = f64::INFINITY;
         let mut stalled = 0;
         for sweeps in 1..=MOST_SWEEPS {
-            let missing = self.sweep(gain, walk);
+            let missing = self.rows.sweep(gain, walk);
             stalled = if missing < least { 0 } else { stalled + 1 };
             least = least.min(missing);
             // Once only rounding still moves values, no further sweep helps.
@@ -185,114 +276,9 @@ impl<F: Real> PageRankSolver<F> {
         }
         (least, MOST_SWEEPS)
     }
-
-    /// Updates every swept place from its neighbors, with over-relaxation. Returns the missing mass afterwards.
-    fn sweep(&self, gain: &[F], walk: &mut [F]) -> f64 {
-        assert!(walk.len() >= self.bounds.len() && gain.len() == walk.len());
-        let mut sweep = Sweep { walk, omega: self.omega, missing: 0.0 };
-        let mut place = 0;
-        let mut edge = 0;
-        for run in &self.runs {
-            let places = place..place + run.places;
-            let edges = edge..edge + run.places * run.entries;
-            (place, edge) = (places.end, edges.end);
-            let rows = RunRows {
-                first: places.start,
-                gain: &gain[places.clone()],
-                inverses: &self.inverses[places.clone()],
-                bounds: &self.bounds[places],
-                targets: &self.targets[edges.clone()],
-                entries: &self.entries[edges],
-            };
-            match run.entries {
-                1 => sweep.rows::<1>(&rows),
-                2 => sweep.rows::<2>(&rows),
-                3 => sweep.rows::<3>(&rows),
-                4 => sweep.rows::<4>(&rows),
-                5 => sweep.rows::<5>(&rows),
-                6 => sweep.rows::<6>(&rows),
-                7 => sweep.rows::<7>(&rows),
-                8 => sweep.rows::<8>(&rows),
-                9 => sweep.rows::<9>(&rows),
-                10 => sweep.rows::<10>(&rows),
-                11 => sweep.rows::<11>(&rows),
-                12 => sweep.rows::<12>(&rows),
-                count => sweep.long_rows(&rows, count),
-            }
-        }
-        sweep.missing
-    }
 }
 
-/// Rows of a run.
-struct RunRows<'a, F> {
-    first: usize,
-    gain: &'a [F],
-    inverses: &'a [F],
-    bounds: &'a [F],
-    targets: &'a [u32],
-    entries: &'a [F],
-}
-
-/// State of one sweep.
-struct Sweep<'a, F> {
-    walk: &'a mut [F],
-    omega: F,
-    missing: f64,
-}
-
-impl<F: Real> Sweep<'_, F> {
-    /// Sweeps rows of a constant, small number of entries, so that the loop is unrolled.
-    fn rows<const N: usize>(&mut self, rows: &RunRows<'_, F>) {
-        let targets = rows.targets.as_chunks::<N>().0;
-        let entries = rows.entries.as_chunks::<N>().0;
-        for (i, (targets, entries)) in targets.iter().zip(entries).enumerate() {
-            let mut sum = rows.gain[i];
-            for i in 0..N {
-                sum = sum + self.at(targets[i]) * entries[i];
-            }
-            self.relax(rows, i, sum);
-        }
-    }
-
-    fn long_rows(&mut self, rows: &RunRows<'_, F>, count: usize) {
-        if count == 0 {
-            return (0..rows.gain.len()).for_each(|i| self.relax(rows, i, rows.gain[i]));
-        }
-        let edges = rows.targets.chunks_exact(count).zip(rows.entries.chunks_exact(count));
-        for (i, (targets, entries)) in edges.enumerate() {
-            // Four independent sums, so that no addition waits for the previous one.
-            let mut sums = [F::default(); 4];
-            let (targets, last_targets) = targets.as_chunks::<4>();
-            let (entries, last_entries) = entries.as_chunks::<4>();
-            for (targets, entries) in targets.iter().zip(entries) {
-                for lane in 0..4 {
-                    sums[lane] = sums[lane] + self.at(targets[lane]) * entries[lane];
-                }
-            }
-            for (&target, &entry) in last_targets.iter().zip(last_entries) {
-                sums[0] = sums[0] + self.at(target) * entry;
-            }
-            self.relax(rows, i, rows.gain[i] + ((sums[0] + sums[1]) + (sums[2] + sums[3])));
-        }
-    }
-
-    #[inline(always)]
-    fn at(&self, place: u32) -> F {
-        debug_assert!((place as usize) < self.walk.len());
-        // SAFETY: the targets of swept places are swept ones, as `PageRankSolver::new` has asserted; and `sweep` has asserted
-        // that `walk` holds all of those.
-        unsafe { *self.walk.get_unchecked(place as usize) }
-    }
-
-    /// Updates row `i`, where `sum` is its gain plus the contribution of its neighbors.
-    #[inline(always)]
-    fn relax(&mut self, rows: &RunRows<'_, F>, i: usize, sum: F) {
-        let place = rows.first + i;
-        let before = self.walk[place];
-        let step = (sum * rows.inverses[i] - before) * self.omega;
-        self.walk[place] = before + step;
-        // The residual bound from the module documentation.
-        self.missing += (step * rows.bounds[i]).abs().into();
-    }
+/// Counts negative numbers and NaN as 0.
+fn clean<F: Real>(x: F) -> F {
+    if x > F::default() { x } else { F::default() }
 }

@@ -165,6 +165,20 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn the_last_nodes_alone_have_the_same_masses((nodes, edges, reset, damping) in graph(), tolerance in 1e-12..1e-1) {
+        let rows = Rows::of(nodes, &edges);
+        let last = nodes / 2;
+        let solver = PageRankSolver::<f64>::new(&rows.edges(), last, damping);
+        let whole = solver.solve(&reset, tolerance);
+        let seeds: Vec<(u32, f64)> = (0..).zip(reset[..last].iter().copied()).filter(|(_, x)| *x > 0.0).collect();
+        let alone = solver.solve_last(&seeds, &reset[last..], tolerance);
+        prop_assert_eq!(&alone.mass, &whole.mass[last..]);
+        prop_assert_eq!((alone.missing, alone.sweeps), (whole.missing, whole.sweeps));
+    }
+}
+
 #[test]
 fn nothing_to_start_from_leads_nowhere() {
     let rows = Rows::of(3, &[(0, 1, 1.0), (1, 2, 1.0)]);

@@ -15,7 +15,7 @@ use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::condition::{AllowedPassages, TopPassages};
-use crate::embed::embed_unit;
+use crate::embed::{QueuedQuery, embed_unit, queue};
 use crate::error::IndexError;
 use crate::evidence::{Evidence, EvidenceBudget, Hit};
 use crate::index::Index;
@@ -74,6 +74,16 @@ impl Index {
         // Before the result, which may come from zeros in place of a file's content, and so may a panic.
         self.snapshot.check_faults()?;
         found.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Announces the text of a query to the embedder, if a search for it embeds it. Searches that wait for a thread are
+    /// then embedded together.
+    pub fn queue(&self, query: &Query) -> Option<QueuedQuery> {
+        let text = query.text.trim();
+        if text.is_empty() || !query.wants_vector() {
+            return None;
+        }
+        queue(self.embed.as_ref(), self.query_prompt(), text)
     }
 
     /// Searches without regard to faults in the mapped files.

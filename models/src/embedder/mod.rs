@@ -39,6 +39,8 @@ pub struct Embedder {
     /// If `true`, vectors are scaled to length 1.
     normalize: bool,
     prompts: EncoderPrompts,
+    /// Numbers in which queries are embedded.
+    queries: EncoderArithmetic,
     tokenizer: PieceTokenizer,
     encoder: Encoder,
 }
@@ -74,7 +76,8 @@ impl Embedder {
         let hash: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let id = format!("{}-{}x{}-{hash}", config.family.name(), config.layers, config.hidden);
         let prompts = EncoderPrompts::read(dir)?;
-        Ok(Self { id, config, pooling, normalize, prompts, tokenizer, encoder })
+        let queries = EncoderArithmetic::Exact;
+        Ok(Self { id, config, pooling, normalize, prompts, queries, tokenizer, encoder })
     }
 
     /// Identifies the model by its shape and 64 bits of a hash over its files, pooling and length limit. Equal IDs imply the
@@ -94,6 +97,13 @@ impl Embedder {
         if self.prompts == EncoderPrompts::default() {
             self.prompts = prompts;
         }
+        self
+    }
+
+    /// Rounds queries to bytes as [`embed_rounded`](Self::embed_rounded) does, if `rounded`.
+    #[must_use]
+    pub fn with_rounded_queries(mut self, rounded: bool) -> Self {
+        self.queries = if rounded { EncoderArithmetic::Bytes } else { EncoderArithmetic::Exact };
         self
     }
 
@@ -119,6 +129,15 @@ impl Embedder {
     /// The same as of [`embed`](Self::embed).
     pub fn embed_rounded(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
         self.embed_in(EncoderArithmetic::Bytes, texts)
+    }
+
+    /// Embeds search queries: as [`embed`](Self::embed) does, unless they are
+    /// [rounded](Self::with_rounded_queries).
+    ///
+    /// # Errors
+    /// The same as of [`embed`](Self::embed).
+    pub fn embed_queries(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
+        self.embed_in(self.queries, texts)
     }
 
     fn embed_in(&self, arithmetic: EncoderArithmetic, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {

@@ -59,6 +59,27 @@ fn rounded_vectors_are_near_the_exact_ones_and_independent_of_their_batch() {
 }
 
 #[test]
+fn a_query_has_the_same_vector_whatever_is_embedded_beside_it() {
+    let words = ["who", "wrote", "faust", "the", "robbers", "and", "a", "b"];
+    let text = |i: usize| (0..1 + i % 13).map(|j| words[(i * 5 + j * 3) % words.len()]).collect::<Vec<_>>().join(" ");
+    let texts: Vec<String> = (0..40).map(text).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    for (threads, rounded) in [(1, false), (1, true), (3, false), (3, true)] {
+        let dir = write(&config("bert", PLACES), &bert());
+        let embedder = Embedder::open(dir.path(), Arc::new(Team::new(threads))).unwrap();
+        let embedder = embedder.with_rounded_queries(rounded);
+        let alone: Vec<_> = texts.iter().flat_map(|text| embedder.embed_queries(&[text]).unwrap()).collect();
+        for count in [2, 7, 32, 40] {
+            for (group, alone) in texts.chunks(count).zip(alone.chunks(count)) {
+                assert_eq!(embedder.embed_queries(group).unwrap(), alone, "{threads} threads, rounded: {rounded}");
+            }
+        }
+        let other = if rounded { embedder.embed_rounded(&texts) } else { embedder.embed(&texts) };
+        assert_eq!(other.unwrap(), alone);
+    }
+}
+
+#[test]
 fn relative_positions_bias_the_attention() {
     let expected = vectors(&write(&config("bert", PLACES), &bert()));
     let names = [

@@ -14,7 +14,7 @@ mod size;
 
 pub use base_model::{DEFAULT_MODEL, base_model};
 pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
-pub use embedder::{EmbedderArgs, EmbedderConfig};
+pub use embedder::{EmbedderArgs, EmbedderConfig, QueryArithmetic};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetConfig, FleetTimeouts};
 pub use log::LogFormat;

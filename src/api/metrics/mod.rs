@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `recorder` | the recorder of one server, an exporter of the crate `metrics` |
 //! | `format` | text formats, and the choice between them |
-//! | `engine`, `fleet`, `index`, `machine`, `process`, `stores` | metrics by source |
+//! | `engine`, `fleet`, `index`, `machine`, `process`, `queries`, `stores` | metrics by source |
 
 mod engine;
 mod fleet;
@@ -13,6 +13,7 @@ mod format;
 mod index;
 mod machine;
 mod process;
+mod queries;
 mod recorder;
 mod stores;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use metrics::{Gauge, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use waymark_index::LiveIndex;
+use waymark_runtime::embedding::TextEmbedder;
 use waymark_runtime::fleet::TokenSource;
 
 pub(crate) use self::format::MetricsFormat;
@@ -48,6 +50,8 @@ const BUILD: &str = "waymark_build_info";
 pub struct ServerMetrics {
     recorder: MetricsRecorder,
     engine: TokenSource,
+    /// Embedder whose queries are counted.
+    embedder: Option<Arc<dyn TextEmbedder>>,
     stores: MeasuredStores,
     in_flight: Gauge,
     /// Number of searches by policies. The recorder's counters cannot be read back, and `/debug/load` shows this one.
@@ -89,6 +93,7 @@ impl ServerMetrics {
             vector_stores: IndexMetrics::new(&recorder, Some("vector_stores")),
             other_indexes: Arc::default(),
             engine: engine.clone(),
+            embedder: None,
             stores,
             recorder,
         }
@@ -97,6 +102,11 @@ impl ServerMetrics {
     /// Sets the stores whose sizes are metrics.
     pub(crate) fn with_stores(self, stores: MeasuredStores) -> Self {
         Self { stores, ..self }
+    }
+
+    /// Sets the embedder whose queries are counted.
+    pub(crate) fn with_embedder(self, embedder: Arc<dyn TextEmbedder>) -> Self {
+        Self { embedder: Some(embedder), ..self }
     }
 
     /// Creates the metrics of another index, which have the label `index`.
@@ -167,6 +177,7 @@ impl ServerMetrics {
         let process = ProcessUsage::read();
         engine::record(&self.recorder, counters);
         fleet::record(&self.recorder, self.engine.remote_counters());
+        queries::record(&self.recorder, self.embedder.as_deref());
         self.index.record();
         self.other_indexes.iter().for_each(IndexMetrics::record);
         self.stores.record(&self.recorder);

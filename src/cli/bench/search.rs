@@ -10,11 +10,12 @@ use anyhow::ensure;
 use serde::Serialize;
 use waymark_agent::metric::quantile;
 use waymark_agent::{BlockingSearch, Search, SearchError, SearchLimits, Searcher};
-use waymark_index::{Evidence, Index, Mode, OpenOptions, Query};
+use waymark_index::{Evidence, Index, Mode, OpenOptions, Query, QueuedQuery};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderArgs, cores};
+use waymark_runtime::config::{EmbedderArgs, Size, cores};
 use waymark_runtime::evaluate::{Questions, SearchMethod};
+use waymark_runtime::query_embedder::QueryEmbedder;
 
 /// An index in which one query hangs.
 struct HangingIndex {
@@ -28,6 +29,10 @@ impl BlockingSearch for HangingIndex {
             std::thread::sleep(self.held);
         }
         self.index.find(query)
+    }
+
+    fn queue(&self, query: &Query) -> Option<QueuedQuery> {
+        if query.text == HANG { None } else { self.index.queue(query) }
     }
 
     fn modes(&self) -> Vec<Mode> {
@@ -84,6 +89,11 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5000)]
     deadline_ms: u64,
 
+    /// Maximum size of the cache of query vectors; a server has 16 MiB. The questions are asked again and again, so that
+    /// with a cache most of them are embedded once.
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    query_cache: Size,
+
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -137,9 +147,11 @@ impl Args {
 
     fn searcher(&self) -> anyhow::Result<(Searcher, Vec<SearchMethod>)> {
         let threads = if self.threads == 0 { cores() } else { self.threads };
-        // Searches run in parallel, so one thread for each embedding is enough.
-        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), Arc::new(Team::new(1)))?;
+        // As many threads as a server gives to the embedder.
+        let team = Arc::new(Team::new(cores()));
+        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), team)?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
+        let embedder = QueryEmbedder::new(Arc::new(embedder), self.query_cache.0);
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
         let ways = if self.ways.is_empty() { SearchMethod::defaults(index.modes()) } else { self.ways.clone() };
         // Longer than the measurement, so that the threads hang to its end.

@@ -7,7 +7,7 @@ use anyhow::Context;
 use waymark_index::{BuildOptions, BuildPhase, BuildProgress, Corpus, Document, build};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::EmbedderConfig;
+use waymark_runtime::config::{EmbedderConfig, QueryArithmetic};
 use waymark_runtime::embedding::MOCK as MOCK_EMBEDDER;
 
 use crate::client_keys::ClientKeys;
@@ -43,7 +43,7 @@ impl ServerFiles {
         let documents = (0..PASSAGES).map(|number| passage(number, "as it was at the beginning")).collect();
         let corpus = Corpus::from_documents("chaos", documents);
         let team = Arc::new(Team::new(1));
-        let embedder = EmbedderConfig::Weights(embedder.to_owned());
+        let embedder = EmbedderConfig::Weights { name: embedder.to_owned(), queries: QueryArithmetic::default() };
         let embedding = assembly::embedder(&embedder, plan.cache.clone(), team)?;
         build(corpus, &embedding, &files.index(), &BuildOptions::default(), &NoProgress)?;
         for directory in ["one", "two"] {

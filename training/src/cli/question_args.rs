@@ -12,6 +12,7 @@ use waymark_index::{Embed, Index, LiveIndex, Manifest, OpenOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
 use waymark_runtime::config::{DEFAULT_SCRUB, EmbedderArgs, RetrievalConfig};
+use waymark_runtime::query_embedder::{QUERY_CACHE_BYTES, QueryEmbedder};
 
 use super::host_args::HostArgs;
 use super::question_split::QuestionFile;
@@ -79,7 +80,8 @@ impl QuestionArgs {
     pub(super) fn embedder(&self, team: &Arc<Team>, host_args: &HostArgs) -> anyhow::Result<Arc<dyn Embed>> {
         // Searches embed their queries while the engine computes, so the embedder has threads of its own.
         let own_team = Arc::new(Team::new(team.threads()));
-        Ok(Arc::new(assembly::embedder(&self.embedder.resolve()?, host_args.cache.clone(), own_team)?))
+        let embedder = assembly::embedder(&self.embedder.resolve()?, host_args.cache.clone(), own_team)?;
+        Ok(Arc::new(QueryEmbedder::new(Arc::new(embedder), QUERY_CACHE_BYTES)))
     }
 
     /// Opens the indexes and pairs each with a copy of `runtime` that searches it. Returns the question sets and the

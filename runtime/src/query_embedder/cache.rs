@@ -1,0 +1,113 @@
+//! Vectors of recent queries, within a number of bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Estimated size of an entry beside its text and its vector: both keys and the nodes of the maps.
+const ENTRY_BYTES: usize = 160;
+
+/// Vectors by text. The least recently used ones make room for new ones.
+#[derive(Debug, Default)]
+pub(super) struct VectorCache {
+    vectors: HashMap<Arc<str>, CachedVector>,
+    /// Texts by the time of their last use.
+    used: BTreeMap<u64, Arc<str>>,
+    clock: u64,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+#[derive(Debug)]
+struct CachedVector {
+    vector: Arc<[f32]>,
+    used: u64,
+}
+
+impl VectorCache {
+    /// Creates a cache of at most `max_bytes` bytes.
+    pub(super) fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, ..Self::default() }
+    }
+
+    /// Returns the vector of `text`.
+    pub(super) fn get(&mut self, text: &str) -> Option<Arc<[f32]>> {
+        let entry = self.vectors.get_mut(text)?;
+        let key = self.used.remove(&entry.used)?;
+        self.clock += 1;
+        entry.used = self.clock;
+        self.used.insert(self.clock, key);
+        Some(Arc::clone(&entry.vector))
+    }
+
+    /// Adds a vector, unless it is larger than the whole cache or there already.
+    pub(super) fn insert(&mut self, text: &Arc<str>, vector: &Arc<[f32]>) {
+        let bytes = size(text, vector);
+        if bytes > self.max_bytes || self.vectors.contains_key(text) {
+            return;
+        }
+        while self.bytes + bytes > self.max_bytes
+            && let Some((_, oldest)) = self.used.pop_first()
+        {
+            if let Some(entry) = self.vectors.remove(&oldest) {
+                self.bytes -= size(&oldest, &entry.vector);
+            }
+        }
+        self.clock += 1;
+        self.bytes += bytes;
+        self.used.insert(self.clock, Arc::clone(text));
+        self.vectors.insert(Arc::clone(text), CachedVector { vector: Arc::clone(vector), used: self.clock });
+    }
+
+    /// Size of the entries in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn size(text: &str, vector: &[f32]) -> usize {
+    text.len() + size_of_val(vector) + ENTRY_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector(x: f32) -> Arc<[f32]> {
+        Arc::from([x; 10])
+    }
+
+    #[test]
+    fn the_least_recently_used_makes_room() {
+        // Three entries of 1 + 40 + 160 bytes.
+        let mut cache = VectorCache::new(3 * 201);
+        for (text, x) in [("a", 1.0), ("b", 2.0), ("c", 3.0)] {
+            cache.insert(&text.into(), &vector(x));
+        }
+        assert_eq!(cache.bytes(), 3 * 201);
+        assert_eq!(cache.get("a"), Some(vector(1.0)));
+        cache.insert(&"d".into(), &vector(4.0));
+        assert_eq!((cache.get("b"), cache.bytes()), (None, 3 * 201));
+        assert_eq!(cache.get("a").zip(cache.get("c")).zip(cache.get("d")).map(|_| ()), Some(()));
+        assert_eq!((cache.vectors.len(), cache.used.len()), (3, 3));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_kept() {
+        let mut cache = VectorCache::new(300);
+        cache.insert(&"a".into(), &vector(1.0));
+        cache.insert(&"x".repeat(200).into(), &vector(2.0));
+        assert_eq!(cache.get("a"), Some(vector(1.0)));
+        assert_eq!(cache.bytes(), 201);
+        let mut none = VectorCache::new(0);
+        none.insert(&"a".into(), &vector(1.0));
+        assert_eq!((none.get("a"), none.bytes()), (None, 0));
+    }
+
+    #[test]
+    fn a_repeated_insertion_changes_nothing() {
+        let mut cache = VectorCache::new(1000);
+        cache.insert(&"a".into(), &vector(1.0));
+        cache.insert(&"a".into(), &vector(1.0));
+        assert_eq!((cache.bytes(), cache.used.len()), (201, 1));
+    }
+}
