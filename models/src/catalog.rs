@@ -194,6 +194,8 @@ mod tests {
         let e5 = catalog.get("e5-base-v2").unwrap();
         assert_eq!((e5.query_prompt.as_str(), e5.document_prompt.as_str()), ("query: ", "passage: "));
         assert_eq!((e5.dims, e5.unpinned()), (Some(768), Some(("intfloat/e5-base-v2", "main"))));
+        let qwen = catalog.get("qwen3-embedding-0.6b").unwrap();
+        assert!(qwen.query_prompt.ends_with("answer the query\nQuery:") && qwen.document_prompt.is_empty());
         for entry in &catalog.entries {
             assert_eq!(entry.dims.is_some(), entry.kind == WeightsKind::Embedder, "{}", entry.name);
             assert_eq!(catalog.entries.iter().filter(|other| other.name == entry.name).count(), 1, "{}", entry.name);

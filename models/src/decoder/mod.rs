@@ -185,13 +185,37 @@ impl Decoder {
         if batch.tokens().is_empty() {
             return Ok(());
         }
+        self.run_layers(batch, kv);
+        self.project_logits(batch, logits);
+        Ok(())
+    }
+
+    /// Runs one step like [`forward`](Self::forward), and appends the normalized output of the last layer for every token to
+    /// `rows`, in the order of the batch, in place of logits.
+    ///
+    /// # Errors
+    /// The same as for [`forward`](Self::forward).
+    pub(crate) fn hidden_states(
+        &mut self,
+        batch: &ForwardBatch,
+        kv: &mut KvCache,
+        rows: &mut Vec<f32>,
+    ) -> Result<(), ModelError> {
+        self.clock.start();
+        self.check(batch, kv)?;
+        if !batch.tokens().is_empty() {
+            self.run_layers(batch, kv);
+            rows.extend_from_slice(self.normalize_stream());
+        }
+        Ok(())
+    }
+
+    fn run_layers(&mut self, batch: &ForwardBatch, kv: &mut KvCache) {
         self.begin(batch);
         for layer in 0..self.layers.len() {
             self.attend(layer, batch, kv);
             self.feed_forward(layer);
         }
-        self.project_logits(batch, logits);
-        Ok(())
     }
 
     /// Time per phase over all steps so far.

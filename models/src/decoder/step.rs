@@ -229,6 +229,14 @@ impl Decoder {
         clock.lap(StepPhase::Routing);
     }
 
+    /// Computes the final norm for every token.
+    pub(super) fn normalize_stream(&mut self) -> &[f32] {
+        let Self { config, team, norm, scratch, clock, .. } = self;
+        block_input(team, &scratch.stream, Some(norm), config.rms_eps, &mut scratch.normed);
+        clock.lap(StepPhase::Head);
+        &scratch.normed
+    }
+
     /// Computes final norm and vocabulary projection for the requested positions.
     pub(super) fn project_logits(&mut self, batch: &ForwardBatch, logits: &mut Logits) {
         let Self { config, team, scratch, clock, arithmetic, .. } = self;

@@ -1,12 +1,14 @@
-//! Sentence embeddings: an encoder of the BERT kind in the layout of sentence-transformers, such as all-MiniLM-L6-v2.
+//! Sentence embeddings: an encoder in the layout of sentence-transformers, such as all-MiniLM-L6-v2 or Qwen3-Embedding.
 //!
-//! `pooling`: one vector per text · `modules`: the parts that the directory lists · `prompts`: texts before texts
+//! `pooling`: one vector per text · `modules`: the parts that the directory lists · `prompts`: texts before texts ·
+//! `summary`: settings without layers
 
 #[cfg(test)]
 mod modern_tests;
 mod modules;
 mod pooling;
 mod prompts;
+mod summary;
 #[cfg(test)]
 mod tests;
 
@@ -19,11 +21,12 @@ use sha2::{Digest, Sha256};
 use crate::ModelError;
 use crate::encoder::{Encoder, EncoderArithmetic, EncoderConfig, EncoderTensors, PieceSequence, PieceTokenizer, read};
 use crate::kernel::{Team, dot, scale};
-use crate::weights::Map;
+use crate::weights::{Map, Weights};
 use modules::normalizes;
 use pooling::Pooling;
 
 pub use prompts::EncoderPrompts;
+pub use summary::EmbedderSummary;
 
 /// Length limit of a directory that states none: the one that sentence-transformers uses for all-MiniLM-L6-v2.
 const DEFAULT_PIECES: usize = 256;
@@ -46,8 +49,8 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// Opens a directory with `config.json`, `tokenizer.json`, `model.safetensors` and, optionally, `modules.json`,
-    /// `1_Pooling/config.json`, `sentence_bert_config.json`, `tokenizer_config.json` and
+    /// Opens a directory with `config.json`, `tokenizer.json`, `model.safetensors` (or its shards, for decoders) and,
+    /// optionally, `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json`, `tokenizer_config.json` and
     /// `config_sentence_transformers.json`.
     ///
     /// # Errors
@@ -60,13 +63,22 @@ impl Embedder {
         let pooling = Pooling::read(dir)?;
         let normalize = normalizes(dir)?;
         let tokenizer = PieceTokenizer::open(dir, &config)?;
-        let weights = Map::open(&dir.join("model.safetensors"))?;
-        let encoder = Encoder::load(&config, &EncoderTensors::open(&weights, config.family)?, team)?;
         let mut hash = Sha256::new();
         for name in ["config.json", "tokenizer.json"] {
             hash.update(read(&dir.join(name))?);
         }
-        hash.update(weights.bytes());
+        let encoder = match config.family.is_decoder() {
+            false => {
+                let weights = Map::open(&dir.join("model.safetensors"))?;
+                hash.update(weights.bytes());
+                Encoder::load(&config, &EncoderTensors::open(&weights, config.family)?, team)?
+            }
+            true => {
+                let weights = Weights::open_body(dir)?;
+                hash.update(weights.id());
+                Encoder::load_decoder(&config, &weights, team)?
+            }
+        };
         // The length limit lives in another file, or in none, but changes the vectors.
         hash.update((config.max_pieces as u64).to_le_bytes());
         // The mean adds nothing, so that indexes of before keep their embedder.
@@ -80,8 +92,9 @@ impl Embedder {
         Ok(Self { id, config, pooling, normalize, prompts, queries, tokenizer, encoder })
     }
 
-    /// Identifies the model by its shape and 64 bits of a hash over its files, pooling and length limit. Equal IDs imply the
-    /// same model; vectors of [`embed_rounded`](Self::embed_rounded) deviate by a few degrees and depend on the CPU.
+    /// Identifies the model by its shape and 64 bits of a hash over its files, pooling and length limit; of a decoder's
+    /// weights, over samples of them ([`Weights::id`]). Equal IDs imply the same model; vectors of
+    /// [`embed_rounded`](Self::embed_rounded) deviate by a few degrees and depend on the CPU.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -122,8 +135,8 @@ impl Embedder {
     }
 
     /// Embeds each text as [`embed`](Self::embed) does, with weights and activations rounded to bytes if the CPU
-    /// multiplies bytes (AVX512-VNNI, FEAT_DotProd). Takes about 0.4 of the time (AVX512-VNNI); vectors deviate from the exact ones by a few degrees.
-    /// Encoders that normalize before a block (ModernBERT) compute exact vectors.
+    /// multiplies bytes (AVX512-VNNI, FEAT_DotProd). Takes about 0.4 of the time (AVX512-VNNI); vectors deviate from the
+    /// exact ones by a few degrees. Encoders that normalize before a block (ModernBERT) and decoders compute exact vectors.
     ///
     /// # Errors
     /// The same as of [`embed`](Self::embed).
@@ -142,7 +155,7 @@ impl Embedder {
 
     fn embed_in(&self, arithmetic: EncoderArithmetic, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
         let sequences = self.tokenize(texts)?;
-        Ok(self.encoder.run(arithmetic, &sequences, |rows| self.pooled(rows)))
+        self.encoder.run(arithmetic, &sequences, |rows| self.pooled(rows))
     }
 
     /// Computes the vector of a text from the rows of its pieces.

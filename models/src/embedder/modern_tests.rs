@@ -169,7 +169,14 @@ fn modernbert_settings_that_are_not_computed_are_refused() {
     };
     for (field, value) in [
         ("norm_bias", json!(true)),
-        ("rope_parameters", json!({ "full_attention": { "rope_theta": 160_000.0 } })),
+        (
+            "rope_parameters",
+            json!({
+                "full_attention": { "rope_theta": 2.0, "rope_type": "yarn" },
+                "sliding_attention": { "rope_theta": 2.0 },
+            }),
+        ),
+        ("layer_types", json!(["full_attention", "chunked_attention", "full_attention"])),
         ("global_attn_every_n_layers", json!(0)),
         ("local_rope_theta", json!(-1.0)),
         ("hidden_activation", json!("relu")),
@@ -177,6 +184,19 @@ fn modernbert_settings_that_are_not_computed_are_refused() {
         let error = refused(field, value);
         assert!(error.contains("config.json") && (error.contains(field) || field == "hidden_activation"), "{error}");
     }
+    // As transformers 5 states the same settings.
+    let mut newer = settings();
+    for field in ["global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", "layer_norm_eps"] {
+        newer.as_object_mut().unwrap().remove(field);
+    }
+    newer["norm_eps"] = json!(1e-5);
+    newer["layer_types"] = json!(["full_attention", "sliding_attention", "full_attention"]);
+    newer["rope_parameters"] = json!({
+        "full_attention": { "rope_type": "default", "rope_theta": 160_000.0 },
+        "sliding_attention": { "rope_type": "default", "rope_theta": 10_000.0 },
+    });
+    let vectors = |settings: &Value| open(settings, &tensors()).unwrap().embed(&["who wrote faust a b"]).unwrap();
+    assert_eq!(vectors(&newer), vectors(&settings()));
     // The rotations of the global layers apply to all where the local ones have none of their own.
     let mut same = settings();
     same["local_rope_theta"] = Value::Null;

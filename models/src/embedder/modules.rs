@@ -7,6 +7,9 @@ use serde::Deserialize;
 use crate::ModelError;
 use crate::encoder::parse;
 
+/// Name of the file that lists the modules.
+pub(super) const MODULES: &str = "modules.json";
+
 #[derive(Deserialize)]
 struct ModuleEntry {
     /// Python class path, such as `sentence_transformers.models.Pooling`.
@@ -18,7 +21,7 @@ struct ModuleEntry {
 /// there is a normalization. Without `modules.json`, a directory with a pooling is taken for an incomplete copy that
 /// normalizes, and another one for a plain checkpoint, to which sentence-transformers adds the mean alone.
 pub(super) fn normalizes(dir: &Path) -> Result<bool, ModelError> {
-    let path = dir.join("modules.json");
+    let path = dir.join(MODULES);
     if !path.exists() {
         return Ok(dir.join("1_Pooling").exists());
     }

@@ -66,6 +66,16 @@ impl Pooling {
         }
     }
 
+    /// Name in files of sentence-transformers.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Pooling::Mean => "mean",
+            Pooling::Cls => "cls",
+            Pooling::Max => "max",
+            Pooling::Last => "lasttoken",
+        }
+    }
+
     /// Computes the vector of a text from the rows of its pieces, `width` numbers each. A mean is not divided by the
     /// number of pieces; see [`Pooling::divide`].
     pub(super) fn pool(self, rows: &[f32], width: usize) -> Vec<f32> {

@@ -1,31 +1,33 @@
 //! Encoder of the BERT kind over a ragged batch: sequences follow one another without padding.
 
-use std::sync::OnceLock;
-
 use super::attention::{AttentionShape, attend};
 use super::config::EncoderConfig;
 use super::family::EncoderFamily;
+use super::gate::Gate;
+use super::linear::Linear;
+use super::norm::Norm;
 use super::pieces::PieceSequence;
 use super::relative_bias::RelativeBias;
+use super::rotary::RotaryConfig;
+use super::rotation::rotate;
 use super::tensors::EncoderTensors;
 use crate::ModelError;
-use crate::kernel::{
-    ByteFinish, ByteLinear, ByteSupport, Packed, Team, add, add_bias, gelu, layer_norm, matmul_add, matmul_map,
-};
-
-/// Minimum number of rows per thread for row-wise functions.
-const ROW_GRAIN: usize = 16;
+use crate::kernel::rope::Rope;
+use crate::kernel::{ByteLinear, ByteSupport, Team, add, add_bias};
 
 #[derive(Debug)]
 pub(super) struct Bert {
     config: EncoderConfig,
+    /// Word embeddings, plus the embedding of segment 0 if there are no position embeddings.
     words: Vec<f32>,
-    /// Position embeddings from the first piece on, plus the embedding of segment 0.
+    /// Position embeddings from the first piece on, plus the embedding of segment 0. Empty in families with rotary positions.
     positions: Vec<f32>,
     /// Embedding of each segment from segment 0 on, minus the embedding of segment 0. Empty if the family has no segments.
     segments: Vec<f32>,
     /// Relative positions. `None` if the family has none.
     bias: Option<RelativeBias>,
+    /// Rotary positions. `None` if the family has none.
+    rope: Option<Rope>,
     norm: Norm,
     layers: Vec<EncoderLayer>,
 }
@@ -36,25 +38,12 @@ struct EncoderLayer {
     qkv: Linear,
     attended: Linear,
     attended_norm: Norm,
+    /// Values of the feed-forward network, followed by their gates if the family has gates.
     up: Linear,
+    /// Activation with gates. `None` stands for GELU without them.
+    gate: Option<Gate>,
     down: Linear,
     norm: Norm,
-}
-
-#[derive(Debug)]
-struct Linear {
-    weight: Packed,
-    bias: Vec<f32>,
-    /// The same map in bytes, converted on first use.
-    bytes: OnceLock<ByteLinear>,
-}
-
-/// Layer normalization.
-#[derive(Debug)]
-pub(super) struct Norm {
-    weight: Vec<f32>,
-    bias: Vec<f32>,
-    eps: f32,
 }
 
 /// Activations of one pass, reused by the next.
@@ -90,15 +79,14 @@ impl EncoderBuffers {
 impl Bert {
     pub(super) fn load(config: &EncoderConfig, source: &EncoderTensors<'_>) -> Result<Self, ModelError> {
         let hidden = config.hidden;
-        let words = source.floats("embeddings.word_embeddings.weight", &[config.vocab, hidden])?;
-        let mut positions = source.floats("embeddings.position_embeddings.weight", &[config.positions, hidden])?;
-        positions.drain(..config.first_position * hidden);
+        let mut words = source.floats("embeddings.word_embeddings.weight", &[config.vocab, hidden])?;
+        let mut positions = positions(source, config)?;
         let mut segments = Vec::new();
-        if config.family.has_types() {
+        if config.types > 0 {
             segments = source.floats("embeddings.token_type_embeddings.weight", &[config.types, hidden])?;
             let first = segments[..hidden].to_vec();
-            // Sentence encoders see one segment only, whose embedding is then a constant of each position.
-            add_bias(&mut positions, &first);
+            // Sentence encoders see one segment only, whose embedding is then a constant of each position, or of each piece.
+            add_bias(if positions.is_empty() { &mut words } else { &mut positions }, &first);
             for segment in segments.chunks_exact_mut(hidden) {
                 segment.iter_mut().zip(&first).for_each(|(x, first)| *x -= first);
             }
@@ -109,7 +97,8 @@ impl Bert {
             positions,
             segments,
             bias: relative_bias(source, config)?,
-            norm: Norm::load(source, "embeddings.LayerNorm", config)?,
+            rope: config.rotary.as_ref().map(|rotary| rotary.rope(config.head(), config.max_pieces)),
+            norm: Norm::load(source, config.family.embedding_norm(), config)?,
             layers: (0..config.layers)
                 .map(|index| EncoderLayer::load(source, index, config))
                 .collect::<Result<_, _>>()?,
@@ -137,7 +126,7 @@ impl Bert {
         buffers: &mut EncoderBuffers,
     ) {
         let pieces = sequences.iter().map(PieceSequence::len).sum::<usize>();
-        buffers.resize(pieces, self.config.hidden, self.config.ffn);
+        buffers.resize(pieces, self.config.hidden, self.config.inner());
         self.look_up(team, sequences, &mut buffers.hidden);
         for layer in &self.layers {
             layer.forward(team, bytes, self, sequences, buffers);
@@ -149,7 +138,9 @@ impl Bert {
         let pieces = sequences.iter().flat_map(|sequence| sequence.pieces().enumerate());
         for (out, (position, (id, segment))) in hidden.chunks_exact_mut(width).zip(pieces) {
             out.copy_from_slice(&self.words[id as usize * width..][..width]);
-            add(out, &self.positions[position * width..][..width]);
+            if !self.positions.is_empty() {
+                add(out, &self.positions[position * width..][..width]);
+            }
             if segment > 0 {
                 add(out, &self.segments[segment as usize * width..][..width]);
             }
@@ -162,13 +153,13 @@ impl EncoderLayer {
     fn load(source: &EncoderTensors<'_>, index: usize, config: &EncoderConfig) -> Result<Self, ModelError> {
         let names = config.family.layer(index);
         let hidden = config.hidden;
-        let ffn = config.ffn;
         Ok(EncoderLayer {
-            qkv: Linear::load(source, &names.projections, hidden, hidden)?,
+            qkv: Linear::load(source, &names.projections, 3 * hidden, hidden)?,
             attended: Linear::load(source, &[names.attended], hidden, hidden)?,
             attended_norm: Norm::load(source, &names.attended_norm, config)?,
-            up: Linear::load(source, &[names.up], ffn, hidden)?,
-            down: Linear::load(source, &[names.down], hidden, ffn)?,
+            up: Linear::load(source, &names.up, config.inner(), hidden)?,
+            gate: config.rotary.as_ref().map(RotaryConfig::gate),
+            down: Linear::load(source, &[names.down], hidden, config.ffn)?,
             norm: Norm::load(source, &names.norm, config)?,
         })
     }
@@ -190,72 +181,38 @@ impl EncoderLayer {
         let config = &encoder.config;
         let EncoderBuffers { hidden, qkv, attended, inner, .. } = buffers;
         self.qkv.set(team, bytes, hidden, qkv);
+        if let Some(rope) = &encoder.rope {
+            rotate(team, rope, config.head(), sequences, qkv);
+        }
         let shape =
             AttentionShape { heads: config.heads, head: config.head(), bias: encoder.bias.as_ref(), reach: None };
         attend(team, &shape, sequences, qkv, attended);
         self.attended.add(team, bytes, attended, hidden);
         self.attended_norm.apply(team, self.attended.bias_left(bytes), hidden);
-        self.up.set_gelu(team, bytes, hidden, inner);
-        self.down.add(team, bytes, inner, hidden);
+        let activated: &[f32] = match self.gate {
+            Some(gate) => {
+                self.up.set(team, bytes, hidden, inner);
+                gate.apply(team, inner, config.ffn)
+            }
+            None => {
+                self.up.set_gelu(team, bytes, hidden, inner);
+                inner
+            }
+        };
+        self.down.add(team, bytes, activated, hidden);
         self.norm.apply(team, self.down.bias_left(bytes), hidden);
     }
 }
 
-impl Linear {
-    /// Loads linear maps of shape (out, in) each and stacks them.
-    fn load(source: &EncoderTensors<'_>, names: &[String], out: usize, inn: usize) -> Result<Self, ModelError> {
-        let mut weight = Vec::new();
-        let mut bias = Vec::new();
-        for name in names {
-            weight.extend(source.floats(&format!("{name}.weight"), &[out, inn])?);
-            bias.extend(source.floats(&format!("{name}.bias"), &[out])?);
-        }
-        let weight = Packed::from_f32(&weight, out * names.len(), inn);
-        Ok(Linear { weight, bias, bytes: OnceLock::new() })
+/// Loads the position embeddings from the first piece on. Empty in families with rotary positions.
+fn positions(source: &EncoderTensors<'_>, config: &EncoderConfig) -> Result<Vec<f32>, ModelError> {
+    if config.rotary.is_some() {
+        return Ok(Vec::new());
     }
-
-    fn bytes(&self) -> &ByteLinear {
-        self.bytes.get_or_init(|| ByteLinear::of(&self.weight, &self.bias))
-    }
-
-    /// Computes `y = x · Wᵀ + bias`.
-    fn set(&self, team: &Team, bytes: Option<ByteSupport>, x: &[f32], y: &mut [f32]) {
-        let rows = x.len() / self.weight.inn();
-        match bytes {
-            Some(support) => self.bytes().apply(support, team, x, rows, y, ByteFinish::Set),
-            None => matmul_map(team, x, rows, &self.weight, y, &|first, piece| self.add_bias(first, piece)),
-        }
-    }
-
-    /// Computes `y = gelu(x · Wᵀ + bias)`.
-    fn set_gelu(&self, team: &Team, bytes: Option<ByteSupport>, x: &[f32], y: &mut [f32]) {
-        let rows = x.len() / self.weight.inn();
-        match bytes {
-            Some(support) => self.bytes().apply(support, team, x, rows, y, ByteFinish::Map(gelu)),
-            None => matmul_map(team, x, rows, &self.weight, y, &|first, piece| {
-                self.add_bias(first, piece);
-                gelu(piece);
-            }),
-        }
-    }
-
-    /// Computes `y += x · Wᵀ`, and adds the bias unless [`bias_left`](Self::bias_left) returns it.
-    fn add(&self, team: &Team, bytes: Option<ByteSupport>, x: &[f32], y: &mut [f32]) {
-        let rows = x.len() / self.weight.inn();
-        match bytes {
-            Some(support) => self.bytes().apply(support, team, x, rows, y, ByteFinish::Add),
-            None => matmul_add(team, x, rows, &self.weight, y),
-        }
-    }
-
-    /// Bias that [`add`](Self::add) leaves to the normalization.
-    fn bias_left(&self, bytes: Option<ByteSupport>) -> Option<&[f32]> {
-        bytes.is_none().then_some(self.bias.as_slice())
-    }
-
-    fn add_bias(&self, first: usize, piece: &mut [f32]) {
-        add(piece, &self.bias[first..first + piece.len()]);
-    }
+    let shape = [config.positions, config.hidden];
+    let mut positions = source.floats("embeddings.position_embeddings.weight", &shape)?;
+    positions.drain(..config.first_position * config.hidden);
+    Ok(positions)
 }
 
 /// Loads the biases of the family that has relative positions.
@@ -265,33 +222,4 @@ fn relative_bias(source: &EncoderTensors<'_>, config: &EncoderConfig) -> Result<
     }
     let table = source.floats("encoder.relative_attention_bias.weight", &[config.buckets, config.heads])?;
     Ok(Some(RelativeBias::new(&table, config.buckets, config.heads, config.max_pieces)))
-}
-
-impl Norm {
-    fn load(source: &EncoderTensors<'_>, name: &str, config: &EncoderConfig) -> Result<Self, ModelError> {
-        let part = |part: &str| source.floats(&format!("{name}.{part}"), &[config.hidden]);
-        Ok(Norm { weight: part("weight")?, bias: part("bias")?, eps: config.norm_eps })
-    }
-
-    /// Loads a normalization that has no bias.
-    pub(super) fn without_bias(
-        source: &EncoderTensors<'_>,
-        name: &str,
-        config: &EncoderConfig,
-    ) -> Result<Self, ModelError> {
-        let weight = source.floats(&format!("{name}.weight"), &[config.hidden])?;
-        Ok(Norm { weight, bias: vec![0.0; config.hidden], eps: config.norm_eps })
-    }
-
-    /// Adds `bias`, which the preceding matrix multiplication left out, and normalizes.
-    pub(super) fn apply(&self, team: &Team, bias: Option<&[f32]>, x: &mut [f32]) {
-        team.rows(x, self.weight.len(), ROW_GRAIN, &|_, share| {
-            for row in share.chunks_exact_mut(self.weight.len()) {
-                if let Some(bias) = bias {
-                    add(row, bias);
-                }
-                layer_norm(row, &self.weight, &self.bias, self.eps);
-            }
-        });
-    }
 }

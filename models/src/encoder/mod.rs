@@ -1,25 +1,35 @@
-//! Encoders of the BERT kind, which embedders and rerankers share.
+//! Encoders, which embedders and rerankers share.
 //!
-//! `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet, ModernBERT · `bert`, `modern`: the layers · `pieces`: texts and pairs of texts as word
-//! pieces
+//! `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE's own, Qwen3 · `bert`, `modern`, `causal`:
+//! the layers · `config`, `config_file`, `rotary`, `text_length`: settings · `pieces`: texts and pairs of texts as word pieces
 
 mod attention;
 mod bert;
+mod causal;
 mod config;
+mod config_file;
 mod family;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod gate;
 mod json_file;
+mod linear;
 mod modern;
+mod norm;
 mod pieces;
 mod relative_bias;
+mod rotary;
+mod rotation;
 mod tensors;
+mod text_length;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ModelError;
 use crate::kernel::{ByteSupport, Team};
+use crate::weights::Weights;
 use bert::{Bert, EncoderBuffers};
+use causal::CausalEncoder;
 use modern::ModernBert;
 
 pub(crate) use config::EncoderConfig;
@@ -31,6 +41,9 @@ pub(crate) use tensors::EncoderTensors;
 /// Maximum number of word pieces per pass: enough to amortize reading the weights, and few enough to keep the
 /// activations in the last-level cache.
 const PASS_PIECES: usize = 1024;
+
+/// Minimum number of rows per thread for row-wise functions.
+const ROW_GRAIN: usize = 16;
 
 /// Encoder on a thread team.
 ///
@@ -61,6 +74,7 @@ pub(crate) enum EncoderArithmetic {
 enum EncoderBody {
     Bert(Bert),
     Modern(ModernBert),
+    Causal(CausalEncoder),
 }
 
 impl Encoder {
@@ -72,9 +86,20 @@ impl Encoder {
     ) -> Result<Self, ModelError> {
         let body = match &config.modern {
             Some(modern) => EncoderBody::Modern(ModernBert::load(config, modern, source)?),
+            None if config.family.is_decoder() => return Err(source.unsupported("a decoder as a reranker")),
             None => EncoderBody::Bert(Bert::load(config, source)?),
         };
-        Ok(Encoder { body, hidden: config.hidden, team, next: Mutex::default(), buffers: Mutex::default() })
+        Ok(Self::of_body(config, body, team))
+    }
+
+    /// Loads the layers of a decoder that is used as an encoder.
+    pub(crate) fn load_decoder(config: &EncoderConfig, weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
+        let body = CausalEncoder::load(config, weights, Arc::clone(&team))?;
+        Ok(Self::of_body(config, EncoderBody::Causal(body), team))
+    }
+
+    fn of_body(config: &EncoderConfig, body: EncoderBody, team: Arc<Team>) -> Self {
+        Encoder { body, hidden: config.hidden, team, next: Mutex::default(), buffers: Mutex::default() }
     }
 
     /// Threads that compute the encoder.
@@ -83,12 +108,15 @@ impl Encoder {
     }
 
     /// Applies `read` to the output of the last layer for each sequence, row by row, and returns the results in order.
+    ///
+    /// # Errors
+    /// Those of a decoder's step.
     pub(crate) fn run<T>(
         &self,
         arithmetic: EncoderArithmetic,
         sequences: &[PieceSequence],
         mut read: impl FnMut(&[f32]) -> T,
-    ) -> Vec<T> {
+    ) -> Result<Vec<T>, ModelError> {
         let bytes = self.byte_support(arithmetic);
         let mut results = Vec::with_capacity(sequences.len());
         let mut rest = sequences;
@@ -99,6 +127,7 @@ impl Encoder {
             match &self.body {
                 EncoderBody::Bert(body) => body.forward(&self.team, bytes, pass, &mut buffers),
                 EncoderBody::Modern(body) => body.forward(&self.team, pass, &mut buffers),
+                EncoderBody::Causal(body) => body.forward(pass, &mut buffers.hidden)?,
             }
             let mut rows = buffers.hidden();
             for sequence in pass {
@@ -108,7 +137,7 @@ impl Encoder {
             }
             rest = later;
         }
-        results
+        Ok(results)
     }
 
     /// Returns the proof that linear maps can be computed in bytes, after converting them. Other callers have their passes

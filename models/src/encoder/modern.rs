@@ -4,21 +4,23 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::attention::{AttentionShape, attend};
-use super::bert::{EncoderBuffers, Norm};
+use super::bert::EncoderBuffers;
 use super::config::EncoderConfig;
+use super::gate::{ActivatedHalf, Gate, GateActivation};
 use super::json_file::parse;
+use super::norm::Norm;
 use super::pieces::PieceSequence;
+use super::rotation::rotate;
 use super::tensors::EncoderTensors;
 use crate::ModelError;
 use crate::decoder::RopeScaling;
 use crate::kernel::rope::Rope;
-use crate::kernel::{Packed, Team, gelu, matmul, matmul_add};
+use crate::kernel::{Packed, Team, matmul, matmul_add};
 
-/// Minimum number of rows per thread for row-wise functions.
-const ROW_GRAIN: usize = 16;
+/// GeGLU, with the activated half first.
+const GATE: Gate = Gate { activation: GateActivation::Gelu, half: ActivatedHalf::First };
 
 /// Maximum number of positions, which bounds the tables of rotations: no tensor of the checkpoint does.
 pub(super) const MAX_POSITIONS: usize = 1 << 15;
@@ -40,9 +42,27 @@ pub(super) struct ModernConfig {
     mlp_bias: bool,
     #[serde(default)]
     norm_bias: bool,
-    rope_parameters: Option<Value>,
-    layer_types: Option<Value>,
+    /// Rotations as transformers 5 states them.
+    rope_parameters: Option<ModernRopes>,
+    /// Attention of each layer, as transformers 5 states it.
+    layer_types: Option<Vec<String>>,
 }
+
+/// Rotations by the kind of layer.
+#[derive(Debug, Clone, Deserialize)]
+struct ModernRopes {
+    full_attention: ModernRope,
+    sliding_attention: ModernRope,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ModernRope {
+    rope_type: Option<String>,
+    rope_theta: f32,
+}
+
+/// Kinds of layers in `layer_types`.
+const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
 fn default_every() -> usize {
     3
@@ -70,13 +90,17 @@ impl ModernConfig {
         if config.attention_bias || config.mlp_bias || config.norm_bias {
             return unsupported("attention_bias, mlp_bias or norm_bias true: expected false");
         }
-        if config.rope_parameters.is_some() || config.layer_types.is_some() {
-            let what = "rope_parameters and layer_types: expected global_rope_theta, local_rope_theta and \
-                        global_attn_every_n_layers, as transformers 4 writes them";
-            return unsupported(what);
+        if let Some(ropes) = &config.rope_parameters {
+            let kinds = [&ropes.full_attention, &ropes.sliding_attention].map(|rope| rope.rope_type.as_deref());
+            if let Some(kind) = kinds.into_iter().flatten().find(|kind| *kind != "default") {
+                return unsupported(&format!("rope_type {kind:?} in rope_parameters: expected \"default\""));
+            }
         }
-        let theta = config.local_rope_theta.unwrap_or(config.global_rope_theta);
-        for (field, theta) in [("global_rope_theta", config.global_rope_theta), ("local_rope_theta", theta)] {
+        if let Some(kind) = config.layer_types.iter().flatten().find(|kind| !LAYER_TYPES.contains(&kind.as_str())) {
+            return unsupported(&format!("layer_types with {kind:?}: expected {}", LAYER_TYPES.join(" or ")));
+        }
+        for (field, theta) in [("global_rope_theta", config.global_theta()), ("local_rope_theta", config.local_theta())]
+        {
             if !theta.is_finite() || theta <= 1.0 {
                 let reason = format!("{field} is {theta}, not above 1");
                 return Err(ModelError::Corrupt { path: path.to_owned(), reason });
@@ -87,6 +111,25 @@ impl ModernConfig {
             return Err(ModelError::Corrupt { path: path.to_owned(), reason });
         }
         Ok(config)
+    }
+
+    /// Base of the rotations in layers that attend to all pieces.
+    fn global_theta(&self) -> f32 {
+        self.rope_parameters.as_ref().map_or(self.global_rope_theta, |ropes| ropes.full_attention.rope_theta)
+    }
+
+    /// Base of the rotations in layers that attend to near pieces.
+    fn local_theta(&self) -> f32 {
+        let former = || self.local_rope_theta.unwrap_or(self.global_rope_theta);
+        self.rope_parameters.as_ref().map_or_else(former, |ropes| ropes.sliding_attention.rope_theta)
+    }
+
+    /// Returns `true` if the pieces of layer `index` attend to near ones only.
+    fn is_local(&self, index: usize) -> bool {
+        let former = || !index.is_multiple_of(self.global_attn_every_n_layers);
+        self.layer_types
+            .as_ref()
+            .map_or_else(former, |kinds| kinds.get(index).is_some_and(|kind| kind == LAYER_TYPES[1]))
     }
 }
 
@@ -136,8 +179,8 @@ impl ModernBert {
             norm: Norm::without_bias(source, "embeddings.norm", config)?,
             layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
             final_norm: Norm::without_bias(source, "final_norm", config)?,
-            global: rope(modern.global_rope_theta),
-            local: rope(modern.local_rope_theta.unwrap_or(modern.global_rope_theta)),
+            global: rope(modern.global_theta()),
+            local: rope(modern.local_theta()),
             reach: modern.local_attention / 2,
             config: config.clone(),
         })
@@ -158,18 +201,6 @@ impl ModernBert {
             layer.forward(team, self, sequences, buffers);
         }
         self.final_norm.apply(team, None, &mut buffers.hidden);
-    }
-
-    /// Rotates queries and keys to their positions.
-    fn rotate(&self, team: &Team, rope: &Rope, sequences: &[PieceSequence], qkv: &mut [f32]) {
-        let width = self.config.hidden;
-        let head = self.config.head();
-        let positions: Vec<usize> = sequences.iter().flat_map(|sequence| 0..sequence.len()).collect();
-        team.rows(qkv, 3 * width, ROW_GRAIN, &|first, share| {
-            for (row, &position) in share.chunks_exact_mut(3 * width).zip(&positions[first..]) {
-                row[..2 * width].chunks_exact_mut(head).for_each(|head| rope.rotate(head, position));
-            }
-        });
     }
 }
 
@@ -192,9 +223,9 @@ impl ModernLayer {
             qkv: matrix(&names.projections.concat(), 3 * hidden, hidden)?,
             attended: matrix(&names.attended, hidden, hidden)?,
             norm: norm(&names.norm)?,
-            up: matrix(&names.up, 2 * config.ffn, hidden)?,
+            up: matrix(&names.up.concat(), 2 * config.ffn, hidden)?,
             down: matrix(&names.down, hidden, config.ffn)?,
-            is_local: !index.is_multiple_of(modern.global_attn_every_n_layers),
+            is_local: modern.is_local(index),
         })
     }
 
@@ -208,7 +239,7 @@ impl ModernLayer {
         }
         matmul(team, normed, rows, &self.qkv, qkv);
         let rope = if self.is_local { &encoder.local } else { &encoder.global };
-        encoder.rotate(team, rope, sequences, qkv);
+        rotate(team, rope, config.head(), sequences, qkv);
         let reach = self.is_local.then_some(encoder.reach);
         let shape = AttentionShape { heads: config.heads, head: config.head(), bias: None, reach };
         attend(team, &shape, sequences, qkv, attended);
@@ -216,19 +247,7 @@ impl ModernLayer {
         normed.copy_from_slice(hidden);
         self.norm.apply(team, None, normed);
         matmul(team, normed, rows, &self.up, inner);
-        let gated = gated(team, inner, config.ffn);
-        matmul_add(team, &gated, rows, &self.down, hidden);
+        let gated = GATE.apply(team, inner, config.ffn);
+        matmul_add(team, gated, rows, &self.down, hidden);
     }
-}
-
-/// Computes GELU of the first half of each row, times the second half (GeGLU).
-fn gated(team: &Team, inner: &mut [f32], ffn: usize) -> Vec<f32> {
-    team.rows(inner, 2 * ffn, ROW_GRAIN, &|_, share| {
-        for row in share.chunks_exact_mut(2 * ffn) {
-            let (values, gates) = row.split_at_mut(ffn);
-            gelu(values);
-            values.iter_mut().zip(gates).for_each(|(value, gate)| *value *= *gate);
-        }
-    });
-    inner.chunks_exact(2 * ffn).flat_map(|row| &row[..ffn]).copied().collect()
 }

@@ -7,7 +7,8 @@ use tokenizers::{
     Encoding, NormalizedString, Normalizer as _, PostProcessor as _, Tokenizer as Pipeline, TruncationDirection,
 };
 
-use super::config::{EncoderConfig, LENGTH};
+use super::config::EncoderConfig;
+use super::text_length::LENGTH;
 use crate::ModelError;
 use crate::tokenizer;
 
@@ -23,6 +24,11 @@ impl PieceSequence {
     /// Number of pieces.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
+    }
+
+    /// IDs of the pieces.
+    pub(super) fn ids(&self) -> &[u32] {
+        &self.ids
     }
 
     /// Iterates over the IDs of the pieces, each with its segment.

@@ -1,6 +1,7 @@
 //! Tensors of an encoder's checkpoint, read by name and expected shape.
 
-use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+use safetensors::{SafeTensorError, SafeTensors};
 
 use super::family::EncoderFamily;
 use crate::ModelError;
@@ -28,13 +29,26 @@ impl<'a> EncoderTensors<'a> {
     /// Reads a tensor of this shape, with or without the family's name before its own.
     pub(crate) fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let fail = |reason: String| self.file.corrupt(format!("tensor {name}: {reason}"));
-        // Checkpoints saved with a task head store the encoder under its name.
-        let prefixed = || self.tensors.tensor(&format!("{}.{name}", self.family.prefix()));
-        let tensor = self.tensors.tensor(name).or_else(|_| prefixed());
-        let tensor = tensor.map_err(|error| fail(error.to_string()))?;
+        let tensor = self.find(name).map_err(|error| fail(error.to_string()))?;
         if tensor.shape() != shape {
             return Err(fail(format!("shape {:?}, expected {shape:?}", tensor.shape())));
         }
         decode(tensor.dtype(), tensor.data()).ok_or_else(|| fail(format!("unsupported type {:?}", tensor.dtype())))
+    }
+
+    /// Reads the bias of the linear map `name`, which is zero if a family whose maps may have none lacks it.
+    pub(super) fn bias(&self, name: &str, out: usize) -> Result<Vec<f32>, ModelError> {
+        let name = format!("{name}.bias");
+        if self.family.may_lack_biases() && self.find(&name).is_err() {
+            return Ok(vec![0.0; out]);
+        }
+        self.floats(&name, &[out])
+    }
+
+    /// Finds a tensor, with or without the family's name before its own.
+    fn find(&self, name: &str) -> Result<TensorView<'_>, SafeTensorError> {
+        // Checkpoints saved with a task head store the encoder under its name.
+        let prefixed = || self.tensors.tensor(&format!("{}.{name}", self.family.prefix()));
+        self.tensors.tensor(name).or_else(|_| prefixed())
     }
 }

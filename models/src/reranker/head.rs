@@ -33,7 +33,9 @@ impl ScoreHead {
                 ("classifier.dense", "classifier.out_proj", HeadActivation::Tanh)
             }
             EncoderFamily::DistilBert => ("pre_classifier", "classifier", HeadActivation::Relu),
-            EncoderFamily::ModernBert => return Err(source.unsupported("classification head of ModernBERT")),
+            EncoderFamily::ModernBert | EncoderFamily::NomicBert | EncoderFamily::Gte | EncoderFamily::Qwen3 => {
+                return Err(source.unsupported(&format!("classification head of {}", config.family.name())));
+            }
         };
         Ok(ScoreHead {
             dense: source.floats(&format!("{dense}.weight"), &[hidden, hidden])?,

@@ -43,14 +43,31 @@ enum WeightsSource {
     Memory(memory_weights::MemoryWeights),
 }
 
+/// Use of the projection of a decoder's output to the vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OutputProjection {
+    Needed,
+    /// Embedders have none.
+    Unused,
+}
+
 impl Weights {
     /// Opens a GGUF file, a `.safetensors` file next to its `config.json`, or a directory of either kind.
     ///
     /// # Errors
     /// [`ModelError`] naming the file and its defect.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
+        Self::open_with(path, OutputProjection::Needed)
+    }
+
+    /// Opens the layers of a checkpoint like [`open`](Self::open). An output projection may be missing, and is not loaded.
+    pub(crate) fn open_body(path: &Path) -> Result<Self, ModelError> {
+        Self::open_with(path, OutputProjection::Unused)
+    }
+
+    fn open_with(path: &Path, projection: OutputProjection) -> Result<Self, ModelError> {
         let mut hash = Sha256::new();
-        let (source, config) = match gguf_at(path) {
+        let (source, mut config) = match gguf_at(path) {
             Some(file) => {
                 let gguf = Gguf::open(&file)?;
                 let config = gguf.config()?;
@@ -62,12 +79,14 @@ impl Weights {
                 let tensors = Safetensors::open(path)?;
                 let file = folder.join("config.json");
                 let bytes = std::fs::read(&file).map_err(ModelError::io("read", &file))?;
-                let config = hf::read_config(&file, &bytes, &tensors)?;
+                let config = hf::read_config(&file, &bytes, &tensors, projection)?;
                 tensors.identify(&mut hash);
                 hash.update(&bytes);
                 (WeightsSource::Safetensors(tensors), config)
             }
         };
+        // A decoder with a tied projection loads no other matrix for it.
+        config.tied_embeddings |= projection == OutputProjection::Unused;
         let mut id = [0; 16];
         id.copy_from_slice(&hash.finalize()[..16]);
         Ok(Self { source, config, id })

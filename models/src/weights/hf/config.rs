@@ -9,6 +9,7 @@ use super::experts::ExpertFields;
 use crate::ModelError;
 use crate::architecture::{Activation, Architecture, Family};
 use crate::decoder::{DecoderConfig, RopeScaling};
+use crate::weights::OutputProjection;
 
 /// Relevant fields of the configurations of all families in `transformers`.
 #[derive(Debug, Deserialize)]
@@ -112,7 +113,12 @@ fn default_eps() -> f32 {
 }
 
 /// Reads the bytes of the `config.json` at `path`. Fields that it omits are derived from the tensors.
-pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors) -> Result<DecoderConfig, ModelError> {
+pub(in crate::weights) fn read(
+    path: &Path,
+    bytes: &[u8],
+    tensors: &Safetensors,
+    projection: OutputProjection,
+) -> Result<DecoderConfig, ModelError> {
     let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
     // The model type is checked first: other architectures lack fields, and an error about a missing field would
     // mislead.
@@ -121,7 +127,7 @@ pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors)
     let unsupported = |what: String| ModelError::Unsupported { path: path.into(), what };
     let family = Family::of_model_type(&kind).map_err(unsupported)?;
     let config: ConfigFile = serde_json::from_value(value).map_err(|error| corrupt(error.to_string()))?;
-    config.refuse(family, tensors).map_err(unsupported)?;
+    config.refuse(family, tensors, projection).map_err(unsupported)?;
     let rope_scaling = config.rope_scaling().map_err(unsupported)?;
     let architecture = config.architecture(family, tensors, config.context(&rope_scaling)).map_err(unsupported)?;
     let decoder = config.decoder(family, rope_scaling, architecture, tensors);
@@ -131,7 +137,7 @@ pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors)
 
 impl ConfigFile {
     /// Returns an error for a setting that no supported decoder implements.
-    fn refuse(&self, family: &Family, tensors: &Safetensors) -> Result<(), String> {
+    fn refuse(&self, family: &Family, tensors: &Safetensors, projection: OutputProjection) -> Result<(), String> {
         let expected = match family.activation {
             Activation::Silu => "silu",
             Activation::GeluTanh => "gelu_pytorch_tanh",
@@ -150,7 +156,8 @@ impl ConfigFile {
         if self.mlp_bias == Some(true) || tensors.has("model.layers.0.self_attn.o_proj.bias") {
             return Err("a bias in the output or feed-forward projections".to_owned());
         }
-        if self.tie_word_embeddings == Some(false) && !tensors.has("lm_head.weight") {
+        let needed = projection == OutputProjection::Needed;
+        if needed && self.tie_word_embeddings == Some(false) && !tensors.has("lm_head.weight") {
             // Reward models, classifiers and embedders are saved without a head.
             return Err("model without a head: tie_word_embeddings is false, and there is no lm_head.weight".to_owned());
         }

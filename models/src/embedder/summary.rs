@@ -1,0 +1,53 @@
+//! Summary of an embedder's directory, without its layers.
+
+use std::path::Path;
+
+use super::modules::{MODULES, normalizes};
+use super::pooling::Pooling;
+use super::{DEFAULT_PIECES, EncoderPrompts};
+use crate::ModelError;
+use crate::encoder::{EncoderConfig, EncoderFamily};
+
+/// Settings of an embedder, read from its files without loading its layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbedderSummary {
+    /// Family of the encoder, as in [`Embedder::id`](super::Embedder::id).
+    pub family: &'static str,
+    /// Number of layers.
+    pub layers: usize,
+    /// Number of values per embedding.
+    pub dims: usize,
+    /// Maximum number of word pieces per text.
+    pub max_pieces: usize,
+    /// Pooling: `mean`, `cls`, `max` or `lasttoken`.
+    pub pooling: &'static str,
+    /// If `true`, vectors are scaled to length 1.
+    pub normalizes: bool,
+    /// Texts that the model expects before others, as far as its files name them.
+    pub prompts: EncoderPrompts,
+}
+
+impl EmbedderSummary {
+    /// Reads the settings of the model in `dir`. `None` if it is no encoder; a decoder counts as one with the files of
+    /// sentence-transformers only.
+    ///
+    /// # Errors
+    /// The same as of [`Embedder::open`](super::Embedder::open), as far as they concern other files than the weights and the
+    /// tokenizer.
+    pub fn read(dir: &Path) -> Result<Option<Self>, ModelError> {
+        let family = EncoderFamily::at(dir);
+        let Some(family) = family.filter(|family| !family.is_decoder() || dir.join(MODULES).exists()) else {
+            return Ok(None);
+        };
+        let config = EncoderConfig::open(dir, DEFAULT_PIECES)?;
+        Ok(Some(EmbedderSummary {
+            family: family.name(),
+            layers: config.layers,
+            dims: config.hidden,
+            max_pieces: config.max_pieces,
+            pooling: Pooling::read(dir)?.name(),
+            normalizes: normalizes(dir)?,
+            prompts: EncoderPrompts::read(dir)?,
+        }))
+    }
+}
