@@ -53,7 +53,7 @@ impl GrowingCodes {
     ) -> Option<Extremes> {
         let mut scan = CodeScan::new(query, k);
         for (block, first) in self.blocks.iter().zip((0..).step_by(ROWS)) {
-            scan.add(&block.codes, &block.rows, first, gone);
+            scan.add(&block.codes, &block.rows, CodeRow::widest(&block.rows), first, gone);
         }
         scan.finish(row, tie)
     }

@@ -46,27 +46,84 @@ mod x86 {
 
     use super::{BLOCK, Products, QueryHalves};
 
+    /// Distance in bytes at which codes are prefetched: a few rows, whose products take as long as memory does.
+    const AHEAD: usize = 4096;
+
+    // No closure computes with registers here: one that the standard library calls is not inlined, since its caller does not
+    // have the features.
+
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub(super) fn products_vnni(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products>) {
+        let stride = query.high.len();
+        out.reserve(codes.len() / stride);
+        // Four rows at a time share the additions across lanes.
+        let groups = codes.chunks_exact(4 * stride);
+        let rest = groups.remainder();
+        for group in groups {
+            let (first, last) = group.split_at(2 * stride);
+            let (a, b) = first.split_at(stride);
+            let (c, d) = last.split_at(stride);
+            // One row after the other: memory that is read in order comes twice as fast as that of four rows at once.
+            let a = row_products(query, a);
+            let b = row_products(query, b);
+            let c = row_products(query, c);
+            let d = row_products(query, d);
+            let high = add_lanes([a.0, b.0, c.0, d.0]);
+            let low = add_lanes([a.1, b.1, c.1, d.1]);
+            let products = [(high[0], low[0]), (high[1], low[1]), (high[2], low[2]), (high[3], low[3])];
+            out.extend_from_slice(&products);
+        }
+        for row in rest.chunks_exact(stride) {
+            let (high, low) = row_products(query, row);
+            out.push((_mm512_reduce_add_epi32(high), _mm512_reduce_add_epi32(low)));
+        }
+    }
+
+    /// Computes the products of a row by lanes.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn row_products(query: &QueryHalves, row: &[i8]) -> (__m512i, __m512i) {
         let highs = query.high.as_chunks::<BLOCK>().0;
         let lows = query.low.as_chunks::<BLOCK>().0;
-        out.extend(codes.chunks_exact(query.high.len()).map(|row| {
-            let mut high_sum = _mm512_setzero_si512();
-            let mut low_sum = _mm512_setzero_si512();
-            for ((code, high), low) in row.as_chunks::<BLOCK>().0.iter().zip(highs).zip(lows) {
-                // SAFETY: each is an array of 64 bytes, and the loads ask for no alignment.
-                let [code, high, low] = unsafe {
-                    [
-                        _mm512_loadu_si512(code.as_ptr().cast()),
-                        _mm512_loadu_si512(high.as_ptr().cast()),
-                        _mm512_loadu_si512(low.as_ptr().cast()),
-                    ]
-                };
-                high_sum = _mm512_dpbusd_epi32(high_sum, high, code);
-                low_sum = _mm512_dpbusd_epi32(low_sum, low, code);
-            }
-            (_mm512_reduce_add_epi32(high_sum), _mm512_reduce_add_epi32(low_sum))
-        }));
+        let mut high_sum = _mm512_setzero_si512();
+        let mut low_sum = _mm512_setzero_si512();
+        for ((codes, high), low) in row.as_chunks::<BLOCK>().0.iter().zip(highs).zip(lows) {
+            _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(AHEAD));
+            let codes = load(codes);
+            high_sum = _mm512_dpbusd_epi32(high_sum, load(high), codes);
+            low_sum = _mm512_dpbusd_epi32(low_sum, load(low), codes);
+        }
+        (high_sum, low_sum)
+    }
+
+    /// Loads a block of bytes, signed or not.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn load<T: bytemuck::Pod>(block: &[T; BLOCK]) -> __m512i {
+        const { assert!(size_of::<T>() == 1) };
+        // SAFETY: the array has the 64 bytes that are read, and the load asks for no alignment.
+        unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
+    }
+
+    /// Sums the lanes of each register.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn add_lanes(sums: [__m512i; 4]) -> [i32; 4] {
+        let pairs = _mm256_hadd_epi32(
+            _mm256_hadd_epi32(add_halves(sums[0]), add_halves(sums[1])),
+            _mm256_hadd_epi32(add_halves(sums[2]), add_halves(sums[3])),
+        );
+        let sums = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
+        let mut lanes = [0_i32; 4];
+        // SAFETY: the array has the 16 bytes that are stored, and the store asks for no alignment.
+        unsafe { _mm_storeu_si128(lanes.as_mut_ptr().cast(), sums) };
+        lanes
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn add_halves(sum: __m512i) -> __m256i {
+        _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum))
     }
 
     #[target_feature(enable = "avx2")]
@@ -113,7 +170,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_processor_gives_the_same(
-            blocks in 1_usize..4, rows in 0_usize..5, seed in any::<u64>(), extreme in any::<bool>(),
+            blocks in 1_usize..4, rows in 0_usize..11, seed in any::<u64>(), extreme in any::<bool>(),
         ) {
             let mut state = seed | 1;
             let mut next = |limit: u64, most: i64| {

@@ -20,6 +20,7 @@ mod tests;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use bytemuck::{Pod, Zeroable};
 use memmap2::Mmap;
@@ -50,12 +51,26 @@ struct CodeRow {
     sum: i32,
 }
 
+impl CodeRow {
+    /// Returns a row whose bounds are as wide as the widest of `rows`.
+    fn widest(rows: &[CodeRow]) -> CodeRow {
+        let none = CodeRow { scale: 0.0, left: 0.0, length: 0.0, sum: 0 };
+        rows.iter().fold(none, |widest, row| CodeRow {
+            left: widest.left.max(row.left),
+            length: widest.length.max(row.length),
+            ..widest
+        })
+    }
+}
+
 /// Codes of a file of vectors, memory-mapped.
 #[derive(Debug)]
 pub(crate) struct Codes {
     map: Mmap,
     count: usize,
     stride: usize,
+    /// Widest bounds of any row, found by the first scan.
+    widest: OnceLock<CodeRow>,
 }
 
 impl Codes {
@@ -89,7 +104,7 @@ impl Codes {
             let message = format!("{} bytes are not the codes of {count} vectors of {dims} numbers", map.len());
             return Err(IndexError::corrupt(path, message));
         }
-        Ok(Codes { map, count, stride })
+        Ok(Codes { map, count, stride, widest: OnceLock::new() })
     }
 
     fn codes(&self) -> &[i8] {

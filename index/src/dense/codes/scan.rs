@@ -1,6 +1,7 @@
 //! Finds the best, the smallest and the largest of many dot products exactly, from codes and a few full vectors.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 
 use super::super::kernel::dot;
 use super::super::vectors::VectorFile;
@@ -23,12 +24,14 @@ pub(crate) struct Extremes {
 }
 
 /// Rows that may still be among the best, each with an upper bound of its product.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ScanCandidates {
     /// Lower bounds of the best `wanted` rows, as a heap with the smallest on top.
-    sure: std::collections::BinaryHeap<std::cmp::Reverse<Ordered>>,
+    sure: BinaryHeap<Reverse<Ordered>>,
     rows: Vec<(u32, f64)>,
     wanted: usize,
+    /// Bound below which no row can be among the best.
+    floor: f64,
 }
 
 /// Number that is never NaN.
@@ -51,36 +54,31 @@ impl Ord for Ordered {
 
 impl ScanCandidates {
     fn of(wanted: usize) -> ScanCandidates {
-        ScanCandidates { wanted, ..ScanCandidates::default() }
-    }
-
-    /// Returns the bound below which no row can be among the best.
-    fn floor(&self) -> f64 {
-        match self.sure.peek() {
-            Some(least) if self.sure.len() == self.wanted => least.0.0,
-            _ => f64::NEG_INFINITY,
-        }
+        ScanCandidates { sure: BinaryHeap::new(), rows: Vec::new(), wanted, floor: f64::NEG_INFINITY }
     }
 
     fn look(&mut self, number: u32, value: f64, slack: f64, gone: &dyn Fn(u32) -> bool) {
         let low = value - slack;
         let high = value + slack;
         // The floor only rises, so a row below it now can never return.
-        if high < self.floor() || gone(number) {
+        if high < self.floor || gone(number) {
             return;
         }
         self.rows.push((number, high));
         if self.sure.len() < self.wanted {
-            self.sure.push(std::cmp::Reverse(Ordered(low)));
-        } else if low > self.floor() {
+            self.sure.push(Reverse(Ordered(low)));
+        } else if low > self.floor {
             self.sure.pop();
-            self.sure.push(std::cmp::Reverse(Ordered(low)));
+            self.sure.push(Reverse(Ordered(low)));
+        }
+        if let Some(least) = self.sure.peek().filter(|_| self.sure.len() == self.wanted) {
+            self.floor = least.0.0;
         }
     }
 
     /// Iterates over the remaining rows, once all rows were offered.
     fn left(&self) -> impl Iterator<Item = u32> {
-        let floor = self.floor();
+        let floor = self.floor;
         self.rows.iter().filter(move |(_, high)| *high >= floor).map(|(number, _)| *number)
     }
 }
@@ -97,7 +95,8 @@ impl Codes {
         gone: &dyn Fn(u32) -> bool,
     ) -> Option<Extremes> {
         let mut scan = CodeScan::new(query, k);
-        scan.add(self.codes(), self.rows(), 0, gone);
+        let widest = *self.widest.get_or_init(|| CodeRow::widest(self.rows()));
+        scan.add(self.codes(), self.rows(), widest, 0, gone);
         scan.finish(&|number| vectors.row(number), &|a, b| a.cmp(&b))
     }
 }
@@ -124,10 +123,19 @@ impl<'q> CodeScan<'q> {
         }
     }
 
-    /// Scans rows with their codes, the first of which has the number `first`. Leaves rows out that are `gone`.
-    pub(super) fn add(&mut self, codes: &[i8], rows: &[CodeRow], first: u32, gone: &dyn Fn(u32) -> bool) {
+    /// Scans rows with their codes, the first of which has the number `first`. No row has wider bounds than `widest`.
+    /// Leaves rows out that are `gone`.
+    pub(super) fn add(
+        &mut self,
+        codes: &[i8],
+        rows: &[CodeRow],
+        widest: CodeRow,
+        first: u32,
+        gone: &dyn Fn(u32) -> bool,
+    ) {
         // Standard bound on the rounding error of a sum in `f32`, with room for the lanes of `dot`.
         let rounding = (self.query.len() + 64) as f64 * f64::from(f32::EPSILON);
+        let most = self.coded.slack(&widest, rounding);
         let mut number = first;
         for (codes, rows) in codes.chunks(ROWS * stride(self.query.len())).zip(rows.chunks(ROWS)) {
             super::kernel::products(&self.coded.halves, codes, &mut self.products);
@@ -135,10 +143,14 @@ impl<'q> CodeScan<'q> {
                 // Undoes the offset of 64 in the high halves: it added 64 times the sum of the codes.
                 let whole = 128 * (i64::from(high) - 64 * i64::from(row.sum)) + i64::from(low);
                 let value = f64::from(row.scale) * self.coded.step * whole as f64;
-                let slack = self.coded.slack(row, rounding);
-                self.largest.look(number, value, slack, gone);
-                // Negated, so that the same code finds the minimum.
-                self.least.look(number, -value, slack, gone);
+                // Nearly every row is far from both ends, which the widest bounds show without the row's own.
+                let far = value + most < self.largest.floor && -value + most < self.least.floor;
+                if !far {
+                    let slack = self.coded.slack(row, rounding);
+                    self.largest.look(number, value, slack, gone);
+                    // Negated, so that the same code finds the minimum.
+                    self.least.look(number, -value, slack, gone);
+                }
                 number += 1;
             }
         }
