@@ -2,7 +2,9 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::encoder::fixture::{DISTILBERT, FFN, HIDDEN, LAYERS, PLACES, VOCAB, bert, config, padded, renamed, write};
+use crate::encoder::fixture::{
+    DISTILBERT, FFN, HIDDEN, LAYERS, MPNET, PLACES, VOCAB, bert, config, padded, renamed, write,
+};
 use crate::kernel::ByteSupport;
 
 fn open(dir: &tempfile::TempDir) -> Result<Embedder, ModelError> {
@@ -82,14 +84,7 @@ fn a_query_has_the_same_vector_whatever_is_embedded_beside_it() {
 #[test]
 fn relative_positions_bias_the_attention() {
     let expected = vectors(&write(&config("bert", PLACES), &bert()));
-    let names = [
-        ("attention.self.query", "attention.attn.q"),
-        ("attention.self.key", "attention.attn.k"),
-        ("attention.self.value", "attention.attn.v"),
-        ("attention.output.dense", "attention.attn.o"),
-        ("attention.output.LayerNorm", "attention.LayerNorm"),
-    ];
-    let mut mpnet = padded(renamed(bert(), &names));
+    let mut mpnet = padded(renamed(bert(), &MPNET));
     mpnet.remove("embeddings.token_type_embeddings.weight").unwrap();
     let settings = config("mpnet", PLACES + 2);
     let mut with = |table: Vec<f32>| {

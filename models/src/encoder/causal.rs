@@ -16,6 +16,9 @@ use crate::weights::Weights;
 /// Maximum number of pieces of a text, which bounds the memory for keys and values.
 pub(super) const MOST_PIECES: usize = 8192;
 
+/// Maximum memory for keys and values, beyond that of any model of today: Qwen3-Embedding-8B takes 2.4 GB.
+const MOST_CACHE_BYTES: usize = 1 << 34;
+
 /// Number of blocks of keys and values for a pass of short texts, each of which fills its last block in part.
 const PASS_BLOCKS: usize = 2 * PASS_PIECES / BLOCK;
 
@@ -38,6 +41,11 @@ impl CausalEncoder {
     pub(super) fn load(config: &EncoderConfig, weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
         let decoder = Decoder::load(weights, team)?;
         let blocks = config.max_pieces.div_ceil(BLOCK).max(PASS_BLOCKS);
+        let bytes = blocks * BLOCK * decoder.kv_bytes_per_token();
+        if bytes > MOST_CACHE_BYTES {
+            let pieces = blocks * BLOCK;
+            return Err(ModelError::Input(format!("keys and values of {pieces} pieces take {bytes} bytes: too many")));
+        }
         let cache = decoder.kv_cache(blocks);
         Ok(CausalEncoder { blocks, state: Mutex::new(CausalState { decoder, cache, batch: ForwardBatch::new() }) })
     }

@@ -19,6 +19,9 @@ use crate::weights::Weights;
 /// Name of the file with the settings.
 const CONFIG: &str = "config.json";
 
+/// Maximum width of a rotated head, which bounds the tables of rotations: no tensor of the checkpoint does.
+const MOST_ROTATED: usize = 1024;
+
 /// Shape of the encoder.
 #[derive(Debug, Clone)]
 pub(crate) struct EncoderConfig {
@@ -87,6 +90,10 @@ impl EncoderConfig {
         if !heads.checked_mul(PANEL).is_some_and(|panels| file.hidden_size.is_multiple_of(panels)) {
             let size = file.hidden_size;
             return Err(unsupported(format!("{heads} heads for hidden_size {size}: width not a multiple of {PANEL}")));
+        }
+        let head = file.hidden_size / heads;
+        if family.is_rotary() && head > MOST_ROTATED {
+            return Err(unsupported(format!("rotation of heads of {head} numbers: expected at most {MOST_ROTATED}")));
         }
         let first_position = file.first_position(family);
         let modern = (family == EncoderFamily::ModernBert).then(|| ModernConfig::read(&path)).transpose()?;

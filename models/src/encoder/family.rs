@@ -86,6 +86,11 @@ impl EncoderFamily {
         self == EncoderFamily::Qwen3
     }
 
+    /// Returns `true` if queries and keys are rotated to their positions, in families of encoders.
+    pub(super) fn is_rotary(self) -> bool {
+        matches!(self, EncoderFamily::ModernBert | EncoderFamily::NomicBert | EncoderFamily::Gte)
+    }
+
     /// Returns `true` if pieces may have an embedding of their segment.
     pub(super) fn has_types(self) -> bool {
         self.needs_types() || matches!(self, EncoderFamily::NomicBert | EncoderFamily::Gte)

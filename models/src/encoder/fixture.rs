@@ -130,3 +130,12 @@ pub(crate) const DISTILBERT: [(&str, &str); 9] = [
     ("output.LayerNorm", "output_layer_norm"),
     ("encoder.layer", "transformer.layer"),
 ];
+
+/// Names in a checkpoint of BERT, and in one of MPNet.
+pub(crate) const MPNET: [(&str, &str); 5] = [
+    ("attention.self.query", "attention.attn.q"),
+    ("attention.self.key", "attention.attn.k"),
+    ("attention.self.value", "attention.attn.v"),
+    ("attention.output.dense", "attention.attn.o"),
+    ("attention.output.LayerNorm", "attention.LayerNorm"),
+];

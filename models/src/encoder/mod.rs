@@ -74,7 +74,7 @@ pub(crate) enum EncoderArithmetic {
 enum EncoderBody {
     Bert(Bert),
     Modern(ModernBert),
-    Causal(CausalEncoder),
+    Causal(Box<CausalEncoder>),
 }
 
 impl Encoder {
@@ -95,7 +95,7 @@ impl Encoder {
     /// Loads the layers of a decoder that is used as an encoder.
     pub(crate) fn load_decoder(config: &EncoderConfig, weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
         let body = CausalEncoder::load(config, weights, Arc::clone(&team))?;
-        Ok(Self::of_body(config, EncoderBody::Causal(body), team))
+        Ok(Self::of_body(config, EncoderBody::Causal(Box::new(body)), team))
     }
 
     fn of_body(config: &EncoderConfig, body: EncoderBody, team: Arc<Team>) -> Self {

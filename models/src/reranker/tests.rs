@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::encoder::fixture::{
-    DISTILBERT, FFN, HIDDEN, LAYERS, NamedTensors, PLACES, VOCAB, bert, config, numbers, padded, renamed, write,
+    DISTILBERT, FFN, HIDDEN, LAYERS, MPNET, NamedTensors, PLACES, VOCAB, bert, config, numbers, padded, renamed, write,
 };
 
 const QUERY: &str = "who wrote faust";
@@ -108,6 +108,10 @@ fn families_agree_on_the_weights_that_they_share() {
         assert_close(&scores(&dir), &expected);
         assert!(open(&dir).unwrap().id().starts_with("roberta-2x64-rerank-"));
     }
+    let mut mpnet = padded(renamed(renamed(stripped.clone(), &head), &MPNET));
+    mpnet.remove("embeddings.token_type_embeddings.weight").unwrap();
+    mpnet.insert("encoder.relative_attention_bias.weight".to_owned(), (vec![32, 2], vec![0.0; 64]));
+    assert_close(&scores(&write(&settings("mpnet", PLACES + 2), &mpnet)), &expected);
     let mut distilbert = renamed(renamed(stripped.clone(), &DISTILBERT), &[("pooler.dense", "pre_classifier")]);
     distilbert.remove("embeddings.token_type_embeddings.weight").unwrap();
     let settings = json!({

@@ -153,7 +153,7 @@ fn rounded_vectors_are_near_the_exact_ones() {
 }
 
 #[test]
-fn a_decoder_needs_no_head_and_is_no_reranker() {
+fn a_decoder_needs_no_output_projection() {
     let (dir, _) = whole("qwen3");
     let before = embedder(dir.path());
     // As in Qwen3-Embedding-8B, whose checkpoint has no output projection.
@@ -161,13 +161,36 @@ fn a_decoder_needs_no_head_and_is_no_reranker() {
     let after = embedder(dir.path());
     assert_eq!(before.embed(&["nine villages"]).unwrap(), after.embed(&["nine villages"]).unwrap());
     assert!(before.id().starts_with("qwen3-2x64-") && before.id() != after.id());
-    configure(dir.path(), |config| {
-        config["num_labels"] = 1.into();
-        config["architectures"] = json!(["Qwen3ForSequenceClassification"]);
-    });
-    let error = Reranker::open(dir.path(), Arc::new(Team::new(1))).unwrap_err();
-    assert!(
-        matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains("a decoder as a reranker"),
-        "{error}"
-    );
+}
+
+#[test]
+fn texts_of_a_decoder_have_a_bound() {
+    let (dir, _) = whole("qwen3");
+    configure(dir.path(), |config| config["max_position_embeddings"] = 32_768.into());
+    std::fs::write(dir.path().join("tokenizer_config.json"), json!({ "model_max_length": 131_072 }).to_string())
+        .unwrap();
+    let embedder = embedder(dir.path());
+    assert_eq!(embedder.max_pieces(), 8192);
+    // More pieces than a pass of short texts has room for.
+    let long = "x ".repeat(3000);
+    let [alone, beside] = [vec![&*long], vec!["nine villages", &*long]].map(|texts| embedder.embed(&texts).unwrap());
+    assert_eq!(alone.last(), beside.last());
+}
+
+#[test]
+fn heads_that_are_not_computed_are_refused() {
+    for (name, named) in [
+        ("modernbert", "classification head of modernbert"),
+        ("nomic", "classification head of nomic_bert"),
+        ("gte", "classification head of gte"),
+        ("qwen3", "a decoder as a reranker"),
+    ] {
+        let (dir, _) = whole(name);
+        configure(dir.path(), |config| {
+            config["num_labels"] = 1.into();
+            config["architectures"] = json!(["AnyForSequenceClassification"]);
+        });
+        let error = Reranker::open(dir.path(), Arc::new(Team::new(1))).unwrap_err();
+        assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains(named), "{error}");
+    }
 }
