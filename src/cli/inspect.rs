@@ -9,6 +9,7 @@ use waymark_agent::{Policy, family_members};
 use waymark_models::architecture::Experts;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::DecoderConfig;
+use waymark_models::embedder::EmbedderSummary;
 use waymark_models::layout::{ForeignLayout, GenerationDefaults, ModelLayout, adapter_base, weight_files};
 use waymark_models::weights::Weights;
 
@@ -34,7 +35,7 @@ impl Args {
         }
         let mut lines = match ModelLayout::of(path) {
             ModelLayout::Gguf(file) => model("GGUF", &file),
-            ModelLayout::HuggingFace(dir) => model("Hugging Face checkpoint", &dir),
+            ModelLayout::HuggingFace(dir) => encoder(&dir).unwrap_or_else(|| model("Hugging Face checkpoint", &dir)),
             ModelLayout::Adapter(dir) => adapter(&dir),
             ModelLayout::Foreign(ForeignLayout { name, remedy, .. }) => {
                 vec![("format", format!("{name}, which is not served as it is")), ("convert", remedy)]
@@ -90,6 +91,41 @@ fn model(format: &str, path: &Path) -> ReportLines {
     // Weights and tokenizer may both name the same missing file.
     lines.dedup();
     lines
+}
+
+/// Describes an embedder or a reranker. `None` if the directory holds neither.
+fn encoder(dir: &Path) -> Option<ReportLines> {
+    let mut lines = vec![("format", "encoder".to_owned()), ("files", weight_files(dir).join(", "))];
+    let summary = match EmbedderSummary::read(dir) {
+        Ok(summary) => summary?,
+        Err(error) => {
+            lines.push(("missing", error.to_string()));
+            return Some(lines);
+        }
+    };
+    let EmbedderSummary { family, layers, dims, max_pieces, pooling, normalizes, prompts } = summary;
+    lines.push(("architecture", format!("{family}: {layers} layers, width {dims}")));
+    lines.push(("texts", format!("at most {max_pieces} pieces")));
+    if !dir.join("tokenizer.json").exists() {
+        lines.push(("missing", "tokenizer.json".to_owned()));
+    }
+    if is_classifier(dir) {
+        return Some(lines);
+    }
+    lines.push(("pooling", if normalizes { format!("{pooling}, length 1") } else { pooling.to_owned() }));
+    for (name, prompt) in [("query prompt", prompts.query), ("text prompt", prompts.document)] {
+        if !prompt.is_empty() {
+            lines.push((name, format!("{prompt:?}")));
+        }
+    }
+    Some(lines)
+}
+
+/// Returns `true` if the directory holds a sequence classifier, as rerankers are.
+fn is_classifier(dir: &Path) -> bool {
+    let config = json(&dir.join("config.json"));
+    let mut names = config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    names.any(|name| name.ends_with("ForSequenceClassification"))
 }
 
 /// Returns the name of the model's family, as its files have it.
@@ -161,6 +197,12 @@ fn serve(path: &Path) -> String {
         return format!("waymark serve --policy {place} --index INDEX");
     }
     match ModelLayout::of(path) {
+        ModelLayout::HuggingFace(dir) if !matches!(EmbedderSummary::read(&dir), Ok(None)) => {
+            match is_classifier(&dir) {
+                true => format!("waymark serve --index INDEX --reranker {place}"),
+                false => format!("waymark index build --corpus CORPUS --out INDEX --embedder {place}"),
+            }
+        }
         ModelLayout::Adapter(_) => format!(
             "write `name` and `protocol` into {place}/policy.toml, then: waymark serve --policy {place} --index INDEX"
         ),

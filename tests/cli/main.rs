@@ -11,6 +11,7 @@ mod export;
 mod fleet;
 mod health;
 mod image;
+mod inspect;
 mod mcp;
 mod own_docs;
 mod program;
