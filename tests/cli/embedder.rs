@@ -88,7 +88,9 @@ fn a_server_searches_by_an_embedder_elsewhere_until_that_is_away() {
     assert_eq!(rome["hits"][0]["passage"]["id"], "tiber", "{rome}");
 
     assert!(embedder.stop());
-    let (status, failed) = post(&server.url, "/v1/search", &dense);
+    assert_eq!(post(&server.url, "/v1/search", &dense).0, 200, "the vector of a recent query is kept");
+    let fresh = json!({"query": "bridges of London", "ranking": "dense"});
+    let (status, failed) = post(&server.url, "/v1/search", &fresh);
     let error = &failed["error"];
     assert_eq!((status, &error["code"]), (500, &json!("search_failed")), "{failed}");
     assert!(error["message"].as_str().unwrap().contains(&format!("{url}/v1/embeddings")), "{failed}");

@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn sequences_with_equal_first_blocks_are_attended_together() {
         let shared = planned(&[(17, 300, 1), (0, 300, 1), (17, 400, 1), (17, 290, 1)], 1);
-        assert_eq!(shared, [(vec![0, 2], 256), (vec![1], 0), (vec![3], 0)], "two of the four queries per item");
+        assert_eq!(shared, [(vec![0, 3], 256), (vec![2], 0), (vec![1], 0)], "two of the four queries per item");
         let rows: Vec<(usize, usize, usize)> = (0..8).map(|row| (16, 256 + row, 1)).collect();
         assert_eq!(planned(&rows, 1).len(), 2);
         assert_eq!(planned(&rows, 2).len(), 4, "threads get as many items as they need to finish together");

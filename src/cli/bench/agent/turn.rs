@@ -47,7 +47,8 @@ impl ServerTurn<'_> {
             let id = self.sample().await?;
             // It could end the turn early, and the two servers would not do the same work.
             if self.session.shared.bans(id) {
-                return Err(broken(format!("the server sampled the banned token {id}")));
+                let server = self.session.shared.wire.name();
+                return Err(broken(format!("{server} sampled the banned token {id}")));
             }
             self.sampled -= 1;
             return Ok(Some(self.deliver(id, false)));
