@@ -1,10 +1,11 @@
 //! Benchmark of the whole decoder: tokens per second, and time per phase.
 //!
 //! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--kv
-//! f32|f16|int8] [--arithmetic f32|bf16|int16] [--sequences 1,2,4,8,16,32] [--adapter DIR] [--zeros]`
+//! f32|f16|int8] [--arithmetic f32|bf16|int16] [--sequences 1,2,4,8,16,32] [--adapter DIR] [--zeros [--shared TOKENS]]`
 //!
 //! Decoding is measured with sequences that have `context` tokens each in the cache, prefill with 512 tokens. With
-//! `--zeros` the cache holds zeros instead, which take the same time to read, and prefill is not measured.
+//! `--zeros` the cache holds zeros instead, which take the same time to read, and prefill is not measured; then the
+//! sequences may share the blocks of their first tokens.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ struct Options {
     sequences: Vec<usize>,
     adapter: Option<PathBuf>,
     zeros: bool,
+    shared: usize,
 }
 
 impl Options {
@@ -51,6 +53,7 @@ impl Options {
                 .collect(),
             adapter: value("--adapter").map(PathBuf::from),
             zeros: arguments.iter().any(|argument| argument == "--zeros"),
+            shared: number("--shared", 0),
         })
     }
 }
@@ -64,6 +67,8 @@ struct Bench {
     adapter: Option<AdapterSlot>,
     /// Number of blocks per sequence.
     each: usize,
+    /// Number of first blocks that all sequences share.
+    shared: usize,
 }
 
 impl Bench {
@@ -72,7 +77,8 @@ impl Bench {
         let ids: Vec<u32> =
             (0..tokens).map(|token| ((start + token) * 131 % self.decoder.config().vocab) as u32).collect();
         for sequence in 0..sequences {
-            let table: Vec<u32> = (0..self.each).map(|block| (sequence * self.each + block) as u32).collect();
+            let own = (self.shared..self.each).map(|block| sequence * self.each + block);
+            let table: Vec<u32> = (0..self.shared).chain(own).map(|block| block as u32).collect();
             self.batch.push(&ids, start, &table, self.adapter, LogitPositions::Last);
         }
         let begin = Instant::now();
@@ -119,7 +125,9 @@ fn main() {
         // Pages that were never written would all be one page of zeros, which stays in the cache of the CPU.
         kv.reserve();
     }
-    let mut bench = Bench { decoder, kv, logits: Logits::new(), batch: ForwardBatch::new(), adapter, each };
+    assert!(options.zeros || options.shared == 0, "--shared needs --zeros: a step writes no block twice");
+    let shared = options.shared / BLOCK;
+    let mut bench = Bench { decoder, kv, logits: Logits::new(), batch: ForwardBatch::new(), adapter, each, shared };
     if !options.zeros {
         bench.report("prefill 512", PREFILL, 3, |bench, _| bench.step(1, 0, PREFILL));
     }
