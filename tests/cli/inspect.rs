@@ -1,4 +1,4 @@
-//! What `waymark inspect` says of encoders.
+//! Descriptions of encoders by `waymark inspect`.
 
 use std::fs;
 use std::path::Path;

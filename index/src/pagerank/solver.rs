@@ -41,7 +41,7 @@ const EVEN_TOLERANCE: f64 = 1e-7;
 
 /// A walk to compute.
 struct WalkStart<F> {
-    /// What each place with edges gains from outside.
+    /// Gain from outside of each place with edges.
     gain: Vec<F>,
     /// Factor from a weight of the reset to a gain.
     scale: F,

@@ -110,7 +110,7 @@ impl Encoder {
     /// Applies `read` to the output of the last layer for each sequence, row by row, and returns the results in order.
     ///
     /// # Errors
-    /// Those of a decoder's step.
+    /// If a step of a decoder that embeds fails.
     pub(crate) fn run<T>(
         &self,
         arithmetic: EncoderArithmetic,

@@ -28,7 +28,7 @@ pub(crate) type Floats = [float32x4_t; 4];
 pub(super) type Ints = [int32x4_t; 4];
 
 impl TileKernel for Neon {
-    /// Of the 32 registers, 24 are accumulators, 4 weights and 1 an activation.
+    /// 24 accumulators, 4 weights and an activation fit into the 32 registers.
     const TILE: usize = 6;
 
     const FUSED: bool = false;

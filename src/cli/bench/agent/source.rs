@@ -19,7 +19,7 @@ use super::wire::Wire;
 pub(super) struct RequestTally {
     /// Tokens of sequences that the server computed.
     pub(super) computed: usize,
-    /// Of these, tokens that the server had computed before in the same session.
+    /// Tokens among these that the server had computed before in the same session.
     pub(super) recomputed: usize,
     /// Sampled tokens.
     pub(super) sampled: usize,
