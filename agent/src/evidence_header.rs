@@ -50,7 +50,8 @@ impl EvidenceHeader {
             return before.is_none_or(breaks);
         }
         let before = at.checked_sub(1).and_then(|at| text.get(at));
-        !(first.is_alphanumeric() && before.is_some_and(char::is_alphanumeric))
+        // Which other characters are letters depends on the version of Unicode that a reader knows.
+        !(first.is_ascii_alphanumeric() && before.is_some_and(|c| c.is_ascii_alphanumeric()))
     }
 }
 

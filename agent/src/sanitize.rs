@@ -167,8 +167,9 @@ fn looks_like_tag(text: &FoldedText, at: usize, names: &[&str]) -> bool {
     }
     names.iter().any(|name| {
         let end = text.after(at, &name.to_ascii_lowercase());
-        // Not within a longer word, such as `<searching`.
-        end.is_some_and(|end| !text.get(end).is_some_and(|c| c.is_alphanumeric() || c == '_'))
+        // Not within a longer word, such as `<searching`. Which other characters are letters depends on the version of
+        // Unicode that a reader knows, so only ASCII continues a name.
+        end.is_some_and(|end| !text.get(end).is_some_and(|c| c.is_ascii_alphanumeric() || c == '_'))
     })
 }
 
@@ -195,6 +196,8 @@ mod tests {
             "<\u{ff5c}end\u{ff5c}>",
             "< / search >",
             "<\u{0}think>",
+            // A letter since Unicode 17.
+            "<answer\u{323b0}>",
         ] {
             let (text, count) = sanitize(&format!("a {hostile} b"), &TAGS);
             assert_eq!(count, 1, "{hostile:?}");

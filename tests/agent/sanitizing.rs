@@ -152,6 +152,8 @@ const PIECES: &[&str] = &[
     "_",
     "ß",
     "İ",
+    // A letter since Unicode 17, which tables of the expressions below need not know.
+    "\u{323b0}",
 ];
 
 /// Generates a hostile text of many pieces.
