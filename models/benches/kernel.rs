@@ -6,8 +6,9 @@
 //! the influence of other work on the machine.
 #![allow(clippy::unwrap_used)]
 
+mod machine;
+
 use std::hint::black_box;
-use std::time::{Duration, Instant};
 
 use waymark_models::gradient::attention::AttentionPlan;
 use waymark_models::gradient::vocabulary::{self, VocabularyHead};
@@ -15,13 +16,19 @@ use waymark_models::gradient::{Pack, Score, Slope, outer};
 use waymark_models::kernel::attention::{HeadLayout, ScoreRule};
 use waymark_models::kernel::{Brain, GgmlKind, Packed, Team, gelu, matmul, rms_norm, silu_mul, softmax};
 
+use machine::{bandwidth, best, float_peak, integer_peak};
+
 fn main() {
     // Cargo itself passes `--bench`.
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let threads = arguments.first().map_or(2, |threads| threads.parse().unwrap());
     let wanted = arguments.get(1).map_or("", String::as_str);
     let team = Team::new(threads);
-    println!("peak on {threads} threads: {:.0} GFLOP/s", peak(&team));
+    println!("peak on {threads} threads: {:.0} GFLOP/s in f32", float_peak(&team) / 1e9);
+    if let Some(peak) = integer_peak(&team) {
+        println!("peak of 16-bit integers: {:.0} GOP/s", peak / 1e9);
+    }
+    println!("memory: {:.1} GB/s", bandwidth(&team) / 1e9);
     println!("an empty region: {:.2} µs", best(|| team.run(&|_, _| {})) * 1e6);
     for kind in [GgmlKind::Q4_1, GgmlKind::Q5_0, GgmlKind::Q8_0, GgmlKind::F16, GgmlKind::F32] {
         if format!("{kind:?}").contains(wanted) {
@@ -55,7 +62,7 @@ fn products(team: &Team, kind: GgmlKind) {
                 print!(" ({:.1})", w.bytes() as f64 / seconds / 1e9);
             }
         }
-        println!("   peak {:.0}", peak(team));
+        println!("   peak {:.0}", float_peak(team) / 1e9);
     }
 }
 
@@ -169,74 +176,4 @@ fn vocabulary(team: &Team) {
     let mut grad = vec![0.0; entries * width];
     let seconds = best(|| learn(Some(&mut grad)));
     println!("vocabulary, gradient of the head too: {:.0} GFLOP/s", gflops(3 * products, seconds));
-}
-
-/// Minimum seconds of one call, over about 150 ms and at least ten calls.
-fn best(mut work: impl FnMut()) -> f64 {
-    let (start, mut least, mut calls) = (Instant::now(), f64::INFINITY, 0);
-    while calls < 10 || start.elapsed() < Duration::from_millis(150) {
-        let begin = Instant::now();
-        work();
-        least = least.min(begin.elapsed().as_secs_f64());
-        calls += 1;
-    }
-    least
-}
-
-/// Throughput of multiply-add chains in registers.
-fn peak(team: &Team) -> f64 {
-    const ROUNDS: usize = 20_000;
-    let lanes = std::sync::atomic::AtomicUsize::new(0);
-    let seconds = best(|| {
-        team.run(&|_, _| {
-            lanes.store(chains(black_box(ROUNDS)), std::sync::atomic::Ordering::Relaxed);
-        });
-    });
-    (team.threads() * ROUNDS * CHAINS * lanes.into_inner() * 2) as f64 / seconds / 1e9
-}
-
-/// More than latency times width of any CPU, and few enough for its registers.
-const CHAINS: usize = 12;
-
-/// Runs the chains and returns the values per vector.
-fn chains(rounds: usize) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::*;
-        #[target_feature(enable = "avx512f")]
-        fn wide(rounds: usize) -> usize {
-            let (a, b) = (_mm512_set1_ps(black_box(0.999)), _mm512_set1_ps(black_box(0.001)));
-            let mut sums = [_mm512_set1_ps(1.0); CHAINS];
-            for _ in 0..rounds {
-                sums.iter_mut().for_each(|sum| *sum = _mm512_fmadd_ps(*sum, a, b));
-            }
-            black_box(sums);
-            16
-        }
-        #[target_feature(enable = "avx2,fma")]
-        fn narrow(rounds: usize) -> usize {
-            let (a, b) = (_mm256_set1_ps(black_box(0.999)), _mm256_set1_ps(black_box(0.001)));
-            let mut sums = [_mm256_set1_ps(1.0); CHAINS];
-            for _ in 0..rounds {
-                sums.iter_mut().for_each(|sum| *sum = _mm256_fmadd_ps(*sum, a, b));
-            }
-            black_box(sums);
-            8
-        }
-        if std::arch::is_x86_feature_detected!("avx512f") {
-            // SAFETY: just detected.
-            return unsafe { wide(rounds) };
-        }
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-            // SAFETY: just detected.
-            return unsafe { narrow(rounds) };
-        }
-    }
-    let mut sums = [[1.0f32; 4]; CHAINS];
-    let (a, b) = (black_box(0.999), black_box(0.001));
-    for _ in 0..rounds {
-        sums.iter_mut().flatten().for_each(|sum| *sum = *sum * a + b);
-    }
-    black_box(sums);
-    4
 }

@@ -75,14 +75,15 @@ fn generation(checkpoint: &Checkpoint, rounding: Rounding) -> u64 {
 fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
     let suited = if config.device.exact { Arithmetic::F32 } else { Arithmetic::suited_to(&checkpoint.weights) };
     let arithmetic = config.device.arithmetic.unwrap_or(suited);
-    tracing::info!(%arithmetic, "computing on the CPU");
     let decoder = Decoder::load_with(&checkpoint.weights, team, arithmetic)?;
     let rounding = match arithmetic {
         Arithmetic::F32 => Rounding::F32,
         Arithmetic::Bf16 => Rounding::Bf16,
         Arithmetic::Int16 => Rounding::Int16,
     };
-    let kind = config.device.kv.unwrap_or_default();
+    let kind =
+        config.device.kv.unwrap_or(if config.device.exact { KvKind::F32 } else { KvKind::suited_to(arithmetic) });
+    tracing::info!(%arithmetic, kv = %kind, "computing on the CPU");
     // Beside the values of `Rounding`.
     let kv = match kind {
         KvKind::F32 => 0,

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use half::f16;
 
+use crate::Arithmetic;
 use crate::kernel::attention::HeadLayout;
 
 /// Storage precision of keys and values. Computation is in `f32` in all cases.
@@ -24,6 +25,15 @@ pub enum KvKind {
 }
 
 impl KvKind {
+    /// Precision that rounds no more than the arithmetic does: half precision beside products of rounded numbers, single
+    /// precision beside those in `f32`.
+    pub fn suited_to(arithmetic: Arithmetic) -> Self {
+        match arithmetic {
+            Arithmetic::F32 => Self::F32,
+            Arithmetic::Bf16 | Arithmetic::Int16 => Self::F16,
+        }
+    }
+
     /// Number of bytes in one layer's share of a block.
     pub(crate) fn block_bytes(self, heads: HeadLayout) -> usize {
         match self {

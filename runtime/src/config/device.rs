@@ -32,10 +32,10 @@ pub struct DeviceArgs {
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
     pub arithmetic: Option<Arithmetic>,
 
-    /// Precision of the KV cache on the CPU: `f32`, the default; `f16`, which holds twice as many tokens in
-    /// `--kv-bytes` and halves what attention reads, at a relative error of 2⁻¹¹ per value; or `int8`, which holds almost
-    /// four times as many, at an error of 1/254 of the largest value of a head's key or value. A GPU always has bf16, so
-    /// that this flag with the device `auto` selects the CPU.
+    /// Precision of the KV cache on the CPU: `f32`, the default with the arithmetic `f32`; `f16`, the default with `int16`
+    /// and `bf16`, which holds twice as many tokens in `--kv-bytes` and halves what attention reads, at a relative error
+    /// of 2⁻¹¹ per value; or `int8`, which holds almost four times as many, at an error of 1/254 of the largest value of a
+    /// head's key or value. A GPU always has bf16, so that this flag with the device `auto` selects the CPU.
     #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION")]
     pub kv: Option<KvKind>,
 
@@ -96,9 +96,9 @@ pub struct DeviceConfig {
     pub step_limit: Duration,
     /// Requested arithmetic. `None` takes the device's default.
     pub arithmetic: Option<Arithmetic>,
-    /// If `true`, the default on the CPU is f32 for all weights, as in a learner.
+    /// If `true`, the defaults on the CPU are f32 for all weights and for the KV cache, as in a learner.
     pub exact: bool,
-    /// Requested precision of the KV cache. `None` takes the device's default.
+    /// Requested precision of the KV cache. `None` takes the default of the device and its arithmetic.
     pub kv: Option<KvKind>,
 }
 

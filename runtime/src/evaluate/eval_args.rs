@@ -12,6 +12,7 @@ use waymark_agent::metric::Cost;
 use waymark_agent::{LoadedBase, Policy, Runtime, Sampling};
 use waymark_index::{Complete, MAX_K, Mode};
 use waymark_models::Arithmetic;
+use waymark_models::decoder::KvKind;
 use waymark_models::kernel::Team;
 
 use super::arm::{Contender, EvaluationArm};
@@ -129,6 +130,11 @@ pub struct PolicyArgs {
     /// activations in 16-bit integers. `f32` or `int16` with the device `auto` selects the CPU.
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC", conflicts_with = "mock")]
     arithmetic: Option<Arithmetic>,
+
+    /// Precision of the KV cache on the CPU: `f32`, `f16` or `int8`. The default is `f32` with the arithmetic `f32` and
+    /// `f16` with the others.
+    #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION", conflicts_with = "mock")]
+    kv: Option<KvKind>,
 
     /// Number of compute threads; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
@@ -275,7 +281,7 @@ impl PolicyArgs {
             mock_step: Duration::ZERO,
             weights,
             cache: self.cache.clone(),
-            device: DeviceConfig::of(self.device).with(self.arithmetic),
+            device: DeviceConfig { kv: self.kv, ..DeviceConfig::of(self.device).with(self.arithmetic) },
             threads,
             kv_bytes: self.kv_bytes.0,
             kv_reserve: false,

@@ -60,9 +60,10 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
     arithmetic: Option<Arithmetic>,
 
-    /// Precision of the KV cache: `f32`, `f16` or `int8`.
-    #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION", default_value_t)]
-    kv: KvKind,
+    /// Precision of the KV cache: `f32`, `f16` or `int8`. The default is `f32` with the arithmetic `f32` and `f16` with
+    /// the others.
+    #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION")]
+    kv: Option<KvKind>,
 
     /// Path to a `llama-batched-bench` binary to compare with, on the same file (a GGUF) and threads.
     #[arg(long, value_name = "FILE")]
@@ -119,12 +120,13 @@ impl Args {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let (checkpoint, path) = assembly::checkpoint(&self.model, self.cache.clone())?;
         let arithmetic = self.arithmetic.unwrap_or_else(|| Arithmetic::suited_to(&checkpoint.weights));
+        let kv = self.kv.unwrap_or(KvKind::suited_to(arithmetic));
         let decoder = Decoder::load_with(&checkpoint.weights, Arc::new(Team::new(threads)), arithmetic)?;
         let vocab = decoder.config().vocab;
         let most = self.sequences.iter().copied().max().context("--sequences is empty")?;
         let blocks = most * (self.prompt + self.tokens).div_ceil(waymark_models::BLOCK) + 1;
         let generation = checkpoint.weights.generation();
-        let backend = CpuBackend::with_kv(decoder, &checkpoint.name, generation, KvBudget::Blocks(blocks), self.kv)?;
+        let backend = CpuBackend::with_kv(decoder, &checkpoint.name, generation, KvBudget::Blocks(blocks), kv)?;
         let config = EngineConfig { max_batch_rows: most, ..EngineConfig::default() };
         let engine = Engine::start(Box::new(backend), config, checkpoint.tokenizer.table())?;
         let mut out = io::stdout();
@@ -133,8 +135,8 @@ impl Args {
         if !self.json {
             writeln!(
                 out,
-                "{}, {arithmetic}, KV in {}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
-                checkpoint.name, self.kv, self.prompt, self.tokens, self.rounds
+                "{}, {arithmetic}, KV in {kv}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
+                checkpoint.name, self.prompt, self.tokens, self.rounds
             )?;
             writeln!(out, "{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head())?;
         }
