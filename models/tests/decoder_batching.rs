@@ -163,6 +163,40 @@ fn blocks_shared_as_a_prefix_serve_both_sequences() {
     }
 }
 
+/// A prefix of more than a run of blocks, which several rows attend to together, with one to five new tokens each.
+#[test]
+fn rows_with_a_long_common_prefix_have_the_logits_of_each_alone() {
+    // The fixture's own context is shorter.
+    let dir = tempfile::tempdir().unwrap();
+    let from = path("qwen2");
+    std::fs::copy(from.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(from.join("config.json")).unwrap()).unwrap();
+    config["max_position_embeddings"] = 256.into();
+    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let mut decoder = decoder(dir.path());
+    let prefix: Vec<u32> = (0..144).map(|at| (at * 7 + 3) % 256).collect();
+    let tails: Vec<Vec<u32>> =
+        (0..10).map(|row| (0..1 + row % 5).map(|at| (row * 31 + at * 5) % 256).collect()).collect();
+    for kind in KINDS {
+        let mut kv = decoder.kv_cache_of(kind, BLOCKS);
+        let mut batch = ForwardBatch::new();
+        batch.push(&prefix, 0, &table(0, 144), None, LogitPositions::Nothing);
+        step(&mut decoder, &batch, &mut kv);
+        batch.clear();
+        for (row, tail) in (9..).zip(&tails) {
+            let table = [table(0, 144), vec![row]].concat();
+            batch.push(tail, 144, &table, None, LogitPositions::All);
+        }
+        let logits = step(&mut decoder, &batch, &mut kv);
+        let alone = tails.iter().flat_map(|tail| {
+            let whole = whole_in(&mut decoder, kind, &[prefix.as_slice(), tail].concat(), None);
+            whole[144..].to_vec()
+        });
+        assert_eq!(logits, alone.collect::<Vec<_>>(), "KV in {kind}");
+    }
+}
+
 /// A copied block continues with its own tokens, and the original keeps its ones.
 #[test]
 fn a_copied_block_serves_another_sequence() {

@@ -13,7 +13,7 @@ use std::ops::Range;
 use crate::batch::{BLOCK, ForwardBatch};
 use crate::kernel::isa::Isa;
 use crate::kernel::team::{Base, Team};
-use plan::{AttentionPlan, Item, Member, TILE_ROWS};
+use plan::{AttentionItem, QuerySpan, TILE_ROWS, TilePlan};
 use stored::Stored;
 use tile::{AttentionTile, Blocks, RUN_TOKENS};
 
@@ -52,7 +52,7 @@ impl HeadLayout {
 pub struct Attention {
     heads: HeadLayout,
     isa: Isa,
-    plan: AttentionPlan,
+    plan: TilePlan,
     /// Scratch per worker: queries, sums, scores, largest scores, totals.
     scratch: Vec<Vec<f32>>,
 }
@@ -89,7 +89,7 @@ impl Attention {
     pub fn new(heads: HeadLayout, threads: usize) -> Self {
         let rows = TILE_ROWS.max(heads.group());
         let len = rows * (2 * heads.dim + RUN_TOKENS + 2);
-        Self { heads, isa: Isa::best(), plan: AttentionPlan::default(), scratch: vec![vec![0.0; len]; threads] }
+        Self { heads, isa: Isa::best(), plan: TilePlan::default(), scratch: vec![vec![0.0; len]; threads] }
     }
 
     /// Splits a step into tiles. The plan serves all layers.
@@ -143,7 +143,7 @@ impl Attention {
 /// Attention of one layer in one step, as all threads see it.
 struct AttentionStep<'a, S> {
     heads: HeadLayout,
-    plan: &'a AttentionPlan,
+    plan: &'a TilePlan,
     batch: &'a ForwardBatch,
     /// Layer's part of the cache.
     layer: &'a [S],
@@ -153,10 +153,10 @@ struct AttentionStep<'a, S> {
 
 impl<'a, S: Stored> AttentionStep<'a, S> {
     /// Computes an item and returns its output, shape (rows of the tile, dim). Meanwhile prefetches what `after` reads first.
-    fn attend<'s>(&self, isa: Isa, item: &Item, after: &Item, scratch: &'s mut [f32]) -> &'s [f32] {
+    fn attend<'s>(&self, isa: Isa, item: &AttentionItem, after: &AttentionItem, scratch: &'s mut [f32]) -> &'s [f32] {
         let mut tile = self.tile(item, scratch);
         let members = self.plan.members(item);
-        let own = |member: &Member| self.own_blocks(item, member);
+        let own = |member: &QuerySpan| self.own_blocks(item, member);
         let shared = self.shared(item);
         if shared > 0 {
             tile.attend(isa, self.blocks(item.head, &members[0], 0..shared), own(&members[0]));
@@ -172,13 +172,13 @@ impl<'a, S: Stored> AttentionStep<'a, S> {
     }
 
     /// Number of first positions that the members of an item attend together.
-    fn shared(&self, item: &Item) -> usize {
+    fn shared(&self, item: &AttentionItem) -> usize {
         // Members see different parts of them through a window.
         if self.rule.window.is_some() { 0 } else { item.shared }
     }
 
     /// Keys and values that an item reads first.
-    fn first_blocks(&self, item: &Item) -> Blocks<'a, S> {
+    fn first_blocks(&self, item: &AttentionItem) -> Blocks<'a, S> {
         let leader = &self.plan.members(item)[0];
         match self.shared(item) {
             0 => self.own_blocks(item, leader),
@@ -187,14 +187,14 @@ impl<'a, S: Stored> AttentionStep<'a, S> {
     }
 
     /// Keys and values that a member sees and does not share.
-    fn own_blocks(&self, item: &Item, member: &Member) -> Blocks<'a, S> {
+    fn own_blocks(&self, item: &AttentionItem, member: &QuerySpan) -> Blocks<'a, S> {
         let first = self.rule.window.map_or(0, |window| (member.position + 1).saturating_sub(window));
         // Runs begin at the same positions for every window and split into chunks, so that sums do not depend on it.
         let start = self.shared(item).max(first / RUN_TOKENS * RUN_TOKENS);
         self.blocks(item.head, member, start..member.position + member.queries)
     }
 
-    fn blocks(&self, head: usize, member: &Member, positions: Range<usize>) -> Blocks<'a, S> {
+    fn blocks(&self, head: usize, member: &QuerySpan, positions: Range<usize>) -> Blocks<'a, S> {
         Blocks {
             data: self.layer,
             table: self.batch.table(&self.batch.rows()[member.row]),
@@ -207,7 +207,7 @@ impl<'a, S: Stored> AttentionStep<'a, S> {
     }
 
     /// Ranges of an item's query rows in a matrix with `stride` values per token.
-    fn places(&self, item: &Item, stride: usize) -> impl Iterator<Item = Range<usize>> + use<'a, S> {
+    fn places(&self, item: &AttentionItem, stride: usize) -> impl Iterator<Item = Range<usize>> + use<'a, S> {
         let HeadLayout { dim, .. } = self.heads;
         let group = self.heads.group();
         let first = item.head * group;
@@ -221,7 +221,7 @@ impl<'a, S: Stored> AttentionStep<'a, S> {
     }
 
     /// Lays out the scratch and copies the scaled queries into it.
-    fn tile<'s>(&self, item: &Item, scratch: &'s mut [f32]) -> AttentionTile<'s> {
+    fn tile<'s>(&self, item: &AttentionItem, scratch: &'s mut [f32]) -> AttentionTile<'s> {
         let HeadLayout { dim, .. } = self.heads;
         let members = self.plan.members(item);
         let rows = members.iter().map(|member| member.queries).sum::<usize>() * self.heads.group();

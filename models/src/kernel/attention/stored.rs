@@ -1,4 +1,4 @@
-//! Storage types of keys and values, which are computed in `f32`.
+//! Storage types of keys and values. Attention itself is computed in `f32`.
 
 use half::f16;
 
@@ -10,18 +10,18 @@ const _: () = assert!(LANES == BLOCK);
 
 /// Storage type of keys and values.
 ///
-/// A type with scales stores a head's key, or value, as multiples of a step, a fixed part of its scale. The scales of a
+/// A type with scales stores a head's key, or value, as multiples of a step, a fixed fraction of its scale. The scales of a
 /// block's keys and of its values, [`BLOCK`] halves each, lie behind them.
 pub(crate) trait Stored: Copy + Default + Send + Sync {
     /// Number of elements that the scales of one head take in a block. 0 if the type has none.
     const SCALES: usize;
-    /// Step of the stored numbers, as a part of the scale.
+    /// Step of the stored numbers, as a fraction of the scale.
     const STEP: f32;
 
     /// Scale of one token's key or value in one head.
     fn scale(values: &[f32]) -> f16;
 
-    /// Nearest representable finite number of steps.
+    /// Nearest representable finite number of steps, which are the value itself in types without scales.
     fn keep(steps: f32) -> Self;
 
     /// Loads sixteen numbers of steps.

@@ -203,54 +203,65 @@ fn agrees_with_the_definition_on_every_instruction_set() {
     }
 }
 
-/// Attention of the last position of each row, whose tables begin with the 17 blocks of one prompt, in bits; all rows in
-/// one batch, or each in a batch of its own.
-fn bits<S: Stored + Pod>(isa: Isa, heads: HeadLayout, ends: &[usize], rule: ScoreRule, together: bool) -> Vec<u32> {
+/// Attention of the last positions of rows of (all tokens, new tokens), whose tables begin with the 17 blocks of one prompt, in
+/// bits; all rows in one batch, or each in a batch of its own.
+fn bits<S: Stored + Pod>(
+    isa: Isa,
+    heads: HeadLayout,
+    rows: &[(usize, usize)],
+    rule: ScoreRule,
+    together: bool,
+) -> Vec<u32> {
     let common = 17;
     let mut next = common as u32;
-    let tables: Vec<Vec<u32>> = ends
+    let tables: Vec<Vec<u32>> = rows
         .iter()
-        .map(|end| {
+        .map(|(end, _)| {
             let own = end.div_ceil(BLOCK) - common;
             next += own as u32;
             (0..common as u32).chain(next - own as u32..next).collect()
         })
         .collect();
     let mut cache = Cache::<S>::new(heads, next as usize);
-    for (row, (table, &end)) in tables.iter().zip(ends).enumerate() {
+    for (row, (table, &(end, _))) in tables.iter().zip(rows).enumerate() {
         cache.fill(table, end, noise(1000 + row));
     }
     let width = heads.query * heads.dim;
     let mut noise = noise(7);
-    let queries: Vec<f32> = (0..ends.len() * width).map(|_| 4.0 * noise()).collect();
-    let team = Team::new(2);
+    let tokens = |rows: &[(usize, usize)]| rows.iter().map(|(_, new)| new).sum::<usize>();
+    let queries: Vec<f32> = (0..tokens(rows) * width).map(|_| 4.0 * noise()).collect();
+    // More threads would leave fewer queries to each item.
+    let team = Team::new(1);
     let mut attention = Attention::new(heads, team.threads());
     attention.isa = isa;
-    let mut run = |rows: Range<usize>| {
+    let mut run = |range: Range<usize>| {
         let mut batch = ForwardBatch::new();
-        for row in rows.clone() {
-            batch.push(&[0], ends[row] - 1, &tables[row], None, LogitPositions::Last);
+        for (&(end, new), table) in rows[range.clone()].iter().zip(&tables[range.clone()]) {
+            batch.push(&vec![0; new], end - new, table, None, LogitPositions::Last);
         }
         attention.plan(&batch);
-        let own = Queries { data: &queries[rows.start * width..], stride: width };
-        let mut out = vec![f32::NAN; rows.len() * width];
+        let members = |item: &AttentionItem| attention.plan.members(item).iter().any(|member| member.queries > 1);
+        let shares = attention.plan.items().iter().any(|item| item.shared > 0 && members(item));
+        assert_eq!(shares, range.len() > 1, "blocks are attended together by rows of several queries");
+        let own = Queries { data: &queries[tokens(&rows[..range.start]) * width..], stride: width };
+        let mut out = vec![f32::NAN; tokens(&rows[range]) * width];
         attention.run(&team, &batch, &cache.pool, own, rule, &mut out);
         out
     };
-    let out = if together { run(0..ends.len()) } else { (0..ends.len()).flat_map(|row| run(row..row + 1)).collect() };
+    let out = if together { run(0..rows.len()) } else { (0..rows.len()).flat_map(|row| run(row..row + 1)).collect() };
     out.into_iter().map(f32::to_bits).collect()
 }
 
 #[test]
 fn rows_with_a_common_prompt_have_the_same_bits_as_alone() {
+    let rows = [(300, 1), (290, 3), (281, 5), (513, 2), (290, 1), (400, 4), (273, 1)];
     for isa in Isa::available() {
         for (query, kv, dim) in [(9, 3, 64), (8, 1, 128), (2, 2, 16)] {
             let heads = HeadLayout { query, kv, dim };
             let plain = ScoreRule::plain(dim);
             for rule in [plain, ScoreRule { window: Some(150), ..plain }, ScoreRule { cap: Some(1.5), ..plain }] {
-                let ends = [300, 290, 281, 513, 290, 400, 273];
                 for bits in [bits::<f32>, bits::<i8>] {
-                    let bits = |together| bits(isa, heads, &ends, rule, together);
+                    let bits = |together| bits(isa, heads, &rows, rule, together);
                     assert_eq!(bits(true), bits(false), "{isa:?} {heads:?} {rule:?}");
                 }
             }

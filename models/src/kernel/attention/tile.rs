@@ -22,8 +22,8 @@ const LINE: usize = 64;
 
 /// Queries of one head with the buffers for their scores and sums.
 pub(super) struct AttentionTile<'a> {
-    /// Scaled queries, shape (rows, head_dim). They are those of consecutive positions, row `i` of `position + i / group`, or
-    /// all at `position` or behind it if only earlier keys are attended.
+    /// Scaled queries, shape (rows, head_dim). Row `i` has the position `position + i / group`. If only keys before
+    /// `position` are attended, rows may have any positions from there on.
     pub(super) queries: &'a [f32],
     /// Number of query heads that share this key and value head.
     pub(super) group: usize,
