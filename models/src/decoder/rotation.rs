@@ -8,7 +8,7 @@ use super::layer::DecoderLayer;
 use crate::batch::BLOCK;
 use crate::kernel::attention::HeadLayout;
 use crate::kernel::attention::stored::{Stored, store_token};
-use crate::kernel::hadamard::spread;
+use crate::kernel::hadamard::rotate_heads;
 use crate::kernel::rope::Rope;
 use crate::kernel::team::{Base, share};
 use crate::kernel::{Team, add};
@@ -47,8 +47,8 @@ impl Rotation<'_> {
                 self.prepare(q, k, v, place.position);
                 if S::SCALES > 0 {
                     // One large number in a key would make its step coarse for all others.
-                    spread(q, self.heads.dim);
-                    spread(k, self.heads.dim);
+                    rotate_heads(q, self.heads.dim);
+                    rotate_heads(k, self.heads.dim);
                 }
                 let start = place.block * self.heads.block_len::<S>();
                 assert!(start + self.heads.block_len::<S>() <= len.1, "blocks inside the cache");

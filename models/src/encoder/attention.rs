@@ -114,7 +114,7 @@ impl AttentionHead<'_> {
             for (panel, keys) in keys.chunks_exact(self.head * PANEL).enumerate() {
                 sums.fill(0.0);
                 panel_product(queries, 3 * self.width, keys, sums);
-                spread(sums, scores, panels * PANEL, panel * PANEL);
+                copy_panel(sums, scores, panels * PANEL, panel * PANEL);
             }
             for (row, scores) in scores.chunks_exact_mut(panels * PANEL).take(rows).enumerate() {
                 self.weigh(first + row, count, scores);
@@ -122,7 +122,7 @@ impl AttentionHead<'_> {
             for (panel, values) in values.chunks_exact(count * PANEL).enumerate() {
                 sums.fill(0.0);
                 panel_product(scores, panels * PANEL, values, sums);
-                spread(sums, output, self.head, panel * PANEL);
+                copy_panel(sums, output, self.head, panel * PANEL);
             }
             for (row, output) in output.chunks_exact(self.head).take(rows).enumerate() {
                 write(first + row, output);
@@ -180,7 +180,7 @@ impl AttentionHead<'_> {
 }
 
 /// Copies rows of [`PANEL`] sums to column `at` of rows of length `width`.
-fn spread(sums: &[f32], to: &mut [f32], width: usize, at: usize) {
+fn copy_panel(sums: &[f32], to: &mut [f32], width: usize, at: usize) {
     for (sums, to) in sums.chunks_exact(PANEL).zip(to.chunks_exact_mut(width)) {
         to[at..at + PANEL].copy_from_slice(sums);
     }

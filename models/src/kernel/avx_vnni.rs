@@ -5,7 +5,7 @@ use std::arch::asm;
 use std::arch::x86_64::__m256i;
 
 use super::int_lanes::IntLanes;
-use super::same_lanes::same_lanes;
+use super::same_lanes::delegate_lanes;
 
 /// Lanes of AVX2.
 type Avx2 = [__m256i; 2];
@@ -31,7 +31,7 @@ fn dot(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
 }
 
 impl IntLanes for AvxVnni {
-    same_lanes!(Avx2);
+    delegate_lanes!(Avx2);
 
     #[inline(always)]
     unsafe fn dot(self, x: Self, sum: Self) -> Self {

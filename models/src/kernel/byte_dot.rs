@@ -30,11 +30,12 @@ enum ByteMethod {
     Dot,
 }
 
-/// Bytes of a row stand for `least + step · byte`.
+/// Values of the bytes of a row: `zero + step · byte`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ByteScale {
-    /// Value of a byte of 0: the smallest one of the row where bytes are unsigned.
-    pub(super) least: f32,
+    /// Value that byte 0 stands for: the smallest one of the row where bytes are unsigned.
+    pub(super) zero: f32,
+    /// Difference between the values of neighboring bytes.
     pub(super) step: f32,
 }
 
@@ -71,15 +72,15 @@ impl ByteSupport {
             // SAFETY: `self` proves that the CPU has the instructions.
             let (scale, inverse) = scaled(unsafe { x86::range(row) });
             // SAFETY: as above, and there are as many quads as values.
-            unsafe { x86::round(row, to, scale.least, inverse) };
+            unsafe { x86::round(row, to, scale.zero, inverse) };
             scale
         }
         #[cfg(target_arch = "aarch64")]
         {
             let (scale, inverse) = scaled(byte_sums::range(row));
-            byte_sums::round(row, to, scale.least, inverse);
+            byte_sums::round(row, to, scale.zero, inverse);
             // The smallest byte is -128.
-            ByteScale { least: scale.least + 128.0 * scale.step, step: scale.step }
+            ByteScale { zero: scale.zero + 128.0 * scale.step, step: scale.step }
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         match self.0 {}
@@ -113,10 +114,10 @@ impl ByteSupport {
     }
 }
 
-/// Scale of a row with the given smallest and largest value, and the inverse of its step.
+/// Scale of a row with the given smallest and largest value in unsigned bytes, and the inverse of its step.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn scaled((least, most): (f32, f32)) -> (ByteScale, f32) {
-    let scale = ByteScale { least, step: (most - least) / STEPS };
+    let scale = ByteScale { zero: least, step: (most - least) / STEPS };
     let inverse = if scale.step > 0.0 { STEPS / (most - least) } else { 0.0 };
     (scale, inverse)
 }

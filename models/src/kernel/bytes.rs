@@ -1,11 +1,10 @@
 //! Linear maps with weights in bytes, multiplied with activations rounded to bytes.
 //!
 //! Used where many texts are embedded, when requested. With many rows it takes about 0.3 of the time of
-//! [`super::matmul()`] on CPUs that multiply bytes (measured with AVX512-VNNI; on AArch64
-//! FEAT_DotProd or FEAT_I8MM).
+//! [`super::matmul()`] on CPUs that multiply bytes: AVX512-VNNI, where it was measured, or FEAT_DotProd or FEAT_I8MM.
 //!
-//! The weights of an output share a scale; those of a row of activations a scale and a smallest value. Sums of products
-//! of bytes are exact, so that a row's result depends neither on its batch nor on the number of threads.
+//! The weights of an output share a scale; the activations of a row a scale and a zero point. Sums of products of bytes
+//! are exact, so that a row's result depends neither on its batch nor on the number of threads.
 
 use std::fmt;
 
@@ -136,11 +135,11 @@ impl ByteTask<'_> {
         let groups = self.m.div_ceil(ROWS);
         let quads = self.w.inn.div_ceil(4);
         // Room for the rounded rows of a whole group.
-        let lines = (self.m.div_ceil(groups.max(1)) * quads * 4).div_ceil(size_of::<CacheLine>());
+        let len = self.m.div_ceil(groups.max(1)) * quads;
         team.sweep(groups * panels, &|claims| {
-            let mut memory = team.memory(claims.worker(), lines);
-            let rounded = bytemuck::cast_slice_mut::<CacheLine, u32>(&mut memory);
-            let mut scales = [ByteScale { least: 0.0, step: 0.0 }; ROWS];
+            let mut memory = team.floats(claims.worker(), len);
+            let rounded = memory.free().words(len);
+            let mut scales = [ByteScale { zero: 0.0, step: 0.0 }; ROWS];
             let mut sums = [0; ROWS * PANEL];
             let mut values = [0.0; ROWS * PANEL];
             let mut current = None;
@@ -194,7 +193,7 @@ fn results_body<const FUSED: bool>(scales: &[ByteScale], sums: &[i32], outputs: 
     let rows = sums.chunks_exact(PANEL).zip(values.chunks_exact_mut(PANEL));
     for (scale, (sums, values)) in scales.iter().zip(rows) {
         for at in 0..PANEL {
-            let rest = fma::<FUSED>(scale.least, totals[at], biases[at]);
+            let rest = fma::<FUSED>(scale.zero, totals[at], biases[at]);
             values[at] = fma::<FUSED>(scale.step * steps[at], sums[at] as f32, rest);
         }
     }

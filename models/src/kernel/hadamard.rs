@@ -2,7 +2,7 @@
 
 /// Multiplies every head of width `dim` by one orthogonal matrix, so that products of two rotated heads are those of the
 /// heads themselves: fixed signs, then a Hadamard matrix of the largest power of two that divides `dim`.
-pub(crate) fn spread(heads: &mut [f32], dim: usize) {
+pub(crate) fn rotate_heads(heads: &mut [f32], dim: usize) {
     let size = 1 << dim.trailing_zeros();
     let scale = (size as f32).sqrt().recip();
     for part in heads.chunks_exact_mut(size) {
@@ -47,13 +47,13 @@ mod tests {
             let mut key = wave(0.3);
             key[5] = 100.0;
             let before = product(&query, &key);
-            spread(&mut query, dim);
-            spread(&mut key, dim);
+            rotate_heads(&mut query, dim);
+            rotate_heads(&mut key, dim);
             assert!((product(&query, &key) - before).abs() < 1e-3 * before.abs().max(1.0), "{dim}");
             let largest = |values: &[f32]| values.iter().fold(0.0f32, |most, value| most.max(value.abs()));
             assert!(largest(&key) < 150.0 / (size as f32).sqrt(), "{dim}: {}", largest(&key));
             let mut equal = vec![1.0; dim];
-            spread(&mut equal, dim);
+            rotate_heads(&mut equal, dim);
             assert!(largest(&equal) < 0.32 * (size as f32).sqrt(), "{dim}: {}", largest(&equal));
         }
     }

@@ -15,11 +15,11 @@ pub(super) trait IntLanes: Copy {
     /// Sixteen `f32` of the same instruction set.
     type Floats: Lanes;
 
-    /// If `true`, [`dot_bytes`](Self::dot_bytes) is one instruction, so that products of 16-bit numbers are faster byte
-    /// by byte.
-    const QUADS: bool = false;
-    /// If `true`, so is [`dot_unsigned`](Self::dot_unsigned).
-    const MIXED: bool = false;
+    /// If `true`, [`dot_bytes`](Self::dot_bytes) is one instruction, and 16-bit numbers are multiplied faster as two bytes
+    /// each.
+    const BYTE_DOT: bool = false;
+    /// If `true`, [`dot_unsigned`](Self::dot_unsigned) is one instruction, too.
+    const UNSIGNED_BYTE_DOT: bool = false;
 
     /// Broadcasts a word to all lanes.
     unsafe fn splat(word: u32) -> Self;

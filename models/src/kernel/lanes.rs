@@ -152,6 +152,7 @@ mod x86 {
     use half::f16;
 
     use super::Lanes;
+    use crate::kernel::int_lanes::IntLanes;
 
     /// AVX-512 implementation; needs `avx512f`.
     impl Lanes for __m512 {
@@ -254,11 +255,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn load_bytes(from: *const i8) -> Self {
             // SAFETY: as above.
-            unsafe {
-                let bytes = [_mm_loadl_epi64(from.cast()), _mm_loadl_epi64(from.add(8).cast())];
-                let words = [_mm256_cvtepi8_epi32(bytes[0]), _mm256_cvtepi8_epi32(bytes[1])];
-                [_mm256_cvtepi32_ps(words[0]), _mm256_cvtepi32_ps(words[1])]
-            }
+            unsafe { <[__m256i; 2]>::signed_bytes(from).floats() }
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {

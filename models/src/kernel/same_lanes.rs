@@ -2,11 +2,11 @@
 
 /// Defines the methods of [`IntLanes`](super::int_lanes::IntLanes) but for `dot`, of a structure around other lanes, as
 /// theirs.
-macro_rules! same_lanes {
+macro_rules! delegate_lanes {
     ($lanes:ty) => {
         type Floats = <$lanes as $crate::kernel::int_lanes::IntLanes>::Floats;
 
-        $crate::kernel::same_lanes::same! {
+        $crate::kernel::same_lanes::delegate_constructors! {
             $lanes:
             splat(word: u32);
             load(from: *const u32);
@@ -16,7 +16,7 @@ macro_rules! same_lanes {
             unsigned_bytes(from: *const u8);
         }
 
-        $crate::kernel::same_lanes::same_operations! {
+        $crate::kernel::same_lanes::delegate_operations! {
             and(b: Self => b.0);
             or(b: Self => b.0);
             sub_pairs(b: Self => b.0);
@@ -40,10 +40,10 @@ macro_rules! same_lanes {
         }
     };
 }
-pub(super) use same_lanes;
+pub(super) use delegate_lanes;
 
 /// Defines functions that create lanes.
-macro_rules! same {
+macro_rules! delegate_constructors {
     ($lanes:ty: $($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
         #[inline(always)]
         unsafe fn $name($($argument: $kind),*) -> Self {
@@ -52,10 +52,10 @@ macro_rules! same {
         }
     )*};
 }
-pub(super) use same;
+pub(super) use delegate_constructors;
 
 /// Defines operations on lanes, with the argument of the inner lanes.
-macro_rules! same_operations {
+macro_rules! delegate_operations {
     ($($name:ident($argument:ident: $kind:ty => $inner:expr);)*) => {$(
         #[inline(always)]
         unsafe fn $name(self, $argument: $kind) -> Self {
@@ -64,4 +64,4 @@ macro_rules! same_operations {
         }
     )*};
 }
-pub(super) use same_operations;
+pub(super) use delegate_operations;

@@ -31,6 +31,14 @@ impl<'a> FreeMemory<'a> {
         self.0 = rest;
         buffer
     }
+
+    /// Takes a buffer of `len` words.
+    ///
+    /// # Panics
+    /// If fewer are left.
+    pub(crate) fn words(&mut self, len: usize) -> &'a mut [u32] {
+        bytemuck::cast_slice_mut(self.floats(len))
+    }
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ fn multiply_rows(sum: int32x4_t, a: uint32x4_t, b: uint32x4_t) -> int32x4_t {
 }
 
 impl ByteTile {
-    /// Computes `R` rows.
+    /// Computes `R` rows. `PAIRS` is there for [`matrices`](Self::matrices), which the same macro calls.
     ///
     /// # Safety
     /// The CPU must support the instruction; the pointers must cover `R` rows and half of a panel.

@@ -7,7 +7,7 @@ use std::arch::asm;
 use super::Ints;
 use super::lanes::registers;
 use crate::kernel::int_lanes::IntLanes;
-use crate::kernel::same_lanes::same_lanes;
+use crate::kernel::same_lanes::delegate_lanes;
 
 /// NEON implementation with products of bytes; needs `dotprod`, and with `MIXED` also `i8mm`, for products of signed with
 /// unsigned bytes.
@@ -54,10 +54,10 @@ macro_rules! bytes {
 }
 
 impl<const MIXED: bool> IntLanes for DotLanes<MIXED> {
-    same_lanes!(Ints);
+    delegate_lanes!(Ints);
 
-    const QUADS: bool = true;
-    const MIXED: bool = MIXED;
+    const BYTE_DOT: bool = true;
+    const UNSIGNED_BYTE_DOT: bool = MIXED;
 
     #[inline(always)]
     unsafe fn dot(self, x: Self, sum: Self) -> Self {

@@ -4,6 +4,8 @@ use std::arch::aarch64::*;
 
 use half::f16;
 
+use super::Ints;
+use crate::kernel::int_lanes::IntLanes;
 use crate::kernel::lanes::Lanes;
 
 /// Number of values per register.
@@ -51,18 +53,7 @@ impl Lanes for [float32x4_t; 4] {
     #[inline(always)]
     unsafe fn load_bytes(from: *const i8) -> Self {
         // SAFETY: as above.
-        unsafe {
-            let bytes = vld1q_s8(from);
-            let low = vmovl_s8(vget_low_s8(bytes));
-            let high = vmovl_high_s8(bytes);
-            let lanes = [
-                vmovl_s16(vget_low_s16(low)),
-                vmovl_high_s16(low),
-                vmovl_s16(vget_low_s16(high)),
-                vmovl_high_s16(high),
-            ];
-            registers!(i => vcvtq_f32_s32(lanes[i]))
-        }
+        unsafe { Ints::signed_bytes(from).floats() }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {

@@ -8,7 +8,7 @@ use super::unpacked::{Scratch, Unpacked};
 use crate::kernel::int_lanes::IntLanes;
 use crate::kernel::lanes::LANES;
 #[cfg(test)]
-use crate::kernel::same_lanes::same_lanes;
+use crate::kernel::same_lanes::delegate_lanes;
 
 /// An instruction set that this CPU has: only [`IntegerIsa::best`] and [`IntegerIsa::available`] create one.
 #[derive(Debug, Clone, Copy)]
@@ -201,10 +201,10 @@ pub(super) struct PortableQuads<const MIXED: bool>([i32; LANES]);
 
 #[cfg(test)]
 impl<const MIXED: bool> IntLanes for PortableQuads<MIXED> {
-    same_lanes!([i32; LANES]);
+    delegate_lanes!([i32; LANES]);
 
-    const QUADS: bool = true;
-    const MIXED: bool = MIXED;
+    const BYTE_DOT: bool = true;
+    const UNSIGNED_BYTE_DOT: bool = MIXED;
 
     #[inline(always)]
     unsafe fn dot(self, x: Self, sum: Self) -> Self {

@@ -12,7 +12,7 @@ use super::unpacked::{CHUNK, Scratch};
 use super::{QuantForm, with_form};
 use crate::kernel::layout::{BLOCK, PANEL};
 use crate::kernel::matmul_output::{Finish, MatmulOutput};
-use crate::kernel::packed::{CacheLine, Packed};
+use crate::kernel::packed::Packed;
 use crate::kernel::team::{Base, Team, share};
 
 /// Maximum number of rows in a group.
@@ -93,10 +93,10 @@ impl IntegerTask<'_> {
         let blocks = self.w.inn() / BLOCK;
         let groups = self.m.div_ceil(group_rows(blocks));
         let most = self.m.div_ceil(groups.max(1));
-        let lines = (most * blocks * WORDS * size_of::<u32>()).div_ceil(size_of::<CacheLine>());
+        let len = most * blocks * WORDS;
         team.sweep(groups * panels, &|claims| {
-            let mut memory = team.memory(claims.worker(), lines);
-            let rounded = bytemuck::cast_slice_mut::<CacheLine, u32>(&mut memory[..lines]);
+            let mut memory = team.floats(claims.worker(), len);
+            let rounded = memory.free().words(len);
             let mut scratch = UnitScratch { sums: [0.0; ROWS * PANEL], weights: Scratch::new() };
             let mut current = None;
             for unit in claims {

@@ -35,14 +35,16 @@ pub(super) struct TileRows {
 /// Maximum number of rows of a tile with unpacked weights.
 const MANY: usize = 6;
 
-/// Maximum number of rows of a tile in lanes with [`IntLanes::QUADS`]: the sums of low and high bytes of one vector of
+/// Maximum number of rows of a tile in lanes with [`IntLanes::BYTE_DOT`]: the sums of low and high bytes of one vector of
 /// columns, and those of its quants, leave eight of 32 registers for weights and activations.
 const QUAD_ROWS: usize = 2;
 
 impl TileRows {
     /// Numbers for a set of lanes.
     pub(super) const fn of<L: IntLanes>() -> Self {
-        match (L::Floats::WIDE, L::QUADS) {
+        // Only lanes that are not wide have kernels for tiles of quads.
+        const { assert!(!(L::Floats::WIDE && L::BYTE_DOT)) };
+        match (L::Floats::WIDE, L::BYTE_DOT) {
             (true, _) => Self { few: 4, direct: 8, many: MANY },
             (false, false) => Self { few: 2, direct: 2, many: MANY },
             (false, true) => Self { few: QUAD_ROWS, direct: QUAD_ROWS, many: QUAD_ROWS },
@@ -73,8 +75,8 @@ impl Tile {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match rows {
-                1 if L::QUADS => self.columns::<L, W, 1>(),
-                2 if L::QUADS => self.columns::<L, W, QUAD_ROWS>(),
+                1 if L::BYTE_DOT => self.columns::<L, W, 1>(),
+                2 if L::BYTE_DOT => self.columns::<L, W, QUAD_ROWS>(),
                 1 => self.sums::<L, W, 1, 2>(0),
                 2 => self.sums::<L, W, 2, 2>(0),
                 _ if !L::Floats::WIDE => unreachable!("more rows than a tile has"),
@@ -94,8 +96,8 @@ impl Tile {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match rows {
-                1 if L::QUADS => self.columns::<L, W, 1>(),
-                _ if L::QUADS => self.columns::<L, W, QUAD_ROWS>(),
+                1 if L::BYTE_DOT => self.columns::<L, W, 1>(),
+                _ if L::BYTE_DOT => self.columns::<L, W, QUAD_ROWS>(),
                 3 => self.columns::<L, W, 3>(),
                 4 => self.columns::<L, W, 4>(),
                 5 => self.columns::<L, W, 5>(),
@@ -127,7 +129,7 @@ impl Tile {
             for start in (0..self.blocks).step_by(W::SHARED) {
                 let mut totals = [[L::splat(0); V]; R];
                 for block in start..start + W::SHARED {
-                    if L::QUADS {
+                    if L::BYTE_DOT {
                         self.quad_dots::<L, W, R, V>(first, block, &mut totals);
                     } else {
                         self.dots::<L, W, R, V>(first, block, &mut totals);
@@ -231,7 +233,7 @@ impl Tile {
                     let mut quants = [L::splat(0); V];
                     for v in 0..V {
                         quants[v] = W::quads::<L>(at, first + v, quad);
-                        if !L::MIXED {
+                        if !L::UNSIGNED_BYTE_DOT {
                             ones[v] = quants[v].dot_bytes(L::splat(0x0101_0101), ones[v]);
                         }
                     }
@@ -243,7 +245,7 @@ impl Tile {
                         let high = pair.high_bytes(next);
                         for v in 0..V {
                             let sum = lows[r][v];
-                            lows[r][v] = if L::MIXED {
+                            lows[r][v] = if L::UNSIGNED_BYTE_DOT {
                                 quants[v].dot_unsigned(low, sum)
                             } else {
                                 quants[v].dot_bytes(less, sum)
@@ -257,7 +259,7 @@ impl Tile {
                     let factors = if W::SHARED > 1 { W::factors::<L>(at, first + v, half) } else { L::splat(1) };
                     for r in 0..R {
                         let sum = highs[r][v].left(8).add(lows[r][v]);
-                        let sum = if L::MIXED { sum } else { sum.add(ones[v].left(7)) };
+                        let sum = if L::UNSIGNED_BYTE_DOT { sum } else { sum.add(ones[v].left(7)) };
                         let sum = if W::SHARED > 1 { sum.mul(factors) } else { sum };
                         totals[r][v] = totals[r][v].add(sum);
                     }

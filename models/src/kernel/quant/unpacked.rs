@@ -12,7 +12,7 @@ pub(super) const CHUNK: usize = 8;
 /// Unpacked blocks for all outputs of a panel.
 #[repr(C, align(64))]
 struct Chunk {
-    /// Quants, multiplied by their factors; in lanes with [`IntLanes::QUADS`], quads of quants and then the factors,
+    /// Quants, multiplied by their factors; in lanes with [`IntLanes::BYTE_DOT`], quads of quants and then the factors,
     /// two for each block.
     pairs: [u32; CHUNK * PAIRS * PANEL],
     /// Units per block, of which only the first is used in super-blocks.
@@ -69,7 +69,7 @@ impl Scratch {
         unsafe {
             let to = self.0.as_mut_ptr();
             let pairs = (&raw mut (*to).pairs).cast::<u32>();
-            if L::QUADS {
+            if L::BYTE_DOT {
                 fill_quads::<L, W>(at, pairs, block, vector);
             } else {
                 fill_pairs::<L, W>(at, pairs, block, vector);
