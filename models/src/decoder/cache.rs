@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use half::f16;
 
+use super::DecoderConfig;
 use crate::Arithmetic;
 use crate::kernel::attention::HeadLayout;
 
@@ -18,9 +19,9 @@ pub enum KvKind {
     /// Half precision: half the memory and memory traffic, at a relative error of 2⁻¹¹ per value. Values beyond
     /// ±65,504 are stored as these.
     F16,
-    /// Bytes, and per token and head one scale of the key and one of the value in half precision: a quarter of the memory
-    /// and memory traffic, and with heads of 64 a 32nd of that for scales, at an error of 1/254 of the largest number of a
-    /// head's key, rotated, or value. Values beyond ±65,504 are stored as these.
+    /// Bytes with a half-precision scale per token, head, and key or value: about a quarter of the memory and memory traffic
+    /// (25.8 % with heads of 64). The error is at most 1/220 of the largest number of a head's key, rotated, or value. Values
+    /// beyond ±65,504 are stored as these.
     Int8,
 }
 
@@ -69,12 +70,15 @@ impl FromStr for KvKind {
 
 /// Keys and values of all layers, in blocks of [`BLOCK`](crate::BLOCK) tokens referenced by block tables.
 ///
-/// Every layer has its own pool. A block stores, head by head, transposed keys followed by values and their scales (see
+/// Every layer has its own pool, or all write to one in turn. A block stores, head by head, transposed keys followed by values and their scales (see
 /// `HeadLayout::block_len`), in the order that the attention kernel reads them.
 pub struct KvCache {
     heads: HeadLayout,
     kind: KvKind,
-    layers: Vec<Pool>,
+    /// Number of layers.
+    layers: usize,
+    /// Pool of each layer, or a single one for all.
+    pools: Vec<Pool>,
     blocks: usize,
     /// Last step that wrote to each block, with the index of the table entry that named the block.
     writers: Vec<(u64, usize)>,
@@ -129,18 +133,34 @@ impl Pool {
 
 impl KvCache {
     pub(crate) fn new(kind: KvKind, heads: HeadLayout, layers: usize, blocks: usize) -> Self {
-        let layers = (0..layers).map(|_| Pool::new(blocks * kind.block_bytes(heads))).collect();
-        Self { heads, kind, layers, blocks, writers: vec![(0, 0); blocks], step: 0, touched: 0 }
+        let pools = (0..layers).map(|_| Pool::new(blocks * kind.block_bytes(heads))).collect();
+        Self { heads, kind, layers, pools, blocks, writers: vec![(0, 0); blocks], step: 0, touched: 0 }
+    }
+
+    /// Creates an `f32` cache that holds one layer at a time, for steps whose rows all begin at position 0: no later step
+    /// finds the keys and values of the first layers.
+    pub(crate) fn single_layer(config: &DecoderConfig, blocks: usize) -> Self {
+        Self { layers: config.layers, ..Self::new(KvKind::F32, config.head_layout(), 1, blocks) }
+    }
+
+    /// Memory of such a cache, in bytes.
+    pub(crate) fn single_layer_bytes(config: &DecoderConfig, blocks: usize) -> usize {
+        blocks * KvKind::F32.block_bytes(config.head_layout())
+    }
+
+    /// Returns `true` if later steps find the keys and values of all layers.
+    pub(crate) fn keeps_layers(&self) -> bool {
+        self.pools.len() == self.layers
     }
 
     /// Physical memory of the blocks, in bytes. A block has none before its first write.
     pub fn bytes(&self) -> usize {
-        self.touched * self.layers.len() * self.block_bytes()
+        self.touched * self.pools.len() * self.block_bytes()
     }
 
     /// Allocates the physical memory of every block now.
     pub fn reserve(&mut self) {
-        for pool in &mut self.layers {
+        for pool in &mut self.pools {
             // Without `black_box`, the compiler could skip writing zeros to memory that is already zero.
             black_box(&mut pool.data).fill(0.0);
         }
@@ -162,7 +182,7 @@ impl KvCache {
             return false;
         }
         let bytes = self.block_bytes();
-        for pool in &mut self.layers {
+        for pool in &mut self.pools {
             pool.values::<u8>().copy_within(from * bytes..(from + 1) * bytes, to * bytes);
         }
         let writer = &mut self.writers[to];
@@ -190,14 +210,16 @@ impl KvCache {
     }
 
     pub(crate) fn layers(&self) -> usize {
-        self.layers.len()
+        self.layers
     }
 
     pub(crate) fn layer_mut(&mut self, index: usize) -> LayerMut<'_> {
+        let place = if self.keeps_layers() { index } else { 0 };
+        let pool = &mut self.pools[place];
         match self.kind {
-            KvKind::F32 => LayerMut::F32(self.layers[index].values()),
-            KvKind::F16 => LayerMut::F16(self.layers[index].values()),
-            KvKind::Int8 => LayerMut::Int8(self.layers[index].values()),
+            KvKind::F32 => LayerMut::F32(pool.values()),
+            KvKind::F16 => LayerMut::F16(pool.values()),
+            KvKind::Int8 => LayerMut::Int8(pool.values()),
         }
     }
 
@@ -220,7 +242,7 @@ impl fmt::Debug for KvCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KvCache")
             .field("kind", &self.kind)
-            .field("layers", &self.layers.len())
+            .field("layers", &self.layers)
             .field("blocks", &self.blocks)
             .finish_non_exhaustive()
     }
@@ -250,12 +272,12 @@ mod tests {
             let mut cache = KvCache::new(kind, HEADS, 2, 4);
             let len = cache.block_bytes();
             let bytes = |cache: &mut KvCache, layer: usize, block: usize| {
-                cache.layers[layer].values::<u8>()[block * len..(block + 1) * len].to_vec()
+                cache.pools[layer].values::<u8>()[block * len..(block + 1) * len].to_vec()
             };
             cache.begin_step();
             assert!(cache.claim(1, 0));
             for layer in 0..2 {
-                let own = &mut cache.layers[layer].values::<u8>()[len..2 * len];
+                let own = &mut cache.pools[layer].values::<u8>()[len..2 * len];
                 // No period of the block's parts, so that each byte must come from its own place.
                 own.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251 + layer + 1) as u8);
             }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::ModelError;
 use crate::architecture::Architecture;
-use crate::kernel::attention::ScoreRule;
+use crate::kernel::attention::{HeadLayout, ScoreRule};
 
 /// Shape of a decoder and the description of its computation.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,6 +93,10 @@ const LARGEST: usize = 1 << 26;
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_COUNT: usize = 1 << 12;
 
+/// Minimum of the numbers that divide a rotary frequency. Smaller ones, which no model has, would make angles infinite and
+/// every result NaN.
+pub(crate) const MIN_ROPE_FACTOR: f32 = 1e-3;
+
 impl DecoderConfig {
     /// Checks that the numbers are consistent, so that later code can rely on them.
     ///
@@ -150,6 +154,11 @@ impl DecoderConfig {
         self.architecture.rotary_dim.unwrap_or(self.head_dim)
     }
 
+    /// Head counts and width.
+    pub(crate) fn head_layout(&self) -> HeadLayout {
+        HeadLayout { query: self.heads, kv: self.kv_heads, dim: self.head_dim }
+    }
+
     /// Scale, window and limit of the scores in layer `index`.
     pub fn score_rule(&self, index: usize) -> ScoreRule {
         let scale = self.architecture.attention_scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt());
@@ -171,6 +180,7 @@ impl RopeScaling {
     /// Checks the numbers for heads of which `dim` values are rotated.
     fn check(&self, dim: usize) -> Result<(), ModelError> {
         let positive = |value: f32| value.is_finite() && value > 0.0;
+        let divides = |factor: f32| factor.is_finite() && factor >= MIN_ROPE_FACTOR;
         let (numbers, original_context) = match self {
             Self::None => return Ok(()),
             Self::Factors(factors) | Self::Long { factors, .. } => {
@@ -184,35 +194,39 @@ impl RopeScaling {
                         "rope attention_factor {attention_factor} is not a finite number above 0"
                     ));
                 }
-                return match factors.iter().find(|factor| !positive(**factor)) {
-                    Some(factor) => refuse(format_args!("rope factor {factor} is not a finite number above 0")),
+                return match factors.iter().find(|factor| !divides(**factor)) {
+                    Some(factor) => refuse_factor(*factor),
                     None => Ok(()),
                 };
             }
-            Self::Linear { factor } => (vec![("factor", *factor)], None),
-            Self::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_context } => {
+            Self::Linear { factor } | Self::Llama3 { factor, .. } | Self::Yarn { factor, .. } if !divides(*factor) => {
+                return refuse_factor(*factor);
+            }
+            Self::Linear { .. } => return Ok(()),
+            Self::Llama3 { low_freq_factor: low, high_freq_factor: high, original_context, .. } => {
                 if high <= low {
                     return refuse(format_args!("rope high_freq_factor {high} is not above low_freq_factor {low}"));
                 }
-                let numbers = vec![("factor", *factor), ("low_freq_factor", *low), ("high_freq_factor", *high)];
-                (numbers, Some(*original_context))
+                (vec![("low_freq_factor", *low), ("high_freq_factor", *high)], *original_context)
             }
-            Self::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
-                let mut numbers = vec![("factor", *factor), ("beta_fast", *beta_fast), ("beta_slow", *beta_slow)];
+            Self::Yarn { original_context, beta_fast, beta_slow, attention_factor, .. } => {
+                let mut numbers = vec![("beta_fast", *beta_fast), ("beta_slow", *beta_slow)];
                 numbers.extend(attention_factor.map(|factor| ("attention_factor", factor)));
-                (numbers, Some(*original_context))
+                (numbers, *original_context)
             }
         };
         if let Some((name, value)) = numbers.iter().find(|(_, value)| !positive(*value)) {
             return refuse(format_args!("rope {name} {value} is not a finite number above 0"));
         }
-        match original_context {
-            Some(size) if !(1..=LARGEST).contains(&size) => {
-                refuse(format_args!("original context is {size}, not from 1 to {LARGEST}"))
-            }
-            _ => Ok(()),
+        if !(1..=LARGEST).contains(&original_context) {
+            return refuse(format_args!("original context is {original_context}, not from 1 to {LARGEST}"));
         }
+        Ok(())
     }
+}
+
+fn refuse_factor(factor: f32) -> Result<(), ModelError> {
+    refuse(format_args!("rope factor {factor} is not a finite number of at least {MIN_ROPE_FACTOR}"))
 }
 
 fn refuse(reason: fmt::Arguments<'_>) -> Result<(), ModelError> {
@@ -277,6 +291,11 @@ mod tests {
         assert!(yarn(0.0, None).contains("factor"));
         assert!(yarn(4.0, Some(f32::INFINITY)).contains("attention_factor"));
         assert!(with(RopeScaling::Linear { factor: -1.0 }).contains("factor"));
+        assert_eq!(with(RopeScaling::Linear { factor: 0.5 }), "");
+        // The frequencies would be infinite.
+        assert!(with(RopeScaling::Linear { factor: 1e-39 }).contains("factor"));
+        assert!(yarn(1e-39, None).contains("factor"));
+        assert!(with(RopeScaling::Factors(vec![1e-39; 8])).contains("rope factor"));
         assert!(with(RopeScaling::Factors(vec![1.0; 7])).contains("8 are needed"));
         assert!(with(RopeScaling::Factors(vec![0.0; 8])).contains("rope factor 0"));
     }

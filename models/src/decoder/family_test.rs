@@ -159,6 +159,30 @@ fn logits_do_not_depend_on_the_split_into_chunks() {
     }
 }
 
+#[test]
+fn a_cache_of_one_layer_suffices_for_whole_sequences() {
+    let tokens: Vec<u32> = (0..90).map(|index| index * 7 % 64).collect();
+    let table: Vec<u32> = (0..6).collect();
+    for name in ["mistral", "gemma2", "gemma3"] {
+        let mut decoder = decoder(&path(name));
+        let mut all = decoder.kv_cache(6);
+        let mut single = KvCache::single_layer(decoder.config(), 6);
+        let mut batch = ForwardBatch::new();
+        batch.push(&tokens, 0, &table, None, LogitPositions::Nothing);
+        let mut rows = [Vec::new(), Vec::new()];
+        decoder.hidden_states(&batch, &mut all, &mut rows[0]).unwrap();
+        decoder.release_scratch();
+        decoder.hidden_states(&batch, &mut single, &mut rows[1]).unwrap();
+        assert!(rows[0].iter().any(|x| *x != 0.0) && rows[0] == rows[1], "{name}");
+        assert_eq!(single.bytes(), KvCache::single_layer_bytes(decoder.config(), 6), "{name}");
+        assert_eq!(all.bytes(), decoder.config().layers * single.bytes(), "{name}");
+        batch.clear();
+        batch.push(&tokens[80..], 80, &table, None, LogitPositions::Nothing);
+        let error = decoder.hidden_states(&batch, &mut single, &mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("80 earlier tokens"), "{name}: {error}");
+    }
+}
+
 /// Configuration of a copy of a fixture with one field changed, refused at opening.
 fn refused(name: &str, key: &str, value: serde_json::Value) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -174,6 +198,7 @@ fn refused(name: &str, key: &str, value: serde_json::Value) -> String {
 fn variants_that_no_pass_computes_are_refused_by_name() {
     assert!(refused("gemma2", "hidden_activation", "relu".into()).contains("gelu_pytorch_tanh in gemma2"));
     assert!(refused("gemma3", "use_bidirectional_attention", true.into()).contains("bidirectional"));
+    assert!(refused("mistral", "is_causal", false.into()).contains("is_causal"));
     assert!(refused("gemma3", "layer_types", serde_json::json!(["full_attention"])).contains("1 entries for 6 layers"));
     assert!(
         refused(

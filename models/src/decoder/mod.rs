@@ -24,6 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use cache::{KvCache, KvKind};
+pub(crate) use config::MIN_ROPE_FACTOR;
 pub use config::{DecoderConfig, RopeScaling};
 pub(crate) use experts::ExpertRoutes;
 pub use step_clock::{StepClock, StepPhase};
@@ -210,6 +211,11 @@ impl Decoder {
         Ok(())
     }
 
+    /// Gives back the working memory of the steps so far.
+    pub(crate) fn release_scratch(&mut self) {
+        self.scratch = StepScratch::default();
+    }
+
     fn run_layers(&mut self, batch: &ForwardBatch, kv: &mut KvCache) {
         self.begin(batch);
         for layer in 0..self.layers.len() {
@@ -224,6 +230,6 @@ impl Decoder {
     }
 
     fn heads(&self) -> HeadLayout {
-        HeadLayout { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim }
+        self.config.head_layout()
     }
 }

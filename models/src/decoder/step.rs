@@ -60,6 +60,9 @@ impl Decoder {
         if row.tokens.is_empty() {
             return Err("no tokens".to_owned());
         }
+        if row.start > 0 && !kv.keeps_layers() {
+            return Err(format!("{} earlier tokens, of which a cache of one layer keeps nothing", row.start));
+        }
         if end > self.config.context {
             return Err(format!("{end} tokens, the context is {}", self.config.context));
         }

@@ -46,8 +46,9 @@ enum WeightsSource {
 /// Use of the projection of a decoder's output to the vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutputProjection {
+    /// Loaded, or the embedding where it is tied.
     Needed,
-    /// Embedders have none.
+    /// Neither required nor loaded.
     Unused,
 }
 
@@ -63,6 +64,14 @@ impl Weights {
     /// Opens the layers of a checkpoint like [`open`](Self::open). An output projection may be missing, and is not loaded.
     pub(crate) fn open_body(path: &Path) -> Result<Self, ModelError> {
         Self::open_with(path, OutputProjection::Unused)
+    }
+
+    /// Reads the configuration of [`open_body`](Self::open_body) from the `config.json` in `dir` alone. Features that tensors
+    /// tell, such as biases, count as absent.
+    pub(crate) fn body_config(dir: &Path) -> Result<DecoderConfig, ModelError> {
+        let file = dir.join("config.json");
+        let bytes = std::fs::read(&file).map_err(ModelError::io("read", &file))?;
+        hf::read_config(&file, &bytes, &Safetensors::none(dir), OutputProjection::Unused)
     }
 
     fn open_with(path: &Path, projection: OutputProjection) -> Result<Self, ModelError> {

@@ -36,6 +36,8 @@ pub(super) struct ConfigFile {
     hidden_activation: Option<String>,
     use_sliding_window: Option<bool>,
     use_bidirectional_attention: Option<bool>,
+    /// General name of the same in `transformers` 5, where `false` lets tokens see later ones.
+    is_causal: Option<bool>,
     mlp_bias: Option<bool>,
     partial_rotary_factor: Option<f32>,
     #[serde(flatten)]
@@ -152,6 +154,9 @@ impl ConfigFile {
         }
         if self.use_bidirectional_attention == Some(true) {
             return Err("use_bidirectional_attention".to_owned());
+        }
+        if self.is_causal == Some(false) {
+            return Err("is_causal false".to_owned());
         }
         if self.mlp_bias == Some(true) || tensors.has("model.layers.0.self_attn.o_proj.bias") {
             return Err("a bias in the output or feed-forward projections".to_owned());
