@@ -19,10 +19,11 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::ModelError;
-use crate::encoder::{Encoder, EncoderArithmetic, EncoderConfig, EncoderTensors, PieceSequence, PieceTokenizer, read};
+use crate::encoder::{
+    BodyShape, BodySource, Encoder, EncoderArithmetic, ModelKind, PieceSequence, PieceTokenizer, read,
+};
 use crate::kernel::{Team, dot, scale};
-use crate::weights::{Map, Weights};
-use modules::normalizes;
+use modules::{MODULES, normalizes};
 use pooling::Pooling;
 
 pub use prompts::EncoderPrompts;
@@ -37,7 +38,7 @@ const DEFAULT_PIECES: usize = 256;
 /// the other texts of the call.
 pub struct Embedder {
     id: String,
-    config: EncoderConfig,
+    shape: BodyShape,
     pooling: Pooling,
     /// If `true`, vectors are scaled to length 1.
     normalize: bool,
@@ -54,46 +55,42 @@ impl Embedder {
     /// `config_sentence_transformers.json`.
     ///
     /// # Errors
-    /// When a file is missing or damaged, when the model is of another family than these or has another activation than
-    /// exact GELU, when it has another pooling than the mean, the first or last piece, or the maximum, when it expects
-    /// lower-cased text from a tokenizer that keeps capitals, or when a module other than normalization follows the
-    /// pooling.
+    /// When a file is missing or damaged, when the model is of another family, has another activation than its family or
+    /// asks for a feature that is not computed, when it is a decoder without `modules.json`, when it has another pooling than
+    /// the mean, the first or last piece, or the maximum, when it expects lower-cased text from a tokenizer that keeps
+    /// capitals, or when a module other than normalization follows the pooling. Errors name the file and its field.
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
-        let config = EncoderConfig::open(dir, DEFAULT_PIECES)?;
+        let kind = ModelKind::read(dir)?;
+        if kind == ModelKind::Decoder && !dir.join(MODULES).exists() {
+            // The mean of a chat model's rows would be no embedding.
+            let what = format!("decoder as an embedder without {MODULES}: expected the files of sentence-transformers");
+            return Err(ModelError::Unsupported { path: dir.to_owned(), what });
+        }
+        let source = BodySource::open(kind, dir, DEFAULT_PIECES)?;
+        let shape = source.shape();
         let pooling = Pooling::read(dir)?;
         let normalize = normalizes(dir)?;
-        let tokenizer = PieceTokenizer::open(dir, &config)?;
+        let tokenizer = PieceTokenizer::open(dir, &shape)?;
         let mut hash = Sha256::new();
         for name in ["config.json", "tokenizer.json"] {
             hash.update(read(&dir.join(name))?);
         }
-        let encoder = match config.family.is_decoder() {
-            false => {
-                let weights = Map::open(&dir.join("model.safetensors"))?;
-                hash.update(weights.bytes());
-                Encoder::load(&config, &EncoderTensors::open(&weights, config.family)?, team)?
-            }
-            true => {
-                let weights = Weights::open_body(dir)?;
-                hash.update(weights.id());
-                Encoder::load_decoder(&config, &weights, team)?
-            }
-        };
+        let encoder = source.load(dir, team, &mut hash)?;
         // The length limit lives in another file, or in none, but changes the vectors.
-        hash.update((config.max_pieces as u64).to_le_bytes());
+        hash.update((shape.max_pieces as u64).to_le_bytes());
         // The mean adds nothing, so that indexes of before keep their embedder.
         if pooling != Pooling::Mean {
             hash.update(format!("{pooling:?}"));
         }
         let hash: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let id = format!("{}-{}x{}-{hash}", config.family.name(), config.layers, config.hidden);
+        let id = format!("{}-{}x{}-{hash}", shape.family, shape.layers, shape.hidden);
         let prompts = EncoderPrompts::read(dir)?;
         let queries = EncoderArithmetic::Exact;
-        Ok(Self { id, config, pooling, normalize, prompts, queries, tokenizer, encoder })
+        Ok(Self { id, shape, pooling, normalize, prompts, queries, tokenizer, encoder })
     }
 
     /// Identifies the model by its shape and 64 bits of a hash over its files, pooling and length limit; of a decoder's
-    /// weights, over samples of them ([`Weights::id`]). Equal IDs imply the same model; vectors of
+    /// weights, over samples of them ([`Weights::id`](crate::weights::Weights::id)). Equal IDs imply the same model; vectors of
     /// [`embed_rounded`](Self::embed_rounded) deviate by a few degrees and depend on the CPU.
     pub fn id(&self) -> &str {
         &self.id
@@ -122,7 +119,7 @@ impl Embedder {
 
     /// Number of values per embedding.
     pub fn dims(&self) -> usize {
-        self.config.hidden
+        self.shape.hidden
     }
 
     /// Embeds each text: pools the last layer over the text's first [`max_pieces`](Self::max_pieces) word pieces. Vectors
@@ -160,7 +157,7 @@ impl Embedder {
 
     /// Computes the vector of a text from the rows of its pieces.
     fn pooled(&self, rows: &[f32]) -> Vec<f32> {
-        let hidden = self.config.hidden;
+        let hidden = self.shape.hidden;
         let mut vector = self.pooling.pool(rows, hidden);
         if self.normalize {
             // Normalizing cancels the division of the mean. The lower bound is that of torch's `normalize`.
@@ -192,6 +189,6 @@ impl Embedder {
 
 impl fmt::Debug for Embedder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Embedder").field("id", &self.id).field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Embedder").field("id", &self.id).field("shape", &self.shape).finish_non_exhaustive()
     }
 }

@@ -177,6 +177,8 @@ fn modernbert_settings_that_are_not_computed_are_refused() {
             }),
         ),
         ("layer_types", json!(["full_attention", "chunked_attention", "full_attention"])),
+        ("layer_types", json!(["full_attention", "sliding_attention"])),
+        ("layer_types", json!([])),
         ("global_attn_every_n_layers", json!(0)),
         ("local_rope_theta", json!(-1.0)),
         ("hidden_activation", json!("relu")),

@@ -6,7 +6,7 @@ use super::modules::{MODULES, normalizes};
 use super::pooling::Pooling;
 use super::{DEFAULT_PIECES, EncoderPrompts};
 use crate::ModelError;
-use crate::encoder::{EncoderConfig, EncoderFamily};
+use crate::encoder::{BodyShape, ModelKind};
 
 /// Settings of an embedder, read from its files without loading its layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,23 +28,23 @@ pub struct EmbedderSummary {
 }
 
 impl EmbedderSummary {
-    /// Reads the settings of the model in `dir`. `None` if it is no encoder; a decoder counts as one with the files of
-    /// sentence-transformers only.
+    /// Reads the settings of the model in `dir`. `None` if there is no `config.json` or it names no encoder; a decoder counts
+    /// as one with the files of sentence-transformers only.
     ///
     /// # Errors
     /// The same as of [`Embedder::open`](super::Embedder::open), as far as they concern other files than the weights and the
     /// tokenizer.
     pub fn read(dir: &Path) -> Result<Option<Self>, ModelError> {
-        let family = EncoderFamily::at(dir);
-        let Some(family) = family.filter(|family| !family.is_decoder() || dir.join(MODULES).exists()) else {
+        let kind = ModelKind::find(dir)?;
+        let Some(kind) = kind.filter(|kind| *kind != ModelKind::Decoder || dir.join(MODULES).exists()) else {
             return Ok(None);
         };
-        let config = EncoderConfig::open(dir, DEFAULT_PIECES)?;
+        let shape = BodyShape::read(kind, dir, DEFAULT_PIECES)?;
         Ok(Some(EmbedderSummary {
-            family: family.name(),
-            layers: config.layers,
-            dims: config.hidden,
-            max_pieces: config.max_pieces,
+            family: shape.family,
+            layers: shape.layers,
+            dims: shape.hidden,
+            max_pieces: shape.max_pieces,
             pooling: Pooling::read(dir)?.name(),
             normalizes: normalizes(dir)?,
             prompts: EncoderPrompts::read(dir)?,

@@ -103,6 +103,10 @@ fn other_families_are_refused_by_name() {
     let error = open(&write(&config("deberta-v2", PLACES), &bert())).unwrap_err();
     assert!(matches!(error, ModelError::Unsupported { .. }), "{error}");
     assert!(error.to_string().contains("deberta-v2") && error.to_string().contains("xlm-roberta"), "{error}");
+    let mut silent = config("bert", PLACES);
+    silent.as_object_mut().unwrap().remove("hidden_act");
+    let error = open(&write(&silent, &bert())).unwrap_err().to_string();
+    assert!(error.contains("config.json") && error.contains("no hidden_act: expected \"gelu\""), "{error}");
     let error = open(&write(&config("roberta", 3), &bert())).unwrap_err();
     assert!(error.to_string().contains("max_position_embeddings is 3, not from 5"), "{error}");
 }

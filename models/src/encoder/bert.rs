@@ -49,7 +49,7 @@ struct EncoderLayer {
 /// Activations of one pass, reused by the next.
 #[derive(Debug, Default)]
 pub(super) struct EncoderBuffers {
-    /// Shape (pieces, hidden).
+    /// Input of the next layer, and after the last one the output, shape (pieces, hidden).
     pub(super) hidden: Vec<f32>,
     /// Shape (pieces, 3 · hidden).
     pub(super) qkv: Vec<f32>,
@@ -57,22 +57,22 @@ pub(super) struct EncoderBuffers {
     pub(super) attended: Vec<f32>,
     /// Shape (pieces, ffn), or (pieces, 2 · ffn) with gates.
     pub(super) inner: Vec<f32>,
+    /// Shape (pieces, ffn), in families with gates. Empty in others.
+    pub(super) activated: Vec<f32>,
     /// Shape (pieces, hidden), in families that normalize before a block. Empty in others.
     pub(super) normed: Vec<f32>,
 }
 
 impl EncoderBuffers {
-    /// Output of the last layer in the last pass, shape (pieces, hidden).
-    pub(super) fn hidden(&self) -> &[f32] {
-        &self.hidden
-    }
-
     /// Makes room for a pass of `pieces` pieces.
-    pub(super) fn resize(&mut self, pieces: usize, width: usize, inner: usize) {
-        self.hidden.resize(pieces * width, 0.0);
-        self.qkv.resize(pieces * width * 3, 0.0);
-        self.attended.resize(pieces * width, 0.0);
-        self.inner.resize(pieces * inner, 0.0);
+    pub(super) fn resize(&mut self, pieces: usize, config: &EncoderConfig) {
+        self.hidden.resize(pieces * config.hidden, 0.0);
+        self.qkv.resize(pieces * config.hidden * 3, 0.0);
+        self.attended.resize(pieces * config.hidden, 0.0);
+        self.inner.resize(pieces * config.inner(), 0.0);
+        if config.is_gated() {
+            self.activated.resize(pieces * config.ffn, 0.0);
+        }
     }
 }
 
@@ -126,7 +126,7 @@ impl Bert {
         buffers: &mut EncoderBuffers,
     ) {
         let pieces = sequences.iter().map(PieceSequence::len).sum::<usize>();
-        buffers.resize(pieces, self.config.hidden, self.config.inner());
+        buffers.resize(pieces, &self.config);
         self.look_up(team, sequences, &mut buffers.hidden);
         for layer in &self.layers {
             layer.forward(team, bytes, self, sequences, buffers);
@@ -179,10 +179,10 @@ impl EncoderLayer {
         buffers: &mut EncoderBuffers,
     ) {
         let config = &encoder.config;
-        let EncoderBuffers { hidden, qkv, attended, inner, .. } = buffers;
+        let EncoderBuffers { hidden, qkv, attended, inner, activated, .. } = buffers;
         self.qkv.set(team, bytes, hidden, qkv);
         if let Some(rope) = &encoder.rope {
-            rotate(team, rope, config.head(), sequences, qkv);
+            rotate(team, rope, config, sequences, qkv);
         }
         let shape =
             AttentionShape { heads: config.heads, head: config.head(), bias: encoder.bias.as_ref(), reach: None };
@@ -192,7 +192,8 @@ impl EncoderLayer {
         let activated: &[f32] = match self.gate {
             Some(gate) => {
                 self.up.set(team, bytes, hidden, inner);
-                gate.apply(team, inner, config.ffn)
+                gate.apply(team, inner, config.ffn, activated);
+                activated
             }
             None => {
                 self.up.set_gelu(team, bytes, hidden, inner);

@@ -5,7 +5,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::PASS_PIECES;
-use super::config::EncoderConfig;
 use super::pieces::PieceSequence;
 use crate::ModelError;
 use crate::batch::{BLOCK, ForwardBatch, LogitPositions};
@@ -13,61 +12,67 @@ use crate::decoder::{Decoder, KvCache};
 use crate::kernel::Team;
 use crate::weights::Weights;
 
-/// Maximum number of pieces of a text, which bounds the memory for keys and values.
+/// Maximum number of pieces of a text, which bounds the memory of a pass.
 pub(super) const MOST_PIECES: usize = 8192;
 
-/// Maximum memory for keys and values, beyond that of any model of today: Qwen3-Embedding-8B takes 2.4 GB.
-const MOST_CACHE_BYTES: usize = 1 << 34;
+/// Maximum memory for keys and values, 16 times what Qwen3-Embedding takes in any of its sizes.
+const MAX_CACHE_BYTES: usize = 1 << 30;
 
 /// Number of blocks of keys and values for a pass of short texts, each of which fills its last block in part.
 const PASS_BLOCKS: usize = 2 * PASS_PIECES / BLOCK;
 
 /// Layers of a decoder.
 #[derive(Debug)]
-pub(super) struct CausalEncoder {
-    /// Number of blocks in the cache.
-    blocks: usize,
-    state: Mutex<CausalState>,
-}
+pub(super) struct CausalEncoder(Mutex<CausalState>);
 
 #[derive(Debug)]
 struct CausalState {
     decoder: Decoder,
+    /// Keys and values of one layer, which the next one overwrites: a text is read in one step.
     cache: KvCache,
     batch: ForwardBatch,
 }
 
 impl CausalEncoder {
-    pub(super) fn load(config: &EncoderConfig, weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
-        let decoder = Decoder::load(weights, team)?;
-        let blocks = config.max_pieces.div_ceil(BLOCK).max(PASS_BLOCKS);
-        let bytes = blocks * BLOCK * decoder.kv_bytes_per_token();
-        if bytes > MOST_CACHE_BYTES {
-            let pieces = blocks * BLOCK;
-            return Err(ModelError::Input(format!("keys and values of {pieces} pieces take {bytes} bytes: too many")));
+    /// Loads the layers for texts of at most `max_pieces` pieces.
+    pub(super) fn load(max_pieces: usize, weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
+        let blocks = max_pieces.div_ceil(BLOCK).max(PASS_BLOCKS);
+        // Before gigabytes of weights are loaded.
+        let bytes = KvCache::single_layer_bytes(weights.config(), blocks);
+        if bytes > MAX_CACHE_BYTES {
+            return Err(ModelError::Input(format!(
+                "keys and values of {} pieces take {bytes} bytes, the limit is {MAX_CACHE_BYTES}; lower model_max_length in \
+                 tokenizer_config.json",
+                blocks * BLOCK
+            )));
         }
-        let cache = decoder.kv_cache(blocks);
-        Ok(CausalEncoder { blocks, state: Mutex::new(CausalState { decoder, cache, batch: ForwardBatch::new() }) })
+        let decoder = Decoder::load(weights, team)?;
+        let cache = KvCache::single_layer(decoder.config(), blocks);
+        Ok(CausalEncoder(Mutex::new(CausalState { decoder, cache, batch: ForwardBatch::new() })))
     }
 
     /// Runs the decoder and leaves its normalized output in `hidden`, row by row.
     pub(super) fn forward(&self, sequences: &[PieceSequence], hidden: &mut Vec<f32>) -> Result<(), ModelError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let CausalState { decoder, cache, batch } = &mut *state;
         hidden.clear();
         let mut rest = sequences.iter().filter(|sequence| sequence.len() > 0).peekable();
         while rest.peek().is_some() {
             batch.clear();
             let mut next = 0;
-            while let Some(sequence) = rest.next_if(|sequence| next + blocks_of(sequence) <= self.blocks) {
+            while let Some(sequence) = rest.next_if(|sequence| next + blocks_of(sequence) <= cache.blocks()) {
                 let table: Vec<u32> = (next as u32..).take(blocks_of(sequence)).collect();
                 batch.push(sequence.ids(), 0, &table, None, LogitPositions::Nothing);
                 next += table.len();
             }
             if batch.is_empty() {
-                return Err(ModelError::Input(format!("a text has more pieces than {} blocks hold", self.blocks)));
+                return Err(ModelError::Input(format!("a text has more pieces than {} blocks hold", cache.blocks())));
             }
             decoder.hidden_states(batch, cache, hidden)?;
+        }
+        // A long text takes hundreds of megabytes that short ones do not need.
+        if batch.tokens().len() > PASS_PIECES {
+            decoder.release_scratch();
         }
         Ok(())
     }

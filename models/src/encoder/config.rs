@@ -1,28 +1,21 @@
-//! Shape of an encoder, from `config.json` and the files that state the length of texts.
+//! Settings of an encoder, from `config.json` and the files that state the length of texts.
 
 use std::path::Path;
 
-use serde::Deserialize;
-
-use super::causal::MOST_PIECES;
 use super::config_file::EncoderFile;
 use super::family::EncoderFamily;
-use super::json_file::parse;
+use super::model_kind::CONFIG;
 use super::modern::{MAX_POSITIONS, ModernConfig};
 use super::rotary::RotaryConfig;
+use super::shape::BodyShape;
 use super::text_length::TextLength;
 use crate::ModelError;
-use crate::decoder::DecoderConfig;
 use crate::kernel::panel::PANEL;
-use crate::weights::Weights;
-
-/// Name of the file with the settings.
-const CONFIG: &str = "config.json";
 
 /// Maximum width of a rotated head, which bounds the tables of rotations: no tensor of the checkpoint does.
-const MOST_ROTATED: usize = 1024;
+const MAX_ROTATED_HEAD: usize = 1024;
 
-/// Shape of the encoder.
+/// Settings of an encoder.
 #[derive(Debug, Clone)]
 pub(crate) struct EncoderConfig {
     pub(crate) family: EncoderFamily,
@@ -49,40 +42,27 @@ pub(crate) struct EncoderConfig {
     pub(super) rotary: Option<RotaryConfig>,
 }
 
-#[derive(Deserialize)]
-struct ModelType {
-    model_type: String,
-}
-
-impl EncoderFamily {
-    /// Family of the model in `dir`. `None` if it is none of those that are computed, or the directory has no `config.json`.
-    pub(crate) fn at(dir: &Path) -> Option<EncoderFamily> {
-        parse(&dir.join(CONFIG)).ok().and_then(|ModelType { model_type }| EncoderFamily::of(&model_type))
-    }
-}
-
 impl EncoderConfig {
     /// Reads the settings of the model in `dir`. Texts have at most `default_pieces` pieces where no file states a limit.
-    pub(crate) fn open(dir: &Path, default_pieces: usize) -> Result<Self, ModelError> {
+    pub(crate) fn read(family: EncoderFamily, dir: &Path, default_pieces: usize) -> Result<Self, ModelError> {
         let path = dir.join(CONFIG);
         let unsupported = |what: String| ModelError::Unsupported { path: path.clone(), what };
-        let ModelType { model_type } = parse(&path)?;
-        let Some(family) = EncoderFamily::of(&model_type) else {
-            return Err(unsupported(format!("model_type {model_type:?}: expected {}", EncoderFamily::KNOWN)));
-        };
-        if family.is_decoder() {
-            return Self::of_decoder(family, dir, default_pieces);
-        }
         let file = EncoderFile::read(&path)?;
         let rotary = RotaryConfig::read(family, &path)?;
-        let act = file.hidden_act.as_deref().unwrap_or_default();
-        if rotary.is_none() && act != "gelu" {
-            return Err(unsupported(format!("hidden_act {act:?}")));
+        match file.hidden_act.as_deref() {
+            // Checked with the gates.
+            _ if rotary.is_some() => {}
+            Some("gelu") => {}
+            Some(act) => return Err(unsupported(format!("hidden_act {act:?}: expected \"gelu\""))),
+            None => {
+                let reason = "no hidden_act: expected \"gelu\"".to_owned();
+                return Err(ModelError::Corrupt { path: path.clone(), reason });
+            }
         }
-        // Relative positions change the attention scores, which this encoder does not compute.
+        // Relative positions as BERT may have them (Shaw et al. 2018) are not computed; MPNet's are others.
         let positions = file.position_embedding_type.as_deref().filter(|_| rotary.is_none());
         if let Some(other) = positions.filter(|kind| *kind != "absolute") {
-            return Err(unsupported(format!("position_embedding_type {other:?}")));
+            return Err(unsupported(format!("position_embedding_type {other:?}: expected \"absolute\"")));
         }
         file.check_sizes(family, &path)?;
         let heads = file.num_attention_heads;
@@ -92,14 +72,17 @@ impl EncoderConfig {
             return Err(unsupported(format!("{heads} heads for hidden_size {size}: width not a multiple of {PANEL}")));
         }
         let head = file.hidden_size / heads;
-        if family.is_rotary() && head > MOST_ROTATED {
-            return Err(unsupported(format!("rotation of heads of {head} numbers: expected at most {MOST_ROTATED}")));
+        if family.is_rotary() && head > MAX_ROTATED_HEAD {
+            return Err(unsupported(format!(
+                "rotation of heads of {head} numbers: expected at most {MAX_ROTATED_HEAD}"
+            )));
         }
         let first_position = file.first_position(family);
-        let modern = (family == EncoderFamily::ModernBert).then(|| ModernConfig::read(&path)).transpose()?;
+        let modern = (family == EncoderFamily::ModernBert).then(|| ModernConfig::read(&path, file.num_hidden_layers));
+        let modern = modern.transpose()?;
         // A stated length beyond the position table would read past its end.
         let most = match (&rotary, &modern) {
-            (Some(rotary), _) => rotary.most.min(MAX_POSITIONS),
+            (Some(rotary), _) => rotary.max_positions.min(MAX_POSITIONS),
             (None, Some(_)) => file.max_position_embeddings.min(MAX_POSITIONS),
             (None, None) => file.max_position_embeddings - first_position,
         };
@@ -123,33 +106,27 @@ impl EncoderConfig {
         })
     }
 
-    /// Settings of a decoder that is used as an encoder.
-    fn of_decoder(family: EncoderFamily, dir: &Path, default_pieces: usize) -> Result<Self, ModelError> {
-        let weights = Weights::open_body(dir)?;
-        let DecoderConfig { hidden, layers, heads, ffn, vocab, context, rms_eps, .. } = *weights.config();
-        let length = TextLength::read(dir, context.min(MOST_PIECES), default_pieces)?;
-        Ok(Self {
-            family,
-            hidden,
-            layers,
-            heads,
-            ffn,
-            vocab,
-            positions: context,
-            first_position: 0,
-            types: 0,
-            buckets: 0,
-            norm_eps: rms_eps,
-            max_pieces: length.max_pieces,
-            lower_case: length.lower_case,
-            modern: None,
-            rotary: None,
-        })
+    /// Shape that encoders and decoders have in common.
+    pub(crate) fn shape(&self) -> BodyShape {
+        BodyShape {
+            family: self.family.name(),
+            layers: self.layers,
+            hidden: self.hidden,
+            vocab: self.vocab,
+            segments: if self.family.tells_segments() { self.types } else { 1 },
+            max_pieces: self.max_pieces,
+            lower_case: self.lower_case,
+        }
+    }
+
+    /// Returns `true` if the feed-forward network has gates.
+    pub(super) fn is_gated(&self) -> bool {
+        self.modern.is_some() || self.rotary.is_some()
     }
 
     /// Numbers per piece inside the feed-forward network: the values, and as many gates in families that have gates.
     pub(super) fn inner(&self) -> usize {
-        if self.modern.is_some() || self.rotary.is_some() { 2 * self.ffn } else { self.ffn }
+        if self.is_gated() { 2 * self.ffn } else { self.ffn }
     }
 
     pub(super) fn head(&self) -> usize {

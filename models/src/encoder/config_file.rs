@@ -77,7 +77,8 @@ impl EncoderFile {
 
     /// Row of the first piece in the position table.
     pub(super) fn first_position(&self, family: EncoderFamily) -> usize {
-        first_position(family, self.padding())
+        // Pieces are counted from the row after that of the padding (`create_position_ids_from_input_ids`).
+        if family.pads_positions() { self.padding().min(LARGEST) + 1 } else { 0 }
     }
 
     /// Checks that every size lies between its minimum and [`LARGEST`].
@@ -92,7 +93,7 @@ impl EncoderFile {
             ("num_attention_heads", 1, self.num_attention_heads),
             ("intermediate_size", 1, self.intermediate_size),
             ("vocab_size", 1, self.vocab_size),
-            ("max_position_embeddings", FEWEST_PIECES + first_position(family, padding), self.max_position_embeddings),
+            ("max_position_embeddings", FEWEST_PIECES + self.first_position(family), self.max_position_embeddings),
             ("type_vocab_size", usize::from(family.needs_types()), self.type_vocab_size),
         ] {
             if !(least..=LARGEST).contains(&size) {
@@ -102,10 +103,4 @@ impl EncoderFile {
         }
         Ok(())
     }
-}
-
-/// Returns the row of the first piece in the position table.
-fn first_position(family: EncoderFamily, padding: usize) -> usize {
-    // Pieces are counted from the row after that of the padding (`create_position_ids_from_input_ids`).
-    if family.pads_positions() { padding.min(LARGEST) + 1 } else { 0 }
 }

@@ -17,31 +17,43 @@ pub(crate) enum EncoderFamily {
     NomicBert,
     /// GTE's own architecture (Zhang et al. 2024, mGTE): BERT with rotary positions and gates.
     Gte,
-    /// Qwen3 as an embedder (Zhang et al. 2025), a decoder: see `causal`.
-    Qwen3,
 }
 
-/// Names of the parts of a layer.
+/// Names of the parts of a layer, in full or within their layer.
 #[derive(Debug)]
-pub(super) struct LayerNames {
+pub(super) struct LayerParts<S> {
     /// Projections of the attention: query, key and value, or all of them in one matrix.
-    pub(super) projections: Vec<String>,
+    pub(super) projections: Vec<S>,
     /// Projection of the attended values.
-    pub(super) attended: String,
+    pub(super) attended: S,
     /// Normalization after the attention, or before it in ModernBERT.
-    pub(super) attended_norm: String,
+    pub(super) attended_norm: S,
     /// First matrix of the feed-forward network, or its values and its gates in two matrices.
-    pub(super) up: Vec<String>,
+    pub(super) up: Vec<S>,
     /// Second matrix of the feed-forward network.
-    pub(super) down: String,
+    pub(super) down: S,
     /// Normalization after the feed-forward network, or before it in ModernBERT.
-    pub(super) norm: String,
+    pub(super) norm: S,
+}
+
+impl LayerParts<&str> {
+    /// Puts `prefix` before every name.
+    fn within(&self, prefix: &str) -> LayerParts<String> {
+        let name = |part: &str| format!("{prefix}.{part}");
+        LayerParts {
+            projections: self.projections.iter().map(|part| name(part)).collect(),
+            attended: name(self.attended),
+            attended_norm: name(self.attended_norm),
+            up: self.up.iter().map(|part| name(part)).collect(),
+            down: name(self.down),
+            norm: name(self.norm),
+        }
+    }
 }
 
 impl EncoderFamily {
     /// Model types of all families, for messages.
-    pub(super) const KNOWN: &str =
-        "bert, roberta, xlm-roberta, distilbert, mpnet, modernbert, nomic_bert, gte, new or qwen3";
+    pub(super) const KNOWN: &str = "bert, roberta, xlm-roberta, distilbert, mpnet, modernbert, nomic_bert, gte or new";
 
     /// Returns the family of a `model_type`. `None` if it is none of these.
     pub(super) fn of(model_type: &str) -> Option<EncoderFamily> {
@@ -53,7 +65,6 @@ impl EncoderFamily {
             "modernbert" => Some(EncoderFamily::ModernBert),
             "nomic_bert" => Some(EncoderFamily::NomicBert),
             "gte" | "new" => Some(EncoderFamily::Gte),
-            "qwen3" => Some(EncoderFamily::Qwen3),
             _ => None,
         }
     }
@@ -61,7 +72,7 @@ impl EncoderFamily {
     /// Name of the encoder in checkpoints saved with a task head.
     pub(super) fn prefix(self) -> &'static str {
         match self {
-            EncoderFamily::ModernBert | EncoderFamily::Qwen3 => "model",
+            EncoderFamily::ModernBert => "model",
             EncoderFamily::Gte => "new",
             _ => self.name(),
         }
@@ -77,16 +88,10 @@ impl EncoderFamily {
             EncoderFamily::ModernBert => "modernbert",
             EncoderFamily::NomicBert => "nomic_bert",
             EncoderFamily::Gte => "gte",
-            EncoderFamily::Qwen3 => "qwen3",
         }
     }
 
-    /// Returns `true` if the model is a decoder, whose pieces attend to earlier ones only.
-    pub(crate) fn is_decoder(self) -> bool {
-        self == EncoderFamily::Qwen3
-    }
-
-    /// Returns `true` if queries and keys are rotated to their positions, in families of encoders.
+    /// Returns `true` if queries and keys are rotated to their positions.
     pub(super) fn is_rotary(self) -> bool {
         matches!(self, EncoderFamily::ModernBert | EncoderFamily::NomicBert | EncoderFamily::Gte)
     }
@@ -122,52 +127,72 @@ impl EncoderFamily {
         matches!(self, EncoderFamily::Roberta | EncoderFamily::Mpnet)
     }
 
-    /// Returns the names of the parts of the layer `index`. Decoders have names of their own.
-    pub(super) fn layer(self, index: usize) -> LayerNames {
-        let (stack, projections, up, rest) = self.layer_parts();
-        let name = |part: &str| format!("{stack}.{index}.{part}");
-        let names = |parts: &[&str]| parts.iter().map(|part| name(part)).collect();
-        let [attended, attended_norm, down, norm] = rest.map(name);
-        LayerNames { projections: names(projections), attended, attended_norm, up: names(up), down, norm }
+    /// Returns the names of the parts of the layer `index`.
+    pub(super) fn layer(self, index: usize) -> LayerParts<String> {
+        self.layer_parts().within(&format!("{}.{index}", self.stack()))
     }
 
-    /// Names of the stack of layers; of the projections; of the first matrix of the feed-forward network; and of the projection
-    /// of the attended values, its normalization, the second matrix and its normalization.
-    fn layer_parts(self) -> (&'static str, &'static [&'static str], &'static [&'static str], [&'static str; 4]) {
+    /// Name of the stack of layers.
+    fn stack(self) -> &'static str {
         match self {
-            EncoderFamily::Bert | EncoderFamily::Roberta => (
-                "encoder.layer",
-                &["attention.self.query", "attention.self.key", "attention.self.value"],
-                &["intermediate.dense"],
-                ["attention.output.dense", "attention.output.LayerNorm", "output.dense", "output.LayerNorm"],
-            ),
-            EncoderFamily::DistilBert => (
-                "transformer.layer",
-                &["attention.q_lin", "attention.k_lin", "attention.v_lin"],
-                &["ffn.lin1"],
-                ["attention.out_lin", "sa_layer_norm", "ffn.lin2", "output_layer_norm"],
-            ),
-            EncoderFamily::Mpnet => (
-                "encoder.layer",
-                &["attention.attn.q", "attention.attn.k", "attention.attn.v"],
-                &["intermediate.dense"],
-                ["attention.attn.o", "attention.LayerNorm", "output.dense", "output.LayerNorm"],
-            ),
-            EncoderFamily::ModernBert | EncoderFamily::Qwen3 => {
-                ("layers", &["attn.Wqkv"], &["mlp.Wi"], ["attn.Wo", "attn_norm", "mlp.Wo", "mlp_norm"])
-            }
-            EncoderFamily::NomicBert => (
-                "encoder.layers",
-                &["attn.Wqkv"],
-                &["mlp.fc11", "mlp.fc12"],
-                ["attn.out_proj", "norm1", "mlp.fc2", "norm2"],
-            ),
-            EncoderFamily::Gte => (
-                "encoder.layer",
-                &["attention.qkv_proj"],
-                &["mlp.up_gate_proj"],
-                ["attention.o_proj", "attn_ln", "mlp.down_proj", "mlp_ln"],
-            ),
+            EncoderFamily::DistilBert => "transformer.layer",
+            EncoderFamily::ModernBert => "layers",
+            EncoderFamily::NomicBert => "encoder.layers",
+            EncoderFamily::Bert | EncoderFamily::Roberta | EncoderFamily::Mpnet | EncoderFamily::Gte => "encoder.layer",
+        }
+    }
+
+    /// Names of the parts within a layer.
+    fn layer_parts(self) -> LayerParts<&'static str> {
+        match self {
+            EncoderFamily::Bert | EncoderFamily::Roberta => LayerParts {
+                projections: vec!["attention.self.query", "attention.self.key", "attention.self.value"],
+                attended: "attention.output.dense",
+                attended_norm: "attention.output.LayerNorm",
+                up: vec!["intermediate.dense"],
+                down: "output.dense",
+                norm: "output.LayerNorm",
+            },
+            EncoderFamily::DistilBert => LayerParts {
+                projections: vec!["attention.q_lin", "attention.k_lin", "attention.v_lin"],
+                attended: "attention.out_lin",
+                attended_norm: "sa_layer_norm",
+                up: vec!["ffn.lin1"],
+                down: "ffn.lin2",
+                norm: "output_layer_norm",
+            },
+            EncoderFamily::Mpnet => LayerParts {
+                projections: vec!["attention.attn.q", "attention.attn.k", "attention.attn.v"],
+                attended: "attention.attn.o",
+                attended_norm: "attention.LayerNorm",
+                up: vec!["intermediate.dense"],
+                down: "output.dense",
+                norm: "output.LayerNorm",
+            },
+            EncoderFamily::ModernBert => LayerParts {
+                projections: vec!["attn.Wqkv"],
+                attended: "attn.Wo",
+                attended_norm: "attn_norm",
+                up: vec!["mlp.Wi"],
+                down: "mlp.Wo",
+                norm: "mlp_norm",
+            },
+            EncoderFamily::NomicBert => LayerParts {
+                projections: vec!["attn.Wqkv"],
+                attended: "attn.out_proj",
+                attended_norm: "norm1",
+                up: vec!["mlp.fc11", "mlp.fc12"],
+                down: "mlp.fc2",
+                norm: "norm2",
+            },
+            EncoderFamily::Gte => LayerParts {
+                projections: vec!["attention.qkv_proj"],
+                attended: "attention.o_proj",
+                attended_norm: "attn_ln",
+                up: vec!["mlp.up_gate_proj"],
+                down: "mlp.down_proj",
+                norm: "mlp_ln",
+            },
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::ROW_GRAIN;
 use crate::kernel::{Team, gelu, silu_mul};
 
-/// Gated activation of rows that hold two halves: one half is activated, and the other one multiplied with it.
+/// Gated activation of rows of two halves: one is activated and multiplied with the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gate {
     pub(super) activation: GateActivation,
@@ -28,25 +28,19 @@ pub(super) enum GateActivation {
 }
 
 impl Gate {
-    /// Computes the products of the halves, `width` numbers per row of `2 · width`, and returns them; they replace the
-    /// beginning of `rows`.
-    pub(super) fn apply<'a>(self, team: &Team, rows: &'a mut [f32], width: usize) -> &'a mut [f32] {
-        team.rows(rows, 2 * width, ROW_GRAIN, &|_, share| {
-            for row in share.chunks_exact_mut(2 * width) {
-                let (first, second) = row.split_at_mut(width);
-                match self.half {
-                    ActivatedHalf::First => self.activation.multiply(first, second),
-                    ActivatedHalf::Second => self.activation.multiply(second, first),
-                }
+    /// Writes the products of the halves of rows, `width` numbers for each row of `2 · width`, to `out`.
+    pub(super) fn apply(self, team: &Team, rows: &[f32], width: usize, out: &mut [f32]) {
+        team.rows(out, width, ROW_GRAIN, &|first, share| {
+            for (row, out) in rows[2 * width * first..].chunks_exact(2 * width).zip(share.chunks_exact_mut(width)) {
+                let (first, second) = row.split_at(width);
+                let (active, other) = match self.half {
+                    ActivatedHalf::First => (first, second),
+                    ActivatedHalf::Second => (second, first),
+                };
+                out.copy_from_slice(active);
+                self.activation.multiply(out, other);
             }
         });
-        let at = if self.half == ActivatedHalf::First { 0 } else { width };
-        let count = rows.len() / (2 * width);
-        for row in 0..count {
-            let from = 2 * row * width + at;
-            rows.copy_within(from..from + width, row * width);
-        }
-        &mut rows[..count * width]
     }
 }
 
@@ -68,13 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn either_half_is_activated_and_rows_are_packed() {
+    fn either_half_is_activated() {
         let team = Team::new(1);
         let rows = [3.0, 2.0, 0.0, 1.0, -1.0, 5.0, 1.0, 0.0];
         let silu = |x: f32| x / (1.0 + (-x).exp());
         let gated = |half: ActivatedHalf| {
-            let mut rows = rows;
-            Gate { activation: GateActivation::Silu, half }.apply(&team, &mut rows, 2).to_vec()
+            let mut out = [f32::NAN; 4];
+            Gate { activation: GateActivation::Silu, half }.apply(&team, &rows, 2, &mut out);
+            out
         };
         for (half, expected) in [
             (ActivatedHalf::First, [0.0, silu(2.0), silu(-1.0), 0.0]),

@@ -1,7 +1,8 @@
 //! Encoders, which embedders and rerankers share.
 //!
-//! `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE's own, Qwen3 · `bert`, `modern`, `causal`:
-//! the layers · `config`, `config_file`, `rotary`, `text_length`: settings · `pieces`: texts and pairs of texts as word pieces
+//! `model_kind`: encoder or decoder · `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE's own ·
+//! `bert`, `modern`, `causal`: the layers · `config`, `config_file`, `rotary`, `text_length`, `shape`: settings · `source`: files ·
+//! `pieces`: texts and pairs of texts as word pieces
 
 mod attention;
 mod bert;
@@ -14,12 +15,15 @@ pub(crate) mod fixture;
 mod gate;
 mod json_file;
 mod linear;
+mod model_kind;
 mod modern;
 mod norm;
 mod pieces;
 mod relative_bias;
 mod rotary;
 mod rotation;
+mod shape;
+mod source;
 mod tensors;
 mod text_length;
 
@@ -35,7 +39,10 @@ use modern::ModernBert;
 pub(crate) use config::EncoderConfig;
 pub(crate) use family::EncoderFamily;
 pub(crate) use json_file::{parse, parse_present, read};
+pub(crate) use model_kind::ModelKind;
 pub(crate) use pieces::{PieceSequence, PieceTokenizer};
+pub(crate) use shape::BodyShape;
+pub(crate) use source::BodySource;
 pub(crate) use tensors::EncoderTensors;
 
 /// Maximum number of word pieces per pass: enough to amortize reading the weights, and few enough to keep the
@@ -86,20 +93,19 @@ impl Encoder {
     ) -> Result<Self, ModelError> {
         let body = match &config.modern {
             Some(modern) => EncoderBody::Modern(ModernBert::load(config, modern, source)?),
-            None if config.family.is_decoder() => return Err(source.unsupported("a decoder as a reranker")),
             None => EncoderBody::Bert(Bert::load(config, source)?),
         };
-        Ok(Self::of_body(config, body, team))
+        Ok(Self::of_body(body, config.hidden, team))
     }
 
     /// Loads the layers of a decoder that is used as an encoder.
-    pub(crate) fn load_decoder(config: &EncoderConfig, weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
-        let body = CausalEncoder::load(config, weights, Arc::clone(&team))?;
-        Ok(Self::of_body(config, EncoderBody::Causal(Box::new(body)), team))
+    fn load_decoder(shape: &BodyShape, weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
+        let body = CausalEncoder::load(shape.max_pieces, weights, Arc::clone(&team))?;
+        Ok(Self::of_body(EncoderBody::Causal(Box::new(body)), shape.hidden, team))
     }
 
-    fn of_body(config: &EncoderConfig, body: EncoderBody, team: Arc<Team>) -> Self {
-        Encoder { body, hidden: config.hidden, team, next: Mutex::default(), buffers: Mutex::default() }
+    fn of_body(body: EncoderBody, hidden: usize, team: Arc<Team>) -> Self {
+        Encoder { body, hidden, team, next: Mutex::default(), buffers: Mutex::default() }
     }
 
     /// Threads that compute the encoder.
@@ -122,14 +128,15 @@ impl Encoder {
         let mut rest = sequences;
         while !rest.is_empty() {
             let (pass, later) = rest.split_at(pass_len(rest));
-            // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it.
+            // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it. A text longer
+            // than a pass is one.
             let mut buffers = self.turn();
             match &self.body {
                 EncoderBody::Bert(body) => body.forward(&self.team, bytes, pass, &mut buffers),
                 EncoderBody::Modern(body) => body.forward(&self.team, pass, &mut buffers),
                 EncoderBody::Causal(body) => body.forward(pass, &mut buffers.hidden)?,
             }
-            let mut rows = buffers.hidden();
+            let mut rows = buffers.hidden.as_slice();
             for sequence in pass {
                 let (own, later) = rows.split_at(sequence.len() * self.hidden);
                 results.push(read(own));

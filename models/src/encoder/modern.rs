@@ -83,9 +83,10 @@ fn default_local_theta() -> Option<f32> {
 }
 
 impl ModernConfig {
-    /// Reads the settings from the `config.json` at `path`.
-    pub(super) fn read(path: &Path) -> Result<Self, ModelError> {
+    /// Reads the settings of a model of `layers` layers from the `config.json` at `path`.
+    pub(super) fn read(path: &Path, layers: usize) -> Result<Self, ModelError> {
         let config: ModernConfig = parse(path)?;
+        let corrupt = |reason: String| Err(ModelError::Corrupt { path: path.to_owned(), reason });
         let unsupported = |what: &str| Err(ModelError::Unsupported { path: path.to_owned(), what: what.to_owned() });
         if config.attention_bias || config.mlp_bias || config.norm_bias {
             return unsupported("attention_bias, mlp_bias or norm_bias true: expected false");
@@ -99,16 +100,17 @@ impl ModernConfig {
         if let Some(kind) = config.layer_types.iter().flatten().find(|kind| !LAYER_TYPES.contains(&kind.as_str())) {
             return unsupported(&format!("layer_types with {kind:?}: expected {}", LAYER_TYPES.join(" or ")));
         }
+        if let Some(kinds) = config.layer_types.as_ref().filter(|kinds| kinds.len() != layers) {
+            return corrupt(format!("layer_types of {} entries for {layers} layers", kinds.len()));
+        }
         for (field, theta) in [("global_rope_theta", config.global_theta()), ("local_rope_theta", config.local_theta())]
         {
             if !theta.is_finite() || theta <= 1.0 {
-                let reason = format!("{field} is {theta}, not above 1");
-                return Err(ModelError::Corrupt { path: path.to_owned(), reason });
+                return corrupt(format!("{field} is {theta}, not above 1"));
             }
         }
         if config.global_attn_every_n_layers == 0 {
-            let reason = "global_attn_every_n_layers is 0, not at least 1".to_owned();
-            return Err(ModelError::Corrupt { path: path.to_owned(), reason });
+            return corrupt("global_attn_every_n_layers is 0, not at least 1".to_owned());
         }
         Ok(config)
     }
@@ -190,7 +192,7 @@ impl ModernBert {
     pub(super) fn forward(&self, team: &Team, sequences: &[PieceSequence], buffers: &mut EncoderBuffers) {
         let width = self.config.hidden;
         let pieces = sequences.iter().map(PieceSequence::len).sum::<usize>();
-        buffers.resize(pieces, width, 2 * self.config.ffn);
+        buffers.resize(pieces, &self.config);
         buffers.normed.resize(pieces * width, 0.0);
         let ids = sequences.iter().flat_map(PieceSequence::pieces);
         for (out, (id, _)) in buffers.hidden.chunks_exact_mut(width).zip(ids) {
@@ -231,7 +233,7 @@ impl ModernLayer {
 
     fn forward(&self, team: &Team, encoder: &ModernBert, sequences: &[PieceSequence], buffers: &mut EncoderBuffers) {
         let config = &encoder.config;
-        let EncoderBuffers { hidden, qkv, attended, inner, normed } = buffers;
+        let EncoderBuffers { hidden, qkv, attended, inner, activated, normed } = buffers;
         let rows = hidden.len() / config.hidden;
         normed.copy_from_slice(hidden);
         if let Some(norm) = &self.attention_norm {
@@ -239,7 +241,7 @@ impl ModernLayer {
         }
         matmul(team, normed, rows, &self.qkv, qkv);
         let rope = if self.is_local { &encoder.local } else { &encoder.global };
-        rotate(team, rope, config.head(), sequences, qkv);
+        rotate(team, rope, config, sequences, qkv);
         let reach = self.is_local.then_some(encoder.reach);
         let shape = AttentionShape { heads: config.heads, head: config.head(), bias: None, reach };
         attend(team, &shape, sequences, qkv, attended);
@@ -247,7 +249,7 @@ impl ModernLayer {
         normed.copy_from_slice(hidden);
         self.norm.apply(team, None, normed);
         matmul(team, normed, rows, &self.up, inner);
-        let gated = GATE.apply(team, inner, config.ffn);
-        matmul_add(team, gated, rows, &self.down, hidden);
+        GATE.apply(team, inner, config.ffn, activated);
+        matmul_add(team, activated, rows, &self.down, hidden);
     }
 }

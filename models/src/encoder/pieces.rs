@@ -7,7 +7,7 @@ use tokenizers::{
     Encoding, NormalizedString, Normalizer as _, PostProcessor as _, Tokenizer as Pipeline, TruncationDirection,
 };
 
-use super::config::EncoderConfig;
+use super::shape::BodyShape;
 use super::text_length::LENGTH;
 use crate::ModelError;
 use crate::tokenizer;
@@ -50,17 +50,17 @@ pub(crate) struct PieceTokenizer {
 
 impl PieceTokenizer {
     /// Opens `tokenizer.json` in `dir`.
-    pub(crate) fn open(dir: &Path, config: &EncoderConfig) -> Result<Self, ModelError> {
+    pub(crate) fn open(dir: &Path, shape: &BodyShape) -> Result<Self, ModelError> {
         let mut pipeline = tokenizer::pipeline(&dir.join("tokenizer.json"))?;
         // `tokenizer.json` carries the padding and truncation of the training script.
         pipeline.with_padding(None);
         pipeline.with_truncation(None).map_err(|error| failed(&error))?;
-        if config.lower_case && !lowers(&pipeline)? {
+        if shape.lower_case && !lowers(&pipeline)? {
             let what = "do_lower_case with a tokenizer that keeps capitals".to_owned();
             return Err(ModelError::Unsupported { path: dir.join(LENGTH), what });
         }
-        let segments = if config.family.tells_segments() { config.types } else { 1 };
-        Ok(PieceTokenizer { pipeline, vocab: config.vocab, max_pieces: config.max_pieces, segments })
+        let BodyShape { vocab, max_pieces, segments, .. } = *shape;
+        Ok(PieceTokenizer { pipeline, vocab, max_pieces, segments })
     }
 
     /// Maximum number of pieces in a sequence.

@@ -11,7 +11,7 @@ use super::gate::{ActivatedHalf, Gate, GateActivation};
 use super::json_file::parse;
 use super::modern::MAX_POSITIONS;
 use crate::ModelError;
-use crate::decoder::RopeScaling;
+use crate::decoder::{MIN_ROPE_FACTOR, RopeScaling};
 use crate::kernel::rope::Rope;
 
 /// Base of NomicBERT's rotations where its configuration states none.
@@ -27,7 +27,7 @@ pub(super) struct RotaryConfig {
     scaling: FrequencyScaling,
     activation: GateActivation,
     /// Maximum number of positions.
-    pub(super) most: usize,
+    pub(super) max_positions: usize,
 }
 
 /// Scaling of the rotary frequencies, which does not depend on the length of the text.
@@ -39,7 +39,7 @@ enum FrequencyScaling {
     Ntk(f32),
 }
 
-/// Fields of `config.json`. A field that names a feature which is not computed has its kind's general value.
+/// Fields of `config.json`. Those that must have one value are kept as JSON in `others`, for [`check`](RotaryFile::check).
 #[derive(Deserialize)]
 struct RotaryFile {
     hidden_act: Option<String>,
@@ -78,23 +78,24 @@ impl RopeFields {
 impl RotaryConfig {
     /// Reads the settings from the `config.json` at `path`. `None` if the family has neither rotary positions nor gates.
     pub(super) fn read(family: EncoderFamily, path: &Path) -> Result<Option<Self>, ModelError> {
-        let fixed = match family {
-            EncoderFamily::NomicBert => NOMIC_FIXED,
-            EncoderFamily::Gte => GTE_FIXED,
+        let required = match family {
+            EncoderFamily::NomicBert => NOMIC_REQUIRED,
+            EncoderFamily::Gte => GTE_REQUIRED,
             _ => return Ok(None),
         };
         let file: RotaryFile = parse(path)?;
-        let config = file.check(fixed).and_then(|()| match family {
+        let config = file.check(required).and_then(|()| match family {
             EncoderFamily::NomicBert => file.nomic(),
             _ => file.gte(),
         });
         let config = config.map_err(|what| ModelError::Unsupported { path: path.to_owned(), what })?;
+        let corrupt = |reason: String| Err(ModelError::Corrupt { path: path.to_owned(), reason });
         let (FrequencyScaling::Linear(factor) | FrequencyScaling::Ntk(factor)) = config.scaling;
-        let is_sound = |x: f32, least: f32| x.is_finite() && x > least;
-        if !is_sound(config.theta, 1.0) || !is_sound(factor, 0.0) {
-            let reason =
-                format!("rotary base {} (expected above 1) or factor {factor} (expected above 0)", config.theta);
-            return Err(ModelError::Corrupt { path: path.to_owned(), reason });
+        if !(config.theta.is_finite() && config.theta > 1.0) {
+            return corrupt(format!("rotary base {} is not a finite number above 1", config.theta));
+        }
+        if !(factor.is_finite() && factor >= MIN_ROPE_FACTOR) {
+            return corrupt(format!("rotary factor {factor} is not a finite number of at least {MIN_ROPE_FACTOR}"));
         }
         Ok(Some(config))
     }
@@ -118,54 +119,54 @@ impl RotaryConfig {
 }
 
 /// Fields that must have these values, or be absent, in NomicBERT.
-const NOMIC_FIXED: &[(&str, Fixed)] = &[
-    ("rotary_emb_fraction", Fixed::One),
-    ("rotary_emb_interleaved", Fixed::False),
-    ("rotary_emb_scale_base", Fixed::Null),
-    ("prenorm", Fixed::False),
-    ("parallel_block", Fixed::False),
-    ("use_rms_norm", Fixed::False),
-    ("causal", Fixed::False),
+const NOMIC_REQUIRED: &[(&str, RequiredValue)] = &[
+    ("rotary_emb_fraction", RequiredValue::One),
+    ("rotary_emb_interleaved", RequiredValue::False),
+    ("rotary_emb_scale_base", RequiredValue::Zero),
+    ("prenorm", RequiredValue::False),
+    ("parallel_block", RequiredValue::False),
+    ("use_rms_norm", RequiredValue::False),
+    ("causal", RequiredValue::False),
     // nomic-embed-text-v2-moe.
-    ("num_experts", Fixed::Null),
-    ("moe_every_n_layers", Fixed::Null),
+    ("num_experts", RequiredValue::Zero),
+    ("moe_every_n_layers", RequiredValue::Zero),
 ];
 
 /// Fields that must have these values, or be absent, in GTE's architecture.
-const GTE_FIXED: &[(&str, Fixed)] = &[
-    ("position_embedding_type", Fixed::Text("rope")),
-    ("layer_norm_type", Fixed::Text("layer_norm")),
-    ("pack_qkv", Fixed::True),
-    ("logn_attention_scale", Fixed::False),
+const GTE_REQUIRED: &[(&str, RequiredValue)] = &[
+    ("position_embedding_type", RequiredValue::Text("rope")),
+    ("layer_norm_type", RequiredValue::Text("layer_norm")),
+    ("pack_qkv", RequiredValue::True),
+    ("logn_attention_scale", RequiredValue::False),
 ];
 
 /// Only value that is computed.
 #[derive(Clone, Copy)]
-enum Fixed {
+enum RequiredValue {
     True,
     False,
     One,
-    /// `null`, or 0.
-    Null,
+    /// 0, or `null`.
+    Zero,
     Text(&'static str),
 }
 
-impl Fixed {
+impl RequiredValue {
     fn is(self, value: &Value) -> bool {
         match self {
-            Fixed::True => *value == Value::Bool(true),
-            Fixed::False => *value == Value::Bool(false),
-            Fixed::One => value.as_f64() == Some(1.0),
-            Fixed::Null => value.as_f64() == Some(0.0),
-            Fixed::Text(text) => value.as_str() == Some(text),
+            RequiredValue::True => *value == Value::Bool(true),
+            RequiredValue::False => *value == Value::Bool(false),
+            RequiredValue::One => value.as_f64() == Some(1.0),
+            RequiredValue::Zero => value.as_f64() == Some(0.0),
+            RequiredValue::Text(text) => value.as_str() == Some(text),
         }
     }
 }
 
 impl RotaryFile {
-    /// Returns an error for the first field that asks for something else than what is computed.
-    fn check(&self, fixed: &[(&str, Fixed)]) -> Result<(), String> {
-        let mut stated = fixed.iter().filter_map(|(field, only)| Some((field, only, self.others.get(*field)?)));
+    /// Returns an error for the first field that is stated with another value than the required one.
+    fn check(&self, required: &[(&str, RequiredValue)]) -> Result<(), String> {
+        let mut stated = required.iter().filter_map(|(field, only)| Some((field, only, self.others.get(*field)?)));
         match stated.find(|(_, only, value)| !value.is_null() && !only.is(value)) {
             Some((field, _, value)) => Err(format!("{field} {value}")),
             None => Ok(()),
@@ -183,14 +184,14 @@ impl RotaryFile {
         let stated = self.n_positions.max(self.max_position_embeddings).unwrap_or(MAX_POSITIONS);
         // Longer texts would be rotated by their own length, so that no table would hold.
         let trained = self.max_trained_positions.or(self.max_position_embeddings).unwrap_or(stated);
-        let most = match rope.and_then(RopeFields::kind).unwrap_or("default") {
+        let max_positions = match rope.and_then(RopeFields::kind).unwrap_or("default") {
             "default" if self.rotary_scaling_factor.is_none() => stated,
             "default" | "dynamic" => trained,
             other => return Err(format!("rope_type {other:?}: expected \"default\" or \"dynamic\"")),
         };
         let theta = rope.and_then(|rope| rope.rope_theta).or(self.rotary_emb_base).or(self.rope_theta);
         let theta = theta.unwrap_or(NOMIC_THETA);
-        Ok(RotaryConfig { theta, scaling: FrequencyScaling::Linear(1.0), activation, most })
+        Ok(RotaryConfig { theta, scaling: FrequencyScaling::Linear(1.0), activation, max_positions })
     }
 
     fn gte(&self) -> Result<RotaryConfig, String> {
@@ -214,8 +215,8 @@ impl RotaryFile {
                 ));
             }
         };
-        let stated = self.max_position_embeddings.unwrap_or(MAX_POSITIONS);
+        let max_positions = self.max_position_embeddings.unwrap_or(MAX_POSITIONS);
         let theta = rope.and_then(|rope| rope.rope_theta).or(self.rope_theta).unwrap_or(GTE_THETA);
-        Ok(RotaryConfig { theta, scaling, activation: GateActivation::Gelu, most: stated })
+        Ok(RotaryConfig { theta, scaling, activation: GateActivation::Gelu, max_positions })
     }
 }

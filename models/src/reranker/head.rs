@@ -33,7 +33,7 @@ impl ScoreHead {
                 ("classifier.dense", "classifier.out_proj", HeadActivation::Tanh)
             }
             EncoderFamily::DistilBert => ("pre_classifier", "classifier", HeadActivation::Relu),
-            EncoderFamily::ModernBert | EncoderFamily::NomicBert | EncoderFamily::Gte | EncoderFamily::Qwen3 => {
+            EncoderFamily::ModernBert | EncoderFamily::NomicBert | EncoderFamily::Gte => {
                 return Err(source.unsupported(&format!("classification head of {}", config.family.name())));
             }
         };

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::ModelError;
-use crate::encoder::{Encoder, EncoderArithmetic, EncoderConfig, EncoderTensors, PieceTokenizer, read};
+use crate::encoder::{Encoder, EncoderArithmetic, EncoderConfig, EncoderFamily, EncoderTensors, PieceTokenizer, read};
 use crate::kernel::Team;
 use crate::weights::Map;
 use head::ScoreHead;
@@ -42,8 +42,8 @@ impl Reranker {
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
         labels::check(dir)?;
         // Without a stated limit, a pair may fill the position table, as in sentence-transformers' `CrossEncoder`.
-        let config = EncoderConfig::open(dir, usize::MAX)?;
-        let tokenizer = PieceTokenizer::open(dir, &config)?;
+        let config = EncoderConfig::read(EncoderFamily::read(dir)?, dir, usize::MAX)?;
+        let tokenizer = PieceTokenizer::open(dir, &config.shape())?;
         let weights = Map::open(&dir.join("model.safetensors"))?;
         let tensors = EncoderTensors::open(&weights, config.family)?;
         let encoder = Encoder::load(&config, &tensors, team)?;

@@ -45,7 +45,19 @@ fn summaries_tell_what_a_directory_is() {
     let summary = EmbedderSummary::read(dir.path()).unwrap().unwrap();
     assert_eq!((summary.family, summary.pooling, summary.layers), ("qwen3", "lasttoken", 2));
     assert!(summary.prompts.query.starts_with("Instruct: ") && summary.prompts.document.is_empty());
+    // Without weights, as while they are pulled.
+    std::fs::remove_file(dir.path().join("model.safetensors")).unwrap();
+    assert_eq!(EmbedderSummary::read(dir.path()).unwrap().unwrap(), summary);
     std::fs::remove_file(dir.path().join("modules.json")).unwrap();
+    assert_eq!(EmbedderSummary::read(dir.path()).unwrap(), None);
+    let error = Embedder::open(dir.path(), Arc::new(Team::new(1))).unwrap_err();
+    assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains("modules.json"), "{error}");
+    // A damaged file is no file of another kind.
+    std::fs::write(dir.path().join("config.json"), "{").unwrap();
+    assert!(EmbedderSummary::read(dir.path()).unwrap_err().to_string().contains("config.json"));
+    std::fs::write(dir.path().join("config.json"), json!({ "model_type": "llama" }).to_string()).unwrap();
+    assert_eq!(EmbedderSummary::read(dir.path()).unwrap(), None);
+    std::fs::remove_file(dir.path().join("config.json")).unwrap();
     assert_eq!(EmbedderSummary::read(dir.path()).unwrap(), None);
 }
 
@@ -67,6 +79,7 @@ fn settings_that_are_not_computed_are_refused_by_name() {
         ("gte", "rope_parameters", json!({ "rope_type": "ntk", "factor": 2.0, "mixed_b": 0.5 })),
         ("gte", "hidden_act", json!("relu")),
         ("qwen3", "use_sliding_window", json!(true)),
+        ("qwen3", "is_causal", json!(false)),
     ] {
         let error = refusal(name, field, &value);
         let text = error.to_string();
@@ -74,13 +87,17 @@ fn settings_that_are_not_computed_are_refused_by_name() {
         assert!(matches!(error, ModelError::Unsupported { .. }), "{name} {field}: {text}");
         assert!(text.contains("config.json") && text.contains(named), "{name} {field}: {text}");
     }
-    for (name, field, value) in [
-        ("nomic", "rope_parameters", json!({ "rope_theta": 0.5 })),
-        ("gte", "rope_parameters", json!({ "rope_theta": -1.0 })),
+    for (name, rope, named) in [
+        ("nomic", json!({ "rope_theta": 0.5 }), "rotary base"),
+        ("gte", json!({ "rope_theta": -1.0 }), "rotary base"),
+        // Angles would be infinite, and every vector NaN.
+        ("gte", json!({ "rope_type": "linear", "factor": 1e-39 }), "rotary factor"),
     ] {
-        let error = refusal(name, field, &value);
-        assert!(matches!(error, ModelError::Corrupt { .. }) && error.to_string().contains("rotary base"), "{error}");
+        let error = refusal(name, "rope_parameters", &rope);
+        assert!(matches!(error, ModelError::Corrupt { .. }) && error.to_string().contains(named), "{error}");
     }
+    let rope = json!({ "rope_type": "linear", "factor": 1e-39, "rope_theta": 1e6 });
+    assert!(refusal("qwen3", "rope_parameters", &rope).to_string().contains("rope factor"));
 }
 
 #[test]
@@ -178,12 +195,29 @@ fn texts_of_a_decoder_have_a_bound() {
 }
 
 #[test]
+fn texts_without_pieces_have_vectors() {
+    for name in ["bert", "mpnet", "modernbert", "nomic", "gte", "qwen3"] {
+        let (dir, _) = whole(name);
+        let path = dir.path().join("tokenizer.json");
+        let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        // Without a template, nothing marks the ends of a text.
+        tokenizer["post_processor"] = Value::Null;
+        std::fs::write(path, tokenizer.to_string()).unwrap();
+        let embedder = embedder(dir.path());
+        let vectors = embedder.embed(&[""]).unwrap();
+        assert!(vectors[0].len() == 64 && vectors[0].iter().all(|x| x.is_finite()), "{name}: {vectors:?}");
+        assert_eq!(embedder.embed(&["nine villages", ""]).unwrap()[1], vectors[0], "{name}");
+        assert_eq!(embedder.embed_rounded(&[""]).unwrap(), vectors, "{name}");
+    }
+}
+
+#[test]
 fn heads_that_are_not_computed_are_refused() {
     for (name, named) in [
         ("modernbert", "classification head of modernbert"),
         ("nomic", "classification head of nomic_bert"),
         ("gte", "classification head of gte"),
-        ("qwen3", "a decoder as a reranker"),
+        ("qwen3", "model_type \"qwen3\""),
     ] {
         let (dir, _) = whole(name);
         configure(dir.path(), |config| {
