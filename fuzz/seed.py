@@ -172,9 +172,59 @@ for name in inner + norms:
     weights[f"{name}.weight"] = [HIDDEN] if name in norms else [HIDDEN, HIDDEN]
     weights[f"{name}.bias"] = [HIDDEN]
 length = {"max_seq_length": 12, "do_lower_case": True}
-put("embedder", "whole", parts(bert, wordpiece, modules, pooling, length, tensors(weights)[0]))
+put("embedder", "whole", parts(bert, wordpiece, modules, pooling, length, b"", b"", tensors(weights)[0]))
 bare = {name: shape for name, shape in weights.items() if name.startswith("embeddings.")}
-put("embedder", "layerless", parts({**bert, "num_hidden_layers": 0}, wordpiece, b"", b"", b"", tensors(bare)[0]))
+layerless = {**bert, "num_hidden_layers": 0}
+put("embedder", "layerless", parts(layerless, wordpiece, b"", b"", b"", b"", b"", tensors(bare)[0]))
+
+
+def embedder(name, config, shapes, pooling):
+    """A seed of another family, whose tokenizer marks no ends: a text may have no piece."""
+    limit, prompts = {"model_max_length": 12}, {"prompts": {"query": "a ", "document": ""}}
+    config = {**bert, "model_type": name, **config}
+    parted = parts(config, wordpiece, modules, {"pooling_mode": pooling}, b"", limit, prompts, tensors(shapes)[0])
+    put("embedder", name.replace("_", "-"), parted)
+
+
+def matrices(prefix, named):
+    """Shapes of the matrices of a layer, by their outputs and inputs."""
+    return {f"{prefix}.{name}.weight": list(shape) for name, shape in named.items()}
+
+
+square, doubled = (HIDDEN, HIDDEN), (2 * HIDDEN, HIDDEN)
+modern = {
+    "hidden_activation": "gelu", "global_attn_every_n_layers": 2, "local_attention": 4, "layer_types": ["full_attention"],
+    "rope_parameters": {name: {"rope_theta": 1000.0} for name in ("full_attention", "sliding_attention")},
+}
+embedder("modernbert", modern, {
+    "embeddings.tok_embeddings.weight": [len(words), HIDDEN], "embeddings.norm.weight": [HIDDEN], "final_norm.weight": [HIDDEN],
+    **matrices("layers.0", {"attn.Wqkv": (3 * HIDDEN, HIDDEN), "attn.Wo": square, "mlp.Wi": doubled, "mlp.Wo": square}),
+    "layers.0.mlp_norm.weight": [HIDDEN],
+}, "cls")
+layer, norms = "encoder.layers.0", ["emb_ln", "encoder.layers.0.norm1", "encoder.layers.0.norm2"]
+nomic = {"activation_function": "swiglu", "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "prenorm": False, "causal": False}
+embedder("nomic_bert", nomic, {
+    "embeddings.word_embeddings.weight": [len(words), HIDDEN], "embeddings.token_type_embeddings.weight": [1, HIDDEN],
+    **matrices(layer, {"attn.Wqkv": (3 * HIDDEN, HIDDEN), "attn.out_proj": square}),
+    **matrices(layer, {"mlp.fc11": square, "mlp.fc12": square, "mlp.fc2": square}),
+    **{f"{name}.{part}": [HIDDEN] for name in norms for part in ("weight", "bias")},
+}, "mean")
+layer, norms = "encoder.layer.0", ["embeddings.LayerNorm", "encoder.layer.0.attn_ln", "encoder.layer.0.mlp_ln"]
+gte = {"rope_scaling": {"type": "ntk", "factor": 2.0}, "rope_theta": 1000.0, "position_embedding_type": "rope", "pack_qkv": True}
+embedder("gte", {**gte, "type_vocab_size": 0}, {
+    "embeddings.word_embeddings.weight": [len(words), HIDDEN],
+    **matrices(layer, {"attention.qkv_proj": (3 * HIDDEN, HIDDEN), "attention.o_proj": square}),
+    **matrices(layer, {"mlp.up_gate_proj": doubled, "mlp.down_proj": square}),
+    **{f"{name}.{part}": [HIDDEN] for name in norms for part in ("weight", "bias")},
+}, "max")
+embedder("qwen3", {"hidden_act": "silu", "num_key_value_heads": 1, "head_dim": WIDTH, "rope_theta": 1000.0}, {
+    "embed_tokens.weight": [len(words), HIDDEN], "norm.weight": [HIDDEN],
+    **matrices("layers.0.self_attn", {name: (WIDTH, HIDDEN) for name in ("q_proj", "k_proj", "v_proj")}),
+    "layers.0.self_attn.o_proj.weight": [HIDDEN, WIDTH], "layers.0.self_attn.q_norm.weight": [WIDTH],
+    "layers.0.self_attn.k_norm.weight": [WIDTH],
+    **matrices("layers.0.mlp", {name: square for name in ("gate_proj", "up_proj", "down_proj")}),
+    "layers.0.input_layernorm.weight": [HIDDEN], "layers.0.post_attention_layernorm.weight": [HIDDEN],
+}, "lasttoken")
 
 # One change of each kind to the first files, see src/index.rs.
 put("index", "whole", b"f")

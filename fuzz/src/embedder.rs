@@ -1,7 +1,8 @@
 //! Folders of embedders as they are pulled: whatever they hold, they embed or they are refused.
 //!
-//! Input: `config.json`, `tokenizer.json`, `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json` and
-//! `model.safetensors`, a zero byte between each two; what is empty is not there. Zeros are put behind the tensors up to the
+//! Input: `config.json`, `tokenizer.json`, `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json`,
+//! `tokenizer_config.json`, `config_sentence_transformers.json` and `model.safetensors`, a zero byte between each two; what is
+//! empty is not there. Zeros are put behind the tensors up to the
 //! length that their header gives them, so that a header is enough.
 
 use std::sync::Arc;
@@ -14,12 +15,14 @@ use waymark_models::kernel::Team;
 use super::file::{parts, with_folder};
 
 /// The files in the order of the input.
-const FILES: [&str; 6] = [
+const FILES: [&str; 8] = [
     "config.json",
     "tokenizer.json",
     "modules.json",
     "1_Pooling/config.json",
     "sentence_bert_config.json",
+    "tokenizer_config.json",
+    "config_sentence_transformers.json",
     "model.safetensors",
 ];
 
@@ -30,9 +33,17 @@ pub fn run(data: &[u8]) {
     let Ok(embedder) = opened(data) else { return };
     let texts = ["a", "", "Who wrote Faust?"];
     let _ = texts.map(|text| embedder.count_tokens(text));
-    if let Ok(vectors) = embedder.embed(&texts) {
-        assert_eq!(vectors.len(), texts.len());
-        assert!(vectors.iter().all(|vector| vector.len() == embedder.dims()));
+    let Ok(vectors) = embedder.embed(&texts) else { return };
+    assert_eq!(vectors.len(), texts.len());
+    assert!(vectors.iter().all(|vector| vector.len() == embedder.dims()));
+    // A pass of one text may have no piece at all.
+    for (text, vector) in texts.iter().zip(&vectors) {
+        let alone = embedder.embed(&[text]).expect("it was embedded beside others");
+        assert_eq!(alone[0].len(), embedder.dims());
+        // Weights may be anything, and no NaN equals another.
+        if vector.iter().all(|x| x.is_finite()) {
+            assert_eq!(&alone[0], vector, "{text:?} alone");
+        }
     }
 }
 

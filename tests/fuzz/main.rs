@@ -126,8 +126,9 @@ fn the_made_seeds_are_good() {
         Decoder::load(&checkpoint.weights, Team::new(1).into()).unwrap();
         assert!(checkpoint.template.is_some() && checkpoint.eos.contains(&6), "{name}");
     }
-    for name in ["embedder/made-whole", "embedder/made-layerless"] {
-        let embedder = target::embedder::opened(&fs::read(seed(name)).unwrap()).unwrap();
+    for name in ["whole", "layerless", "modernbert", "nomic-bert", "gte", "qwen3"] {
+        let name = format!("embedder/made-{name}");
+        let embedder = target::embedder::opened(&fs::read(seed(&name)).unwrap()).unwrap();
         let vectors = embedder.embed(&["a"]).unwrap();
         assert_eq!((vectors.len(), vectors[0].len()), (1, embedder.dims()), "{name}");
     }
