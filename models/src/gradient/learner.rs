@@ -131,8 +131,8 @@ impl Learner {
 
     /// Memory needed to learn from `pack`, in bytes: weights, values, gradients, activations and working memory,
     /// within the limit if possible and otherwise the minimum. Without a limit, an earlier, larger pass may hold
-    /// more. Excludes the pack, positions and rotations, norms, and each thread's tile buffers. On a GPU, counts
-    /// GPU memory.
+    /// more. Excludes the pack, positions and rotations, norms, and the tile buffers that threads keep from pass to
+    /// pass, some hundred kilobytes each. On a GPU, counts GPU memory.
     pub fn bytes_of(&self, pack: &Pack) -> usize {
         self.compute.bytes_of(pack)
     }

@@ -34,8 +34,8 @@ pub struct DeviceArgs {
 
     /// Precision of the KV cache on the CPU: `f32`, the default with the arithmetic `f32`; `f16`, the default with `int16`
     /// and `bf16`, which holds twice as many tokens in `--kv-bytes` and halves what attention reads, at a relative error
-    /// of 2⁻¹¹ per value; or `int8`, which holds almost four times as many, at an error of 1/254 of the largest value of a
-    /// head's key or value. A GPU always has bf16, so that this flag with the device `auto` selects the CPU.
+    /// of 2⁻¹¹ per value; or `int8`, which holds almost four times as many, at an error of at most 1/220 of the largest
+    /// value of a head's key or value. A GPU always has bf16, so that this flag with the device `auto` selects the CPU.
     #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION")]
     pub kv: Option<KvKind>,
 

@@ -140,7 +140,7 @@ impl AttentionPlan {
         backward::partial(&self.runs) * query * dim + self.tokens * query
     }
 
-    /// Upper bound of [`workspace_len`](Self::room) for packs of `tokens` tokens.
+    /// Upper bound of [`workspace_len`](Self::workspace_len) for packs of `tokens` tokens.
     pub(crate) fn max_workspace_len(tokens: usize, heads: HeadLayout) -> usize {
         let HeadLayout { query, kv, dim } = heads;
         backward::most_runs(tokens, kv) * tokens * query * dim + tokens * query
