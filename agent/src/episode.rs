@@ -96,7 +96,7 @@ impl EpisodeSettings {
 
     /// Returns the query for `text`, about `entities`, in `mode`.
     pub(super) fn query(&self, text: &str, entities: &[String], mode: Mode) -> Query {
-        self.excluded.widen(self.retrieval.query(text, entities, mode))
+        self.excluded.widen(self.retrieval.query(text, entities, mode)).cache_salt(self.salt)
     }
 
     /// Returns the part of a [search](Self::query)'s result that the episode may see.

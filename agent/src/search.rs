@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{Instrument, Span};
-use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query, QueuedQuery};
+use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query, QueryAnnouncement};
 
 use super::search_pool::{JobTicket, SearchPool};
 
@@ -72,7 +72,8 @@ pub trait BlockingSearch: Send + Sync {
 
     /// Announces a query that waits for a thread, so that the texts of several queries are embedded together. `None` if
     /// there is nothing to gain.
-    fn queue(&self, _query: &Query) -> Option<QueuedQuery> {
+    #[must_use = "dropping the announcement withdraws the query"]
+    fn announce_query(&self, _query: &Query) -> Option<QueryAnnouncement> {
         None
     }
 
@@ -99,8 +100,8 @@ impl BlockingSearch for Index {
         })
     }
 
-    fn queue(&self, query: &Query) -> Option<QueuedQuery> {
-        self.queue(query)
+    fn announce_query(&self, query: &Query) -> Option<QueryAnnouncement> {
+        self.announce_query(query)
     }
 
     fn modes(&self) -> Vec<Mode> {
@@ -122,8 +123,8 @@ impl BlockingSearch for LiveIndex {
         BlockingSearch::find(self.current().as_ref(), query)
     }
 
-    fn queue(&self, query: &Query) -> Option<QueuedQuery> {
-        self.current().queue(query)
+    fn announce_query(&self, query: &Query) -> Option<QueryAnnouncement> {
+        self.current().announce_query(query)
     }
 
     fn modes(&self) -> Vec<Mode> {
@@ -144,8 +145,8 @@ impl<T: BlockingSearch + ?Sized> BlockingSearch for Arc<T> {
         T::find(self, query)
     }
 
-    fn queue(&self, query: &Query) -> Option<QueuedQuery> {
-        T::queue(self, query)
+    fn announce_query(&self, query: &Query) -> Option<QueryAnnouncement> {
+        T::announce_query(self, query)
     }
 
     fn modes(&self) -> Vec<Mode> {
@@ -234,7 +235,7 @@ impl Searcher {
         // Held until the search ends, so that running and queued searches together stay bounded.
         let _admitted = self.0.admitted.clone().try_acquire_owned().map_err(|_| SearchError::Busy)?;
         // Until the search ends, because only the search takes the vector.
-        let _queued = self.0.find.queue(&wanted);
+        let _announced = self.0.find.announce_query(&wanted);
         let answer = async {
             let gone = || SearchError::Failed("the searcher has stopped".to_owned());
             let permit = self.0.pool.thread().await.ok_or_else(gone)?;
@@ -440,10 +441,12 @@ mod tests {
         assert_eq!(done.load(SeqCst), 0);
     }
 
-    /// Counts the queries that are announced now, and those that were when a search ran.
+    /// Counts the queries that are announced now, and all that were. Its searches run until `expected` of them are, for ten seconds at most.
     #[derive(Clone, Default)]
     struct Announced {
         now: Arc<AtomicUsize>,
+        all: Arc<AtomicUsize>,
+        expected: Arc<AtomicUsize>,
         seen: Arc<AtomicUsize>,
     }
 
@@ -457,13 +460,19 @@ mod tests {
 
     impl BlockingSearch for Announced {
         fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
-            std::thread::sleep(Duration::from_millis(30));
-            self.seen.fetch_max(self.now.load(SeqCst), SeqCst);
+            for _ in 0..10_000 {
+                self.seen.fetch_max(self.now.load(SeqCst), SeqCst);
+                if self.seen.load(SeqCst) >= self.expected.load(SeqCst) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
             Ok(Evidence::of(7, query.mode, Vec::new()))
         }
 
-        fn queue(&self, _: &Query) -> Option<QueuedQuery> {
+        fn announce_query(&self, _: &Query) -> Option<QueryAnnouncement> {
             self.now.fetch_add(1, SeqCst);
+            self.all.fetch_add(1, SeqCst);
             Some(Box::new(Withdrawal(self.now.clone())))
         }
 
@@ -478,16 +487,25 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_queries_are_announced_until_their_searches_end() {
-        let find = Announced::default();
-        let searcher = Searcher::new(find.clone(), limits(1, 4, 10_000)).unwrap();
+        let find = Announced { expected: Arc::new(AtomicUsize::new(5)), ..Announced::default() };
+        let searcher = Searcher::new(find.clone(), limits(1, 4, 20_000)).unwrap();
         let all = futures::future::join_all((0..5).map(|_| searcher.search(query("a")))).await;
         assert!(all.iter().all(Result::is_ok));
         assert_eq!(find.seen.load(SeqCst), 5, "those that wait for the thread too");
         assert_eq!(find.now.load(SeqCst), 0);
         // A refused search is not announced.
         let two = Searcher::new(find.clone(), limits(1, 0, 10_000)).unwrap();
-        let (first, second) = tokio::join!(two.search(query("a")), two.search(query("b")));
-        assert_eq!((first.is_ok(), second), (true, Err(SearchError::Busy)));
-        assert_eq!((find.seen.load(SeqCst), find.now.load(SeqCst)), (5, 0));
+        find.expected.store(usize::MAX, SeqCst);
+        let first = tokio::spawn({
+            let two = two.clone();
+            async move { two.search(query("a")).await }
+        });
+        while two.running() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(two.search(query("b")).await, Err(SearchError::Busy));
+        find.expected.store(0, SeqCst);
+        assert!(first.await.unwrap().is_ok());
+        assert_eq!((find.all.load(SeqCst), find.now.load(SeqCst)), (6, 0));
     }
 }

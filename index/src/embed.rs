@@ -1,12 +1,24 @@
 //! Interface to a text embedder, which callers supply.
 
+use std::time::Instant;
+
 use crate::prompts::Prompts;
 
 /// Error returned by an embedder.
 pub type EmbedError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Query that an embedder expects soon; see [`Embed::queue_query`]. Dropping it withdraws the query.
-pub type QueuedQuery = Box<dyn Send + Sync>;
+/// Announcement of a query to an embedder; see [`Embed::announce_query`]. Dropping it withdraws the query.
+pub type QueryAnnouncement = Box<dyn Send + Sync>;
+
+/// Context of the search that embeds a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueryContext {
+    /// Separates callers that must not notice each other's queries: an embedder that caches or shares vectors does so only
+    /// among queries of the same salt.
+    pub cache_salt: u64,
+    /// Time at which the search no longer needs the vector. `None` waits without limit.
+    pub deadline: Option<Instant>,
+}
 
 /// Turns texts into vectors. Called from many threads at once.
 pub trait Embed: Send + Sync {
@@ -36,13 +48,14 @@ pub trait Embed: Send + Sync {
     ///
     /// # Errors
     /// The same as of [`Embed::embed`].
-    fn embed_queries(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+    fn embed_queries(&self, texts: &[&str], _context: QueryContext) -> Result<Vec<Vec<f32>>, EmbedError> {
         self.embed(texts)
     }
 
     /// Announces a text that [`Embed::embed_queries`] will be called with soon, so that the embedder can compute the
     /// queries of several searches together. `None` if the embedder computes each call alone.
-    fn queue_query(&self, _text: &str) -> Option<QueuedQuery> {
+    #[must_use = "dropping the announcement withdraws the query"]
+    fn announce_query(&self, _text: &str, _context: QueryContext) -> Option<QueryAnnouncement> {
         None
     }
 
@@ -66,17 +79,27 @@ pub trait Embed: Send + Sync {
 
 /// Embeds queries with `prompt` before each and checks the result: one vector per text, of the right length, finite.
 /// Scales each vector to length 1; a zero vector stays zero.
-pub(crate) fn embed_unit(embed: &dyn Embed, prompt: &str, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-    let vectors = prompted(prompt, texts, &|texts| embed.embed_queries(texts))?;
+pub(crate) fn embed_unit(
+    embed: &dyn Embed,
+    prompt: &str,
+    texts: &[&str],
+    context: QueryContext,
+) -> Result<Vec<Vec<f32>>, EmbedError> {
+    let vectors = prompted(prompt, texts, &|texts| embed.embed_queries(texts, context))?;
     unit(embed, texts.len(), vectors)
 }
 
 /// Announces a query that will be embedded with `prompt` before it.
-pub(crate) fn queue(embed: &dyn Embed, prompt: &str, text: &str) -> Option<QueuedQuery> {
+pub(crate) fn announce_query(
+    embed: &dyn Embed,
+    prompt: &str,
+    text: &str,
+    context: QueryContext,
+) -> Option<QueryAnnouncement> {
     if prompt.is_empty() {
-        return embed.queue_query(text);
+        return embed.announce_query(text, context);
     }
-    embed.queue_query(&format!("{prompt}{text}"))
+    embed.announce_query(&format!("{prompt}{text}"), context)
 }
 
 /// Embeds texts of an index as [`embed_unit`] does queries.
@@ -150,7 +173,8 @@ mod tests {
 
     #[test]
     fn vectors_come_back_with_length_one() {
-        let vectors = embed_unit(&BrokenEmbed(vec![vec![3.0, 4.0], vec![0.0, 0.0]]), "", &["a", "b"]).unwrap();
+        let broken = BrokenEmbed(vec![vec![3.0, 4.0], vec![0.0, 0.0]]);
+        let vectors = embed_unit(&broken, "", &["a", "b"], QueryContext::default()).unwrap();
         assert_eq!(vectors, [[0.6, 0.8], [0.0, 0.0]]);
     }
 
@@ -162,7 +186,8 @@ mod tests {
             (vec![vec![f32::NAN, 0.0]], "not finite"),
             (vec![vec![f32::INFINITY, 0.0]], "not finite"),
         ] {
-            let error = embed_unit(&BrokenEmbed(given), "", &["a"]).unwrap_err().to_string();
+            let embedded = embed_unit(&BrokenEmbed(given), "", &["a"], QueryContext::default());
+            let error = embedded.unwrap_err().to_string();
             assert!(error.contains("broken") && error.contains(expected), "{error}");
         }
     }

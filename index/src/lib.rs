@@ -75,7 +75,7 @@ pub use complete::{Complete, CompleteError, ModelMessage, ModelReply, ModelRole}
 pub use condition::{Comparison, Condition};
 pub use contents::Contents;
 pub use corpus::{Corpus, CorpusOptions, Document, FieldMap, SkippedFiles, TokenCounter};
-pub use embed::{Embed, EmbedError, QueuedQuery};
+pub use embed::{Embed, EmbedError, QueryAnnouncement, QueryContext};
 pub use error::{ExtractError, IndexError};
 pub use evidence::{
     Evidence, GraphRank, GraphTrace, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase,

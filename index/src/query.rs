@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::condition::Condition;
+use crate::embed::QueryContext;
 use crate::error::IndexError;
 use crate::mode::{Mode, Ranking};
 use crate::options::{GraphOptions, KagOptions, RerankOptions};
@@ -45,6 +46,9 @@ pub struct Query {
     /// Maximum size in bytes of the passages and triples to read. The last ones are left out, and
     /// [`Evidence::left_out`](crate::Evidence) counts them.
     pub bytes: usize,
+    /// Separates callers that must not notice each other's queries: vectors in an embedder's cache are shared only by
+    /// queries of the same salt. 0 is the salt of all callers without one.
+    pub cache_salt: u64,
 }
 
 /// Number of triples that [`Mode::Triples`] returns by default, as in GraphRAG-R1 §4.3.3 (its code shows 5), and number
@@ -73,6 +77,7 @@ impl Query {
             explain: false,
             deadline: None,
             bytes: usize::MAX,
+            cache_salt: 0,
         }
     }
 
@@ -142,13 +147,27 @@ impl Query {
         self
     }
 
+    /// Sets the salt of the cache of query vectors.
+    #[must_use]
+    pub fn cache_salt(mut self, salt: u64) -> Query {
+        self.cache_salt = salt;
+        self
+    }
+
+    /// Returns the context in which the texts of this query are embedded.
+    pub(crate) fn embed_context(&self) -> QueryContext {
+        QueryContext { cache_salt: self.cache_salt, deadline: self.deadline }
+    }
+
     /// Fails if the deadline has passed before `stage`. Otherwise emits a trace event with the name of the stage.
     pub(crate) fn enter_stage(&self, stage: &'static str) -> Result<(), IndexError> {
         tracing::trace!(target: "waymark_index::search", stage);
-        match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
-            _ => Ok(()),
-        }
+        if self.is_late() { Err(IndexError::Deadline { stage }) } else { Ok(()) }
+    }
+
+    /// Returns `true` if the deadline has passed.
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 }
 

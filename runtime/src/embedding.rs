@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use waymark_index::{Embed, EmbedError, Prompts};
+use waymark_index::{Embed, EmbedError, Prompts, QueryContext};
 use waymark_models::embedder::{Embedder, EncoderPrompts};
 
 use crate::query_embedder::QueryCounters;
@@ -89,7 +89,7 @@ impl Embed for Embedding {
         }
     }
 
-    fn embed_queries(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+    fn embed_queries(&self, texts: &[&str], _context: QueryContext) -> Result<Vec<Vec<f32>>, EmbedError> {
         match self {
             Embedding::Model(embedder) => Ok(embedder.embed_queries(texts)?),
             Embedding::Endpoint(_) | Embedding::Mock => self.embed(texts),

@@ -10,6 +10,7 @@ use waymark_index::{
     WithSearch,
 };
 
+use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::encoding::check_embedded;
 use super::error::{ApiError, Code, ErrorBody, Refusals};
@@ -82,19 +83,24 @@ pub struct SearchResponse {
 ))]
 pub(crate) async fn search(
     IndexedState(state): IndexedState,
+    caller: Caller,
     JsonBody(request): JsonBody<SearchRequest>,
 ) -> Result<axum::Json<SearchResponse>, ApiError> {
-    find(&state, request).await.map(axum::Json)
+    find(&state, &caller, request).await.map(axum::Json)
 }
 
 /// Searches the index. Used by several routes.
-pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<SearchResponse, ApiError> {
+pub(super) async fn find(
+    state: &AppState,
+    caller: &Caller,
+    request: SearchRequest,
+) -> Result<SearchResponse, ApiError> {
     // A server without an index says so before it looks at the query.
     state.searcher()?;
     let query = checked(&request)?;
     let begun = Instant::now();
     let limit = state.config.answer_bytes;
-    let mut evidence = state.search(query.bytes(limit)).await?;
+    let mut evidence = state.search(caller.salt, query.bytes(limit)).await?;
     let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
     if request.search.explain != Some(true) {
         (evidence.walk, evidence.association) = (None, None);
@@ -107,15 +113,15 @@ pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<Sea
 }
 
 impl AppState {
-    /// Searches for a client, and counts the search in the metrics.
+    /// Searches for a client with this cache salt, and counts the search in the metrics.
     ///
     /// # Errors
     /// 400 if the server has no index or the index does not support the mode; 500, 503 or 504 if the search failed.
-    pub(super) async fn search(&self, query: Query) -> Result<Evidence, ApiError> {
+    pub(super) async fn search(&self, salt: u64, query: Query) -> Result<Evidence, ApiError> {
         check_embedded("query", query.text.len(), MAX_QUERY_BYTES)?;
         let searcher = self.searcher()?;
         let begun = Instant::now();
-        let found = searcher.search(query.into()).await.map_err(ApiError::from);
+        let found = searcher.search(query.cache_salt(salt).into()).await.map_err(ApiError::from);
         // A refused query is the client's mistake, and no failure of the search.
         let failed = found.as_ref().is_err_and(|error| error.code.status().is_server_error());
         self.metrics.client_searched(begun.elapsed(), failed);

@@ -76,7 +76,7 @@ pub(crate) struct NewKey {
     #[arg(long = "index", value_delimiter = ',', value_name = "NAME")]
     indexes: Vec<String>,
 
-    /// Never share cached prefixes with other keys.
+    /// Never share cached prefixes and cached vectors of search queries with other keys.
     #[arg(long)]
     private_cache: bool,
 

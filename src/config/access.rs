@@ -21,8 +21,8 @@ pub struct AccessArgs {
     #[arg(long, env = "WAYMARK_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<TypedKey>,
 
-    /// Never share cached prefixes between two keys, so that response times do not reveal what other clients have
-    /// asked.
+    /// Never share cached prefixes, or cached vectors of search queries, between two keys, so that response times do not
+    /// reveal what other clients have asked.
     #[arg(long, env = "WAYMARK_PRIVATE_CACHE")]
     pub private_cache: bool,
 

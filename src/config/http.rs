@@ -79,7 +79,7 @@ pub struct HttpConfig {
     pub traces: TraceConfig,
     /// Limits of resumable streams.
     pub resume: ResumeConfig,
-    /// If `true`, no two keys share cached prefixes.
+    /// If `true`, no two keys share cached prefixes or cached vectors of search queries.
     pub private_cache: bool,
     /// Limits of each client address.
     pub address_limits: KeyLimits,

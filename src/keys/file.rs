@@ -10,7 +10,7 @@
 //! concurrent = 16               # unlimited if absent
 //! priority = "low"              # low, normal or high: share beside other keys; normal if absent
 //! indexes = ["law", "default"]  # indexes that it may use; all if absent
-//! private_cache = true          # shares no cached prefixes with other keys; implied by `--private-cache`
+//! private_cache = true          # shares no cached prefixes or query vectors; implied by `--private-cache`
 //! ```
 
 use std::path::{Path, PathBuf};

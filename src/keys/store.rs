@@ -28,7 +28,7 @@ pub struct KeyEntry {
     pub limits: KeyLimits,
     /// Priority of the key's requests, and the highest one that they may ask for.
     pub priority: RequestPriority,
-    /// If `true`, the key shares no cached prefixes with other keys.
+    /// If `true`, the key shares no cached prefixes and no cached vectors of search queries with other keys.
     pub private_cache: bool,
     /// Indexes that the key may use.
     pub indexes: IndexScope,

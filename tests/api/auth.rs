@@ -1,12 +1,17 @@
 //! API keys: access to every route without a key, with a wrong one and with the right one; limits; private caches.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 use waymark_engine::mock::Lines;
+use waymark_runtime::embedding::TextEmbedder;
+use waymark_runtime::query_embedder::QueryEmbedder;
 
+use crate::documents::plan_with;
 use crate::harness::{ServerPlan, TestServer, eventually, read_until, says, script};
+use crate::small_index::HashEmbed;
 
 /// Routes that need no key. Adding a route here opens it to the whole world.
 const OPEN: [(&str, &str); 7] = [
@@ -229,6 +234,66 @@ async fn cached_prefixes_are_shared_unless_a_key_keeps_its_own() {
         let before = cached(&secrets[0], "/v1/agent", &question).await;
         let after = cached(&secrets[1], "/v1/agent", &question).await;
         assert_eq!(after >= before + 256, shared, "private {private}, everybody {everybody}: {before} {after}");
+        server.quiet().await;
+    }
+}
+
+/// Returns the routes that embed a query, each with a request of its own query.
+fn searches() -> [(&'static str, Value); 7] {
+    let call = json!({"name": "search", "arguments": {"query": "river six"}});
+    [
+        ("/v1/search", json!({"query": "river one", "ranking": "dense"})),
+        ("/v1/vector_stores/default/search", json!({"query": "river two"})),
+        ("/retrieve", json!({"queries": ["river three"]})),
+        ("/search", json!({"queries": ["[passage] river four"]})),
+        ("/query", json!({"query": ["river five"]})),
+        ("/mcp", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})),
+        ("/v1/agent", json!({"model": "routerag", "question": "Where is the river?"})),
+    ]
+}
+
+impl TextEmbedder for HashEmbed {
+    fn count_tokens(&self, text: &str) -> usize {
+        text.len()
+    }
+
+    fn max_tokens(&self) -> usize {
+        usize::MAX
+    }
+}
+
+#[tokio::test]
+async fn vectors_of_queries_are_shared_unless_a_key_keeps_its_own() {
+    for (private, everybody) in [(false, false), (true, false), (false, true)] {
+        let secrets = [Secret::generate(), Secret::generate()];
+        let entries = secrets.iter().enumerate().map(|(index, secret)| KeyEntry {
+            private_cache: private && index == 0,
+            ..entry(&format!("key-{index}"), secret, &[Scope::Infer])
+        });
+        let keys = ApiKeys::open(None, entries.collect()).unwrap();
+        let embedder = Arc::new(QueryEmbedder::new(Arc::new(HashEmbed::default()), 1 << 20));
+        let (_dir, _, plan) = plan_with(false, embedder.clone());
+        let turns = ["<think>a</think><search>[passage] river seven</search>", "<answer> here </answer>"];
+        let lines = Lines::new(turns).terminator("</information>\n\n");
+        let mut plan = ServerPlan { keys, backend: script(&lines), ..plan };
+        plan.http.private_cache = everybody;
+        let server = plan.build().await;
+        for (path, body) in searches() {
+            let embedded = async |secret: &Secret| {
+                let calls = || embedder.query_counters().unwrap().calls();
+                let before = calls();
+                let request = server.client.post(server.url(path)).bearer_auth(secret.reveal()).json(&body);
+                let response = request.header("accept", "application/json, text/event-stream").send().await.unwrap();
+                assert_eq!(response.status(), 200, "{path}");
+                response.text().await.unwrap();
+                calls() - before
+            };
+            assert_eq!(embedded(&secrets[0]).await, 1, "{path}");
+            assert_eq!(embedded(&secrets[0]).await, 0, "{path}: one's own are always found");
+            let shared = !private && !everybody;
+            let expected = u64::from(!shared);
+            assert_eq!(embedded(&secrets[1]).await, expected, "{path}: private {private}, everybody {everybody}");
+        }
         server.quiet().await;
     }
 }

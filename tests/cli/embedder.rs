@@ -44,6 +44,16 @@ fn post(url: &str, path: &str, body: &Value) -> (u16, Value) {
     (response.status().as_u16(), serde_json::from_str(&text).unwrap())
 }
 
+/// Returns the values of the metrics `waymark_query_…` with these names.
+fn query_metrics<const N: usize>(url: &str, names: [&str; N]) -> [f64; N] {
+    let metrics = ureq::get(format!("{url}/metrics")).call().unwrap().body_mut().read_to_string().unwrap();
+    names.map(|name| {
+        let name = format!("waymark_query_{name} ");
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&name)).expect("the metric exists");
+        value.parse().unwrap()
+    })
+}
+
 #[test]
 fn an_index_over_another_waymark_is_that_of_the_same_embedder_here() {
     let root = tempfile::tempdir().unwrap();
@@ -86,9 +96,16 @@ fn a_server_searches_by_an_embedder_elsewhere_until_that_is_away() {
     assert_eq!(post(&server.url, "/v1/documents", &document).0, 200);
     let (_, rome) = post(&server.url, "/v1/search", &json!({"query": "Tiber river Rome", "ranking": "dense"}));
     assert_eq!(rome["hits"][0]["passage"]["id"], "tiber", "{rome}");
+    let counts = ["embeddings_total", "embeddings_cached_total", "embedding_calls_total"];
+    assert_eq!(query_metrics(&server.url, counts), [2.0, 0.0, 2.0]);
+    let [bytes] = query_metrics(&server.url, ["cache_bytes"]);
+    // Two vectors of 64 numbers, with their texts.
+    assert!((2.0 * 256.0..1200.0).contains(&bytes), "{bytes}");
 
     assert!(embedder.stop());
     assert_eq!(post(&server.url, "/v1/search", &dense).0, 200, "the vector of a recent query is kept");
+    assert_eq!(query_metrics(&server.url, counts), [3.0, 1.0, 2.0]);
+    assert_eq!(query_metrics(&server.url, ["cache_bytes"]), [bytes]);
     let fresh = json!({"query": "bridges of London", "ranking": "dense"});
     let (status, failed) = post(&server.url, "/v1/search", &fresh);
     let error = &failed["error"];

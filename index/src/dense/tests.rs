@@ -2,8 +2,8 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::embed::embed_unit;
 use crate::embed::fake::HashEmbed;
+use crate::embed::{QueryContext, embed_unit};
 
 const DIMS: usize = 48;
 
@@ -25,7 +25,8 @@ fn files<'a>(graph: &'a Path, keys: &'a Path) -> GraphFiles<'a> {
 
 fn random_rows(count: usize, salt: &str) -> Vec<Vec<f32>> {
     let texts: Vec<_> = (0..count).map(|i| format!("{salt}{i} shared{}", i % 7)).collect();
-    embed_unit(&HashEmbed::new(DIMS), "", &texts.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    embed_unit(&HashEmbed::new(DIMS), "", &texts, QueryContext::default()).unwrap()
 }
 
 fn open(flat: &Path, graph: &Path, count: usize, slots: usize, exact_below: usize) -> DenseIndex {

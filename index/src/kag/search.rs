@@ -7,7 +7,6 @@ use super::question_entities::linked;
 use super::relevance::{RelevanceSource, RelevantItem};
 use crate::condition::AllowedPassages;
 use crate::dense::dot;
-use crate::embed::embed_unit;
 use crate::error::IndexError;
 use crate::evidence::{
     Evidence, EvidenceBudget, GraphRank, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase,
@@ -18,6 +17,7 @@ use crate::hits::{passages_stating, worded};
 use crate::index::Index;
 use crate::query::Query;
 use crate::scored::Scored;
+use crate::search::EMBEDDED;
 
 /// Maximum number of characters of the question that are embedded with each key entity; embedders read no further.
 const LONGEST_ASKED: usize = 2048;
@@ -113,14 +113,13 @@ fn find(
     let options = &query.kag;
     let source = RelevanceSource::new(index, query, text)?;
     let keys = keys(graph, query, text);
-    query.enter_stage("the query was embedded")?;
+    query.enter_stage(EMBEDDED)?;
     // Cuts at a character boundary.
     let end = text.char_indices().nth(LONGEST_ASKED).map_or(text.len(), |(end, _)| end);
     let asked = keys.iter().map(|key| format!("Key entity: {}. Query: {}", key.text, &text[..end]));
     let asked: Vec<String> = asked.collect();
     let texts: Vec<&str> = std::iter::once(text).chain(asked.iter().map(String::as_str)).collect();
-    let vectors = embed_unit(index.embed.as_ref(), index.query_prompt(), &texts);
-    let vectors = vectors.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
+    let vectors = index.embed_query(query, &texts)?;
     query.enter_stage("the vector search")?;
     let question = &vectors[0];
     let dense = &index.snapshot.dense;

@@ -15,7 +15,7 @@ use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::condition::{AllowedPassages, TopPassages};
-use crate::embed::{QueuedQuery, embed_unit, queue};
+use crate::embed::{QueryAnnouncement, announce_query, embed_unit};
 use crate::error::IndexError;
 use crate::evidence::{Evidence, EvidenceBudget, Hit};
 use crate::index::Index;
@@ -24,6 +24,9 @@ use crate::mode::Mode;
 use crate::query::Query;
 
 pub(crate) use rerank::RERANKED;
+
+/// Name of the stage that embeds the query.
+pub(crate) const EMBEDDED: &str = "the query was embedded";
 
 impl Index {
     /// Searches on the calling thread. The same query on the same snapshot always returns the same evidence.
@@ -76,14 +79,27 @@ impl Index {
         found.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Announces the text of a query to the embedder, if a search for it embeds it. Searches that wait for a thread are
-    /// then embedded together.
-    pub fn queue(&self, query: &Query) -> Option<QueuedQuery> {
+    /// Announces the text of a query to the embedder, if a search for it embeds it. The embedder can then compute the
+    /// queries of searches that wait for a thread together.
+    #[must_use = "dropping the announcement withdraws the query"]
+    pub fn announce_query(&self, query: &Query) -> Option<QueryAnnouncement> {
         let text = query.text.trim();
         if text.is_empty() || !query.wants_vector() {
             return None;
         }
-        queue(self.embed.as_ref(), self.query_prompt(), text)
+        announce_query(self.embed.as_ref(), self.query_prompt(), text, query.embed_context())
+    }
+
+    /// Embeds texts of a query into vectors of length 1.
+    ///
+    /// # Errors
+    /// [`IndexError::Deadline`] if the embedder fails after the query's deadline, otherwise [`IndexError::Embed`].
+    pub(crate) fn embed_query(&self, query: &Query, texts: &[&str]) -> Result<Vec<Vec<f32>>, IndexError> {
+        let embedded = embed_unit(self.embed.as_ref(), self.query_prompt(), texts, query.embed_context());
+        embedded.map_err(|source| match query.is_late() {
+            true => IndexError::Deadline { stage: EMBEDDED },
+            false => IndexError::Embed { what: "the query".to_owned(), source },
+        })
     }
 
     /// Searches without regard to faults in the mapped files.
@@ -134,9 +150,8 @@ impl SearchContext<'_> {
         if let Some(vector) = self.vector.get() {
             return Ok(vector);
         }
-        self.check("the query was embedded")?;
-        let embedded = embed_unit(self.index.embed.as_ref(), self.index.query_prompt(), &[self.text]);
-        let mut vectors = embedded.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
+        self.check(EMBEDDED)?;
+        let mut vectors = self.index.embed_query(self.query, &[self.text])?;
         Ok(self.vector.get_or_init(|| vectors.swap_remove(0)))
     }
 

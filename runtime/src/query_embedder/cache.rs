@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::key::QueryKey;
+
 /// Estimated size of an entry beside its text and its vector: both keys and the nodes of the maps.
 const ENTRY_BYTES: usize = 160;
 
-/// Vectors by text. The least recently used ones make room for new ones.
+/// Vectors by query. The least recently used ones make room for new ones.
 #[derive(Debug, Default)]
 pub(super) struct VectorCache {
-    vectors: HashMap<Arc<str>, CachedVector>,
-    /// Texts by the time of their last use.
-    used: BTreeMap<u64, Arc<str>>,
+    vectors: HashMap<QueryKey, CachedVector>,
+    /// Queries by the time of their last use.
+    used: BTreeMap<u64, QueryKey>,
     clock: u64,
     bytes: usize,
     max_bytes: usize,
@@ -29,9 +31,9 @@ impl VectorCache {
         Self { max_bytes, ..Self::default() }
     }
 
-    /// Returns the vector of `text`.
-    pub(super) fn get(&mut self, text: &str) -> Option<Arc<[f32]>> {
-        let entry = self.vectors.get_mut(text)?;
+    /// Returns the vector of a query.
+    pub(super) fn get(&mut self, query: &QueryKey) -> Option<Arc<[f32]>> {
+        let entry = self.vectors.get_mut(query)?;
         let key = self.used.remove(&entry.used)?;
         self.clock += 1;
         entry.used = self.clock;
@@ -39,10 +41,15 @@ impl VectorCache {
         Some(Arc::clone(&entry.vector))
     }
 
+    /// Returns `true` if the vector of a query is cached, without counting this as a use.
+    pub(super) fn contains(&self, query: &QueryKey) -> bool {
+        self.vectors.contains_key(query)
+    }
+
     /// Adds a vector, unless it is larger than the whole cache or there already.
-    pub(super) fn insert(&mut self, text: &Arc<str>, vector: &Arc<[f32]>) {
-        let bytes = size(text, vector);
-        if bytes > self.max_bytes || self.vectors.contains_key(text) {
+    pub(super) fn insert(&mut self, query: &QueryKey, vector: &Arc<[f32]>) {
+        let bytes = size(query, vector);
+        if bytes > self.max_bytes || self.contains(query) {
             return;
         }
         while self.bytes + bytes > self.max_bytes
@@ -54,8 +61,8 @@ impl VectorCache {
         }
         self.clock += 1;
         self.bytes += bytes;
-        self.used.insert(self.clock, Arc::clone(text));
-        self.vectors.insert(Arc::clone(text), CachedVector { vector: Arc::clone(vector), used: self.clock });
+        self.used.insert(self.clock, query.clone());
+        self.vectors.insert(query.clone(), CachedVector { vector: Arc::clone(vector), used: self.clock });
     }
 
     /// Size of the entries in bytes.
@@ -64,8 +71,8 @@ impl VectorCache {
     }
 }
 
-fn size(text: &str, vector: &[f32]) -> usize {
-    text.len() + size_of_val(vector) + ENTRY_BYTES
+fn size(query: &QueryKey, vector: &[f32]) -> usize {
+    query.text.len() + size_of_val(vector) + ENTRY_BYTES
 }
 
 #[cfg(test)]
@@ -76,38 +83,50 @@ mod tests {
         Arc::from([x; 10])
     }
 
+    fn key(text: &str) -> QueryKey {
+        QueryKey::new(0, text)
+    }
+
     #[test]
     fn the_least_recently_used_makes_room() {
         // Three entries of 1 + 40 + 160 bytes.
         let mut cache = VectorCache::new(3 * 201);
         for (text, x) in [("a", 1.0), ("b", 2.0), ("c", 3.0)] {
-            cache.insert(&text.into(), &vector(x));
+            cache.insert(&key(text), &vector(x));
         }
         assert_eq!(cache.bytes(), 3 * 201);
-        assert_eq!(cache.get("a"), Some(vector(1.0)));
-        cache.insert(&"d".into(), &vector(4.0));
-        assert_eq!((cache.get("b"), cache.bytes()), (None, 3 * 201));
-        assert_eq!(cache.get("a").zip(cache.get("c")).zip(cache.get("d")).map(|_| ()), Some(()));
+        assert_eq!(cache.get(&key("a")), Some(vector(1.0)));
+        // Looking whether a vector is there is no use of it.
+        assert!(cache.contains(&key("b")));
+        cache.insert(&key("d"), &vector(4.0));
+        assert_eq!((cache.get(&key("b")), cache.bytes()), (None, 3 * 201));
+        for (text, x) in [("a", 1.0), ("c", 3.0), ("d", 4.0)] {
+            assert_eq!(cache.get(&key(text)), Some(vector(x)), "{text}");
+        }
         assert_eq!((cache.vectors.len(), cache.used.len()), (3, 3));
     }
 
     #[test]
     fn what_does_not_fit_is_not_kept() {
         let mut cache = VectorCache::new(300);
-        cache.insert(&"a".into(), &vector(1.0));
-        cache.insert(&"x".repeat(200).into(), &vector(2.0));
-        assert_eq!(cache.get("a"), Some(vector(1.0)));
+        cache.insert(&key("a"), &vector(1.0));
+        cache.insert(&key(&"x".repeat(200)), &vector(2.0));
+        assert_eq!(cache.get(&key("a")), Some(vector(1.0)));
         assert_eq!(cache.bytes(), 201);
         let mut none = VectorCache::new(0);
-        none.insert(&"a".into(), &vector(1.0));
-        assert_eq!((none.get("a"), none.bytes()), (None, 0));
+        none.insert(&key("a"), &vector(1.0));
+        assert_eq!((none.get(&key("a")), none.bytes()), (None, 0));
     }
 
     #[test]
-    fn a_repeated_insertion_changes_nothing() {
+    fn a_repeated_insertion_changes_nothing_and_another_salt_is_another_query() {
         let mut cache = VectorCache::new(1000);
-        cache.insert(&"a".into(), &vector(1.0));
-        cache.insert(&"a".into(), &vector(1.0));
+        cache.insert(&key("a"), &vector(1.0));
+        cache.insert(&key("a"), &vector(1.0));
         assert_eq!((cache.bytes(), cache.used.len()), (201, 1));
+        let salted = QueryKey::new(7, "a");
+        assert!(cache.get(&salted).is_none() && !cache.contains(&salted));
+        cache.insert(&salted, &vector(2.0));
+        assert_eq!((cache.get(&salted), cache.get(&key("a"))), (Some(vector(2.0)), Some(vector(1.0))));
     }
 }

@@ -1,8 +1,9 @@
 //! Embedder of search queries: computes the queries of concurrent searches together, and caches their vectors.
 //!
-//! `queue`: batches of waiting queries · `cache`: vectors by text, least recently used first out
+//! `queue`: batches of waiting queries · `cache`: vectors by query, least recently used first out · `key`: texts and salts
 
 mod cache;
+mod key;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -11,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use waymark_index::{Embed, EmbedError, Prompts, QueuedQuery};
+use waymark_index::{Embed, EmbedError, Prompts, QueryAnnouncement, QueryContext};
 
 use crate::embedding::TextEmbedder;
 use queue::{QueryQueue, QueueLimits};
@@ -21,8 +22,9 @@ pub const QUERY_CACHE_BYTES: usize = 16 << 20;
 
 /// Embedder in front of another one, for the indexes that are searched with it.
 ///
-/// Queries that wait while the embedder computes are computed in its next call, with the query of the caller whose turn it
-/// is. A query without company is computed at once. All other calls go to the embedder behind it.
+/// A query that arrives while the embedder is idle is computed at once. Those that arrive while it computes form the next
+/// batch. Queries of different [salts](QueryContext) share batches, but no vectors. All other calls go to the embedder
+/// behind it.
 pub struct QueryEmbedder<E> {
     inner: Arc<E>,
     queue: Arc<QueryQueue>,
@@ -63,7 +65,11 @@ impl<E: TextEmbedder> QueryEmbedder<E> {
     /// Puts a queue and a cache of at most `cache_bytes` in front of `inner`. 0 disables the cache.
     pub fn new(inner: Arc<E>, cache_bytes: usize) -> Self {
         // An endpoint takes several requests at once and batches them itself.
-        let limits = if inner.is_remote() { QueueLimits::ALONE } else { QueueLimits::TOGETHER };
+        let limits = if inner.is_remote() { QueueLimits::UNBATCHED } else { QueueLimits::BATCHED };
+        Self::with_limits(inner, limits, cache_bytes)
+    }
+
+    fn with_limits(inner: Arc<E>, limits: QueueLimits, cache_bytes: usize) -> Self {
         Self { inner, queue: Arc::new(QueryQueue::new(limits, cache_bytes)) }
     }
 }
@@ -85,12 +91,12 @@ impl<E: TextEmbedder> Embed for QueryEmbedder<E> {
         self.inner.embed_documents(texts)
     }
 
-    fn embed_queries(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        self.queue.vectors(texts, &|texts| self.inner.embed_queries(texts))
+    fn embed_queries(&self, texts: &[&str], context: QueryContext) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.queue.vectors(texts, context, &|texts| self.inner.embed_queries(texts, context))
     }
 
-    fn queue_query(&self, text: &str) -> Option<QueuedQuery> {
-        self.queue.announce(text)
+    fn announce_query(&self, text: &str, context: QueryContext) -> Option<QueryAnnouncement> {
+        self.queue.announce_query(text, context)
     }
 
     fn least_batch(&self) -> usize {

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use waymark_index::{EmbedError, QueuedQuery};
+use waymark_index::{EmbedError, QueryAnnouncement, QueryContext};
 
 use super::QueryCounters;
 use super::cache::VectorCache;
+use super::key::QueryKey;
 
 /// Function that embeds the texts of one call.
 type EmbedTexts<'a> = dyn Fn(&[&str]) -> Result<Vec<Vec<f32>>, EmbedError> + 'a;
@@ -16,19 +19,28 @@ type EmbedTexts<'a> = dyn Fn(&[&str]) -> Result<Vec<Vec<f32>>, EmbedError> + 'a;
 /// Limits of the calls of an embedder.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueueLimits {
-    /// Maximum number of queries per call, apart from those of the caller itself.
-    company: usize,
-    /// Maximum size of these queries together, in bytes.
-    bytes: usize,
-    /// Maximum number of calls at a time.
-    calls: usize,
+    /// Maximum number of queries that a call takes from other callers.
+    pub(super) batch_queries: usize,
+    /// Maximum size of a call that takes queries from other callers, in bytes.
+    pub(super) batch_bytes: usize,
+    /// Maximum duration of such a call, estimated by the time per byte of the call before it.
+    pub(super) batch_time: Duration,
+    /// Maximum number of concurrent calls.
+    pub(super) concurrent_calls: usize,
 }
 
 impl QueueLimits {
-    /// One call at a time, with the queries that wait: about as many as fit into one pass of an encoder.
-    pub(super) const TOGETHER: QueueLimits = QueueLimits { company: 31, bytes: 4096, calls: 1 };
-    /// Any number of calls, each with the queries of its caller alone.
-    pub(super) const ALONE: QueueLimits = QueueLimits { company: 0, bytes: 0, calls: usize::MAX };
+    /// One call at a time, with the queries that wait: about as many as fit into one pass of an encoder, and fewer if the
+    /// model is so large that the first of them would wait long for the last.
+    pub(super) const BATCHED: QueueLimits = QueueLimits {
+        batch_queries: 31,
+        batch_bytes: 4096,
+        batch_time: Duration::from_millis(50),
+        concurrent_calls: 1,
+    };
+    /// Any number of calls, each with the queries of its own caller.
+    pub(super) const UNBATCHED: QueueLimits =
+        QueueLimits { batch_queries: 0, batch_bytes: 0, batch_time: Duration::ZERO, concurrent_calls: usize::MAX };
 }
 
 /// Queries of the searches that run or wait.
@@ -42,12 +54,15 @@ pub(super) struct QueryQueue {
 
 #[derive(Debug)]
 struct QueueState {
-    queries: HashMap<Arc<str>, PendingQuery>,
+    queries: HashMap<QueryKey, PendingQuery>,
     /// Waiting queries by age.
-    waiting: BTreeMap<u64, Arc<str>>,
+    waiting: BTreeMap<u64, QueryKey>,
     /// Number that the next query gets.
     next: u64,
+    /// Number of calls in progress.
     calls: usize,
+    /// Seconds per byte of the last call. `None` before the first one.
+    seconds_per_byte: Option<f64>,
     cache: VectorCache,
 }
 
@@ -57,6 +72,8 @@ struct PendingQuery {
     /// Number of searches that need it.
     holders: usize,
     progress: QueryProgress,
+    /// If `true`, the query was in a batch that failed, and is computed by its own callers only.
+    unbatched: bool,
 }
 
 #[derive(Debug)]
@@ -70,21 +87,27 @@ enum QueryProgress {
 /// Share in a pending query. Dropping the last one removes the query.
 struct QueryHold {
     queue: Arc<QueryQueue>,
-    text: Arc<str>,
+    key: QueryKey,
 }
 
 /// Call of the embedder in progress.
 struct EmbedCall<'a> {
     queue: &'a QueryQueue,
-    texts: Vec<Arc<str>>,
-    /// If `true`, queries of other callers are among the texts.
+    queries: Vec<QueryKey>,
+    /// If `true`, queries of other callers are among the queries.
     shared: bool,
 }
 
 impl QueryQueue {
     pub(super) fn new(limits: QueueLimits, cache_bytes: usize) -> Self {
-        let cache = VectorCache::new(cache_bytes);
-        let state = QueueState { queries: HashMap::new(), waiting: BTreeMap::new(), next: 0, calls: 0, cache };
+        let state = QueueState {
+            queries: HashMap::new(),
+            waiting: BTreeMap::new(),
+            next: 0,
+            calls: 0,
+            seconds_per_byte: None,
+            cache: VectorCache::new(cache_bytes),
+        };
         Self { state: Mutex::new(state), called: Condvar::new(), limits, counters: QueryCounters::default() }
     }
 
@@ -92,69 +115,91 @@ impl QueryQueue {
         &self.counters
     }
 
-    /// Announces a query, so that another caller computes it if its own has to wait. `None` if none would, or if the
-    /// vector is in the cache.
-    pub(super) fn announce(self: &Arc<Self>, text: &str) -> Option<QueuedQuery> {
-        if text.len() > self.limits.bytes || self.lock().cache.get(text).is_some() {
+    /// Announces a query, so that another caller computes it if its own has to wait. `None` if no other caller may compute
+    /// it, or if its vector is in the cache.
+    pub(super) fn announce_query(self: &Arc<Self>, text: &str, context: QueryContext) -> Option<QueryAnnouncement> {
+        if text.len() > self.limits.batch_bytes {
             return None;
         }
-        Some(Box::new(self.hold(text)))
+        let key = QueryKey::new(context.cache_salt, text);
+        if self.lock().cache.contains(&key) {
+            return None;
+        }
+        Some(Box::new(self.hold(&key)))
     }
 
     /// Returns the vector of each text, in order.
     pub(super) fn vectors(
         self: &Arc<Self>,
         texts: &[&str],
+        context: QueryContext,
         embed: &EmbedTexts<'_>,
     ) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let keys: Vec<QueryKey> = texts.iter().map(|text| QueryKey::new(context.cache_salt, text)).collect();
         let mut found: Vec<Option<Arc<[f32]>>> = {
             let mut state = self.lock();
-            texts.iter().map(|text| state.cache.get(text)).collect()
+            keys.iter().map(|key| state.cache.get(key)).collect()
         };
         let cached = found.iter().flatten().count();
-        self.counters.queries.fetch_add(texts.len() as u64, Ordering::Relaxed);
+        self.counters.queries.fetch_add(keys.len() as u64, Ordering::Relaxed);
         self.counters.cached.fetch_add(cached as u64, Ordering::Relaxed);
-        let missing = texts.iter().zip(&found).filter(|(_, vector)| vector.is_none());
-        // Held until the vectors are taken, whoever computes them.
-        let held: Vec<QueryHold> = missing.map(|(text, _)| self.hold(text)).collect();
-        let mut company = self.limits.company;
-        while let Some(call) = self.next_call(texts, &mut found, &held, company) {
+        let missing = keys.iter().zip(&found).filter(|(_, vector)| vector.is_none());
+        // Held until the vectors are taken, whichever caller computes them.
+        let held: Vec<QueryHold> = missing.map(|(key, _)| self.hold(key)).collect();
+        while let Some(call) = self.next_call(&keys, &mut found, &held, context.deadline)? {
             let shared = call.shared;
-            match call.run(embed) {
-                Ok(()) => {}
-                // The text of another search may be the one that fails.
-                Err(_) if shared => company = 0,
-                Err(error) => return Err(error),
+            // The query of another caller may be the one that fails. This caller's own are computed alone next.
+            if let Err(error) = call.run(embed)
+                && !shared
+            {
+                return Err(error);
             }
         }
         Ok(found.into_iter().flatten().map(|vector| vector.to_vec()).collect())
     }
 
-    /// Takes vectors that are ready. Waits until none is missing, which is `None`, or until a call is this caller's to make.
+    /// Takes vectors that are ready. Waits until every vector is there (`None`), or until this caller may call the
+    /// embedder.
+    ///
+    /// # Errors
+    /// If `deadline` passes before.
     fn next_call(
         &self,
-        texts: &[&str],
+        keys: &[QueryKey],
         found: &mut [Option<Arc<[f32]>>],
         held: &[QueryHold],
-        company: usize,
-    ) -> Option<EmbedCall<'_>> {
+        deadline: Option<Instant>,
+    ) -> Result<Option<EmbedCall<'_>>, EmbedError> {
         let mut state = self.lock();
         loop {
-            for (text, vector) in texts.iter().zip(found.iter_mut()).filter(|(_, vector)| vector.is_none()) {
-                *vector = state.ready(text);
+            for (key, vector) in keys.iter().zip(found.iter_mut()).filter(|(_, vector)| vector.is_none()) {
+                *vector = state.ready(key);
             }
             if found.iter().all(Option::is_some) {
-                return None;
+                return Ok(None);
             }
-            let own = if state.calls < self.limits.calls { state.take_own(held) } else { Vec::new() };
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err("the deadline of the search passed before its query was embedded".into());
+            }
+            let own = if state.calls < self.limits.concurrent_calls { state.take_own(held) } else { Vec::new() };
             if !own.is_empty() {
                 let count = own.len();
-                let texts = state.with_company(own, company, self.limits.bytes);
+                let queries = state.with_waiting_queries(own, &self.limits);
                 state.calls += 1;
-                return Some(EmbedCall { queue: self, shared: texts.len() > count, texts });
+                return Ok(Some(EmbedCall { queue: self, shared: queries.len() > count, queries }));
             }
-            state = self.called.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state, deadline);
         }
+    }
+
+    /// Waits for the end of a call, or until `deadline`.
+    fn wait<'a>(&self, state: MutexGuard<'a, QueueState>, deadline: Option<Instant>) -> MutexGuard<'a, QueueState> {
+        let Some(deadline) = deadline else {
+            return self.called.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (state, _) = self.called.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+        state
     }
 
     /// Number of queries that wait.
@@ -170,9 +215,9 @@ impl QueryQueue {
         state.queries.is_empty() && state.waiting.is_empty() && state.calls == 0
     }
 
-    fn hold(self: &Arc<Self>, text: &str) -> QueryHold {
-        let text = self.lock().hold(text);
-        QueryHold { queue: Arc::clone(self), text }
+    fn hold(self: &Arc<Self>, key: &QueryKey) -> QueryHold {
+        self.lock().hold(key);
+        QueryHold { queue: Arc::clone(self), key: key.clone() }
     }
 
     /// Locks the state. A panic of another holder cannot leave it inconsistent.
@@ -182,68 +227,86 @@ impl QueryQueue {
 }
 
 impl QueueState {
-    /// Adds a holder to the query `text`.
-    fn hold(&mut self, text: &str) -> Arc<str> {
-        if let Some((text, _)) = self.queries.get_key_value(text) {
-            let text = Arc::clone(text);
-            if let Some(query) = self.queries.get_mut(&text) {
-                query.holders += 1;
-            }
-            return text;
+    /// Adds a holder to a query.
+    fn hold(&mut self, key: &QueryKey) {
+        if let Some(query) = self.queries.get_mut(key) {
+            query.holders += 1;
+            return;
         }
-        let text: Arc<str> = text.into();
-        let progress = self.wait(&text);
-        self.queries.insert(Arc::clone(&text), PendingQuery { holders: 1, progress });
-        text
+        let progress = self.wait(key);
+        self.queries.insert(key.clone(), PendingQuery { holders: 1, progress, unbatched: false });
     }
 
     /// Puts a query at the end of those that wait.
-    fn wait(&mut self, text: &Arc<str>) -> QueryProgress {
+    fn wait(&mut self, key: &QueryKey) -> QueryProgress {
         self.next += 1;
-        self.waiting.insert(self.next, Arc::clone(text));
+        self.waiting.insert(self.next, key.clone());
         QueryProgress::Waiting(self.next)
     }
 
-    fn ready(&self, text: &str) -> Option<Arc<[f32]>> {
-        match &self.queries.get(text)?.progress {
+    fn ready(&self, key: &QueryKey) -> Option<Arc<[f32]>> {
+        match &self.queries.get(key)?.progress {
             QueryProgress::Ready(vector) => Some(Arc::clone(vector)),
             _ => None,
         }
     }
 
     /// Sets the vector of a query that is still needed.
-    fn finish(&mut self, text: &str, vector: Arc<[f32]>) {
-        let Some(query) = self.queries.get_mut(text) else { return };
+    fn finish(&mut self, key: &QueryKey, vector: Arc<[f32]>) {
+        let Some(query) = self.queries.get_mut(key) else { return };
         let before = std::mem::replace(&mut query.progress, QueryProgress::Ready(vector));
-        // All its holders may have left during the call, and another one come.
+        // All its holders may have left during the call, and a new search may have asked for it.
         if let QueryProgress::Waiting(age) = before {
             self.waiting.remove(&age);
         }
     }
 
     /// Takes the caller's own waiting queries for a call.
-    fn take_own(&mut self, held: &[QueryHold]) -> Vec<Arc<str>> {
+    fn take_own(&mut self, held: &[QueryHold]) -> Vec<QueryKey> {
         // A text that occurs twice is no longer waiting at its second place.
-        held.iter().filter(|hold| self.take(&hold.text)).map(|hold| Arc::clone(&hold.text)).collect()
+        held.iter().filter(|hold| self.take(&hold.key)).map(|hold| hold.key.clone()).collect()
     }
 
     /// Adds the oldest waiting queries of other callers to a call.
-    fn with_company(&mut self, mut texts: Vec<Arc<str>>, company: usize, mut bytes: usize) -> Vec<Arc<str>> {
-        for _ in 0..company {
-            let Some(text) = self.waiting.first_key_value().map(|(_, text)| Arc::clone(text)) else { break };
-            if text.len() > bytes {
+    fn with_waiting_queries(&mut self, mut queries: Vec<QueryKey>, limits: &QueueLimits) -> Vec<QueryKey> {
+        if queries.iter().any(|key| self.is_unbatched(key)) {
+            return queries;
+        }
+        let own: usize = queries.iter().map(|key| key.text.len()).sum();
+        let mut room = self.affordable_bytes(limits).saturating_sub(own);
+        let mut others = Vec::new();
+        for key in self.waiting.values() {
+            let bytes = key.text.len();
+            if bytes > limits.batch_bytes || self.is_unbatched(key) {
+                continue;
+            }
+            if bytes > room || others.len() == limits.batch_queries {
                 break;
             }
-            bytes -= text.len();
-            self.take(&text);
-            texts.push(text);
+            room -= bytes;
+            others.push(key.clone());
         }
-        texts
+        for key in &others {
+            self.take(key);
+        }
+        queries.append(&mut others);
+        queries
+    }
+
+    fn is_unbatched(&self, key: &QueryKey) -> bool {
+        self.queries.get(key).is_some_and(|query| query.unbatched)
+    }
+
+    /// Returns the size of a batch within the limits. 0 before the first call, whose time is not known.
+    fn affordable_bytes(&self, limits: &QueueLimits) -> usize {
+        let Some(cost) = self.seconds_per_byte else { return 0 };
+        let affordable = limits.batch_time.as_secs_f64() / cost.max(f64::MIN_POSITIVE);
+        affordable.min(limits.batch_bytes as f64) as usize
     }
 
     /// Marks a query as being computed. Returns `false` if it does not wait.
-    fn take(&mut self, text: &str) -> bool {
-        let Some(query) = self.queries.get_mut(text) else { return false };
+    fn take(&mut self, key: &QueryKey) -> bool {
+        let Some(query) = self.queries.get_mut(key) else { return false };
         let QueryProgress::Waiting(age) = query.progress else { return false };
         query.progress = QueryProgress::Computing;
         self.waiting.remove(&age);
@@ -252,19 +315,28 @@ impl QueueState {
 }
 
 impl EmbedCall<'_> {
-    /// Computes the texts and hands out their vectors.
+    /// Computes the queries and hands out their vectors.
     fn run(self, embed: &EmbedTexts<'_>) -> Result<(), EmbedError> {
-        let texts: Vec<&str> = self.texts.iter().map(|text| &**text).collect();
+        let texts: Vec<&str> = self.queries.iter().map(|key| &*key.text).collect();
         self.queue.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let vectors = embed(&texts)?;
+        let begun = Instant::now();
+        let vectors = if self.shared {
+            // A text of another search must not end the search that computes it.
+            let embedded = catch_unwind(AssertUnwindSafe(|| embed(&texts)));
+            embedded.unwrap_or_else(|_| Err("the embedder panicked".into()))?
+        } else {
+            embed(&texts)?
+        };
         if vectors.len() != texts.len() {
             return Err(format!("the embedder gave {} vectors for {} queries", vectors.len(), texts.len()).into());
         }
+        let bytes: usize = texts.iter().map(|text| text.len()).sum();
         let mut state = self.queue.lock();
-        for (text, vector) in self.texts.iter().zip(vectors) {
+        state.seconds_per_byte = Some(begun.elapsed().as_secs_f64() / bytes.max(1) as f64);
+        for (key, vector) in self.queries.iter().zip(vectors) {
             let vector: Arc<[f32]> = vector.into();
-            state.cache.insert(text, &vector);
-            state.finish(text, vector);
+            state.cache.insert(key, &vector);
+            state.finish(key, vector);
         }
         self.queue.counters.cache_bytes.store(state.cache.bytes() as u64, Ordering::Relaxed);
         Ok(())
@@ -272,16 +344,17 @@ impl EmbedCall<'_> {
 }
 
 impl Drop for EmbedCall<'_> {
-    /// Ends the call. After an error or a panic, its queries wait again.
+    /// Ends the call. After an error or a panic, its queries wait again; those of a batch, for their own callers.
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.calls -= 1;
-        for text in &self.texts {
+        for key in &self.queries {
             let computing = |query: &PendingQuery| matches!(query.progress, QueryProgress::Computing);
-            if state.queries.get(text).is_some_and(computing) {
-                let progress = state.wait(text);
-                if let Some(query) = state.queries.get_mut(text) {
+            if state.queries.get(key).is_some_and(computing) {
+                let progress = state.wait(key);
+                if let Some(query) = state.queries.get_mut(key) {
                     query.progress = progress;
+                    query.unbatched |= self.shared;
                 }
             }
         }
@@ -293,12 +366,12 @@ impl Drop for EmbedCall<'_> {
 impl Drop for QueryHold {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        let Some(query) = state.queries.get_mut(&self.text) else { return };
+        let Some(query) = state.queries.get_mut(&self.key) else { return };
         query.holders -= 1;
         if query.holders > 0 {
             return;
         }
-        if let Some(PendingQuery { progress: QueryProgress::Waiting(age), .. }) = state.queries.remove(&self.text) {
+        if let Some(PendingQuery { progress: QueryProgress::Waiting(age), .. }) = state.queries.remove(&self.key) {
             state.waiting.remove(&age);
         }
     }

@@ -33,7 +33,7 @@ pub struct CreateKeyRequest {
     pub concurrent: Option<u32>,
     /// Priority of the key's requests beside those of other keys; defaults to `normal`.
     pub priority: Option<RequestPriority>,
-    /// If `true`, the key shares no cached prefixes with other keys.
+    /// If `true`, the key shares no cached prefixes and no cached vectors of search queries with other keys.
     pub private_cache: Option<bool>,
     /// Names of up to 64 indexes that the key may use, and no others. All by default. Excludes the scope `admin`.
     pub indexes: Option<Vec<String>>,
@@ -63,7 +63,7 @@ pub struct ApiKeyObject {
     pub concurrent: Option<u32>,
     /// Priority of the key's requests.
     pub priority: RequestPriority,
-    /// If `true`, the key shares no cached prefixes with other keys.
+    /// If `true`, the key shares no cached prefixes and no cached vectors of search queries with other keys.
     pub private_cache: bool,
     /// Names of the indexes that the key may use. Null for all.
     #[schema(required)]

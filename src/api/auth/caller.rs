@@ -19,8 +19,8 @@ pub(crate) struct Caller {
     pub(crate) owner: Option<KeyOwner>,
     /// Limits that the request counts towards.
     pub(crate) accounts: Accounts,
-    /// Salt of the prefix cache: callers with different salts share no cached prefixes. 0 for callers that share
-    /// theirs.
+    /// Salt of the prefix cache and the cache of query vectors: callers with different salts share neither. 0 for callers
+    /// that share theirs.
     pub(crate) salt: u64,
     /// Maximum number of concurrent requests of the caller. `None` sets no limit.
     pub(crate) concurrent: Option<u32>,

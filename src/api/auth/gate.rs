@@ -22,7 +22,7 @@ pub(crate) struct AuthGate {
     keys: ApiKeys,
     addresses: AddressAccounts,
     rules: Arc<RouteRules>,
-    /// If `true`, no two keys share cached prefixes.
+    /// If `true`, no two keys share cached prefixes or cached vectors of search queries.
     private_cache: bool,
 }
 

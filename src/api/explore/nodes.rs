@@ -7,6 +7,7 @@ use waymark_index::{GraphNode, Hit, Index, Mode, NodeKind, PhraseLookup, PhraseM
 
 use super::node::IndexNode;
 use super::{RESPONSE_BYTES, broken, params};
+use crate::api::auth::Caller;
 use crate::api::blocking::run_blocking;
 use crate::api::error::{ApiError, ErrorBody};
 use crate::api::indexes::IndexedState;
@@ -92,13 +93,14 @@ struct NodeQuery {
     ))]
 pub(crate) async fn find(
     IndexedState(state): IndexedState,
+    caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<IndexNodeMatches>, ApiError> {
     let library = state.library()?;
     let NodeQuery { text, limit } = NodeQuery::parse(query.as_deref())?;
     // By words: the text is a name or a part of one, and needs no embedding.
     let search = Query { ranking: Ranking::Bm25, ..Query::new(text.as_str(), Mode::Passage, limit) };
-    let hits = state.search(search).await?.hits;
+    let hits = state.search(caller.salt, search).await?.hits;
     // Taken after the search: passages that another snapshot has removed meanwhile are left out.
     let index = library.live.current();
     run_blocking(move || {

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use waymark_index::{AnswerCut, Hit, Mode, SearchFields, SearchOptions, SearchScope, TripleHit, WithSearch};
 
 use super::{json_schema, message};
+use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::search::{self, SearchQueryField, SearchRequest, SearchResponse};
 use crate::api::state::AppState;
@@ -101,12 +102,16 @@ fn for_models(property: &mut Map<String, Value>) {
 }
 
 /// Searches the index. Returns the result as text and structured.
-pub(super) async fn call(state: &AppState, arguments: Option<Value>) -> Result<(String, SearchOutput), ApiError> {
+pub(super) async fn call(
+    state: &AppState,
+    caller: &Caller,
+    arguments: Option<Value>,
+) -> Result<(String, SearchOutput), ApiError> {
     let SearchArguments { search, rest } = message::named("arguments", arguments)?;
     // With `explain`, each passage comes with the path that led to it.
     let search = SearchOptions { explain: Some(true), ..search };
     let request = SearchRequest { search, rest: SearchQueryField { query: rest.query } };
-    let SearchResponse { query, mode, snapshot, hits, triples, cut, .. } = search::find(state, request).await?;
+    let SearchResponse { query, mode, snapshot, hits, triples, cut, .. } = search::find(state, caller, request).await?;
     let found = SearchOutput { query, mode, snapshot, hits, triples, cut };
     Ok((text(&found), found))
 }

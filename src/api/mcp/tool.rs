@@ -134,7 +134,7 @@ pub(super) async fn call(state: &AppState, caller: &Caller, call: CallParams) ->
     };
     let called = match tool {
         McpTool::Search => {
-            search::call(&own, call.arguments).await.map(|(text, found)| (text, Structured::Search(found)))
+            search::call(&own, caller, call.arguments).await.map(|(text, found)| (text, Structured::Search(found)))
         }
         McpTool::Ask => {
             let answered = ask::call(state, caller, call.arguments).await;

@@ -49,14 +49,14 @@ pub(super) fn passages(param: &str, wanted: Option<usize>, default: usize) -> Re
 ///
 /// The results that wait for their turn take at most `--answer-bytes` together. A query that finds more than its share
 /// is searched again when its turn comes, with all of the room.
-pub(super) fn search(state: &AppState, param: &'static str, queries: Vec<Query>) -> BatchResults {
+pub(super) fn search(state: &AppState, salt: u64, param: &'static str, queries: Vec<Query>) -> BatchResults {
     let whole = state.config.answer_bytes;
     let again = state.clone();
     let state = state.clone();
     let searches = queries.into_iter().enumerate().map(move |(place, query)| {
         let state = state.clone();
         async move {
-            let found = find(&state, query.clone().bytes(whole / IN_FLIGHT)).await;
+            let found = find(&state, salt, query.clone().bytes(whole / IN_FLIGHT)).await;
             let found = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
             // A query is kept only if it has to be searched again.
             Ok::<_, ApiError>((place, (found.evidence.left_out > 0).then_some(query), found))
@@ -70,7 +70,7 @@ pub(super) fn search(state: &AppState, param: &'static str, queries: Vec<Query>)
             let Some(query) = query else { return Ok(found) };
             let seconds = found.seconds;
             drop(found);
-            let found = find(&state, query.bytes(whole)).await;
+            let found = find(&state, salt, query.bytes(whole)).await;
             let found = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
             Ok(BatchResult { seconds: found.seconds + seconds, ..found })
         }
@@ -78,8 +78,8 @@ pub(super) fn search(state: &AppState, param: &'static str, queries: Vec<Query>)
     found.and_then(whole_result).boxed()
 }
 
-async fn find(state: &AppState, query: Query) -> Result<BatchResult, ApiError> {
+async fn find(state: &AppState, salt: u64, query: Query) -> Result<BatchResult, ApiError> {
     let begun = Instant::now();
-    let evidence = state.search(query).await?;
+    let evidence = state.search(salt, query).await?;
     Ok(BatchResult { evidence, seconds: begun.elapsed().as_secs_f64() })
 }

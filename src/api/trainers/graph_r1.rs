@@ -8,6 +8,7 @@ use waymark_index::{AnswerCut, Evidence, GraphOverrides, GraphVariant, Mode, Que
 use super::batch::{self, BatchResult};
 use super::batch_answer::BatchAnswer;
 use super::contents;
+use crate::api::auth::Caller;
 use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::indexes::CallerState;
@@ -61,6 +62,7 @@ pub struct DocsAndFacts {
 ))]
 pub(crate) async fn query(
     CallerState(state): CallerState,
+    caller: Caller,
     JsonBody(request): JsonBody<GraphR1Request>,
 ) -> Result<Response, ApiError> {
     state.searcher()?;
@@ -83,7 +85,7 @@ pub(crate) async fn query(
     let empty = r#"{"docs":[],"facts":[]}"#;
     let item = |found: BatchResult| DocsAndFacts::from(found.evidence);
     let answer = BatchAnswer { item, empty, queries: queries.len(), times: None, limit };
-    answer.respond(batch::search(&state, "query", queries)).await
+    answer.respond(batch::search(&state, caller.salt, "query", queries)).await
 }
 
 impl From<Evidence> for DocsAndFacts {

@@ -9,6 +9,7 @@ use waymark_index::{AnswerCut, Hit, Query, Ranking, SearchOptions};
 use super::batch::{self, BatchResult};
 use super::batch_answer::BatchAnswer;
 use super::contents;
+use crate::api::auth::Caller;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::indexes::CallerState;
@@ -73,6 +74,7 @@ pub enum FoundDocument {
 ))]
 pub(crate) async fn search(
     CallerState(state): CallerState,
+    caller: Caller,
     JsonBody(request): JsonBody<RouteRagRequest>,
 ) -> Result<Response, ApiError> {
     state.searcher()?;
@@ -86,7 +88,7 @@ pub(crate) async fn search(
     let times = Some(request.return_times.unwrap_or(false));
     let limit = state.config.answer_bytes;
     let answer = BatchAnswer { item: list, empty: "[]", queries: queries.len(), times, limit };
-    answer.respond(batch::search(&state, "queries", queries)).await
+    answer.respond(batch::search(&state, caller.salt, "queries", queries)).await
 }
 
 /// Parses a query with its mode tags.

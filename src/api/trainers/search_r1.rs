@@ -8,6 +8,7 @@ use waymark_index::{AnswerCut, Hit, Passage, Query, Ranking, SearchOptions};
 
 use super::batch::{self, BatchResult};
 use super::batch_answer::BatchAnswer;
+use crate::api::auth::Caller;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::indexes::CallerState;
@@ -96,6 +97,7 @@ pub struct WikiDocument {
 ))]
 pub(crate) async fn retrieve(
     CallerState(state): CallerState,
+    caller: Caller,
     JsonBody(mut request): JsonBody<RetrieveRequest>,
 ) -> Result<Response, ApiError> {
     state.searcher()?;
@@ -110,7 +112,7 @@ pub(crate) async fn retrieve(
     };
     let limit = state.config.answer_bytes;
     let answer = BatchAnswer { item: list, empty: "[]", queries: queries.len(), times: None, limit };
-    answer.respond(batch::search(&state, "queries", queries)).await
+    answer.respond(batch::search(&state, caller.salt, "queries", queries)).await
 }
 
 fn retrieved(hit: Hit, scored: bool) -> RetrievedDocument {

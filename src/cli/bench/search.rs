@@ -10,7 +10,7 @@ use anyhow::ensure;
 use serde::Serialize;
 use waymark_agent::metric::quantile;
 use waymark_agent::{BlockingSearch, Search, SearchError, SearchLimits, Searcher};
-use waymark_index::{Evidence, Index, Mode, OpenOptions, Query, QueuedQuery};
+use waymark_index::{Evidence, Index, Mode, OpenOptions, Query, QueryAnnouncement};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
 use waymark_runtime::config::{EmbedderArgs, Size, cores};
@@ -31,8 +31,8 @@ impl BlockingSearch for HangingIndex {
         self.index.find(query)
     }
 
-    fn queue(&self, query: &Query) -> Option<QueuedQuery> {
-        if query.text == HANG { None } else { self.index.queue(query) }
+    fn announce_query(&self, query: &Query) -> Option<QueryAnnouncement> {
+        if query.text == HANG { None } else { self.index.announce_query(query) }
     }
 
     fn modes(&self) -> Vec<Mode> {
