@@ -36,9 +36,9 @@ pub const SEARCHES_WAITING: usize = 1024;
 /// # Errors
 /// If the weights cannot be fetched or are no encoder, or the endpoint cannot be asked or gives no vectors.
 pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
-    let (name, queries) = match config {
+    let (name, arithmetic) = match config {
         EmbedderConfig::Weights { name, .. } if name == embedding::MOCK => return Ok(Embedding::Mock),
-        EmbedderConfig::Weights { name, queries } => (name, *queries),
+        EmbedderConfig::Weights { name, query_arithmetic } => (name, *query_arithmetic),
         EmbedderConfig::Endpoint { url, model, key_env, ca, timeout } => {
             let roots = TrustedRoots::of_flag("--embedder-ca", ca.as_deref())?;
             let endpoint = EmbedEndpoint::new(url, model, key_in(key_env)?, *timeout).context("--embedder")?;
@@ -48,7 +48,7 @@ pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>
         }
     };
     let dir = pull::fetch(name, &cache::folder(cache)?)?;
-    let mut embedder = Embedder::open(&dir, team)?.with_rounded_queries(queries == QueryArithmetic::Int8);
+    let mut embedder = Embedder::open(&dir, team)?.with_rounded_queries(arithmetic == QueryArithmetic::Int8);
     // Some authors name the prompts in the model's card alone.
     if let Some(entry) = Catalog::bundled().get(name) {
         let query = entry.query_prompt.clone();

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::ConfigError;
+use crate::embedding::MOCK;
 
 /// Default of `--embedder`.
 const DEFAULT: &str = "all-minilm-l6-v2";
@@ -14,7 +15,7 @@ const KEY_ENV: &str = "EMBEDDER_API_KEY";
 /// Default of `--embedder-timeout-ms`: below that of a search, so that a search fails by the reason of the endpoint.
 const TIMEOUT_MS: u64 = 4000;
 
-/// Numbers in which an encoder of this machine embeds search queries.
+/// Arithmetic of a local encoder for search queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum QueryArithmetic {
     /// Weights and activations in `f32`.
@@ -51,18 +52,11 @@ pub struct EmbedderArgs {
     #[arg(long, env = "WAYMARK_EMBEDDER_TIMEOUT_MS", value_name = "MS", default_value_t = TIMEOUT_MS)]
     pub embedder_timeout_ms: u64,
 
-    /// Arithmetic in which an encoder of this machine embeds search queries: `f32`, or `int8`, which rounds weights and
-    /// activations to bytes on CPUs with AVX512-VNNI, as an index build does, and takes less time. `/v1/embeddings` always
-    /// computes in f32.
-    #[arg(
-        long,
-        env = "WAYMARK_QUERY_ARITHMETIC",
-        value_name = "ARITHMETIC",
-        value_enum,
-        hide_possible_values = true,
-        default_value = "f32"
-    )]
-    pub query_arithmetic: QueryArithmetic,
+    /// Arithmetic for embedding search queries with a local encoder: `f32`, the default, or `int8`, which rounds weights and
+    /// activations to bytes as an index build does, and takes less time. CPUs without products of bytes, ModernBERT-like
+    /// encoders and decoders compute in f32 either way, and so does `/v1/embeddings`.
+    #[arg(long, env = "WAYMARK_QUERY_ARITHMETIC", value_name = "ARITHMETIC", value_enum, hide_possible_values = true)]
+    pub query_arithmetic: Option<QueryArithmetic>,
 }
 
 /// Configuration of the embedder.
@@ -72,8 +66,8 @@ pub enum EmbedderConfig {
     Weights {
         /// Catalog name, hub ID or directory of the encoder, or `mock`.
         name: String,
-        /// Numbers in which queries are embedded.
-        queries: QueryArithmetic,
+        /// Arithmetic for search queries.
+        query_arithmetic: QueryArithmetic,
     },
     /// An endpoint elsewhere.
     Endpoint {
@@ -112,14 +106,15 @@ impl EmbedderArgs {
             embedder_key_env: KEY_ENV.to_owned(),
             embedder_ca: None,
             embedder_timeout_ms: TIMEOUT_MS,
-            query_arithmetic: QueryArithmetic::default(),
+            query_arithmetic: None,
         }
     }
 
     /// Resolves the flags.
     ///
     /// # Errors
-    /// If the timeout is zero, an endpoint has no model, or a model is named without an endpoint.
+    /// If the timeout is zero, an endpoint has no model, a model is named without an endpoint, or arithmetic is given without
+    /// a local encoder.
     pub fn resolve(&self) -> Result<EmbedderConfig, ConfigError> {
         let EmbedderArgs {
             embedder,
@@ -130,14 +125,18 @@ impl EmbedderArgs {
             query_arithmetic,
         } = self.clone();
         let is_url = embedder.starts_with("http://") || embedder.starts_with("https://");
+        // The query of the URL may hold a secret.
+        let without_secret = |embedder: &str| embedder.split('?').next().unwrap_or_default().to_owned();
+        if query_arithmetic.is_some() && (is_url || embedder == MOCK) {
+            return Err(ConfigError::QueryArithmetic { embedder: without_secret(&embedder) });
+        }
         match embedder_model {
             Some(_) if !is_url => Err(ConfigError::EmbedderModel { embedder }),
-            None if !is_url => Ok(EmbedderConfig::Weights { name: embedder, queries: query_arithmetic }),
-            None => {
-                // The query of the URL may hold a secret.
-                let url = embedder.split('?').next().unwrap_or_default().to_owned();
-                Err(ConfigError::EmbedderWithoutModel { url })
+            None if !is_url => {
+                let query_arithmetic = query_arithmetic.unwrap_or_default();
+                Ok(EmbedderConfig::Weights { name: embedder, query_arithmetic })
             }
+            None => Err(ConfigError::EmbedderWithoutModel { url: without_secret(&embedder) }),
             Some(_) if embedder_timeout_ms == 0 => Err(ConfigError::Zero("embedder-timeout-ms")),
             Some(model) => Ok(EmbedderConfig::Endpoint {
                 url: embedder,
@@ -168,7 +167,7 @@ mod tests {
     fn a_url_is_an_endpoint_with_a_model_and_all_else_are_weights() {
         let weights = resolved("models/bge-small-en-v1.5", None, 0).unwrap();
         let name = "models/bge-small-en-v1.5".to_owned();
-        assert_eq!(weights, EmbedderConfig::Weights { name, queries: QueryArithmetic::F32 });
+        assert_eq!(weights, EmbedderConfig::Weights { name, query_arithmetic: QueryArithmetic::F32 });
         assert_eq!(weights.name(), "bge-small-en-v1.5");
         let endpoint = resolved("http://host/v1", Some("m"), 5).unwrap();
         assert!(matches!(&endpoint, EmbedderConfig::Endpoint { timeout, .. } if *timeout == Duration::from_millis(5)));
@@ -178,5 +177,24 @@ mod tests {
         assert!(unnamed.contains("https://host/embeddings:") && !unnamed.contains("secret"), "{unnamed}");
         assert!(resolved("https://host", Some("m"), 0).unwrap_err().contains("embedder-timeout-ms"));
         assert!(resolved("dir", Some("m"), 5).unwrap_err().contains("\"dir\""));
+    }
+
+    #[test]
+    fn arithmetic_of_queries_is_that_of_a_local_encoder() {
+        let with = |embedder: &str, query_arithmetic| {
+            let embedder_model = embedder.starts_with("http").then(|| "m".to_owned());
+            EmbedderArgs { embedder_model, query_arithmetic, ..EmbedderArgs::weights(embedder) }.resolve()
+        };
+        let int8 = Some(QueryArithmetic::Int8);
+        let name = "dir".to_owned();
+        let weights = EmbedderConfig::Weights { name, query_arithmetic: QueryArithmetic::Int8 };
+        assert_eq!(with("dir", int8).unwrap(), weights);
+        for (embedder, named) in [("https://host?key=secret", "\"https://host\""), (MOCK, "\"mock\"")] {
+            for arithmetic in [int8, Some(QueryArithmetic::F32)] {
+                let refused = with(embedder, arithmetic).unwrap_err().to_string();
+                assert!(refused.contains("--query-arithmetic") && refused.contains(named), "{refused}");
+            }
+            with(embedder, None).unwrap();
+        }
     }
 }

@@ -51,6 +51,14 @@ pub enum ConfigError {
         /// Value of `--embedder`.
         url: String,
     },
+    /// Arithmetic of queries is given for an embedder that does not compute here.
+    #[error(
+        "--query-arithmetic is for a local encoder, and the embedder {embedder:?} is not one: leave it out, or name an encoder by --embedder"
+    )]
+    QueryArithmetic {
+        /// Value of `--embedder`.
+        embedder: String,
+    },
     /// An endpoint's flag stands beside a reranker of this machine.
     #[error(
         "--reranker-model is the name at an endpoint: --reranker {reranker:?} is none, expected a URL such as http://host:8080/v1/rerank"

@@ -43,7 +43,8 @@ impl ServerFiles {
         let documents = (0..PASSAGES).map(|number| passage(number, "as it was at the beginning")).collect();
         let corpus = Corpus::from_documents("chaos", documents);
         let team = Arc::new(Team::new(1));
-        let embedder = EmbedderConfig::Weights { name: embedder.to_owned(), queries: QueryArithmetic::default() };
+        let query_arithmetic = QueryArithmetic::default();
+        let embedder = EmbedderConfig::Weights { name: embedder.to_owned(), query_arithmetic };
         let embedding = assembly::embedder(&embedder, plan.cache.clone(), team)?;
         build(corpus, &embedding, &files.index(), &BuildOptions::default(), &NoProgress)?;
         for directory in ["one", "two"] {
