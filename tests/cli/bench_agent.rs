@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::program::{ProgramRun, waymark};
+use super::program::{ProgramRun, waymark, with};
 
 const CORPUS: &str = r#"{"id":"seine","title":"Seine","text":"The Seine is a river that flows through Paris."}
 {"id":"louvre","title":"Louvre","text":"The Louvre is a museum in Paris and shows the Mona Lisa."}
@@ -30,7 +30,8 @@ fn bench(arguments: &[&str]) -> ProgramRun {
     let mut all = vec!["bench", "agent", "--index", &index, "--embedder", "mock", "--questions", &questions];
     all.extend(["--llama-server", peer.to_str().unwrap(), "--kv-bytes", "512MiB", "--turns", "3,2"]);
     all.extend(arguments);
-    waymark(&all)
+    // The first would send the server's work elsewhere, and the stand-in refuses the second.
+    with(&[("WAYMARK_ENGINE", "http://127.0.0.1:9"), ("LLAMA_ARG_PARALLEL", "1")], &all)
 }
 
 #[test]
@@ -42,6 +43,8 @@ fn the_same_loop_runs_over_both_servers() {
     assert!(run.ok(), "{}", run.stderr);
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(report["llama_server_version"], "0 (stand-in)");
+    assert_eq!((&report["embedder"], &report["turns"], &report["rounds"]), (&json!("mock"), &json!([3, 2]), &json!(1)));
+    assert!(report["model"].as_str().unwrap().ends_with(".gguf") && report["waymark_version"].is_string(), "{report}");
     let row = &report["rows"][0];
     assert_eq!(row["clients"], 2);
     for server in ["waymark", "llama_server"] {
@@ -62,9 +65,11 @@ fn a_server_that_leaves_the_schedule_ends_the_bench() {
         return;
     }
     let run = bench(&["--clients", "1", "--count", "1", "--llama-arg", "--ignore-bans"]);
-    assert!(!run.ok() && run.stderr.contains("llama-server"), "{}", run.stderr);
+    assert!(!run.ok() && run.stderr.contains("llama-server sampled the banned token"), "{}", run.stderr);
     let run = bench(&["--clients", "1", "--llama-arg", "--no-such-flag"]);
     assert!(!run.ok() && run.stderr.contains("before it was ready"), "{}", run.stderr);
+    let run = bench(&["--kv-bytes", "4GB1"]);
+    assert!(!run.ok() && run.stderr.contains("--kv-bytes"), "{}", run.stderr);
     let run = bench(&["--clients", "1,0"]);
     assert!(!run.ok() && run.stderr.contains("--clients must be from 1 to 256"), "{}", run.stderr);
 }

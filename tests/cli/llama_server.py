@@ -21,6 +21,7 @@ options = flags.parse_args()
 if options.version:
     print("version: 0 (stand-in)")
     raise SystemExit
+assert not any(name.startswith("LLAMA_ARG_") for name in os.environ), "the benchmark passes no variables of llama-server on"
 assert os.path.isfile(options.model) and options.threads == options.threads_batch and options.ctx_size % options.parallel == 0
 slots = [[] for _ in range(options.parallel)]
 

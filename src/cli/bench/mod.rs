@@ -3,6 +3,7 @@
 mod agent;
 mod engine;
 mod llama;
+mod parallel;
 mod search;
 mod serve;
 

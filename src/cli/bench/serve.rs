@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::ensure;
@@ -13,6 +12,7 @@ use waymark_agent::Event;
 use waymark_agent::metric::quantile;
 use waymark_runtime::evaluate::Questions;
 
+use super::parallel::in_parallel;
 use crate::cli::client::{self, Client};
 use crate::config::TypedKey;
 
@@ -108,34 +108,21 @@ impl Args {
         let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;
         let client = Client::new(&self.url).with_key(key).trusting(self.ca.as_deref())?;
         let before = client.text("/metrics").await?;
-        let next = Arc::new(AtomicUsize::new(0));
+        let asked = client.clone();
+        let model = self.model.clone();
+        let max_tokens = self.max_tokens;
         let start = Instant::now();
-        let workers: Vec<_> = (0..self.clients)
-            .map(|_| {
-                let client = client.clone();
-                let questions = Arc::clone(&questions);
-                let next = Arc::clone(&next);
-                let model = self.model.clone();
-                let count = self.count;
-                let max_tokens = self.max_tokens;
-                tokio::spawn(async move {
-                    let mut timings = Vec::new();
-                    loop {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        if index >= count {
-                            return anyhow::Ok(timings);
-                        }
-                        let question = &questions[index % questions.len()];
-                        // Questions have seeds of their own, the same in every run.
-                        timings.push(ask(&client, &model, question, max_tokens, index).await?);
-                    }
-                })
-            })
-            .collect();
-        let mut timings = Vec::new();
-        for worker in workers {
-            timings.extend(worker.await??);
-        }
+        let timings = in_parallel(self.clients, 0..self.count, move |_, number| {
+            let client = asked.clone();
+            let questions = Arc::clone(&questions);
+            let model = model.clone();
+            async move {
+                let question = &questions[number % questions.len()];
+                // Questions have seeds of their own, the same in every run.
+                ask(&client, &model, question, max_tokens, number).await
+            }
+        })
+        .await?;
         let seconds = start.elapsed().as_secs_f64();
         let after = client.text("/metrics").await?;
         self.print(&report(&timings, self.clients, seconds, &before, &after))

@@ -3,17 +3,17 @@
 //! The loop runs in this process as it does in the server: prompt, tags, searches and budgets of RouteRAG. Its tokens come
 //! from the server under test over HTTP.
 //!
-//! `schedule`: the tokens of a turn · `source`, `turn`: the loop's source of tokens · `wire`, `stream`: requests ·
+//! `schedule`: the tokens of a turn · `source`, `turn`: the loop's source of tokens · `server_kind`, `stream`: requests ·
 //! `process`: servers · `load`: clients · `report`: results
 
 mod load;
 mod process;
 mod report;
 mod schedule;
+mod server_kind;
 mod source;
 mod stream;
 mod turn;
-mod wire;
 
 use std::env;
 use std::ffi::OsString;
@@ -25,25 +25,28 @@ use anyhow::ensure;
 use serde_json::json;
 use tokio::task::block_in_place;
 use waymark_agent::{Search, SearchLimits, Searcher};
-use waymark_index::{Index, OpenOptions};
+use waymark_index::{Embed, Index, OpenOptions};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderArgs, cores};
+use waymark_runtime::config::{EmbedderArgs, Size, cores};
 use waymark_runtime::evaluate::Questions;
+use waymark_runtime::query_embedder::QueryEmbedder;
 
 use self::load::{ClientLoad, LoopParts};
 use self::process::{ServerProcess, llama_version};
 use self::report::{ClientsRow, HEAD, ServerSamples};
 use self::schedule::TurnSchedule;
-use self::wire::Wire;
+use self::server_kind::ServerKind;
 
 /// Runs the same agentic loop over Waymark's server and over llama.cpp's `llama-server`, and compares them.
 ///
-/// Both servers are started by turns, never at once, and sample the same number of tokens at the same places of the loop:
-/// --turns says how many in each turn, and the benchmark writes the tags and queries after them. So the load does not depend
-/// on the model's text, which is not judged. Sampling is greedy and unguided. Each client keeps one slot of `llama-server`,
-/// whose prompt cache is on.
+/// Starts the servers by turns, never at once. Both sample the number of tokens that --turns gives for each turn, greedily
+/// and unguided, and the benchmark writes the tags and queries after them, so that the load does not depend on the model's
+/// text. Each client keeps one slot of `llama-server`, whose prompt cache is on.
+///
+/// Environment variables `WAYMARK_…` and `LLAMA_ARG_…` do not reach the servers: set their flags by --waymark-arg and
+/// --llama-arg.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -95,7 +98,7 @@ pub(crate) struct Args {
 
     /// Memory for Waymark's KV cache.
     #[arg(long, value_name = "SIZE", default_value = "4GiB")]
-    kv_bytes: String,
+    kv_bytes: Size,
 
     /// Further argument for `waymark serve`. May be given several times.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
@@ -127,32 +130,43 @@ impl Args {
         let questions = Questions::texts(&self.questions)?;
         let (checkpoint, path) = block_in_place(|| assembly::checkpoint(&self.model, self.cache.clone()))?;
         ensure!(path.is_file(), "{} is not a GGUF file, which llama-server needs", path.display());
-        let searcher = block_in_place(|| self.searcher())?;
+        let (searcher, embedder) = block_in_place(|| self.searcher())?;
         let load = ClientLoad::new(self.parts(checkpoint, searcher), questions, self.count);
         let mut rows = Vec::new();
         for &clients in &self.clients {
             let mut ours = ServerSamples::default();
             let mut theirs = ServerSamples::default();
-            for _ in 0..self.rounds {
-                self.measure(&load, Wire::Waymark, &path, clients, &mut ours).await?;
-                self.measure(&load, Wire::Llama, &path, clients, &mut theirs).await?;
+            for round in 0..self.rounds {
+                let mut turns = [(ServerKind::Waymark, &mut ours), (ServerKind::Llama, &mut theirs)];
+                // The speed of a machine changes with time, so that neither server is always the first.
+                if round % 2 == 1 {
+                    turns.reverse();
+                }
+                for (kind, samples) in turns {
+                    self.measure(&load, kind, &path, clients, samples).await?;
+                }
             }
             rows.push(ClientsRow::new(clients, ours.row(), theirs.row()));
         }
-        self.print(&path, &rows)
+        self.print(&path, &embedder, &rows)
     }
 
     fn threads(&self) -> usize {
         if self.threads == 0 { cores() } else { self.threads }
     }
 
-    fn searcher(&self) -> anyhow::Result<Arc<dyn Search>> {
+    /// Opens the index as a server does, but for the cache of query vectors, in which the second server would find what the
+    /// first one has asked for. Returns its searcher and the ID of the embedder.
+    fn searcher(&self) -> anyhow::Result<(Arc<dyn Search>, String)> {
         let threads = cores();
-        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), Arc::new(Team::new(1)))?;
+        let team = Arc::new(Team::new(threads));
+        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), team)?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
+        let embedder = QueryEmbedder::new(Arc::new(embedder), 0);
+        let id = embedder.id().to_owned();
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
         let limits = SearchLimits { threads, waiting: assembly::SEARCHES_WAITING, ..SearchLimits::default() };
-        Ok(Arc::new(Searcher::new(index, limits)?))
+        Ok((Arc::new(Searcher::new(index, limits)?), id))
     }
 
     fn parts(&self, checkpoint: Checkpoint, searcher: Arc<dyn Search>) -> LoopParts {
@@ -171,33 +185,38 @@ impl Args {
     async fn measure(
         &self,
         load: &ClientLoad,
-        wire: Wire,
+        kind: ServerKind,
         model: &Path,
         clients: usize,
         samples: &mut ServerSamples,
     ) -> anyhow::Result<()> {
-        let program = match wire {
-            Wire::Waymark => env::current_exe()?,
-            Wire::Llama => self.llama_server.clone(),
+        let program = match kind {
+            ServerKind::Waymark => env::current_exe()?,
+            ServerKind::Llama => self.llama_server.clone(),
         };
-        let server = block_in_place(|| ServerProcess::start(wire, &program, &self.flags(wire, model, clients)))?;
-        load.run(wire, &server.url, clients, samples).await
+        let mut server = block_in_place(|| ServerProcess::start(kind, &program, &self.flags(kind, model, clients)))?;
+        load.run(kind, &server.url, clients, samples).await?;
+        server.check()
     }
 
     /// Returns the flags of a server.
-    fn flags(&self, wire: Wire, model: &Path, clients: usize) -> Vec<OsString> {
+    fn flags(&self, kind: ServerKind, model: &Path, clients: usize) -> Vec<OsString> {
         let threads = self.threads().to_string();
-        let (flags, more): (Vec<&str>, _) = match wire {
-            Wire::Waymark => (vec!["serve", "--state", "none", "--kv-bytes", &self.kv_bytes], &self.waymark_arg),
-            Wire::Llama => (vec!["--threads-batch", &threads], &self.llama_arg),
+        let bytes = self.kv_bytes.0.to_string();
+        let context = self.context.to_string();
+        let (flags, more): (Vec<&str>, _) = match kind {
+            ServerKind::Waymark => {
+                (vec!["serve", "--state", "none", "--kv-bytes", &bytes, "--context", &context], &self.waymark_arg)
+            }
+            ServerKind::Llama => (vec!["--threads-batch", &threads], &self.llama_arg),
         };
         let mut flags: Vec<OsString> = flags.into_iter().map(OsString::from).collect();
-        let model = match (wire, &self.llama_model) {
-            (Wire::Llama, Some(other)) => other.as_path(),
+        let model = match (kind, &self.llama_model) {
+            (ServerKind::Llama, Some(other)) => other.as_path(),
             _ => model,
         };
         flags.extend([OsString::from("--model"), model.into(), "--threads".into(), threads.into()]);
-        if wire == Wire::Llama {
+        if kind == ServerKind::Llama {
             // Its context is shared by the slots.
             let context = (self.context * clients).to_string();
             flags.extend(["--ctx-size", &context, "--parallel", &clients.to_string()].map(OsString::from));
@@ -206,15 +225,26 @@ impl Args {
         flags
     }
 
-    fn print(&self, model: &Path, rows: &[ClientsRow]) -> anyhow::Result<()> {
+    fn print(&self, model: &Path, embedder: &str, rows: &[ClientsRow]) -> anyhow::Result<()> {
         let version = llama_version(&self.llama_server).unwrap_or_else(|| "unknown".to_owned());
         let mut out = io::stdout().lock();
+        let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         if self.json {
-            let report = json!({ "llama_server_version": version, "rows": rows });
+            let report = json!({
+                "waymark_version": env!("CARGO_PKG_VERSION"),
+                "llama_server_version": version,
+                "model": name(model),
+                "llama_model": name(self.llama_model.as_deref().unwrap_or(model)),
+                "embedder": embedder,
+                "turns": self.turns.tokens(),
+                "threads": self.threads(),
+                "context": self.context,
+                "rounds": self.rounds,
+                "rows": rows,
+            });
             writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
             return Ok(());
         }
-        let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let theirs = self.llama_model.as_deref().map_or_else(String::new, |other| format!(" ({} there)", name(other)));
         writeln!(
             out,

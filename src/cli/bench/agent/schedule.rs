@@ -34,6 +34,11 @@ impl TurnSchedule {
         self.0.len()
     }
 
+    /// Returns the number of tokens that each turn samples.
+    pub(super) fn tokens(&self) -> &[usize] {
+        &self.0
+    }
+
     /// Returns the number of tokens that an episode samples.
     pub(super) fn sampled(&self) -> usize {
         self.0.iter().sum()
@@ -51,10 +56,9 @@ impl TurnSchedule {
     ) -> Result<Option<ScheduledTurn>, ModelError> {
         let Some(&sampled) = self.0.get(number) else { return Ok(None) };
         let closing = if number + 1 < self.turns() {
-            // A repeated query would be answered from the episode's memory, without a search.
-            let words: Vec<&str> = question.split_whitespace().collect();
-            let query = words[number.min(words.len() / 2)..].join(" ");
-            format!("</think>\n<search> [passage] {query} </search>")
+            // Numbered, because a repeated query would be answered from the episode's memory, without a search.
+            let query = question.split_whitespace().collect::<Vec<_>>().join(" ");
+            format!("</think>\n<search> [passage] {query} {} </search>", number + 1)
         } else {
             "</think>\n<answer> end of the schedule </answer>".to_owned()
         };
@@ -89,6 +93,8 @@ pub(super) fn banned(tokenizer: &Tokenizer) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -98,14 +104,25 @@ mod tests {
         let tokenizer = Tokenizer::bytes();
         let turn = |number| schedule.turn(&tokenizer, number, "Who wrote Faust?").unwrap();
         let closing = |number| tokenizer.decode(&turn(number).unwrap().closing);
-        assert_eq!(closing(0), "</think>\n<search> [passage] Who wrote Faust? </search>");
-        assert_eq!(closing(1), "</think>\n<search> [passage] wrote Faust? </search>");
+        assert_eq!(closing(0), "</think>\n<search> [passage] Who wrote Faust? 1 </search>");
+        assert_eq!(closing(1), "</think>\n<search> [passage] Who wrote Faust? 2 </search>");
         assert!(closing(2).ends_with("</answer>") && turn(2).unwrap().sampled == 1);
         assert_eq!(turn(3), None);
         let answer = TurnSchedule::answer().turn(&tokenizer, 0, "Who?").unwrap().unwrap();
         assert!(tokenizer.decode(&answer.closing).ends_with("</answer>"));
         for text in ["", "4", "0,1", "1,401", "1,2,3,4,5,6", "a,b"] {
             assert!(text.parse::<TurnSchedule>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_turn_of_any_question_searches_for_another_text() {
+        let schedule: TurnSchedule = "1,1,1,1,1".parse().unwrap();
+        let tokenizer = Tokenizer::bytes();
+        for question in ["Who?", "誰が描いた", "Who wrote Faust?", ""] {
+            let closing = |number| schedule.turn(&tokenizer, number, question).unwrap().unwrap().closing;
+            let queries: BTreeSet<Vec<u32>> = (0..4).map(closing).collect();
+            assert_eq!(queries.len(), 4, "{question}");
         }
     }
 

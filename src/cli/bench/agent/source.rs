@@ -10,9 +10,9 @@ use waymark_engine::{EngineError, Generate, Matcher, Origin, SessionOptions, Tok
 use waymark_models::tokenizer::Tokenizer;
 
 use super::schedule::TurnSchedule;
+use super::server_kind::ServerKind;
 use super::stream::TokenClient;
 use super::turn::ServerTurn;
-use super::wire::Wire;
 
 /// Counts of all requests to a server.
 #[derive(Debug, Clone, Default)]
@@ -30,13 +30,13 @@ pub(super) struct RequestTally {
 /// State shared by the sessions of a server.
 #[derive(Debug)]
 pub(super) struct ServerShared {
-    pub(super) wire: Wire,
+    pub(super) kind: ServerKind,
     pub(super) client: TokenClient,
     pub(super) tokenizer: Arc<Tokenizer>,
     /// Tokens that are never sampled, in ascending order.
     banned: Vec<u32>,
-    /// The same as the wire writes them.
-    pub(super) written_bans: String,
+    /// The same, as JSON of a request.
+    pub(super) bans_json: String,
     /// Maximum length of a sequence, in tokens.
     pub(super) context: usize,
     tally: Mutex<RequestTally>,
@@ -72,12 +72,12 @@ pub(super) struct ServerSession {
 
 impl ServerShared {
     /// Creates the state of a server at `url`. `banned` is in ascending order.
-    pub(super) fn new(wire: Wire, url: &str, tokenizer: Arc<Tokenizer>, banned: &[u32], context: usize) -> Self {
-        let client = TokenClient::new(wire, url);
-        let written_bans = wire.bans(banned);
+    pub(super) fn new(kind: ServerKind, url: &str, tokenizer: Arc<Tokenizer>, banned: &[u32], context: usize) -> Self {
+        let client = TokenClient::new(kind, url);
+        let bans_json = kind.bans(banned);
         let banned = banned.to_vec();
         let tally = Mutex::default();
-        Self { wire, client, tokenizer, banned, written_bans, context, tally, sessions: AtomicUsize::new(0) }
+        Self { kind, client, tokenizer, banned, bans_json, context, tally, sessions: AtomicUsize::new(0) }
     }
 
     /// Returns `true` if the token must not be sampled.
@@ -103,7 +103,7 @@ impl ScheduledSource {
     }
 
     /// Returns the source of the client with this slot for its next question.
-    pub(super) fn asking(self, slot: usize, question: &str) -> Self {
+    pub(super) fn with_question(self, slot: usize, question: &str) -> Self {
         Self { slot, question: Arc::from(question), ..self }
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use ureq::Agent;
 
-use super::wire::{StreamPart, Wire};
+use super::server_kind::{ServerKind, StreamPart};
 
 /// Capacity of the channel of a stream.
 const CAPACITY: usize = 64;
@@ -19,11 +19,14 @@ const READ_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum length of a line of a stream, in bytes.
 const MAX_LINE: usize = 1 << 20;
 
+/// Data of the event that ends a stream of OpenAI's form.
+const DONE: &str = "[DONE]";
+
 /// HTTP client of a server. Clones share its connections.
 #[derive(Debug, Clone)]
 pub(super) struct TokenClient {
     agent: Agent,
-    wire: Wire,
+    kind: ServerKind,
     url: String,
 }
 
@@ -32,12 +35,12 @@ pub(super) type TokenStream = mpsc::Receiver<anyhow::Result<StreamPart>>;
 
 impl TokenClient {
     /// Creates a client of the server at `url`, which is on this machine.
-    pub(super) fn new(wire: Wire, url: &str) -> Self {
+    pub(super) fn new(kind: ServerKind, url: &str) -> Self {
         let config = Agent::config_builder().http_status_as_error(false).proxy(None);
         // One connection for each of many clients.
         let config = config.max_idle_connections(1024).max_idle_connections_per_host(1024);
         let agent = config.timeout_per_read(Some(READ_TIMEOUT)).build().new_agent();
-        Self { agent, wire, url: format!("{url}{}", wire.path()) }
+        Self { agent, kind, url: format!("{url}{}", kind.path()) }
     }
 
     /// Sends a request of `session`.
@@ -73,10 +76,13 @@ impl TokenClient {
         while read_line(&mut stream, &mut line)? > 0 {
             let text = std::str::from_utf8(&line).context("the stream is not valid UTF-8")?;
             // An error of llama-server has a field of its own.
-            let data = text.strip_prefix("data:").or_else(|| text.strip_prefix("error:"));
-            if let Some(data) = data
-                && parts.blocking_send(Ok(self.wire.read(data.trim())?)).is_err()
-            {
+            let Some(data) = text.strip_prefix("data:").or_else(|| text.strip_prefix("error:")) else { continue };
+            let data = data.trim();
+            // Waymark's last event, after the counts, at which the receiver is dropped.
+            if data == DONE {
+                continue;
+            }
+            if parts.blocking_send(Ok(self.kind.read(data)?)).is_err() {
                 return Ok(());
             }
         }

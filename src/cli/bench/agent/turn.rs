@@ -6,9 +6,9 @@ use std::sync::Arc;
 use waymark_agent::Steps;
 use waymark_engine::{EngineError, Matcher, Origin, StopSet, Token, TokenStep, TurnFinish};
 
+use super::server_kind::{StreamPart, TokenRequest};
 use super::source::ServerSession;
 use super::stream::TokenStream;
-use super::wire::{StreamPart, TokenRequest};
 
 /// A running turn.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl ServerTurn<'_> {
             let id = self.sample().await?;
             // It could end the turn early, and the two servers would not do the same work.
             if self.session.shared.bans(id) {
-                let server = self.session.shared.wire.name();
+                let server = self.session.shared.kind.name();
                 return Err(broken(format!("{server} sampled the banned token {id}")));
             }
             self.sampled -= 1;
@@ -71,8 +71,8 @@ impl ServerTurn<'_> {
         let session = &*self.session;
         let shared = &session.shared;
         let ids: Vec<u32> = session.tokens.iter().map(|token| token.id).collect();
-        let request = TokenRequest { ids: &ids, tokens: self.sampled, slot: session.slot, bans: &shared.written_bans };
-        let body = shared.wire.body(&request).map_err(|error| EngineError::Request(error.to_string()))?;
+        let request = TokenRequest { ids: &ids, tokens: self.sampled, slot: session.slot, bans: &shared.bans_json };
+        let body = shared.kind.body(&request).map_err(|error| EngineError::Request(error.to_string()))?;
         let stream = shared.client.send(&session.name, body);
         Ok(RunningRequest { stream, prompt: ids.len(), sampled: self.sampled, ready: VecDeque::new() })
     }

@@ -4,9 +4,9 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Protocol of a server.
+/// Kind of a server, with its protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(super) enum ServerKind {
     /// `/inference/v1/generate` of Waymark.
     Waymark,
     /// `/completion` of llama.cpp's `llama-server`.
@@ -22,12 +22,12 @@ pub(super) struct TokenRequest<'a> {
     pub(super) tokens: usize,
     /// Slot of the client at `llama-server`.
     pub(super) slot: usize,
-    /// Tokens that are never sampled, as [`Wire::bans`] has written them.
+    /// Tokens that are never sampled, as JSON of [`ServerKind::bans`].
     pub(super) bans: &'a str,
 }
 
 /// Event of a stream.
-#[derive(Debug, PartialEq, Eq, Default)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct StreamPart {
     /// Sampled tokens.
     pub(super) tokens: Vec<u32>,
@@ -74,33 +74,41 @@ struct LlamaTimings {
     prompt_n: usize,
 }
 
-impl Wire {
+impl ServerKind {
     /// Returns the name of the server.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Wire::Waymark => "waymark",
-            Wire::Llama => "llama-server",
+            ServerKind::Waymark => "waymark",
+            ServerKind::Llama => "llama-server",
+        }
+    }
+
+    /// Returns the path that answers with success once the server is ready.
+    pub(super) fn ready_path(self) -> &'static str {
+        match self {
+            ServerKind::Waymark => "/ready",
+            ServerKind::Llama => "/health",
         }
     }
 
     /// Returns the path of the route.
     pub(super) fn path(self) -> &'static str {
         match self {
-            Wire::Waymark => "/inference/v1/generate",
-            Wire::Llama => "/completion",
+            ServerKind::Waymark => "/inference/v1/generate",
+            ServerKind::Llama => "/completion",
         }
     }
 
-    /// Writes the tokens that are never sampled, for all requests.
+    /// Returns the tokens that are never sampled as JSON, for all requests.
     pub(super) fn bans(self, ids: &[u32]) -> String {
         let entry = |id: &u32| match self {
-            Wire::Waymark => format!("\"{id}\":-100"),
-            Wire::Llama => format!("[{id},false]"),
+            ServerKind::Waymark => format!("\"{id}\":-100"),
+            ServerKind::Llama => format!("[{id},false]"),
         };
         let entries = ids.iter().map(entry).collect::<Vec<_>>().join(",");
         match self {
-            Wire::Waymark => format!("{{{entries}}}"),
-            Wire::Llama => format!("[{entries}]"),
+            ServerKind::Waymark => format!("{{{entries}}}"),
+            ServerKind::Llama => format!("[{entries}]"),
         }
     }
 
@@ -109,11 +117,11 @@ impl Wire {
         let TokenRequest { tokens, slot, bans, .. } = request;
         let ids = serde_json::to_string(request.ids)?;
         Ok(match self {
-            Wire::Waymark => format!(
+            ServerKind::Waymark => format!(
                 r#"{{"token_ids":{ids},"sampling_params":{{"max_tokens":{tokens},"temperature":0,"ignore_eos":true,"logit_bias":{bans}}},"stream":true,"stream_options":{{"include_usage":true}}}}"#
             ),
             // The cheapest greedy sampler that it has: its default chain looks at the whole vocabulary several times.
-            Wire::Llama => format!(
+            ServerKind::Llama => format!(
                 r#"{{"prompt":{ids},"n_predict":{tokens},"cache_prompt":true,"id_slot":{slot},"samplers":["top_k"],"top_k":1,"temperature":0,"ignore_eos":true,"logit_bias":{bans},"stream":true}}"#
             ),
         })
@@ -124,22 +132,19 @@ impl Wire {
     /// # Errors
     /// The server's error, or a description of an event that is not of this protocol.
     pub(super) fn read(self, data: &str) -> anyhow::Result<StreamPart> {
-        if data == "[DONE]" {
-            return Ok(StreamPart::default());
-        }
         let value: Value = serde_json::from_str(data).with_context(|| format!("invalid event: {data}"))?;
         if let Some(error) = value.get("error") {
             bail!("{}", error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned));
         }
         let unknown = || format!("unknown event: {data}");
         Ok(match self {
-            Wire::Waymark => {
+            ServerKind::Waymark => {
                 let chunk: WaymarkChunk = serde_json::from_value(value).with_context(unknown)?;
                 let cached = |usage: WaymarkUsage| usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens;
                 let tokens = chunk.choices.into_iter().flat_map(|choice| choice.token_ids).collect();
                 StreamPart { tokens, computed: chunk.usage.map(cached) }
             }
-            Wire::Llama => {
+            ServerKind::Llama => {
                 let chunk: LlamaChunk = serde_json::from_value(value).with_context(unknown)?;
                 let computed = chunk.timings.filter(|_| chunk.stop).map(|timings| timings.prompt_n);
                 StreamPart { tokens: chunk.tokens, computed }
@@ -155,18 +160,18 @@ mod tests {
 
     use super::*;
 
-    fn body(wire: Wire) -> Value {
-        let bans = wire.bans(&[7, 9]);
+    fn body(kind: ServerKind) -> Value {
+        let bans = kind.bans(&[7, 9]);
         let request = TokenRequest { ids: &[1, 2, 3], tokens: 4, slot: 5, bans: &bans };
-        serde_json::from_str(&wire.body(&request).unwrap()).unwrap()
+        serde_json::from_str(&kind.body(&request).unwrap()).unwrap()
     }
 
     #[test]
     fn both_servers_are_asked_for_the_same_tokens() {
-        let ours = body(Wire::Waymark);
+        let ours = body(ServerKind::Waymark);
         assert_eq!((&ours["token_ids"], &ours["sampling_params"]["max_tokens"]), (&json!([1, 2, 3]), &json!(4)));
         assert_eq!(ours["sampling_params"]["logit_bias"], json!({"7": -100, "9": -100}));
-        let theirs = body(Wire::Llama);
+        let theirs = body(ServerKind::Llama);
         assert_eq!((&theirs["prompt"], &theirs["n_predict"]), (&json!([1, 2, 3]), &json!(4)));
         assert_eq!((&theirs["id_slot"], &theirs["cache_prompt"]), (&json!(5), &json!(true)));
         assert_eq!(theirs["logit_bias"], json!([[7, false], [9, false]]));
@@ -175,12 +180,11 @@ mod tests {
     #[test]
     fn tokens_and_counts_are_read_from_both_streams() {
         let part = |tokens: &[u32], computed| StreamPart { tokens: tokens.to_vec(), computed };
-        let ours = |data: &str| Wire::Waymark.read(data).unwrap();
+        let ours = |data: &str| ServerKind::Waymark.read(data).unwrap();
         assert_eq!(ours(r#"{"usage":null,"choices":[{"index":0,"token_ids":[3,4]}]}"#), part(&[3, 4], None));
         let usage = r#"{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":7}},"choices":[]}"#;
         assert_eq!(ours(usage), part(&[], Some(2)));
-        assert_eq!(ours("[DONE]"), part(&[], None));
-        let theirs = |data: &str| Wire::Llama.read(data).unwrap();
+        let theirs = |data: &str| ServerKind::Llama.read(data).unwrap();
         assert_eq!(theirs(r#"{"content":"a","tokens":[5],"stop":false}"#), part(&[5], None));
         let end = r#"{"content":"","tokens":[],"stop":true,"timings":{"cache_n":7,"prompt_n":2}}"#;
         assert_eq!(theirs(end), part(&[], Some(2)));
@@ -188,10 +192,10 @@ mod tests {
 
     #[test]
     fn an_error_in_a_stream_is_reported() {
-        for wire in [Wire::Waymark, Wire::Llama] {
-            let error = wire.read(r#"{"error":{"code":500,"message":"no room"}}"#).unwrap_err();
+        for kind in [ServerKind::Waymark, ServerKind::Llama] {
+            let error = kind.read(r#"{"error":{"code":500,"message":"no room"}}"#).unwrap_err();
             assert_eq!(error.to_string(), "no room");
-            assert!(wire.read("{").is_err());
+            assert!(kind.read("{").is_err());
         }
     }
 }
