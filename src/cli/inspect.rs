@@ -11,6 +11,7 @@ use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::DecoderConfig;
 use waymark_models::embedder::EmbedderSummary;
 use waymark_models::layout::{ForeignLayout, GenerationDefaults, ModelLayout, adapter_base, weight_files};
+use waymark_models::reranker::Reranker;
 use waymark_models::weights::Weights;
 
 /// Says what model files are, what is missing, and how to serve or convert them.
@@ -18,9 +19,10 @@ use waymark_models::weights::Weights;
 #[command(after_help = "\
 Examples:
   waymark inspect checkpoints/global_step_200
+  waymark inspect models/bge-small-en-v1.5
   waymark inspect model.gguf")]
 pub(crate) struct Args {
-    /// Directory of a checkpoint, an adapter or a policy, or a file of weights.
+    /// Directory of a checkpoint, an adapter, a policy, an embedder or a reranker, or a file of weights.
     path: PathBuf,
 }
 
@@ -99,7 +101,7 @@ fn encoder(dir: &Path) -> Option<ReportLines> {
     let summary = match EmbedderSummary::read(dir) {
         Ok(summary) => summary?,
         Err(error) => {
-            lines.push(("missing", error.to_string()));
+            lines.push(("problem", error.to_string()));
             return Some(lines);
         }
     };
@@ -110,6 +112,9 @@ fn encoder(dir: &Path) -> Option<ReportLines> {
         lines.push(("missing", "tokenizer.json".to_owned()));
     }
     if is_classifier(dir) {
+        if let Err(error) = Reranker::check(dir, family) {
+            lines.push(("problem", error.to_string()));
+        }
         return Some(lines);
     }
     lines.push(("pooling", if normalizes { format!("{pooling}, length 1") } else { pooling.to_owned() }));
@@ -196,13 +201,13 @@ fn serve(path: &Path) -> String {
     if holds_policy(path) {
         return format!("waymark serve --policy {place} --index INDEX");
     }
-    match ModelLayout::of(path) {
-        ModelLayout::HuggingFace(dir) if !matches!(EmbedderSummary::read(&dir), Ok(None)) => {
-            match is_classifier(&dir) {
-                true => format!("waymark serve --index INDEX --reranker {place}"),
-                false => format!("waymark index build --corpus CORPUS --out INDEX --embedder {place}"),
-            }
-        }
+    let layout = ModelLayout::of(path);
+    if let ModelLayout::HuggingFace(dir) = &layout
+        && let Some(command) = encoder_command(dir, path)
+    {
+        return command;
+    }
+    match layout {
         ModelLayout::Adapter(_) => format!(
             "write `name` and `protocol` into {place}/policy.toml, then: waymark serve --policy {place} --index INDEX"
         ),
@@ -212,6 +217,19 @@ fn serve(path: &Path) -> String {
             Policy::BUILTIN.join(", ")
         ),
     }
+}
+
+/// Returns the command that uses the embedder or the reranker in `dir`. `None` if it holds neither.
+fn encoder_command(dir: &Path, path: &Path) -> Option<String> {
+    let place = path.display();
+    let repair = || format!("not with the problem above; after a repair: waymark inspect {place}");
+    let Ok(summary) = EmbedderSummary::read(dir) else { return Some(repair()) };
+    let family = summary?.family;
+    if !is_classifier(dir) {
+        return Some(format!("waymark index build --corpus CORPUS --out INDEX --embedder {place}"));
+    }
+    let checked = Reranker::check(dir, family);
+    Some(checked.map_or_else(|_| repair(), |()| format!("waymark serve --index INDEX --reranker {place}")))
 }
 
 fn json(path: &Path) -> Value {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use super::program::waymark;
 
 /// Copies a fixture of the encoders' tests, with an empty file for the weights, which are not read.
@@ -50,13 +52,44 @@ fn a_reranker_is_described_and_a_defect_is_named() {
     directory("bert", &dir);
     let path = dir.join("config.json");
     let config = fs::read_to_string(&path).unwrap();
-    fs::write(&path, config.replace("BertModel", "BertForSequenceClassification")).unwrap();
-    let place = dir.to_str().unwrap();
-    let told = waymark(&["inspect", place]);
-    let command = format!("waymark serve --index INDEX --reranker {place}");
-    assert!(told.ok() && told.stdout.contains(&command) && !told.stdout.contains("pooling"), "{}", told.stdout);
+    let inspected = |changes: &[(&str, Value)]| {
+        let mut config: Value = serde_json::from_str(&config).unwrap();
+        for (field, value) in changes {
+            config[field] = value.clone();
+        }
+        fs::write(&path, config.to_string()).unwrap();
+        let told = waymark(&["inspect", dir.to_str().unwrap()]);
+        assert!(told.ok(), "{}", told.stderr);
+        told.stdout
+    };
+    let command = format!("waymark serve --index INDEX --reranker {}", dir.display());
+    let classifier = ("architectures", json!(["BertForSequenceClassification"]));
+    let one_label = ("id2label", json!({"0": "LABEL_0"}));
+    let told = inspected(&[classifier.clone(), one_label]);
+    assert!(told.contains(&command) && !told.contains("pooling") && !told.contains("problem"), "{told}");
 
-    fs::write(&path, config.replace("\"gelu\"", "\"relu\"")).unwrap();
-    let told = waymark(&["inspect", place]);
-    assert!(told.ok() && told.stdout.contains("hidden_act \"relu\""), "{}", told.stdout);
+    // Nothing that the server would refuse is recommended.
+    let two_labels = ("id2label", json!({"0": "no", "1": "yes"}));
+    let relu = [("hidden_act", json!("relu"))];
+    for (changes, problem) in [(&[classifier, two_labels][..], "2 labels"), (&relu, "hidden_act \"relu\"")] {
+        let told = inspected(changes);
+        assert!(told.contains("problem") && told.contains(problem), "{told}");
+        assert!(told.contains("after a repair: waymark inspect") && !told.contains("--reranker"), "{told}");
+        assert!(!told.contains("--embedder"), "{told}");
+    }
+}
+
+#[test]
+fn a_classifier_whose_head_is_not_supported_is_not_recommended() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("reranker");
+    directory("nomic", &dir);
+    let path = dir.join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["architectures"] = json!(["NomicBertForSequenceClassification"]);
+    config["id2label"] = json!({"0": "LABEL_0"});
+    fs::write(&path, config.to_string()).unwrap();
+    let told = waymark(&["inspect", dir.to_str().unwrap()]);
+    assert!(told.ok() && told.stdout.contains("classification head of nomic_bert"), "{}", told.stdout);
+    assert!(!told.stdout.contains("--reranker"), "{}", told.stdout);
 }

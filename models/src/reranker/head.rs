@@ -22,6 +22,9 @@ enum HeadActivation {
     Relu,
 }
 
+/// Names of the encoder families whose classification heads are supported.
+pub(super) const FAMILIES: [&str; 4] = ["bert", "roberta", "distilbert", "mpnet"];
+
 impl ScoreHead {
     pub(super) fn load(config: &EncoderConfig, source: &EncoderTensors<'_>) -> Result<Self, ModelError> {
         let hidden = config.hidden;

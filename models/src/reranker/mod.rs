@@ -40,9 +40,9 @@ impl Reranker {
     /// MPNet or has another activation than exact GELU, or when it has another number of labels than one. Errors name
     /// the file and its field or tensor.
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
-        labels::check(dir)?;
         // Without a stated limit, a pair may fill the position table, as in sentence-transformers' `CrossEncoder`.
         let config = EncoderConfig::read(EncoderFamily::read(dir)?, dir, usize::MAX)?;
+        Self::check(dir, config.family.name())?;
         let tokenizer = PieceTokenizer::open(dir, &config.shape())?;
         let weights = Map::open(&dir.join("model.safetensors"))?;
         let tensors = EncoderTensors::open(&weights, config.family)?;
@@ -57,6 +57,19 @@ impl Reranker {
         let hash: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let id = format!("{}-{}x{}-rerank-{hash}", config.family.name(), config.layers, config.hidden);
         Ok(Self { id, tokenizer, encoder, head })
+    }
+
+    /// Checks the labels and the head of the model in `dir` without its weights. `family` is that of its encoder, as in
+    /// [`EmbedderSummary`](crate::embedder::EmbedderSummary).
+    ///
+    /// # Errors
+    /// If the model has another number of labels than one, or the head of its family is not supported.
+    pub fn check(dir: &Path, family: &str) -> Result<(), ModelError> {
+        labels::check(dir)?;
+        if head::FAMILIES.contains(&family) {
+            return Ok(());
+        }
+        Err(ModelError::Unsupported { path: dir.join("config.json"), what: format!("classification head of {family}") })
     }
 
     /// Identifies the model by its shape and 64 bits of a hash over its files and length limit.
