@@ -39,7 +39,7 @@ fn main() {
     passages_alone((&edges, phrases), &resets, 1e-6);
 }
 
-/// Walks in `f32` from every reset as a search does: the reset by its few phrases, and the masses of passages alone.
+/// Walks in `f32` from every reset as a search does: a reset given by its few phrases, and the masses of the passages alone.
 fn passages_alone((edges, phrases): (&Edges<'_>, usize), resets: &[Vec<f64>], tolerance: f64) {
     let solver = PageRankSolver::<f32>::new(edges, phrases, 0.5);
     let mut times = Vec::new();

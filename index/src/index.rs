@@ -205,10 +205,11 @@ impl Index {
     }
 
     /// Returns the numbers of the `k` passages nearest to `vector`, best first, with their dot products, as a dense passage
-    /// search finds them. Reads no passage.
+    /// search finds them. Reads no passage. The vector must have length 1, as those of the index have. Public for benchmarks.
     ///
     /// # Errors
     /// If the vector has another length than those of the index, or the vector graph fails.
+    #[doc(hidden)]
     pub fn nearest(&self, vector: &[f32], k: usize) -> Result<Vec<(u32, f32)>, IndexError> {
         let dims = self.manifest().embedder.dims;
         if vector.len() != dims {

@@ -21,7 +21,8 @@ pub struct OpenOptions {
     /// graph.
     pub exact_below: usize,
     /// Minimum number of candidates that a search of the vector graph examines. More take longer and miss fewer of the
-    /// nearest.
+    /// nearest. Public for benchmarks; no flag sets it.
+    #[doc(hidden)]
     pub candidates: usize,
     /// Largest number of passages for which PageRank covers the whole graph, starting from every passage by its
     /// similarity as in HippoRAG 2. Larger indexes use a local walk around the passages and phrases most similar to the

@@ -19,6 +19,8 @@ use crate::scored::{Scored, best};
 pub(crate) const CONNECTIVITY: usize = 16;
 /// Number of candidates examined when adding a node.
 pub(crate) const EXPANSION_ADD: usize = 128;
+
+/// Returns the options of a vector graph.
 pub(super) fn index_options(dims: usize) -> IndexOptions {
     IndexOptions {
         dimensions: dims,
@@ -27,7 +29,7 @@ pub(super) fn index_options(dims: usize) -> IndexOptions {
         quantization: ScalarKind::F32,
         connectivity: CONNECTIVITY,
         expansion_add: EXPANSION_ADD,
-        // Set when the graph is opened.
+        // Building does not use it, and `open` sets it for searches.
         expansion_search: 0,
         multi: false,
     }

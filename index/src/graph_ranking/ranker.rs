@@ -137,8 +137,8 @@ impl GraphRanker {
                 flat.passages.iter().map(|&passage| weights[passage as usize]).collect()
             }
             (PassageWeights::Some(some), _) => {
-                let own = |flat: &FlatGraph, passage| flat.passage(passage).map(|node| node - phrases as u32);
-                let place = |passage| flat.map_or(Some(passage), |flat| own(flat, passage));
+                let place_in = |flat: &FlatGraph, passage| flat.passage(passage).map(|node| node - phrases as u32);
+                let place = |passage| flat.map_or(Some(passage), |flat| place_in(flat, passage));
                 let mut weights = vec![0.0; passages];
                 for (place, weight) in some.iter().filter_map(|&(number, weight)| Some((place(number)?, weight))) {
                     weights[place as usize] = weight;

@@ -5,6 +5,8 @@ use super::system::System;
 use super::{Edges, MOST_SWEEPS, PageRankScores, Real};
 
 /// Solver for one graph and one damping. Handles any number of resets, from any number of threads.
+///
+/// The nodes from number `last` on are the last ones of each sweep: the passages, in a graph of phrases and passages.
 #[derive(Debug, Clone)]
 pub struct PageRankSolver<F> {
     /// Node at each place: first the swept nodes by number of entries, then the eliminated nodes in the order of their
@@ -12,7 +14,7 @@ pub struct PageRankSolver<F> {
     order: Vec<u32>,
     /// Place of each node.
     places: Vec<u32>,
-    /// First node that is swept last.
+    /// First of the last nodes.
     last: usize,
     /// First place of a node from `last` on.
     last_place: usize,
@@ -25,8 +27,9 @@ pub struct PageRankSolver<F> {
     damping: f64,
     /// Rows of the swept places.
     rows: SweepRows<F>,
-    /// Walk at the swept places if each place from `last_place` on gains 1. Empty before it is computed.
-    even: Vec<F>,
+    /// Walk from passages of equal weight, with which other walks begin: at the swept places, if each place from `last_place`
+    /// on gains 1. Empty before it is computed.
+    uniform_walk: Vec<F>,
     /// Inverse of the diagonal entry of each eliminated place.
     inverses: Vec<F>,
     /// Start of each eliminated place's entries, and the end of the last.
@@ -36,19 +39,19 @@ pub struct PageRankSolver<F> {
     entries: Vec<F>,
 }
 
-/// Largest missing mass of the walk that others begin with.
-const EVEN_TOLERANCE: f64 = 1e-7;
+/// Largest missing mass of the uniform walk.
+const UNIFORM_TOLERANCE: f64 = 1e-7;
 
-/// A walk to compute.
-struct WalkStart<F> {
-    /// Gain from outside of each place with edges.
-    gain: Vec<F>,
+/// Gains of a walk from its reset.
+struct WalkGains<F> {
+    /// Gain of each place with edges.
+    gains: Vec<F>,
     /// Factor from a weight of the reset to a gain.
     scale: F,
     /// Sum of the gains of nodes before `last`.
-    first: f64,
-    /// Sum of the gains of the other nodes.
-    own: f64,
+    first_sum: f64,
+    /// Sum of the gains of the nodes from `last` on.
+    last_sum: f64,
 }
 
 impl<F: Real> PageRankSolver<F> {
@@ -98,7 +101,7 @@ impl<F: Real> PageRankSolver<F> {
             degrees: order[..connected.len()].iter().map(|&node| F::of(system.degrees[node as usize])).collect(),
             volume: system.degrees.iter().sum(),
             inverses: system.eliminated.iter().map(inverse).collect(),
-            even: Vec::new(),
+            uniform_walk: Vec::new(),
             order,
             places,
             damping,
@@ -107,29 +110,30 @@ impl<F: Real> PageRankSolver<F> {
             targets,
             entries,
         };
-        solver.with_even()
+        solver.with_uniform_walk()
     }
 
-    /// Computes the walk that others begin with.
-    fn with_even(mut self) -> PageRankSolver<F> {
+    /// Computes the uniform walk.
+    fn with_uniform_walk(mut self) -> PageRankSolver<F> {
         let swept = self.rows.places();
         let count = swept - self.last_place;
         if count == 0 {
             return self;
         }
-        // The walk of a total mass of 1, whose tolerance is meant.
-        let own = 1.0 - self.damping;
-        let share = F::of(own / count as f64);
-        let mut gain = vec![F::default(); self.connected];
-        gain[self.last_place..swept].fill(share);
-        let start = WalkStart { gain, scale: F::of(1.0), first: 0.0, own };
-        let (mut even, ..) = self.walk(&start, EVEN_TOLERANCE);
-        even.iter_mut().for_each(|u| *u = *u / share);
-        self.even = even;
+        // Scaled to a total mass of 1, for which `UNIFORM_TOLERANCE` is stated.
+        let last_sum = 1.0 - self.damping;
+        let share = F::of(last_sum / count as f64);
+        let mut gains = vec![F::default(); self.connected];
+        gains[self.last_place..swept].fill(share);
+        let start = WalkGains { gains, scale: F::of(1.0), first_sum: 0.0, last_sum };
+        let (mut walk, ..) = self.walk(&start, UNIFORM_TOLERANCE);
+        walk.iter_mut().for_each(|u| *u = *u / share);
+        self.uniform_walk = walk;
         self
     }
 
-    /// Number of nodes that a sweep updates, and of entries that it reads for this.
+    /// Number of nodes that a sweep updates, and of entries that it reads for this. Public for benchmarks.
+    #[doc(hidden)]
     pub fn swept(&self) -> (usize, usize) {
         (self.rows.places(), self.rows.entries())
     }
@@ -145,9 +149,9 @@ impl<F: Real> PageRankSolver<F> {
         let (first, last) = reset.split_at(self.last.min(reset.len()));
         let seeds: Vec<(u32, F)> = (0..).zip(first.iter().copied()).collect();
         let mut mass = vec![F::default(); reset.len()];
-        let Some(start) = self.start(&seeds, last) else { return PageRankScores { mass, missing: 0.0, sweeps: 0 } };
+        let Some(start) = self.gains(&seeds, last) else { return PageRankScores { mass, missing: 0.0, sweeps: 0 } };
         let (mut walk, missing, sweeps) = self.walk(&start, tolerance);
-        self.resolve(&start.gain, &mut walk);
+        self.resolve(&start.gains, &mut walk);
         let (connected, alone) = self.order.split_at(self.connected);
         for ((&node, &u), &degree) in connected.iter().zip(&walk).zip(&self.degrees) {
             mass[node as usize] = u * degree;
@@ -169,7 +173,7 @@ impl<F: Real> PageRankSolver<F> {
         );
         let nodes = &self.places[self.last.min(self.places.len())..];
         assert_eq!(weights.len(), nodes.len(), "the reset needs one number per node");
-        let Some(start) = self.start(seeds, weights) else {
+        let Some(start) = self.gains(seeds, weights) else {
             return PageRankScores { mass: vec![F::default(); weights.len()], missing: 0.0, sweeps: 0 };
         };
         let (walk, missing, sweeps) = self.walk(&start, tolerance);
@@ -181,12 +185,12 @@ impl<F: Real> PageRankSolver<F> {
     }
 
     /// Distributes a reset over the places. `None` if nothing of it remains.
-    fn start(&self, seeds: &[(u32, F)], weights: &[F]) -> Option<WalkStart<F>> {
-        let mut gain = vec![F::default(); self.connected];
+    fn gains(&self, seeds: &[(u32, F)], weights: &[F]) -> Option<WalkGains<F>> {
+        let mut gains = vec![F::default(); self.connected];
         let mut alone = 0.0_f64;
         let mut put = |place: u32, weight: F| -> f64 {
             let weight = clean(weight);
-            match gain.get_mut(place as usize) {
+            match gains.get_mut(place as usize) {
                 Some(gain) => {
                     *gain = weight;
                     weight.into()
@@ -197,40 +201,39 @@ impl<F: Real> PageRankSolver<F> {
                 }
             }
         };
-        let first: f64 = seeds.iter().map(|&(node, weight)| put(self.places[node as usize], weight)).sum();
+        let first_sum: f64 = seeds.iter().map(|&(node, weight)| put(self.places[node as usize], weight)).sum();
         let lasts = self.places.iter().skip(self.last);
-        let own: f64 = lasts.zip(weights).map(|(&place, &weight)| put(place, weight)).sum();
-        let total = first + own + alone;
+        let last_sum: f64 = lasts.zip(weights).map(|(&place, &weight)| put(place, weight)).sum();
+        let total = first_sum + last_sum + alone;
         if total <= 0.0 || !total.is_finite() {
             return None;
         }
         // Total mass of the solved system: the whole reset, minus what nodes without edges do not pass on.
         let whole = 1.0 - self.damping * alone / total;
         let scale = (1.0 - self.damping) / (total * whole);
-        gain.iter_mut().for_each(|gain| *gain = *gain * F::of(scale));
-        self.substitute(&mut gain);
-        Some(WalkStart { gain, scale: F::of(scale), first: first * scale, own: own * scale })
+        gains.iter_mut().for_each(|gain| *gain = *gain * F::of(scale));
+        self.substitute(&mut gains);
+        Some(WalkGains { gains, scale: F::of(scale), first_sum: first_sum * scale, last_sum: last_sum * scale })
     }
 
     /// Computes the walk at the swept places. Returns it with the missing mass and the number of sweeps.
-    fn walk(&self, start: &WalkStart<F>, tolerance: f64) -> (Vec<F>, f64, usize) {
+    fn walk(&self, start: &WalkGains<F>, tolerance: f64) -> (Vec<F>, f64, usize) {
         let swept = self.rows.places();
-        // The mean weight of the last nodes leads to a multiple of a known walk. After many steps what differs from it is
-        // distributed by degree, whatever its start.
+        // Start: the uniform walk times the mean gain of the last nodes. The rest is spread by degree, as a long walk would.
         let (mean, other) = match swept - self.last_place {
-            0 => (0.0, start.first + start.own),
-            _ if self.even.is_empty() => (0.0, start.first + start.own),
-            count => (start.own / count as f64, start.first),
+            0 => (0.0, start.first_sum + start.last_sum),
+            _ if self.uniform_walk.is_empty() => (0.0, start.first_sum + start.last_sum),
+            count => (start.last_sum / count as f64, start.first_sum),
         };
         let mean = F::of(mean);
         let rest = F::of(self.damping * other / ((1.0 - self.damping) * self.volume.max(f64::MIN_POSITIVE)));
-        let gains = start.gain.iter().zip(&self.rows.inverses);
+        let gains = start.gains.iter().zip(&self.rows.inverses);
         let mut walk: Vec<F> = gains.map(|(&gain, &inverse)| gain * inverse + rest).collect();
-        for (place, (u, &even)) in walk.iter_mut().zip(&self.even).enumerate() {
-            let known = if place < self.last_place { even } else { even - self.rows.inverses[place] };
+        for (place, (u, &uniform)) in walk.iter_mut().zip(&self.uniform_walk).enumerate() {
+            let known = if place < self.last_place { uniform } else { uniform - self.rows.inverses[place] };
             *u = *u + mean * known;
         }
-        let (missing, sweeps) = self.relax(&start.gain, tolerance, &mut walk);
+        let (missing, sweeps) = self.relax(&start.gains, tolerance, &mut walk);
         (walk, missing, sweeps)
     }
 

@@ -27,8 +27,8 @@ struct RowRun {
 }
 
 impl<F: Real> SweepRows<F> {
-    /// Takes the rows of the nodes `swept`, in this order, where `places` holds the place of each node. Those from `last` on
-    /// begin new runs.
+    /// Creates the rows of `swept`, in this order. `places` maps nodes to places. A run never holds nodes from both sides of
+    /// `last`.
     ///
     /// # Panics
     /// If an edge is in only one of its two rows.
