@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds for AArch64 and runs tests there in an emulator: the kernels' on three CPUs, of which one has no products of
-# bytes, one those of FEAT_DotProd and one those of FEAT_I8MM as well; then the rest of the crate on the last one, and
-# the program's own check of its machine.
+# Builds for AArch64 and runs tests there in an emulator: the kernels' on three CPUs (without products of bytes, with those
+# of FEAT_DotProd, with those of FEAT_I8MM too); then the rest of the crate on the last CPU; then the program, which prints
+# its version.
 #
 # Needs Rust with the target (rustup target add aarch64-unknown-linux-gnu), a cross compiler for C and C++, and qemu of
 # version 7 or newer. On Debian and Ubuntu: apt install g++-aarch64-linux-gnu qemu-user
@@ -55,14 +55,14 @@ program() {
     emulated max run --locked --target "$target" --package waymark --bin waymark -- --version
 }
 
-for part in "${@:-kernels models program}"; do
-    for part in $part; do
-        case $part in
-            kernels | models | program) "$part" ;;
-            *)
-                echo "unknown part \"$part\": expected kernels, models or program" >&2
-                exit 2
-                ;;
-        esac
-    done
+parts=("$@")
+[ $# -gt 0 ] || parts=(kernels models program)
+for part in "${parts[@]}"; do
+    case $part in
+        kernels | models | program) "$part" ;;
+        *)
+            echo "unknown part \"$part\": expected kernels, models or program" >&2
+            exit 2
+            ;;
+    esac
 done

@@ -5,15 +5,17 @@
 Starts each server in turn, once a round, so that a machine that gets slower does so for all of them. A round is
 
 1. short requests one after the other on an idle server;
-2. `--clients` long prompts at once, and the same number of short requests one after the other beside them; the time until all
-   of them are answered tells the throughput, since all servers do the same work;
+2. `--clients` long prompts at once, and the same number of short requests one after the other beside them; the
+   time until all of them are answered tells the throughput, since all servers do the same work;
 3. a stream alone;
 4. a stream, and one long prompt while it runs.
 
-With `--turns N` all servers run at once and 2 alone is repeated, by turns: on a machine whose speed changes from minute to minute, neighboring
-turns compare throughputs when whole rounds cannot. Their ratio to the first server is printed, in time and in CPU time.
+With `--turns N` all servers run at once and only step 2 is repeated, by turns: on a machine whose speed changes from
+minute to minute, neighboring turns compare throughputs when whole rounds cannot. Their ratio to the first server is
+printed, in time and in CPU time.
 
-Prompts are random token IDs, so that no two share a prefix. Needs nothing but Python. Client and server share the machine.
+Prompts are random token IDs, so that no two share a prefix. Needs nothing but Python. Client and server share the
+machine.
 """
 
 import argparse
@@ -43,10 +45,16 @@ class Server:
         self.port = None
         while not self.port or not self.ready():
             if time.monotonic() > deadline or self.process.poll() is not None:
-                raise SystemExit(f"the server did not start:\n{open(self.log.name).read()}")
+                self.process.kill()
+                raise SystemExit(f"the server did not start:\n{self.printed()}")
             time.sleep(0.1)
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)", open(self.log.name).read()):
+            if found := re.search(r"http://127\.0\.0\.1:(\d+)", self.printed()):
                 self.port = int(found[1])
+
+    def printed(self):
+        """What the server has printed so far."""
+        with open(self.log.name) as log:
+            return log.read()
 
     def ready(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
@@ -65,7 +73,8 @@ class Server:
 
     def cpu_seconds(self):
         """CPU time so far."""
-        fields = open(f"/proc/{self.process.pid}/stat").read().rsplit(")", 1)[1].split()
+        with open(f"/proc/{self.process.pid}/stat") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(self, tokens, max_tokens):
@@ -113,7 +122,7 @@ def warm_up(server):
         server.ask(200, 20)
 
 
-def serve_load(server, options):
+def measure_load(server, options):
     """Long prompts at once with short requests beside them. Returns the short ones' times to the first token, and the time of all."""
     begin = time.monotonic()
     load = [spawn(server.ask, options.tokens, 32) for _ in range(options.clients)]
@@ -133,7 +142,7 @@ def measure(server, options):
     """One round."""
     warm_up(server)
     alone = [first(server.ask(64, 32)) for _ in range(options.clients)]
-    loaded, total = serve_load(server, options)
+    loaded, total = measure_load(server, options)
     _, times = server.ask(32, options.stream)
     normal = p99(times[10:])
     thread, stream = spawn(server.ask, 32, options.stream)
@@ -156,8 +165,10 @@ def measure(server, options):
 
 def take_turns(programs, options):
     """Throughput of servers that all run while each in turn serves the load."""
-    servers = {name: Server(program, options.flags) for name, program in programs.items()}
+    servers = {}
     try:
+        for name, program in programs.items():
+            servers[name] = Server(program, options.flags)
         for server in servers.values():
             warm_up(server)
         ratios = {name: [] for name in servers}
@@ -165,7 +176,7 @@ def take_turns(programs, options):
             spent = {}
             for name in list(servers)[:: 1 if turn % 2 == 0 else -1]:
                 before = servers[name].cpu_seconds()
-                _, total = serve_load(servers[name], options)
+                _, total = measure_load(servers[name], options)
                 spent[name] = (total, servers[name].cpu_seconds() - before)
             print(f"<!-- turn {turn + 1}, time and CPU time in s: {json.dumps(spent)} -->", flush=True)
             base = spent[next(iter(servers))]
