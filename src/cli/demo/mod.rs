@@ -35,7 +35,7 @@ struct Statements {
 /// Starts everything at once: downloads the default weights, builds an index of a small corpus, and serves a policy
 /// that was trained to search it.
 ///
-/// The first start downloads about 180 MB and embeds the corpus; later ones take seconds.
+/// The first start downloads about 190 MB and embeds the corpus; later ones take seconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  waymark demo --port 8080\n  waymark demo --all-policies")]
 pub(crate) struct Args {
