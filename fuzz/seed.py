@@ -172,18 +172,18 @@ for name in inner + norms:
     weights[f"{name}.weight"] = [HIDDEN] if name in norms else [HIDDEN, HIDDEN]
     weights[f"{name}.bias"] = [HIDDEN]
 length = {"max_seq_length": 12, "do_lower_case": True}
-put("embedder", "whole", parts(bert, wordpiece, modules, pooling, length, b"", b"", tensors(weights)[0]))
+put("embedder", "whole", parts(bert, wordpiece, modules, pooling, length, b"", b"", b"", tensors(weights)[0]))
 bare = {name: shape for name, shape in weights.items() if name.startswith("embeddings.")}
 layerless = {**bert, "num_hidden_layers": 0}
-put("embedder", "layerless", parts(layerless, wordpiece, b"", b"", b"", b"", b"", tensors(bare)[0]))
+put("embedder", "layerless", parts(layerless, wordpiece, b"", b"", b"", b"", b"", b"", tensors(bare)[0]))
 
 
 def embedder(name, config, shapes, pooling):
     """A seed of another family, whose tokenizer marks no ends: a text may have no piece."""
     limit, prompts = {"model_max_length": 12}, {"prompts": {"query": "a ", "document": ""}}
     config = {**bert, "model_type": name, **config}
-    parted = parts(config, wordpiece, modules, {"pooling_mode": pooling}, b"", limit, prompts, tensors(shapes)[0])
-    put("embedder", name.replace("_", "-"), parted)
+    files = (config, wordpiece, modules, {"pooling_mode": pooling}, b"", limit, prompts, b"", tensors(shapes)[0])
+    put("embedder", name.replace("_", "-"), parts(*files))
 
 
 def matrices(prefix, named):

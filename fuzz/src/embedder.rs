@@ -1,8 +1,8 @@
 //! Folders of embedders as they are pulled: whatever they hold, they embed or they are refused.
 //!
 //! Input: `config.json`, `tokenizer.json`, `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json`,
-//! `tokenizer_config.json`, `config_sentence_transformers.json` and `model.safetensors`, a zero byte between each two; what is
-//! empty is not there. Zeros are put behind the tensors up to the
+//! `tokenizer_config.json`, `config_sentence_transformers.json`, `model.safetensors.index.json` and `model.safetensors`, a zero
+//! byte between each two; what is empty is not there. Zeros are put behind the tensors up to the
 //! length that their header gives them, so that a header is enough.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use waymark_models::kernel::Team;
 use super::file::{parts, with_folder};
 
 /// The files in the order of the input.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "config.json",
     "tokenizer.json",
     "modules.json",
@@ -23,6 +23,7 @@ const FILES: [&str; 8] = [
     "sentence_bert_config.json",
     "tokenizer_config.json",
     "config_sentence_transformers.json",
+    "model.safetensors.index.json",
     "model.safetensors",
 ];
 
