@@ -26,19 +26,59 @@ fn what_would_be_ignored_is_refused_by_name() {
     let mut decoder = decoder(&path("qwen3"));
     for (key, value) in [
         ("peft_type", json!("IA3")),
-        ("bias", json!("lora_only")),
-        ("use_dora", json!(true)),
-        ("modules_to_save", json!(["lm_head"])),
-        ("rank_pattern", json!({"q_proj": 8})),
-        ("alpha_pattern", json!({"q_proj": 8})),
         ("fan_in_fan_out", json!(true)),
         ("init_lora_weights", json!("pissa_niter_4")),
         ("trainable_token_indices", json!([1])),
+        ("modules_to_save", json!(["norm"])),
+        ("rank_pattern", json!({"(?!q_proj)": 8})),
+        ("ensure_weight_tying", json!(true)),
     ] {
         let dir = changed(key, value);
         let error = decoder.load_adapter(dir.path()).unwrap_err();
         assert!(matches!(&error, ModelError::Unsupported { what, .. } if what.contains(key)), "{key}: {error}");
     }
+}
+
+#[test]
+fn settings_without_their_tensors_are_refused() {
+    let mut decoder = decoder(&path("qwen3"));
+    for (key, value, reason) in [
+        ("use_dora", json!(true), "lacks a magnitude vector, but use_dora is true"),
+        ("modules_to_save", json!(["lm_head"]), "modules_to_save names lm_head, whose weight is missing"),
+        ("rank_pattern", json!({"q_proj": 8}), "q_proj lora_A: shape [4, 48], expected [8, 48]"),
+        ("rank_pattern", json!({"q_proj": 0}), "0 is not a usable number"),
+        ("alpha_pattern", json!({"q_proj": "a"}), "is not a usable number"),
+        ("lora_alpha", json!(1e300), "no finite lora_alpha"),
+    ] {
+        let error = decoder.load_adapter(changed(key, value).path()).unwrap_err().to_string();
+        assert!(error.contains(reason), "{key}: {error}");
+    }
+    // PEFT saves the biases that there are, of which Qwen3 has none.
+    decoder.load_adapter(changed("bias", json!("all")).path()).unwrap();
+}
+
+#[test]
+fn patterns_change_the_scale_of_the_modules_that_they_match() {
+    let mut decoder = decoder(&path("qwen3"));
+    let tokens = [3, 1, 4, 1, 5];
+    let mut with = |dir: &std::path::Path| {
+        let slot = decoder.load_adapter(dir).unwrap();
+        let logits = whole(&mut decoder, &tokens, Some(slot));
+        decoder.unload_adapter(slot);
+        logits
+    };
+    let alpha = serde_json::from_str::<Value>(
+        &fs::read_to_string(path("qwen3-adapters/full").join("adapter_config.json")).unwrap(),
+    )
+    .unwrap()["lora_alpha"]
+        .as_f64()
+        .unwrap();
+    let plain = with(&path("qwen3-adapters/full"));
+    assert_eq!(with(changed("alpha_pattern", json!({".*": alpha})).path()), plain);
+    assert_eq!(with(changed("alpha_pattern", json!({"proj": 2.0 * alpha})).path()), plain, "whole names match alone");
+    let doubled = with(changed("lora_alpha", json!(2.0 * alpha)).path());
+    assert_eq!(with(changed("alpha_pattern", json!({r"self_attn\.\w+|\w+_proj": 2.0 * alpha})).path()), doubled);
+    assert!(doubled != plain);
 }
 
 #[test]

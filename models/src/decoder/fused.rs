@@ -63,6 +63,14 @@ impl FusedProjections {
         Ok(Self { parts: parts.into_iter().map(|part| arithmetic.matrix(part)).collect(), widths })
     }
 
+    /// Matrix that holds projection `index`, with the first row of the projection in it.
+    pub(crate) fn part(&self, index: usize) -> (&Matrix, usize) {
+        match &self.parts[..] {
+            [stacked] => (stacked, self.widths[..index].iter().sum()),
+            parts => (&parts[index], 0),
+        }
+    }
+
     /// Total width of all projections.
     pub(crate) fn width(&self) -> usize {
         self.widths.iter().sum()

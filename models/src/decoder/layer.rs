@@ -4,6 +4,7 @@ use super::DecoderConfig;
 use super::feed_forward::FeedForward;
 use super::fused::FusedProjections;
 use super::tensor::{matrix, vector};
+use crate::adapter::Site;
 use crate::architecture::{LayerRotary, QkNorm};
 use crate::kernel::arithmetic::Matrix;
 use crate::kernel::attention::ScoreRule;
@@ -80,6 +81,30 @@ impl DecoderLayer {
             ffn_norms: BlockNorms { before: norm(norms.ffn_in)?, after: norm(norms.ffn_out)? },
             feed_forward: FeedForward::load(weights, config, arithmetic, index)?,
         })
+    }
+
+    /// Matrix that holds projection `index` of a site, with the first row of the projection in it. `None` in a layer
+    /// of experts, which has no such projection.
+    pub(super) fn projection(&self, site: Site, index: usize) -> Option<(&Matrix, usize)> {
+        match (site, &self.feed_forward) {
+            (Site::Qkv, _) => Some(self.qkv.part(index)),
+            (Site::O, _) => Some((&self.o, 0)),
+            (Site::GateUp, FeedForward::Dense(block)) => Some(block.gate_up.part(index)),
+            (Site::Down, FeedForward::Dense(block)) => Some((&block.down, 0)),
+            (Site::GateUp | Site::Down, FeedForward::Experts(_)) => None,
+        }
+    }
+
+    /// Bias of projection `index` of a site. Empty if there is none.
+    pub(super) fn projection_bias(&self, config: &DecoderConfig, site: Site, index: usize) -> &[f32] {
+        let q = config.q_width();
+        let kv = config.kv_width();
+        let (Site::Qkv, Some(bias)) = (site, &self.bias) else { return &[] };
+        match index {
+            0 => &bias[..q],
+            1 => &bias[q..q + kv],
+            _ => &bias[q + kv..],
+        }
     }
 
     /// Size of the matrices, in bytes.

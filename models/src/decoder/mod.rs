@@ -13,6 +13,8 @@ mod fused;
 mod layer;
 mod loaded_matrices;
 mod lora;
+mod lora_update;
+mod lora_vocabulary;
 mod parameter_count;
 mod ropes;
 mod rotation;
@@ -29,7 +31,6 @@ pub use config::{DecoderConfig, RopeScaling};
 pub(crate) use experts::ExpertRoutes;
 pub use step_clock::{StepClock, StepPhase};
 
-use crate::adapter::LoraAdapter;
 use crate::batch::{AdapterSlot, BLOCK, ForwardBatch, Logits};
 use crate::kernel::attention::{Attention, HeadLayout};
 use crate::kernel::{Packed, Team};
@@ -38,6 +39,7 @@ use crate::{Arithmetic, ModelError};
 use layer::DecoderLayer;
 use loaded_matrices::LoadedMatrices;
 use lora::AdapterSlots;
+use lora_update::{AdapterBase, LoraAdapter};
 pub(crate) use ropes::Ropes;
 use step::StepScratch;
 use tensor::vector;
@@ -101,11 +103,17 @@ impl Decoder {
     /// memory together until the call returns. The caller must discard keys and values cached with the old weights.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when the shapes differ, and the errors of [`load`](Self::load). On error the old
-    /// weights remain.
+    /// [`ModelError::Input`] when the shapes differ, or a loaded adapter was made for the old weights alone (DoRA, saved
+    /// matrices, biases), and the errors of [`load`](Self::load). On error the old weights remain.
     pub fn replace_weights(&mut self, weights: &Weights) -> Result<(), ModelError> {
         if *weights.config() != self.config {
             return Err(ModelError::Input("the new weights have another shape than the loaded decoder".to_owned()));
+        }
+        if self.slots.any_bound_to_base() {
+            return Err(ModelError::Input(
+                "an adapter with DoRA, saved matrices or biases holds for the old weights alone: unload it first"
+                    .to_owned(),
+            ));
         }
         // Loading first and swapping afterwards keeps the old weights usable if a tensor is missing.
         let new = Self::load_with(weights, Arc::clone(&self.team), self.arithmetic)?;
@@ -157,10 +165,18 @@ impl Decoder {
     /// Loads a PEFT LoRA directory as a further adapter and returns the slot by which rows name it.
     ///
     /// # Errors
-    /// [`ModelError::Unsupported`] for a setting that is not implemented (DoRA, trained biases, saved modules, …);
+    /// [`ModelError::Unsupported`] for a setting that is not implemented (trained tokens, saved norms, …);
     /// [`ModelError::Corrupt`] and [`ModelError::Io`] for a damaged or missing file.
     pub fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, ModelError> {
-        Ok(self.slots.insert(LoraAdapter::load(dir, &self.config)?))
+        let base = AdapterBase {
+            config: &self.config,
+            team: &self.team,
+            layers: &self.layers,
+            embedding: &self.embedding,
+            head: self.head.as_ref().unwrap_or(&self.embedding),
+        };
+        let adapter = LoraAdapter::load(dir, &base)?;
+        Ok(self.slots.insert(adapter))
     }
 
     /// Frees an adapter's slot; an empty slot is ignored. The caller must discard keys and values cached with the

@@ -1,5 +1,7 @@
 //! Phases of one decoder step.
 
+use std::ops::Range;
+
 use super::Decoder;
 use super::cache::{KvCache, LayerMut, TokenSlot};
 use super::experts::{ExpertScratch, ExpertStep};
@@ -25,6 +27,8 @@ const GRAIN: usize = 4;
 pub(super) struct StepScratch {
     places: Vec<TokenSlot>,
     groups: AdapterGroups,
+    /// Groups of the positions that get logits.
+    logit_groups: AdapterGroups,
     /// Residual stream.
     stream: Vec<f32>,
     /// Normalized residual stream.
@@ -111,6 +115,7 @@ impl Decoder {
         for (row, &token) in scratch.stream.chunks_exact_mut(config.hidden).zip(batch.tokens()) {
             self.embedding.row_f32(token as usize, row);
         }
+        scratch.groups.embed(&self.slots, batch.tokens(), config.hidden, &mut scratch.stream);
         if config.architecture.embedding_scale != 1.0 {
             scale(&mut scratch.stream, config.architecture.embedding_scale);
         }
@@ -128,7 +133,7 @@ impl Decoder {
         layer.qkv.product(team, input, tokens, &mut scratch.qkv);
         clock.lap(StepPhase::Qkv);
         let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, tokens));
-        scratch.groups.add(team, slots, (index, Site::Qkv), input, &mut scratch.qkv, &|part| columns[part]);
+        scratch.groups.apply(team, slots, (index, Site::Qkv), input, &mut scratch.qkv, &|part| columns[part]);
         clock.lap(StepPhase::Adapters);
         match kv.layer_mut(index) {
             // The precision is matched once per layer, so that the inner loops are compiled for one type.
@@ -161,7 +166,14 @@ impl Decoder {
         }
         let whole = OutputColumns::all(config.hidden);
         let Some(norm) = &norms.after else {
-            matrix.matmul_add(team, inner, tokens, &mut scratch.stream);
+            if scratch.groups.rescales(slots, (index, site)) {
+                // Factors on the output need it apart from the stream, to which it adds the same numbers as otherwise.
+                matrix.matmul(team, inner, tokens, &mut scratch.normed);
+                scratch.groups.rescale(slots, (index, site), &mut scratch.normed, &|_| whole);
+                add(&mut scratch.stream, &scratch.normed);
+            } else {
+                matrix.matmul_add(team, inner, tokens, &mut scratch.stream);
+            }
             clock.lap(phase);
             scratch.groups.add(team, slots, (index, site), inner, &mut scratch.stream, &|_| whole);
             clock.lap(StepPhase::Adapters);
@@ -171,7 +183,7 @@ impl Decoder {
         let output = &mut scratch.normed;
         matrix.matmul(team, inner, tokens, output);
         clock.lap(phase);
-        scratch.groups.add(team, slots, (index, site), inner, output, &|_| whole);
+        scratch.groups.apply(team, slots, (index, site), inner, output, &|_| whole);
         clock.lap(StepPhase::Adapters);
         add_normalized(team, output, norm, config.rms_eps, &mut scratch.stream);
         clock.lap(StepPhase::Norm);
@@ -206,7 +218,7 @@ impl Decoder {
                 block.gate_up.product(team, input, tokens, gate_up);
                 clock.lap(StepPhase::GateUp);
                 let columns = [0, 1].map(|part| block.gate_up.columns(part, tokens));
-                scratch.groups.add(team, slots, (index, Site::GateUp), input, gate_up, &|part| columns[part]);
+                scratch.groups.apply(team, slots, (index, Site::GateUp), input, gate_up, &|part| columns[part]);
                 clock.lap(StepPhase::Adapters);
                 let activated = &mut scratch.activated[..tokens * block.width()];
                 block.activate(team, activation, tokens, gate_up, activated);
@@ -242,14 +254,9 @@ impl Decoder {
 
     /// Computes final norm and vocabulary projection for the requested positions.
     pub(super) fn project_logits(&mut self, batch: &ForwardBatch, logits: &mut Logits) {
-        let Self { config, team, scratch, clock, arithmetic, .. } = self;
+        let Self { config, team, slots, scratch, clock, arithmetic, .. } = self;
         let rows = logits.rows();
-        let wanted = batch.rows().iter().flat_map(|row| match row.want {
-            // An empty range keeps the order of rows: each logit row belongs to the next wanted position.
-            LogitPositions::Nothing => row.tokens.end..row.tokens.end,
-            LogitPositions::Last => row.tokens.end - 1..row.tokens.end,
-            LogitPositions::All => row.tokens.clone(),
-        });
+        let wanted = batch.rows().iter().flat_map(wanted_tokens);
         for (token, to) in wanted.zip(scratch.normed.chunks_exact_mut(config.hidden)) {
             rms_norm(&scratch.stream[token * config.hidden..][..config.hidden], &self.norm, config.rms_eps, to);
         }
@@ -260,10 +267,22 @@ impl Decoder {
         // A tied model stores one matrix, which was packed for lookups and multiplications alike.
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         arithmetic.project(team, last, rows, head, logits.as_mut_slice());
+        scratch.logit_groups.plan_logits(batch);
+        scratch.logit_groups.project(team, slots, last, config.vocab, logits.as_mut_slice());
         if let Some(cap) = config.architecture.logit_cap {
             soft_cap(logits.as_mut_slice(), cap);
         }
         clock.lap(StepPhase::Head);
+    }
+}
+
+/// Tokens of a row that get logits.
+pub(super) fn wanted_tokens(row: &BatchRow) -> Range<usize> {
+    match row.want {
+        // An empty range keeps the order of rows: each logit row belongs to the next wanted position.
+        LogitPositions::Nothing => row.tokens.end..row.tokens.end,
+        LogitPositions::Last => row.tokens.end - 1..row.tokens.end,
+        LogitPositions::All => row.tokens.clone(),
     }
 }
 

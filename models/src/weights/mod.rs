@@ -22,7 +22,7 @@ pub(crate) use hf::ShardIndex;
 pub(crate) use mapped_file::Map;
 pub use random_checkpoint::write_random;
 pub use tensor_view::TensorView;
-pub(crate) use tensor_view::{GgmlKind, decode};
+pub(crate) use tensor_view::{GgmlKind, decode, kind_of};
 
 use crate::ModelError;
 use crate::architecture::Family;

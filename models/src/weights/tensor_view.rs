@@ -62,7 +62,7 @@ impl TensorView<'_> {
 }
 
 /// Tensor kind of a safetensors type. `None` for unsupported types.
-pub(super) fn kind_of(dtype: Dtype) -> Option<GgmlKind> {
+pub(crate) fn kind_of(dtype: Dtype) -> Option<GgmlKind> {
     match dtype {
         Dtype::F32 => Some(GgmlKind::F32),
         Dtype::F16 => Some(GgmlKind::F16),

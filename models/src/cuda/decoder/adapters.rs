@@ -6,7 +6,7 @@ use std::slice;
 use half::bf16;
 
 use crate::ModelError;
-use crate::adapter;
+use crate::adapter::{self, AdapterFactors, AdapterModules, AdapterSource};
 use crate::batch::AdapterSlot;
 use crate::cuda::CudaError;
 use crate::cuda::driver::Driver;
@@ -74,13 +74,13 @@ impl<D: Driver> Adapters<D> {
             .into());
         }
         let mut allocator = PlacementAllocator::default();
-        let read = adapter::AdapterFactors::read(dir, config, |factors| factors)?;
-        let rank = read.iter().flatten().flatten().map(|factors| factors.rank).max().unwrap_or(0);
+        let read = read(dir, config)?;
+        let rank = read.iter().flatten().map(site_rank).max().unwrap_or(0);
         if rank > MAX_RANK {
             let reason = format!("{}: rank {rank} exceeds {MAX_RANK}, the maximum on a GPU", dir.display());
             return Err(ModelError::Input(reason).into());
         }
-        let packed: Vec<_> = read.iter().flatten().map(|site| site.as_ref().map(|f| pack(f, &mut allocator))).collect();
+        let packed: Vec<_> = read.iter().map(|site| site.as_ref().map(|f| pack(f, &mut allocator))).collect();
         let region = driver.allocate(allocator.bytes())?;
         let mut rows = Vec::with_capacity(packed.len());
         for site in &packed {
@@ -147,6 +147,42 @@ impl PackedFactors {
     }
 }
 
+/// Reads the updates of all sites of all layers.
+///
+/// # Errors
+/// [`ModelError::Unsupported`] for an adapter with more than low-rank updates of layers, and the errors of reading one.
+fn read(dir: &Path, config: &DecoderConfig) -> Result<Vec<Option<AdapterFactors>>, ModelError> {
+    let (source, bytes) = AdapterSource::open_served(dir)?;
+    let tensors = source.tensors(&bytes)?;
+    let modules = AdapterModules::new(&source, &tensors, config)?;
+    let refused = |what: &str| ModelError::Unsupported {
+        path: source.path.clone(),
+        what: format!("{what} on a GPU; merge the adapter into its base with PEFT's `merge_and_unload()`"),
+    };
+    if modules.embedding()?.is_some() || modules.head()?.is_some() {
+        return Err(refused("an adapter on embed_tokens or lm_head"));
+    }
+    let mut sites = Vec::with_capacity(config.layers * SITES);
+    for (layer, site) in (0..config.layers).flat_map(|layer| adapter::Site::ALL.map(|site| (layer, site))) {
+        let factors = modules.site(layer, site)?;
+        for part in factors.iter().flat_map(|factors| &factors.parts) {
+            if part.magnitude.is_some() {
+                return Err(refused("use_dora"));
+            }
+            if part.output_bias.is_some() || part.bias.is_some() {
+                return Err(refused("a bias"));
+            }
+        }
+        sites.push(factors);
+    }
+    Ok(sites)
+}
+
+/// Largest rank of a site's updates.
+fn site_rank(factors: &AdapterFactors) -> usize {
+    factors.parts.iter().map(|part| part.rank).max().unwrap_or(0)
+}
+
 /// Returns the bytes of an adapter in device memory.
 pub(in crate::cuda) fn adapter_bytes(config: &DecoderConfig, lora: &Lora) -> usize {
     let mut allocator = PlacementAllocator::default();
@@ -173,55 +209,59 @@ fn places(
     (b, allocator.place(outs.iter().flatten().count() * padded * inn))
 }
 
-/// Rounds a site's factors to `bf16`, multiplies B by the scale, pads the rank to a multiple of 16 with zeros, and
-/// orders the stack by projection.
-fn pack(factors: &adapter::AdapterFactors, allocator: &mut PlacementAllocator) -> PackedFactors {
+/// Rounds a site's factors to `bf16`, multiplies B by the scale, pads all ranks to the site's largest one and to a multiple
+/// of 16 with zeros, and orders the stack by projection.
+fn pack(factors: &AdapterFactors, allocator: &mut PlacementAllocator) -> PackedFactors {
     let inn = factors.inn;
-    let rank = factors.rank;
+    let rank = site_rank(factors);
     let padded = rank.next_multiple_of(16);
-    let mut order: Vec<usize> = (0..factors.parts.len()).collect();
-    order.sort_by_key(|&index| factors.parts[index].0);
+    let mut parts: Vec<_> = factors.parts.iter().collect();
+    parts.sort_by_key(|part| part.projection);
     let mut outs = [None; 3];
-    for (projection, from) in &factors.parts {
-        outs[*projection] = Some(from.len() / rank);
+    for part in &parts {
+        outs[part.projection] = Some(part.b.len() / part.rank);
     }
     let (b_places, a_place) = places(allocator, inn, rank, outs);
-    let mut a = vec![bf16::ZERO; order.len() * padded * inn];
+    let mut a = vec![bf16::ZERO; parts.len() * padded * inn];
     let mut b = [const { None }; 3];
-    for (place, &index) in order.iter().enumerate() {
-        let from = &factors.a[index * rank * inn..(index + 1) * rank * inn];
-        for (to, from) in a[place * padded * inn..].iter_mut().zip(from) {
+    for (place, part) in parts.iter().enumerate() {
+        for (to, from) in a[place * padded * inn..].iter_mut().zip(&part.a) {
             *to = bf16::from_f32(*from);
         }
-        let (projection, from) = &factors.parts[index];
-        let mut values = vec![bf16::ZERO; from.len() / rank * padded];
-        for (to, from) in values.chunks_exact_mut(padded).zip(from.chunks_exact(rank)) {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(from * factors.scale));
+        let mut values = vec![bf16::ZERO; part.b.len() / part.rank * padded];
+        for (to, from) in values.chunks_exact_mut(padded).zip(part.b.chunks_exact(part.rank)) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(from * part.scale));
         }
-        b[*projection] = b_places[*projection].map(|place| (values, place));
+        b[part.projection] = b_places[part.projection].map(|place| (values, place));
     }
-    PackedFactors { a_place, stacked: order.len() * padded, a, b, rank: padded }
+    PackedFactors { a_place, stacked: parts.len() * padded, a, b, rank: padded }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adapter::FactorPart;
 
     #[test]
     fn factors_are_padded_scaled_and_ordered_by_projection() {
-        // Rank 2, two inputs; in the file the value projection comes before the key projection.
-        let factors = adapter::AdapterFactors {
-            inn: 2,
-            rank: 2,
+        // Ranks 1 and 2, two inputs; in the file the value projection comes before the key projection.
+        let part = |projection, rank, a: &[f32], b: &[f32]| FactorPart {
+            projection,
+            rank,
             scale: 0.5,
-            a: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
-            parts: vec![(2, vec![2.0, 4.0]), (1, vec![8.0, 16.0, 32.0, 64.0])],
+            a: a.to_vec(),
+            b: b.to_vec(),
+            magnitude: None,
+            output_bias: None,
+            bias: None,
         };
+        let parts = vec![part(2, 1, &[1.0, 2.0], &[2.0]), part(1, 2, &[5.0, 6.0, 7.0, 8.0], &[8.0, 16.0, 32.0, 64.0])];
+        let factors = AdapterFactors { inn: 2, parts };
         let packed = pack(&factors, &mut PlacementAllocator::default());
         let values = |values: &[bf16]| values.iter().map(|value| value.to_f32()).collect::<Vec<_>>();
         assert_eq!((packed.rank, packed.stacked, packed.a.len()), (16, 32, 64));
         assert_eq!(values(&packed.a[..5]), [5.0, 6.0, 7.0, 8.0, 0.0], "keys first");
-        assert_eq!(values(&packed.a[32..37]), [1.0, 2.0, 3.0, 4.0, 0.0]);
+        assert_eq!(values(&packed.a[32..35]), [1.0, 2.0, 0.0], "the smaller rank is padded");
         assert!(packed.b[0].is_none());
         let keys = packed.b[1].as_ref().map(|(b, _)| values(b)).unwrap_or_default();
         assert_eq!((keys.len(), &keys[..3], &keys[16..18]), (32, &[4.0, 8.0, 0.0][..], &[16.0, 32.0][..]));
