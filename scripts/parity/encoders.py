@@ -19,11 +19,11 @@ import torch
 import transformers
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "models" / "tests" / "fixtures" / "encoders"
 HIDDEN, FFN, LAYERS, HEADS, POSITIONS, MAX_PIECES = 64, 96, 2, 2, 80, 64
@@ -57,7 +57,7 @@ def word_pieces(first, last, pad, unknown):
     return wrapped(tokenizer, first, last, pad, unknown)
 
 
-def byte_pairs(first, last, pad, unknown, normalizer=None, split=None):
+def byte_pairs(first, last, pad, unknown, normalizer=None, split=None, pair=None):
     """Byte-level BPE, as in RoBERTa, ModernBERT and Qwen3. `first` may be missing."""
     tokenizer = Tokenizer(models.BPE())
     if normalizer:
@@ -71,7 +71,7 @@ def byte_pairs(first, last, pad, unknown, normalizer=None, split=None):
     trainer = trainers.BpeTrainer(
         vocab_size=300, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(CORPUS, trainer)
-    return wrapped(tokenizer, first, last, pad, unknown)
+    return wrapped(tokenizer, first, last, pad, unknown, pair)
 
 
 def unigram():
@@ -86,11 +86,12 @@ def unigram():
     return wrapped(tokenizer, "<s>", "</s>", "<pad>", "<unk>")
 
 
-def wrapped(tokenizer, first, last, pad, unknown):
-    """A tokenizer of transformers that puts the text between its special tokens."""
+def wrapped(tokenizer, first, last, pad, unknown, pair=None):
+    """A tokenizer of transformers that puts the text between its special tokens, and so pairs if `pair` is their template."""
     ends = [(token, tokenizer.token_to_id(token)) for token in (first, last) if token]
     start = f"{first} " if first else ""
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{start}$A {last}", special_tokens=ends)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{start}$A {last}", pair=pair, special_tokens=ends)
     names = dict(pad_token=pad, unk_token=unknown, cls_token=first, sep_token=last, eos_token=last)
     names = {name: token for name, token in names.items() if token}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=POSITIONS - 2, **names)
@@ -134,6 +135,16 @@ FAMILIES = {
     "gte": ("gte", dict(COMMON, max_position_embeddings=POSITIONS, type_vocab_size=1, pad_token_id=0,
                         rope_parameters=dict(rope_type="linear", factor=8.0 ** (2 * HEADS / HIDDEN), rope_theta=160_000.0)),
             lambda: word_pieces(*BERT), "cls", True, {}),
+}
+
+# Cross-encoders: the type of the model, its configuration, and its tokenizer.
+MODERN = FAMILIES["modernbert"][1]
+PAIR = "[CLS] $A [SEP] $B [SEP]"
+RERANKERS = {
+    "modernbert-reranker": ("modernbert", dict(MODERN, classifier_pooling="mean"),
+                            lambda: byte_pairs(*BERT, normalizer=normalizers.NFC(), pair=PAIR)),
+    "modernbert-reranker-cls": ("modernbert", dict(MODERN, classifier_pooling="cls", classifier_bias=True),
+                                lambda: byte_pairs(*BERT, normalizer=normalizers.NFC(), pair=PAIR)),
 }
 
 
@@ -183,19 +194,39 @@ def cases_of(model, prompts):
             yield kind, text, encode([text], batch_size=1)[0]
 
 
+def scores_of(folder):
+    """Logits of sentence-transformers, with the query as the kind of a case."""
+    model = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+    for text in TEXTS:
+        query = TEXTS[0]
+        yield query, text, model.predict([(query, text)], activation_fn=torch.nn.Identity())
+
+
+def save_reranker(name, folder):
+    kind, config, tokenizer = RERANKERS[name]
+    tokenizer = tokenizer()
+    config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), num_labels=1, **config)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 def write(name):
     folder = ROOT / name
-    save(name, folder)
+    (save_reranker if name in RERANKERS else save)(name, folder)
     weights = folder / "model.safetensors"
     shapes = shapes_of(weights)
     save_file(numbers(shapes), weights, metadata={"format": "pt"})
-    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+    if name in RERANKERS:
+        cases = scores_of(folder)
+    else:
+        model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+        cases = cases_of(model, FAMILIES[name][-1])
     expected = {
         "made_by": "scripts/parity/encoders.py",
         "versions": {library.__name__: library.__version__ for library in (sentence_transformers, transformers, torch)},
         "tensors": {tensor: list(shapes[tensor]) for tensor in sorted(shapes)},
         "cases": [{"kind": kind, "text": text, "embedding": [round(float(value), 6) for value in vector]}
-                  for kind, text, vector in cases_of(model, FAMILIES[name][-1])],
+                  for kind, text, vector in cases],
     }
     weights.unlink()
     (folder / "expected.json").write_text(json.dumps(expected, ensure_ascii=False, separators=(",", ":")) + "\n")
@@ -203,7 +234,7 @@ def write(name):
 
 def main():
     shutil.rmtree(ROOT, ignore_errors=True)
-    for name in FAMILIES:
+    for name in (*FAMILIES, *RERANKERS):
         write(name)
         print(name)
 

@@ -32,7 +32,7 @@ pub(crate) struct EncoderConfig {
     pub(super) types: usize,
     /// Number of buckets of relative positions, in the family that has them.
     pub(super) buckets: usize,
-    pub(super) norm_eps: f32,
+    pub(crate) norm_eps: f32,
     pub(crate) max_pieces: usize,
     /// If `true`, texts are lower-cased before they are split.
     pub(super) lower_case: bool,

@@ -36,9 +36,9 @@ impl Reranker {
     /// `tokenizer_config.json`: a sequence classifier of one label, as transformers saves it.
     ///
     /// # Errors
-    /// When a file is missing or damaged, when the model is of another family than BERT, RoBERTa, XLM-R, DistilBERT and
-    /// MPNet or has another activation than exact GELU, or when it has another number of labels than one. Errors name
-    /// the file and its field or tensor.
+    /// When a file is missing or damaged, when the model is of another family than BERT, RoBERTa, XLM-R, DistilBERT, MPNet
+    /// and ModernBERT or has another activation than exact GELU, or when it has another number of labels than one. Errors
+    /// name the file and its field or tensor.
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
         // Without a stated limit, a pair may fill the position table, as in sentence-transformers' `CrossEncoder`.
         let config = EncoderConfig::read(EncoderFamily::read(dir)?, dir, usize::MAX)?;
@@ -47,7 +47,7 @@ impl Reranker {
         let weights = Map::open(&dir.join("model.safetensors"))?;
         let tensors = EncoderTensors::open(&weights, config.family)?;
         let encoder = Encoder::load(&config, &tensors, team)?;
-        let head = ScoreHead::load(&config, &tensors)?;
+        let head = ScoreHead::load(dir, &config, &tensors)?;
         let mut hash = Sha256::new();
         for name in ["config.json", "tokenizer.json"] {
             hash.update(read(&dir.join(name))?);

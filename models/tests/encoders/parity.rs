@@ -1,5 +1,10 @@
 //! Vectors of each family compared with those of sentence-transformers.
 
+use std::sync::Arc;
+
+use waymark_models::kernel::Team;
+use waymark_models::reranker::Reranker;
+
 use super::fixture::{cosine, embedder, texts, whole};
 
 /// Compares the vectors of a directory with those of the fixture.
@@ -67,4 +72,24 @@ fn qwen3_agrees_with_sentence_transformers() {
 #[test]
 fn gte_agrees_with_sentence_transformers() {
     agrees("gte");
+}
+
+/// Compares the scores of a cross-encoder with those of the fixture, whose cases hold the query as their kind.
+fn scores_agree(name: &str) {
+    let (dir, expected) = whole(name);
+    let reranker = Reranker::open(dir.path(), Arc::new(Team::new(2))).unwrap();
+    for case in &expected.cases {
+        let score = reranker.score(&case.kind, &[&case.text]).unwrap()[0];
+        println!("{name}: {score:.5}, expected {:.5}: {:.40?}", case.embedding[0], case.text);
+        assert!((score - case.embedding[0]).abs() < 1e-4, "{name}: {:?}: {score}", case.text);
+    }
+    let [first, second] = [0, 1].map(|case| expected.cases[case].embedding[0]);
+    assert!((first - second).abs() > 1e-2, "{name}: the scores of different texts differ");
+}
+
+#[test]
+fn modernbert_rerankers_agree_with_sentence_transformers() {
+    for name in ["modernbert-reranker", "modernbert-reranker-cls"] {
+        scores_agree(name);
+    }
 }

@@ -212,9 +212,18 @@ fn texts_without_pieces_have_vectors() {
 }
 
 #[test]
+fn heads_of_modernbert_with_other_settings_are_refused() {
+    for (field, value) in [("classifier_pooling", "max"), ("classifier_activation", "relu")] {
+        let (dir, _) = whole("modernbert-reranker");
+        configure(dir.path(), |config| config[field] = value.into());
+        let error = Reranker::open(dir.path(), Arc::new(Team::new(1))).unwrap_err();
+        assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains(field), "{error}");
+    }
+}
+
+#[test]
 fn heads_that_are_not_computed_are_refused() {
     for (name, named) in [
-        ("modernbert", "classification head of modernbert"),
         ("nomic", "classification head of nomic_bert"),
         ("gte", "classification head of gte"),
         ("qwen3", "model_type \"qwen3\""),
