@@ -95,7 +95,7 @@ const GEMMA2: Family = Family {
 };
 
 /// All supported families. GGUFs of Mistral and Mixtral have the architecture `llama`, which comes first.
-static FAMILIES: [Family; 13] = [
+pub(super) static FAMILIES: [Family; 13] = [
     LLAMA,
     QWEN2,
     // The head width of Qwen3 is 128 for every hidden size, unless stated otherwise; that of Qwen3-MoE is not.

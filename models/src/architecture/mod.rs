@@ -5,6 +5,8 @@
 
 mod experts;
 mod family;
+#[cfg(test)]
+mod page;
 
 pub(crate) use experts::ExpertNames;
 pub use experts::Experts;
