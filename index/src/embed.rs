@@ -25,6 +25,11 @@ pub trait Embed: Send + Sync {
     /// Identifier of the model weights. An index refuses an embedder with another ID than the one it was built with.
     fn id(&self) -> &str;
 
+    /// Name or directory by which the embedder can be opened again. `None` if there is none.
+    fn source(&self) -> Option<&str> {
+        None
+    }
+
     /// Length of every vector.
     fn dims(&self) -> usize;
 

@@ -99,7 +99,7 @@ pub use model_filter::ModelFilter;
 pub use options::{GraphOptions, KagOptions, OpenOptions, Relevance, RerankOptions};
 pub use pending::{PendingChange, PendingChanges, PendingFile};
 pub use prepare::PreparedVectors;
-pub use progress::{BuildPhase, BuildProgress, EmbeddingEstimate};
+pub use progress::{BuildPhase, BuildProgress, EmbeddingEstimate, UnreadScript};
 pub use prompts::Prompts;
 pub use query::{ENTITIES, Query, TRIPLES};
 pub use repair::{RepairReport, repair};

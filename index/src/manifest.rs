@@ -76,6 +76,10 @@ pub struct EmbedderInfo {
     /// Prompts put before the texts.
     #[serde(default, skip_serializing_if = "Prompts::is_empty")]
     pub prompts: Prompts,
+    /// Name or directory by which the embedder can be opened again, from [`Embed::source`](crate::Embed::source). `None` in
+    /// indexes that do not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 /// Statistics of the graph of an index.
@@ -329,7 +333,7 @@ mod tests {
             snapshot: 3,
             corpus: text(),
             passages: 0,
-            embedder: EmbedderInfo { id: text(), dims: 1, prompts: Prompts::default() },
+            embedder: EmbedderInfo { id: text(), dims: 1, prompts: Prompts::default(), source: None },
             graph: None,
             delta: None,
             build: BuildInfo { version: text(), analyzer: text(), connectivity: 1, expansion: 1 },

@@ -51,6 +51,17 @@ pub struct EmbeddingEstimate {
     pub graph: Duration,
 }
 
+/// Script in most of whose passages an extractor found no triples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnreadScript {
+    /// Name of the script.
+    pub script: &'static str,
+    /// Number of passages in this script.
+    pub passages: u64,
+    /// Number of those without triples.
+    pub unread: u64,
+}
+
 /// Receives the progress of a build. Phases come in order; within a phase, `done` grows to `total`.
 pub trait BuildProgress: Sync {
     /// Reports that `done` of `total` units (passages, vectors, files, steps) are done. May be called from several
@@ -63,6 +74,9 @@ pub trait BuildProgress: Sync {
     /// Reports, before the embedding of many new passages begins, how long it will take. The estimate is rough, above all
     /// that of the graph, whose texts are not known yet.
     fn estimated(&self, _estimate: EmbeddingEstimate) {}
+
+    /// Reports, once triples were extracted, a script in most of whose passages there were none.
+    fn unread(&self, _script: &UnreadScript) {}
 }
 
 /// Ignores all progress.

@@ -55,7 +55,12 @@ pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>
         let document = entry.document_prompt.clone();
         embedder = embedder.or_prompts(EncoderPrompts { query, document });
     }
-    Ok(Embedding::Model(Box::new(embedder)))
+    // A directory is found again from any other one.
+    let source = match Path::new(name).is_dir() {
+        true => std::path::absolute(name).map_or_else(|_| name.clone(), |dir| dir.to_string_lossy().into_owned()),
+        false => name.clone(),
+    };
+    Ok(Embedding::Model(Box::new(embedder), source))
 }
 
 /// Opens the reranker that `config` names, downloading its weights if they are missing.

@@ -39,8 +39,8 @@ const MAX_TOKEN_BYTES: usize = 256;
 /// An embedder for the index and the API.
 #[derive(Debug)]
 pub enum Embedding {
-    /// A model of `waymark-models`.
-    Model(Box<Embedder>),
+    /// A model of `waymark-models`, with the name or the directory that it was opened by.
+    Model(Box<Embedder>, String),
     /// An embedder elsewhere.
     Endpoint(Box<EmbedEndpoint>),
     /// Hashed bag-of-words vectors: deterministic, without weights, with little meaning.
@@ -59,15 +59,24 @@ const DIMS: usize = 64;
 impl Embed for Embedding {
     fn id(&self) -> &str {
         match self {
-            Embedding::Model(embedder) => embedder.id(),
+            Embedding::Model(embedder, _) => embedder.id(),
             Embedding::Endpoint(endpoint) => endpoint.id(),
             Embedding::Mock => MOCK,
         }
     }
 
+    fn source(&self) -> Option<&str> {
+        match self {
+            Embedding::Model(_, source) => Some(source),
+            // URLs change, and may hold secrets.
+            Embedding::Endpoint(_) => None,
+            Embedding::Mock => Some(MOCK),
+        }
+    }
+
     fn dims(&self) -> usize {
         match self {
-            Embedding::Model(embedder) => embedder.dims(),
+            Embedding::Model(embedder, _) => embedder.dims(),
             Embedding::Endpoint(endpoint) => endpoint.dims(),
             Embedding::Mock => DIMS,
         }
@@ -75,7 +84,7 @@ impl Embed for Embedding {
 
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
         match self {
-            Embedding::Model(embedder) => Ok(embedder.embed(texts)?),
+            Embedding::Model(embedder, _) => Ok(embedder.embed(texts)?),
             Embedding::Endpoint(endpoint) => endpoint.embed(texts),
             Embedding::Mock => Ok(texts.iter().map(|text| hashed(text)).collect()),
         }
@@ -83,7 +92,7 @@ impl Embed for Embedding {
 
     fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
         match self {
-            Embedding::Model(embedder) => Ok(embedder.embed_rounded(texts)?),
+            Embedding::Model(embedder, _) => Ok(embedder.embed_rounded(texts)?),
             Embedding::Endpoint(endpoint) => endpoint.embed_documents(texts),
             Embedding::Mock => self.embed(texts),
         }
@@ -91,7 +100,7 @@ impl Embed for Embedding {
 
     fn embed_queries(&self, texts: &[&str], _context: QueryContext) -> Result<Vec<Vec<f32>>, EmbedError> {
         match self {
-            Embedding::Model(embedder) => Ok(embedder.embed_queries(texts)?),
+            Embedding::Model(embedder, _) => Ok(embedder.embed_queries(texts)?),
             Embedding::Endpoint(_) | Embedding::Mock => self.embed(texts),
         }
     }
@@ -104,13 +113,13 @@ impl Embed for Embedding {
     fn least_batch(&self) -> usize {
         match self {
             Embedding::Endpoint(endpoint) => endpoint.least_batch(),
-            Embedding::Model(_) | Embedding::Mock => 1,
+            Embedding::Model(..) | Embedding::Mock => 1,
         }
     }
 
     fn prompts(&self) -> Prompts {
         match self {
-            Embedding::Model(embedder) => {
+            Embedding::Model(embedder, _) => {
                 let EncoderPrompts { query, document } = embedder.prompts().clone();
                 Prompts { query, document }
             }
@@ -123,7 +132,7 @@ impl Embed for Embedding {
 impl TextEmbedder for Embedding {
     fn count_tokens(&self, text: &str) -> usize {
         match self {
-            Embedding::Model(embedder) => embedder.count_tokens(text),
+            Embedding::Model(embedder, _) => embedder.count_tokens(text),
             Embedding::Endpoint(_) => text.len().div_ceil(BYTES_PER_TOKEN),
             Embedding::Mock => text.split_whitespace().count(),
         }
@@ -132,7 +141,7 @@ impl TextEmbedder for Embedding {
     fn max_tokens(&self) -> usize {
         match self {
             // The two special tokens at the ends count too.
-            Embedding::Model(embedder) => embedder.max_pieces().saturating_sub(2),
+            Embedding::Model(embedder, _) => embedder.max_pieces().saturating_sub(2),
             Embedding::Endpoint(_) => MAX_EMBEDDED_BYTES / BYTES_PER_TOKEN,
             Embedding::Mock => usize::MAX,
         }
@@ -141,7 +150,7 @@ impl TextEmbedder for Embedding {
     fn max_bytes(&self) -> usize {
         match self {
             Embedding::Endpoint(_) => MAX_EMBEDDED_BYTES,
-            Embedding::Model(_) | Embedding::Mock => self.max_tokens().saturating_mul(MAX_TOKEN_BYTES),
+            Embedding::Model(..) | Embedding::Mock => self.max_tokens().saturating_mul(MAX_TOKEN_BYTES),
         }
     }
 

@@ -168,7 +168,7 @@ impl IndexTarget {
 
     fn embedder(&self) -> anyhow::Result<Arc<Embedding>> {
         let team = Arc::new(Team::new(self.threads()));
-        Ok(Arc::new(assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), team)?))
+        Ok(Arc::new(assembly::embedder(&self.embedder.resolve_for(&self.index)?, self.cache.clone(), team)?))
     }
 
     /// Commits the changes and prints their summary to standard output.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{HumanDuration, ProgressBar};
 use waymark_index::{
     BuildOptions, BuildPhase, BuildProgress, Embed as _, EmbedderInfo, EmbeddingEstimate, GraphInfo, Manifest, Prompts,
-    build,
+    UnreadScript, build,
 };
 use waymark_models::kernel::Team;
 use waymark_runtime::config::{EmbedderArgs, LogFormat, cores};
@@ -177,7 +177,8 @@ impl InfoArgs {
         writeln!(out, "corpus    {}", manifest.corpus)?;
         writeln!(out, "passages  {}", manifest.passages)?;
         writeln!(out, "snapshot  {}", manifest.snapshot)?;
-        writeln!(out, "embedder  {} ({} dimensions)", manifest.embedder.id, manifest.embedder.dims)?;
+        let opened = manifest.embedder.source.as_ref().map_or_else(String::new, |source| format!("{source}, "));
+        writeln!(out, "embedder  {opened}{} ({} dimensions)", manifest.embedder.id, manifest.embedder.dims)?;
         let Prompts { query, document } = &manifest.embedder.prompts;
         if !manifest.embedder.prompts.is_empty() {
             writeln!(out, "prompts   {query:?} before queries, {document:?} before documents")?;
@@ -254,6 +255,14 @@ impl BuildProgress for BuildBars {
             passages,
             "passages are longer than the embedder reads: dense search will see only their beginning; stop here and split \
              them with --chunk, or go on"
+        );
+    }
+
+    fn unread(&self, found: &UnreadScript) {
+        let UnreadScript { script, passages, unread } = *found;
+        tracing::warn!(
+            "{unread} of {passages} passages in {script} letters gave no facts, so that graph search follows none from them: the \
+             built-in extractor reads English; `--triples` takes those of a language model"
         );
     }
 

@@ -165,13 +165,28 @@ fn adapter(dir: &Path) -> ReportLines {
         other => other.as_str().unwrap_or("unknown").to_owned(),
     };
     let kind = config["peft_type"].as_str().unwrap_or("unknown");
-    vec![
+    let mut lines = vec![
         ("format", format!("PEFT adapter ({kind})")),
         ("base model", adapter_base(dir).unwrap_or_else(|| "not named".to_owned())),
         ("rank", format!("{}, alpha {}", config["r"], config["lora_alpha"])),
         ("targets", targets),
-    ]
+    ];
+    let given = ADAPTER_SETTINGS.iter().filter(|setting| match &config[**setting] {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        value => value != "none",
+    });
+    let given: Vec<String> = given.map(|setting| format!("{setting} {}", config[*setting])).collect();
+    if !given.is_empty() {
+        lines.push(("settings", given.join(", ")));
+    }
+    lines
 }
+
+/// Settings of an adapter that change what it computes.
+const ADAPTER_SETTINGS: [&str; 7] =
+    ["use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "bias", "lora_bias"];
 
 /// Describes the policy in a directory, or the one that a family recommends, if there is one.
 fn policy(path: &Path) -> ReportLines {

@@ -83,7 +83,11 @@ impl Args {
         // Checked here as well, before an embedder is loaded for nothing.
         query.check().map_err(|invalid| refusal(&invalid))?;
         let reranker = self.reranker.resolve()?;
-        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), Arc::new(Team::new(cores())))?;
+        let embedder = assembly::embedder(
+            &self.embedder.resolve_for(&self.index)?,
+            self.cache.clone(),
+            Arc::new(Team::new(cores())),
+        )?;
         let mut index = Index::open(&self.index, Arc::new(embedder))?;
         if let Some(config) = self.fact_filter.resolve()? {
             index = index.with_fact_filter(filter::fact_filter(&config)?);

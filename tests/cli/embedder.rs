@@ -78,6 +78,30 @@ fn an_index_over_another_waymark_is_that_of_the_same_embedder_here() {
 }
 
 #[test]
+fn an_index_is_searched_with_the_embedder_that_it_names() {
+    let root = tempfile::tempdir().unwrap();
+    let mock = ["--embedder", "mock"];
+    let here = built(root.path(), "here", &mock);
+    let own = found(&here, &mock, &[]);
+    assert_eq!(found(&here, &[], &[]), own, "without the flag");
+    let info = waymark(&["index", "info", &here, "--json"]);
+    let manifest: Value = serde_json::from_str(&info.stdout).unwrap();
+    assert_eq!(manifest["embedder"]["source"], json!("mock"));
+    let more = root.path().join("more.jsonl");
+    std::fs::write(&more, "{\"id\": \"tiber\", \"text\": \"The Tiber is a river in Rome.\"}\n").unwrap();
+    let added = waymark(&["index", "add", "--index", &here, "--corpus", more.to_str().unwrap()]);
+    assert!(added.ok(), "{}", added.stderr);
+    let server = Serving::start(&["--mock", "--index", &here]);
+    let (status, rome) = post(&server.url, "/v1/search", &json!({"query": "Tiber river Rome", "ranking": "dense"}));
+    assert_eq!((status, &rome["hits"][0]["passage"]["id"]), (200, &json!("tiber")), "{rome}");
+    // A directory that is gone is named, and another embedder with both IDs.
+    let gone = search(&here, &["--embedder", "gone/model"], &[]);
+    assert!(!gone.ok() && gone.stderr.contains("gone/model"), "{}", gone.stderr);
+    let other = search(&here, &["--embedder", &server.url, "--embedder-model", "other"], &[]);
+    assert!(!other.ok() && other.stderr.contains("other"), "{}", other.stderr);
+}
+
+#[test]
 fn a_server_searches_by_an_embedder_elsewhere_until_that_is_away() {
     let root = tempfile::tempdir().unwrap();
     let mock = ["--embedder", "mock"];

@@ -141,7 +141,7 @@ impl Iterator for CountedDocuments<'_> {
 /// prompt, which must not prevent a build.
 fn previous(dir: &Path, embed: &dyn Embed, prompts: &Prompts) -> Option<Snapshot> {
     let snapshot = Snapshot::open_newest(dir, &OpenOptions::unwalked()).ok()?;
-    let EmbedderInfo { id, dims, prompts: earlier } = &snapshot.manifest.embedder;
+    let EmbedderInfo { id, dims, prompts: earlier, .. } = &snapshot.manifest.embedder;
     let same = id == embed.id() && *dims == embed.dims() && earlier.document == prompts.document;
     same.then_some(snapshot)
 }

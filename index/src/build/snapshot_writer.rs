@@ -128,7 +128,12 @@ impl SnapshotWriter<'_> {
             snapshot,
             corpus,
             passages,
-            embedder: EmbedderInfo { id: embed.id().to_owned(), dims: embed.dims(), prompts: prompts.clone() },
+            embedder: EmbedderInfo {
+                id: embed.id().to_owned(),
+                dims: embed.dims(),
+                prompts: prompts.clone(),
+                source: embed.source().map(str::to_owned),
+            },
             graph,
             delta: None,
             build: BuildInfo {

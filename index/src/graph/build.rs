@@ -8,6 +8,7 @@ use super::statements::StatementTables;
 use super::synonyms::Neighbors;
 use super::table::StringTable;
 use super::triples::{TripleFile, TripleOrigin, TripleWriter};
+use super::unread_scripts::ScriptCounts;
 use super::{Graph, phrase};
 use crate::batch_embedder::{BatchEmbedder, NumberedTexts};
 use crate::dense::{Codes, VectorFile};
@@ -56,6 +57,7 @@ impl GraphDraft<'_> {
         let unknown = triples.unknown(self.store.count());
         let origin = TripleOrigin::of(&extract.id());
         let mut done = 0;
+        let mut scripts = ScriptCounts::default();
         let total = Some(unknown.len() as u64);
         self.progress.update(BuildPhase::Extracting, 0, total);
         extract.extract(self.store, &unknown, &mut |number, found| {
@@ -64,10 +66,12 @@ impl GraphDraft<'_> {
                 return Ok(());
             }
             triples.add(number, &found, origin)?;
+            scripts.add(&self.store.passage(number)?.text, found.is_empty());
             done += 1;
             self.progress.update(BuildPhase::Extracting, done, total);
             Ok(())
         })?;
+        scripts.unread().for_each(|script| self.progress.unread(&script));
         Ok(!unknown.is_empty())
     }
 

@@ -19,6 +19,7 @@ mod statements;
 mod synonyms;
 mod table;
 mod triples;
+mod unread_scripts;
 
 use std::cmp::Ordering;
 use std::path::Path;

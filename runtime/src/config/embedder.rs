@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use waymark_index::Manifest;
+
 use super::ConfigError;
 use crate::embedding::MOCK;
 
-/// Default of `--embedder`.
+/// Default of `--embedder` for a new index.
 const DEFAULT: &str = "all-minilm-l6-v2";
 
 /// Default of `--embedder-key-env`.
@@ -30,9 +32,10 @@ pub enum QueryArithmetic {
 pub struct EmbedderArgs {
     /// Embedding model, which must be the one that the index was built with; `/v1/embeddings` serves it too: a name in the
     /// catalog, a directory, the URL of an endpoint, or `mock`, which needs no weights and captures little meaning. A URL that
-    /// ends in `/embed` is asked in the form of text-embeddings-inference, any other in that of OpenAI.
-    #[arg(long, env = "WAYMARK_EMBEDDER", value_name = "NAME|DIR|URL", default_value = DEFAULT)]
-    pub embedder: String,
+    /// ends in `/embed` is asked in the form of text-embeddings-inference, any other in that of OpenAI. The default is the
+    /// one that the index names, and `all-minilm-l6-v2` for a new index.
+    #[arg(long, env = "WAYMARK_EMBEDDER", value_name = "NAME|DIR|URL")]
+    pub embedder: Option<String>,
 
     /// Name of the model at the endpoint of `--embedder`; not sent to a URL that ends in `/embed`. The index keeps this name,
     /// and refuses embedders of another one.
@@ -101,13 +104,24 @@ impl EmbedderArgs {
     /// Returns the flags for weights of this machine.
     pub fn weights(name: &str) -> Self {
         EmbedderArgs {
-            embedder: name.to_owned(),
+            embedder: Some(name.to_owned()),
             embedder_model: None,
             embedder_key_env: KEY_ENV.to_owned(),
             embedder_ca: None,
             embedder_timeout_ms: TIMEOUT_MS,
             query_arithmetic: None,
         }
+    }
+
+    /// Resolves the flags for an index that exists already, whose own embedder is the default.
+    ///
+    /// # Errors
+    /// The same as of [`resolve`](Self::resolve).
+    pub fn resolve_for(&self, index: &Path) -> Result<EmbedderConfig, ConfigError> {
+        // An index that cannot be read is reported when it is opened.
+        let named = || Manifest::read(index).ok()?.embedder.source;
+        let embedder = self.embedder.clone().or_else(named);
+        EmbedderArgs { embedder, ..self.clone() }.resolve()
     }
 
     /// Resolves the flags.
@@ -124,6 +138,7 @@ impl EmbedderArgs {
             embedder_timeout_ms,
             query_arithmetic,
         } = self.clone();
+        let embedder = embedder.unwrap_or_else(|| DEFAULT.to_owned());
         let is_url = embedder.starts_with("http://") || embedder.starts_with("https://");
         // The query of the URL may hold a secret.
         let without_secret = |embedder: &str| embedder.split('?').next().unwrap_or_default().to_owned();

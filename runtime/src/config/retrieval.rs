@@ -115,6 +115,10 @@ impl RetrievalArgs {
     pub fn resolve(self) -> Result<RetrievalConfig, ConfigError> {
         let (default, others) = named_indexes(self.indexes)?;
         let (index_name, index) = default.map_or((None, None), |place| (place.name, Some(place.dir)));
+        let embedder = match &index {
+            Some(dir) => self.embedder.resolve_for(dir)?,
+            None => self.embedder.resolve()?,
+        };
         Ok(RetrievalConfig {
             index,
             index_name,
@@ -123,7 +127,7 @@ impl RetrievalArgs {
             keep_snapshots: self.keep_snapshots,
             // Without any pause, scrubs would take a core.
             scrub: Duration::from_secs_f64(self.scrub_seconds.max(0.1)),
-            embedder: self.embedder.resolve()?,
+            embedder,
             threads: or_cores(self.search_threads),
             deadline: Duration::from_millis(self.search_deadline_ms),
             fact_filter: self.fact_filter.resolve()?,

@@ -193,7 +193,7 @@ impl PolicyArgs {
         let plan = self.plan()?;
         let files = self.question_files()?;
         let judge = self.judge()?;
-        let embedder = self.embedder.resolve()?;
+        let embedder = self.embedder.resolve_for(&self.indexes[0])?;
         // Opened before hours of work, so that a path that cannot be written is refused now.
         let outputs = self.outputs()?;
         let mut rows = self.rows.as_deref().map(ReportFile::open).transpose()?;

@@ -79,6 +79,10 @@ impl<E: TextEmbedder> Embed for QueryEmbedder<E> {
         self.inner.id()
     }
 
+    fn source(&self) -> Option<&str> {
+        self.inner.source()
+    }
+
     fn dims(&self) -> usize {
         self.inner.dims()
     }

@@ -149,7 +149,7 @@ impl Args {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         // As many threads as a server gives to the embedder.
         let team = Arc::new(Team::new(cores()));
-        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), team)?;
+        let embedder = assembly::embedder(&self.embedder.resolve_for(&self.index)?, self.cache.clone(), team)?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let embedder = QueryEmbedder::new(Arc::new(embedder), self.query_cache.0);
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;

@@ -73,7 +73,8 @@ impl Args {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let questions = Questions::read(&self.questions)?;
         // Searches run in parallel, so one thread for each embedding is enough.
-        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), Arc::new(Team::new(1)))?;
+        let embedder =
+            assembly::embedder(&self.embedder.resolve_for(&self.index)?, self.cache.clone(), Arc::new(Team::new(1)))?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
         let ways = if self.modes.is_empty() { SearchMethod::defaults(index.modes()) } else { self.modes.clone() };

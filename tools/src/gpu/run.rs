@@ -148,8 +148,11 @@ impl Args {
             return Ok(Some(SearchSource::Wait(self.search_time())));
         };
         let questions = Arc::new(Questions::texts(questions)?);
-        let embedder =
-            assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), Arc::new(Team::new(self.threads())))?;
+        let embedder = assembly::embedder(
+            &self.embedder.resolve_for(index)?,
+            self.cache.clone(),
+            Arc::new(Team::new(self.threads())),
+        )?;
         let options = waymark_index::OpenOptions { concurrency: self.threads(), ..Default::default() };
         let index = waymark_index::Index::open_with(index, Arc::new(embedder), &options)?;
         let mode = Mode::defaults(index.modes()).into_iter().next().context("the index supports no search mode")?;

@@ -119,7 +119,11 @@ impl Args {
         let base_tokenizer =
             BaseTokenizer { tokenizer: Arc::new(tokenizer), vocabulary, template: template.map(Arc::new), eos };
         let team = Arc::new(Team::new(1));
-        let embedder = Arc::new(assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), team)?);
+        let embedder = match recipe.sources.first() {
+            Some(source) => self.embedder.resolve_for(&self.indexes.join(&source.index))?,
+            None => self.embedder.resolve()?,
+        };
+        let embedder = Arc::new(assembly::embedder(&embedder, self.cache.clone(), team)?);
         let mut players = Vec::new();
         for source in &recipe.sources {
             let (player, index) = self.player(source, &recipe, &base_tokenizer, &embedder)?;
@@ -176,6 +180,7 @@ impl Args {
         base_tokenizer: &BaseTokenizer,
         embedder: &Arc<Embedding>,
     ) -> anyhow::Result<(LessonPlayer, Value)> {
+        let dir = self.indexes.join(&source.index);
         let config = RetrievalConfig {
             index: None,
             index_name: None,
@@ -183,14 +188,13 @@ impl Args {
             writable: false,
             keep_snapshots: 0,
             scrub: DEFAULT_SCRUB,
-            embedder: self.embedder.resolve()?,
+            embedder: self.embedder.resolve_for(&dir)?,
             threads: 1,
             deadline: Duration::from_secs(60),
             fact_filter: None,
             reranker: None,
         };
         // The index stays at this snapshot even if something is committed to it during the build.
-        let dir = self.indexes.join(&source.index);
         let embedder = Arc::clone(embedder) as Arc<dyn Embed>;
         let live = Arc::new(LiveIndex::open(&dir, embedder, OpenOptions { concurrency: 1, ..OpenOptions::default() })?);
         let current = live.current();

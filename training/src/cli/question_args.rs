@@ -80,7 +80,8 @@ impl QuestionArgs {
     pub(super) fn embedder(&self, team: &Arc<Team>, host_args: &HostArgs) -> anyhow::Result<Arc<dyn Embed>> {
         // Searches embed their queries while the engine computes, so the embedder has threads of its own.
         let own_team = Arc::new(Team::new(team.threads()));
-        let embedder = assembly::embedder(&self.embedder.resolve()?, host_args.cache.clone(), own_team)?;
+        let embedder =
+            assembly::embedder(&self.embedder.resolve_for(&self.index[0])?, host_args.cache.clone(), own_team)?;
         Ok(Arc::new(QueryEmbedder::new(Arc::new(embedder), QUERY_CACHE_BYTES)))
     }
 
@@ -135,7 +136,7 @@ impl QuestionArgs {
             writable: false,
             keep_snapshots: 0,
             scrub: DEFAULT_SCRUB,
-            embedder: self.embedder.resolve()?,
+            embedder: self.embedder.resolve_for(dir)?,
             threads,
             deadline: SEARCH_DEADLINE,
             fact_filter: None,

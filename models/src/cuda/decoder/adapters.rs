@@ -266,4 +266,20 @@ mod tests {
         let keys = packed.b[1].as_ref().map(|(b, _)| values(b)).unwrap_or_default();
         assert_eq!((keys.len(), &keys[..3], &keys[16..18]), (32, &[4.0, 8.0, 0.0][..], &[16.0, 32.0][..]));
     }
+
+    #[test]
+    fn what_no_kernel_computes_is_refused_by_name() {
+        let fixture = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+        for (base, adapter, reason) in [
+            ("families/mistral", "mistral/dora", "lm_head on a GPU"),
+            ("families/mistral", "mistral/saved", "embed_tokens or lm_head on a GPU"),
+            ("decoder/llama", "llama/dora", "use_dora on a GPU"),
+            ("decoder/qwen2", "qwen2/all-biases", "a bias on a GPU"),
+        ] {
+            let weights = crate::weights::Weights::open(&fixture(base));
+            let read = weights.and_then(|weights| read(&fixture("adapters").join(adapter), weights.config()));
+            let error = read.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(reason) && error.contains("merge_and_unload"), "{adapter}: {error}");
+        }
+    }
 }

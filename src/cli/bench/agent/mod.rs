@@ -160,7 +160,7 @@ impl Args {
     fn searcher(&self) -> anyhow::Result<(Arc<dyn Search>, String)> {
         let threads = cores();
         let team = Arc::new(Team::new(threads));
-        let embedder = assembly::embedder(&self.embedder.resolve()?, self.cache.clone(), team)?;
+        let embedder = assembly::embedder(&self.embedder.resolve_for(&self.index)?, self.cache.clone(), team)?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let embedder = QueryEmbedder::new(Arc::new(embedder), 0);
         let id = embedder.id().to_owned();

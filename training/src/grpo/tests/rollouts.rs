@@ -29,8 +29,12 @@ impl Search for Nothing {
 
 /// Manifest of an index whose graph has this many nodes.
 fn index(nodes: u64) -> Manifest {
-    let embedder =
-        waymark_index::EmbedderInfo { id: "none".into(), dims: 1, prompts: waymark_index::Prompts::default() };
+    let embedder = waymark_index::EmbedderInfo {
+        id: "none".into(),
+        dims: 1,
+        prompts: waymark_index::Prompts::default(),
+        source: None,
+    };
     let graph = GraphInfo { source: "corpus".into(), triples: 1, phrases: nodes - 10, facts: 1, edges: 1 };
     let build =
         waymark_index::BuildInfo { version: "0".into(), analyzer: "none".into(), connectivity: 1, expansion: 1 };
