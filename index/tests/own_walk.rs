@@ -118,7 +118,7 @@ fn the_hybrid_mode_keeps_to_the_graph() {
     let graph = search(&index, QUESTION, Mode::Graph, GraphVariant::Waymark);
     let hybrid = search(&index, QUESTION, Mode::Hybrid, GraphVariant::Waymark);
     assert_eq!(graph.hits[0].passage.id, hybrid.hits[0].passage.id);
-    let score = hybrid.hits[0].path.graph.as_ref().map(|rank| 1.0 / (1.0 + rank.rank as f64)).unwrap();
+    let score = hybrid.hits[0].path.graph.as_ref().map(|rank| 1.0 / rank.rank as f64).unwrap();
     assert!(f64::from(hybrid.hits[0].score) >= score - 1e-6);
     let options = |variant: GraphVariant| SearchOptions {
         mode: Some(Mode::Hybrid),

@@ -95,7 +95,7 @@ fn fused(
         let absent = values.iter().filter(|other| **other >= value - off).count() > depth;
         hold!(rank.is_some() || absent, "{} is missing from a list", hit.passage.id);
     }
-    let (constant, weight) = if walk.variant == GraphVariant::Waymark { (1.0, 0.1) } else { (60.0, 1.0) };
+    let (constant, weight) = if walk.variant == GraphVariant::Waymark { (0.0, 0.05) } else { (60.0, 1.0) };
     let part = |rank: Option<usize>, weight: f64| rank.map_or(0.0, |rank| weight / (constant + rank as f64));
     Ok(part(graph, 1.0) + part(dense, weight))
 }
