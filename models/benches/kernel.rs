@@ -160,8 +160,7 @@ fn vocabulary(team: &Team) {
     const TARGETS: usize = 384;
     let (entries, width) = (49_152, 576);
     let weights = Packed::from_ggml(GgmlKind::Q4_1, &vec![0x11; entries * width / 32 * 20], entries, width).unwrap();
-    let transposed = weights.transposed();
-    let head = VocabularyHead { weights: &weights, transposed: &transposed, cap: None };
+    let head = VocabularyHead { weights: &weights, rounded: false, cap: None };
     let (hidden, ids) = (vec![0.5; TARGETS * width], vec![7; TARGETS]);
     let products = TARGETS * entries * width;
     let seconds = best(|| drop(black_box(vocabulary::score(team, &weights, None, &hidden, &ids))));

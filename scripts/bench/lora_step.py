@@ -2,11 +2,11 @@
 
     pip install torch transformers peft gguf
     python3 scripts/bench/lora_step.py FILE.gguf [--sequences 1] [--length 512] [--rank 16] [--threads 2] [--rounds 5]
-                                    [--targets 1.0]
+                                    [--targets 1.0] [--dtype float32|bfloat16]
 
-Forward, backward and a step of AdamW over sequences of equal length in float32; `--targets` says which part of each
-sequence, at its end, counts in the loss. One shape per process, so that the peak memory is that of the shape. Processor
-time, beside the wall's, tells on a busy machine.
+Forward, backward and a step of AdamW over sequences of equal length, with the base model in `--dtype` (peft keeps the
+adapter in float32); `--targets` says which part of each sequence, at its end, counts in the loss. One shape per process,
+so that the peak memory is that of the shape. CPU time, beside wall time, helps on a busy machine.
 """
 
 import argparse
@@ -26,13 +26,14 @@ def main():
     for name, default in [("sequences", 1), ("length", 512), ("rank", 16), ("threads", 2), ("rounds", 5)]:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--targets", type=float, default=1.0)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     torch.manual_seed(1)
     torch.set_num_threads(options.threads)
     base = transformers.AutoModelForCausalLM.from_pretrained(
-        options.weights.parent, gguf_file=options.weights.name, dtype=torch.float32)
+        options.weights.parent, gguf_file=options.weights.name, dtype=getattr(torch, options.dtype))
     modules = ["q_proj", "k_proj", "v_proj", "o_proj"]
     model = peft.get_peft_model(base, peft.LoraConfig(
         r=options.rank, lora_alpha=32, target_modules=modules, task_type="CAUSAL_LM"))
@@ -53,8 +54,9 @@ def main():
         busy = busy + time.process_time() - before if len(times) > 1 else 0.0
     median = statistics.median(times[1:])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    print(f"{options.sequences} x {options.length}: {tokens.numel() / median:.0f} tok/s   median {median:.2f} s, "
-          f"best {min(times[1:]):.2f} s, CPU {busy / options.rounds:.2f} s   peak {peak} MB   torch {torch.__version__}, peft {peft.__version__}")
+    shape = f"{options.sequences} x {options.length}, {options.dtype}"
+    print(f"{shape}: {tokens.numel() / median:.0f} tok/s   median {median:.2f} s, best {min(times[1:]):.2f} s, "
+          f"CPU {busy / options.rounds:.2f} s   peak {peak} MB   torch {torch.__version__}, peft {peft.__version__}")
 
 
 if __name__ == "__main__":

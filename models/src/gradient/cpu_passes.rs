@@ -21,6 +21,7 @@ use crate::{Arithmetic, ModelError};
 pub(super) struct CpuPasses {
     pub(super) config: DecoderConfig,
     team: Arc<Team>,
+    arithmetic: Arithmetic,
     pub(super) network: Network,
     ropes: Ropes,
     /// Number of trained values.
@@ -57,6 +58,7 @@ impl CpuPasses {
             limit: None,
             config,
             team,
+            arithmetic,
         };
         Ok((passes, table))
     }
@@ -69,7 +71,7 @@ impl CpuPasses {
         self.positions.clear();
         self.positions.extend(pack.segments().iter().flat_map(|segment| segment.start..segment.end()));
         self.ropes.reserve(pack.segments().iter().map(PackSegment::end).max().unwrap_or(0));
-        AttentionPlan::new(pack, self.heads())
+        AttentionPlan::with(pack, self.heads(), self.arithmetic)
     }
 }
 

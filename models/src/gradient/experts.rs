@@ -7,18 +7,19 @@ use super::gate::GatedActivation;
 use crate::architecture::{Activation, Experts};
 use crate::decoder::ExpertRoutes;
 use crate::decoder::tensor::{matrix, shared_factor, shared_gate};
-use crate::kernel::arithmetic::Matrix;
-use crate::kernel::{Packed, Team, axpy, dot, matmul, matmul_add};
+use crate::kernel::directed::Direction::{Backward, Forward};
+use crate::kernel::two_way::TwoWayMatrix;
+use crate::kernel::{Team, axpy, dot};
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
 /// Minimum number of rows per thread that justifies a parallel region.
 const GRAIN: usize = 8;
 
-/// Weights of the experts of a layer, each matrix with its transpose.
+/// Weights of the experts of a layer.
 #[derive(Debug)]
 pub(super) struct FrozenExperts {
-    router: [Packed; 2],
+    router: TwoWayMatrix,
     blocks: Vec<FrozenBlock>,
     /// Expert that all tokens pass through, with the vector of its gate.
     shared: Option<(FrozenBlock, Vec<f32>)>,
@@ -28,9 +29,9 @@ pub(super) struct FrozenExperts {
 /// Weights of one expert.
 #[derive(Debug)]
 struct FrozenBlock {
-    gate: [Matrix; 2],
-    up: [Matrix; 2],
-    down: [Matrix; 2],
+    gate: TwoWayMatrix,
+    up: TwoWayMatrix,
+    down: TwoWayMatrix,
 }
 
 /// Working memory for rows of experts, with room for all tokens.
@@ -77,20 +78,19 @@ impl FrozenExperts {
             }
             None => None,
         };
-        let transposed = router.transposed();
-        Ok(Self { router: [router, transposed], blocks, shared, normalized: experts.normalized })
+        let router = TwoWayMatrix::new(router, Arithmetic::F32);
+        Ok(Self { router, blocks, shared, normalized: experts.normalized })
     }
 
     /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let shared = self.shared.as_ref().map_or(0, |(block, _)| block.bytes());
-        let router: usize = self.router.iter().map(Packed::bytes).sum();
-        router + shared + self.blocks.iter().map(FrozenBlock::bytes).sum::<usize>()
+        self.router.bytes() + shared + self.blocks.iter().map(FrozenBlock::bytes).sum::<usize>()
     }
 
     /// Computes the output of the block for `input`.
     pub(super) fn forward(&self, buffers: &mut ExpertBuffers<'_>, input: &[f32], output: &mut [f32]) {
-        let hidden = self.router[0].inn();
+        let hidden = self.router.inn();
         self.route(buffers, input);
         output.fill(0.0);
         for (expert, block) in self.blocks.iter().enumerate() {
@@ -127,7 +127,7 @@ impl FrozenExperts {
         dout: &[f32],
         dinput: &mut [f32],
     ) {
-        let hidden = self.router[0].inn();
+        let hidden = self.router.inn();
         let tokens = input.len() / hidden;
         self.route(buffers, input);
         dinput.fill(0.0);
@@ -152,7 +152,7 @@ impl FrozenExperts {
                 self.backward_router(routes, token, dprobabilities, dlogits);
             }
         });
-        matmul_add(team, dlogits, tokens, &self.router[1], dinput);
+        self.router.matmul_add(team, Backward, dlogits, tokens, dinput);
         self.backward_shared(buffers, gradients, input, dout, dinput);
     }
 
@@ -166,7 +166,7 @@ impl FrozenExperts {
         dinput: &mut [f32],
     ) {
         let Some((block, gate)) = &self.shared else { return };
-        let hidden = self.router[0].inn();
+        let hidden = self.router.inn();
         let count = input.len() / hidden;
         buffers.rows[..input.len()].copy_from_slice(input);
         block.outputs(buffers, &mut gradients.outputs[..input.len()], count);
@@ -206,8 +206,8 @@ impl FrozenExperts {
     }
 
     fn route(&self, buffers: &mut ExpertBuffers<'_>, input: &[f32]) {
-        let tokens = input.len() / self.router[0].inn();
-        matmul(buffers.team, input, tokens, &self.router[0], buffers.routes.logits());
+        let tokens = input.len() / self.router.inn();
+        self.router.matmul(buffers.team, Forward, input, tokens, buffers.routes.logits());
         buffers.routes.choose(buffers.team, self.normalized);
     }
 }
@@ -220,28 +220,29 @@ impl FrozenBlock {
         [width, hidden]: [usize; 2],
     ) -> Result<Self, ModelError> {
         let pair = |part: &str, [out, inn]: [usize; 2]| {
-            Ok::<_, ModelError>(arithmetic.pair(matrix(weights, &format!("{path}.{part}_proj.weight"), out, inn)?))
+            let weight = matrix(weights, &format!("{path}.{part}_proj.weight"), out, inn)?;
+            Ok::<_, ModelError>(TwoWayMatrix::new(weight, arithmetic))
         };
         let wide = [width, hidden];
         Ok(Self { gate: pair("gate", wide)?, up: pair("up", wide)?, down: pair("down", [hidden, width])? })
     }
 
     fn bytes(&self) -> usize {
-        [&self.gate, &self.up, &self.down].into_iter().flatten().map(Matrix::bytes).sum()
+        [&self.gate, &self.up, &self.down].into_iter().map(TwoWayMatrix::bytes).sum()
     }
 
     fn width(&self) -> usize {
-        self.down[0].inn()
+        self.down.inn()
     }
 
     /// Computes the activated gate of `count` rows.
     fn forward(&self, buffers: &mut ExpertBuffers<'_>, count: usize) {
         let ExpertBuffers { team, rows, gate, up, activated, activation, .. } = buffers;
         let width = self.width();
-        let rows = &rows[..count * self.gate[0].inn()];
+        let rows = &rows[..count * self.gate.inn()];
         let [gate, up, activated] = [gate, up, activated].map(|buffer| &mut buffer[..count * width]);
-        self.gate[0].matmul(team, rows, count, gate);
-        self.up[0].matmul(team, rows, count, up);
+        self.gate.matmul(team, Forward, rows, count, gate);
+        self.up.matmul(team, Forward, rows, count, up);
         GatedActivation { team, activation: *activation, width }.forward(gate, up, activated);
     }
 
@@ -249,13 +250,14 @@ impl FrozenBlock {
     fn in_place(&self, buffers: &mut ExpertBuffers<'_>, count: usize) {
         self.forward(buffers, count);
         let ExpertBuffers { team, rows, activated, .. } = buffers;
-        self.down[0].matmul(team, &activated[..count * self.width()], count, &mut rows[..count * self.down[0].out()]);
+        let rows = &mut rows[..count * self.down.out()];
+        self.down.matmul(team, Forward, &activated[..count * self.width()], count, rows);
     }
 
     /// Computes the outputs of `count` rows and leaves the rows as they are.
     fn outputs(&self, buffers: &mut ExpertBuffers<'_>, outputs: &mut [f32], count: usize) {
         self.forward(buffers, count);
-        self.down[0].matmul(buffers.team, &buffers.activated[..count * self.width()], count, outputs);
+        self.down.matmul(buffers.team, Forward, &buffers.activated[..count * self.width()], count, outputs);
     }
 
     /// Replaces the gradients of the outputs of `count` rows by those of their inputs.
@@ -271,10 +273,10 @@ impl FrozenBlock {
         let rows = &mut rows[..count * hidden];
         let dactivated = &mut gradients.dactivated[..count * width];
         let [gate, up] = [gate, up].map(|buffer| &mut buffer[..count * width]);
-        self.down[1].matmul(team, rows, count, dactivated);
+        self.down.matmul(team, Backward, rows, count, dactivated);
         GatedActivation { team, activation: *activation, width }.backward(gate, up, dactivated);
-        self.gate[1].matmul(team, gate, count, rows);
-        self.up[1].matmul_add(team, up, count, rows);
+        self.gate.matmul(team, Backward, gate, count, rows);
+        self.up.matmul_add(team, Backward, up, count, rows);
     }
 }
 

@@ -157,7 +157,7 @@ impl<'a> Loader<'a> {
     fn unembedding(&mut self, name: &str, out: usize, inn: usize) -> Result<Unembedding, ModelError> {
         let view = view(self.weights, name, &[out, inn])?;
         let trained = self.register_trained(name, &view)?;
-        Ok(Unembedding::new(pack(&view)?, trained))
+        Ok(Unembedding::new(pack(&view)?, trained, self.arithmetic))
     }
 
     /// Loads an embedding matrix.

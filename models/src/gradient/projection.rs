@@ -4,16 +4,15 @@ use std::ops::Range;
 
 use super::outer;
 use crate::Arithmetic;
-use crate::kernel::arithmetic::Matrix;
+use crate::kernel::directed::Direction;
+use crate::kernel::two_way::TwoWayMatrix;
 use crate::kernel::{Packed, Team, matmul, matmul_add};
 
 /// Linear map `y = W x`, plus an adapter's `scale · B A x` if there is one.
 #[derive(Debug)]
 pub(super) struct Projection {
     /// Weight, shape (out, in).
-    weight: Matrix,
-    /// Transposed weight, which propagates gradients back to the input.
-    transposed: Matrix,
+    weight: TwoWayMatrix,
     trained: TrainedPart,
 }
 
@@ -69,14 +68,21 @@ pub(super) struct GradientBuffers<'a> {
 
 impl<'a> Output<'a> {
     /// Multiplies `rows` rows of `x` and returns the destination slice, if any.
-    fn product(self, team: &Team, matrix: &Matrix, x: &[f32], rows: usize) -> Option<&'a mut [f32]> {
+    fn product(
+        self,
+        team: &Team,
+        matrix: &TwoWayMatrix,
+        direction: Direction,
+        x: &[f32],
+        rows: usize,
+    ) -> Option<&'a mut [f32]> {
         match self {
             Self::Set(y) => {
-                matrix.matmul(team, x, rows, y);
+                matrix.matmul(team, direction, x, rows, y);
                 Some(y)
             }
             Self::Add(y) => {
-                matrix.matmul_add(team, x, rows, y);
+                matrix.matmul_add(team, direction, x, rows, y);
                 Some(y)
             }
             Self::Nowhere => None,
@@ -107,14 +113,12 @@ impl ProjectionAdapter {
 impl Projection {
     /// Creates a projection. A trained weight must use `f32` arithmetic, which the loader ensures.
     pub(super) fn new(weight: Packed, trained: TrainedPart, arithmetic: Arithmetic) -> Self {
-        let [weight, transposed] = arithmetic.pair(weight);
-        Self { weight, transposed, trained }
+        Self { weight: TwoWayMatrix::new(weight, arithmetic), trained }
     }
 
     /// Placeholder where a layer has no such projection.
     pub(super) fn empty() -> Self {
-        let matrix = || Matrix::Exact(Packed::from_f32(&[], 0, 0));
-        Self { weight: matrix(), transposed: matrix(), trained: TrainedPart::Nothing }
+        Self::new(Packed::from_f32(&[], 0, 0), TrainedPart::Nothing, Arithmetic::F32)
     }
 
     /// Updates the weights with changed values.
@@ -126,8 +130,7 @@ impl Projection {
             TrainedPart::Adapter(delta) => delta.repack(values, scratch),
             TrainedPart::Weight(range) => {
                 let values = &values[range.clone()];
-                self.weight = Matrix::Exact(Packed::from_f32(values, out, inn));
-                self.transposed = Matrix::Exact(Packed::from_f32_transposed(values, inn, out));
+                self.weight = TwoWayMatrix::new(Packed::from_f32(values, out, inn), Arithmetic::F32);
             }
         }
     }
@@ -151,7 +154,7 @@ impl Projection {
             TrainedPart::Adapter(delta) => delta.shrink.iter().chain(&delta.expand).map(Packed::bytes).sum(),
             _ => 0,
         };
-        self.weight.bytes() + self.transposed.bytes() + delta
+        self.weight.bytes() + delta
     }
 
     /// Applies the projection to `x` (rows, in). `small`, of shape (rows, rank), stores `A x` for
@@ -159,7 +162,7 @@ impl Projection {
     pub(super) fn forward(&self, rows: ActivationRows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
         let ActivationRows { team, count, adapted } = rows;
         // A recomputing layer asks for `A x` alone where the outputs are still known.
-        let Some(y) = into.product(team, &self.weight, x, count) else { return };
+        let Some(y) = into.product(team, &self.weight, Direction::Forward, x, count) else { return };
         self.shrink(rows, x, small);
         if let (TrainedPart::Adapter(delta), true) = (&self.trained, adapted) {
             matmul_add(team, small, count, &delta.expand[0], y);
@@ -187,7 +190,7 @@ impl Projection {
         learning: &mut GradientBuffers<'_>,
     ) {
         let ActivationRows { team, count, .. } = rows;
-        let dx = into.product(team, &self.transposed, dy, count);
+        let dx = into.product(team, &self.weight, Direction::Backward, dy, count);
         let GradientBuffers { gradients, small: dsmall } = learning;
         match &self.trained {
             TrainedPart::Nothing => {}

@@ -3,23 +3,23 @@
 use std::ops::Range;
 
 use super::vocabulary::VocabularyHead;
+use crate::Arithmetic;
 use crate::kernel::Packed;
 
-/// Projection to the vocabulary, always in `f32` because log-probabilities are computed here.
+/// Projection to the vocabulary. Log-probabilities are always computed in `f32`; their gradient may be rounded.
 #[derive(Debug)]
 pub(super) struct Unembedding {
     /// Weight, shape (vocabulary, hidden), in the checkpoint's format while frozen.
     weight: Packed,
-    /// Transposed weight, in `f32`.
-    transposed: Packed,
+    /// If `true`, the backward pass rounds to brain floats.
+    rounded: bool,
     /// Range among the trained values. `None` if the weight is frozen.
     trained: Option<Range<usize>>,
 }
 
 impl Unembedding {
-    pub(super) fn new(weight: Packed, trained: Option<Range<usize>>) -> Self {
-        let transposed = weight.transposed();
-        Self { weight, transposed, trained }
+    pub(super) fn new(weight: Packed, trained: Option<Range<usize>>, arithmetic: Arithmetic) -> Self {
+        Self { weight, rounded: arithmetic == Arithmetic::Bf16, trained }
     }
 
     /// Updates the weight with changed values.
@@ -29,13 +29,12 @@ impl Unembedding {
             let out = self.weight.out();
             let inn = self.weight.inn();
             self.weight = Packed::from_f32(values, out, inn);
-            self.transposed = Packed::from_f32_transposed(values, inn, out);
         }
     }
 
     /// View for the vocabulary part of a loss, with a soft limit `cap` of the logits.
     pub(super) fn head(&self, cap: Option<f32>) -> VocabularyHead<'_> {
-        VocabularyHead { weights: &self.weight, transposed: &self.transposed, cap }
+        VocabularyHead { weights: &self.weight, rounded: self.rounded, cap }
     }
 
     pub(super) fn weight(&self) -> &Packed {
@@ -49,6 +48,6 @@ impl Unembedding {
 
     /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.weight.bytes() + self.transposed.bytes()
+        self.weight.bytes()
     }
 }

@@ -12,9 +12,9 @@ use super::{Brain, Packed, Team};
 use crate::weights::Weights;
 
 /// Arithmetic of matrix multiplications with frozen weights: those of a serving decoder's layers, and those
-/// underneath a trained adapter, forward and backward. Everything else always uses `f32`: embedding and vocabulary
-/// projection (but for [`Int16`](Self::Int16)), adapters, trained weights and their gradients, norms, attention and
-/// loss.
+/// underneath a trained adapter, forward and backward. Everything else uses `f32`: embedding and vocabulary projection
+/// (but for [`Int16`](Self::Int16)), adapters, trained weights and their gradients, norms, attention and loss. In
+/// training, [`Bf16`](Self::Bf16) also rounds in the backward passes of attention and of a frozen vocabulary projection.
 ///
 /// Independent of the format in which a trained adapter is saved, which is a
 /// [`Precision`](crate::gradient::Precision).
@@ -68,16 +68,6 @@ impl Arithmetic {
             Self::Int16 if w.is_quantized() => integer_product(IntegerIsa::best(), team, x, m, w, y, Finish::Set),
             _ => matmul(team, x, m, w, y),
         }
-    }
-
-    /// Prepares a weight matrix and its transpose.
-    pub(crate) fn pair(self, weight: Packed) -> [Matrix; 2] {
-        let transposed = match self {
-            // Transposed in f32: a quantized block runs along the inputs and cannot be transposed without loss.
-            Self::F32 | Self::Int16 => Matrix::Exact(weight.transposed()),
-            Self::Bf16 => Matrix::Rounded(Brain::transposed(&weight)),
-        };
-        [self.matrix(weight), transposed]
     }
 }
 

@@ -1,6 +1,6 @@
 //! Weight matrices in brain floats (bf16: the upper half of an `f32`), multiplied with activations rounded to bf16.
 //!
-//! Used for serving layers and for frozen layers underneath trained parameters, when requested
+//! Used for serving layers, and, unpacked piece by piece, for frozen layers underneath trained parameters, when requested
 //! ([`super::arithmetic`]). With the many rows of prefill and training, it takes half the time of
 //! [`super::matmul()`] on CPUs that multiply pairs of brain floats. With few rows, the weights' size of 16 bits
 //! dominates, whatever the checkpoint's format.
@@ -10,10 +10,11 @@
 //! sets differ in how they add a pair, in how they round inside a sum, and in numbers below 2⁻¹²⁶.
 
 use std::fmt;
+use std::ops::Range;
 
-use half::bf16;
-
-use super::brain_dot::{BrainPairs, CHUNK, Dot, DotMethod, PlainFloats};
+use super::brain_dot::{BrainPairs, CHUNK, Dot, DotMethod, PlainFloats, pair};
+use super::directed::{DirectedMatrix, UNPACK_LEN};
+use super::lanes::LANES;
 use super::layout::PANEL;
 use super::matmul_output::{Finish, MatmulOutput};
 use super::packed::{CacheLine, Packed};
@@ -21,6 +22,10 @@ use super::team::{Base, Team, share};
 
 /// Number of activation rows per unit of work: rounded, they stay in the second-level cache from panel to panel.
 const ROWS: usize = 96;
+/// Maximum number of rows per unit of work where each unit unpacks its weights.
+const MOST_ROWS: usize = 192;
+/// Size of the rounded rows of such units, as far as they are more than [`ROWS`]: half of a common second-level cache.
+const ROUNDED_BYTES: usize = 512 << 10;
 
 /// A weight matrix W of shape (out, in) in brain floats, for `y = x · Wᵀ`.
 ///
@@ -44,25 +49,6 @@ impl Brain {
             let panel = &mut words[out / PANEL * len..][..len];
             for (values, to) in row.chunks(2).zip(panel.chunks_exact_mut(PANEL)) {
                 to[out % PANEL] = pair(values[0], values.get(1).copied().unwrap_or(0.0));
-            }
-        }
-        brain
-    }
-
-    /// Converts Wᵀ, rounding each weight to the nearest brain float, for gradients `dx = dy · W`.
-    pub fn transposed(w: &Packed) -> Self {
-        let mut brain = Self::empty(w.inn(), w.out());
-        let len = brain.panel_len();
-        let mut rows = [vec![0.0; w.inn()], vec![0.0; w.inn()]];
-        let words = bytemuck::cast_slice_mut::<CacheLine, u32>(&mut brain.lines);
-        for (index, even) in (0..w.out()).step_by(2).enumerate() {
-            w.row_f32(even, &mut rows[0]);
-            match even + 1 < w.out() {
-                true => w.row_f32(even + 1, &mut rows[1]),
-                false => rows[1].fill(0.0),
-            }
-            for (out, (&even, &odd)) in rows[0].iter().zip(&rows[1]).enumerate() {
-                words[out / PANEL * len + index * PANEL + out % PANEL] = pair(even, odd);
             }
         }
         brain
@@ -93,7 +79,7 @@ impl Brain {
     /// # Panics
     /// If a slice does not have its shape.
     pub fn matmul(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
-        product(DotMethod::best(), team, x, m, self, y, Finish::Set);
+        product(DotMethod::best(), team, x, m, PairWeights::Rounded(self), y, Finish::Set);
     }
 
     /// Computes `y += x · Wᵀ`. Each product is summed completely before it is added.
@@ -101,7 +87,7 @@ impl Brain {
     /// # Panics
     /// If a slice does not have its shape.
     pub fn matmul_add(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
-        product(DotMethod::best(), team, x, m, self, y, Finish::Add);
+        product(DotMethod::best(), team, x, m, PairWeights::Rounded(self), y, Finish::Add);
     }
 
     /// Number of `u32` values of a panel.
@@ -116,16 +102,73 @@ impl Brain {
     }
 }
 
-/// Two values packed into one `u32`.
-fn pair(even: f32, odd: f32) -> u32 {
-    let [even, odd] = [even, odd].map(|value| u32::from(bf16::from_f32(value).to_bits()));
-    even | odd << 16
+/// Weights of a multiplication.
+#[derive(Clone, Copy)]
+pub(super) enum PairWeights<'a> {
+    Rounded(&'a Brain),
+    /// Weights that each unit of work unpacks and rounds.
+    Packed(DirectedMatrix<'a>),
 }
 
-pub(super) fn product(way: DotMethod, team: &Team, x: &[f32], m: usize, w: &Brain, y: &mut [f32], finish: Finish<'_>) {
-    assert_eq!(x.len(), m * w.inn, "activations of shape ({m}, {})", w.inn);
-    assert_eq!(y.len(), m * w.out, "result of shape ({m}, {})", w.out);
-    let task = BrainTask { x, m, w, target: MatmulOutput { y: Base(y.as_mut_ptr()), out: w.out, finish } };
+impl PairWeights<'_> {
+    fn results(self) -> usize {
+        match self {
+            Self::Rounded(brain) => brain.out,
+            Self::Packed(matrix) => matrix.results(),
+        }
+    }
+
+    fn terms(self) -> usize {
+        match self {
+            Self::Rounded(brain) => brain.inn,
+            Self::Packed(matrix) => matrix.terms(),
+        }
+    }
+
+    /// Maximum number of rows per unit of work.
+    fn rows(self) -> usize {
+        match self {
+            Self::Rounded(_) => ROWS,
+            Self::Packed(matrix) => (ROUNDED_BYTES / (2 * matrix.terms()).max(1)).clamp(ROWS, MOST_ROWS),
+        }
+    }
+
+    /// Number of values in the buffer for a chunk.
+    fn chunk_len(self) -> usize {
+        match self {
+            Self::Rounded(_) => 0,
+            Self::Packed(_) => CHUNK * PANEL + UNPACK_LEN,
+        }
+    }
+
+    /// Weights of some pairs of terms, at most [`CHUNK`], for the results of a panel.
+    fn chunk<'a>(&'a self, way: DotMethod, panel: usize, pairs: Range<usize>, buffer: &'a mut [f32]) -> &'a [u32] {
+        let len = pairs.len() * PANEL;
+        match self {
+            Self::Rounded(brain) => &brain.panel(panel)[pairs.start * PANEL..][..len],
+            Self::Packed(matrix) => {
+                let (unpack, words) = buffer.split_at_mut(UNPACK_LEN);
+                let words: &mut [u32] = bytemuck::cast_slice_mut(words);
+                matrix.pairs(way, panel, pairs, unpack, words);
+                &words[..len]
+            }
+        }
+    }
+}
+
+pub(super) fn product(
+    way: DotMethod,
+    team: &Team,
+    x: &[f32],
+    m: usize,
+    w: PairWeights<'_>,
+    y: &mut [f32],
+    finish: Finish<'_>,
+) {
+    assert_eq!(x.len(), m * w.terms(), "activations of shape ({m}, {})", w.terms());
+    assert_eq!(y.len(), m * w.results(), "result of shape ({m}, {})", w.results());
+    let target = MatmulOutput { y: Base(y.as_mut_ptr()), out: w.results(), finish };
+    let task = BrainTask { way, x, m, w, target };
     match way {
         DotMethod::BrainPairs(has) => task.run(team, &|| BrainPairs::new(has)),
         DotMethod::PlainFloats => task.run(team, &PlainFloats::new),
@@ -133,44 +176,47 @@ pub(super) fn product(way: DotMethod, team: &Team, x: &[f32], m: usize, w: &Brai
 }
 
 struct BrainTask<'a> {
+    way: DotMethod,
     x: &'a [f32],
     m: usize,
-    w: &'a Brain,
+    w: PairWeights<'a>,
     target: MatmulOutput<'a>,
 }
 
 impl BrainTask<'_> {
-    /// Computes the whole result in units of one panel of outputs times up to [`ROWS`] rows. A thread visits all
+    /// Computes the whole result in units of one panel of outputs times some rows. A thread visits all
     /// panels before it moves on to other rows, so it rounds those rows once.
     fn run<D: Dot>(&self, team: &Team, dot: &(dyn Fn() -> D + Sync)) {
-        let panels = self.w.out.div_ceil(PANEL);
-        let groups = self.m.div_ceil(ROWS);
-        let pairs = self.w.inn.div_ceil(2);
-        // Room for the rounded rows of a whole group.
-        let lines = (self.m.div_ceil(groups.max(1)) * pairs * size_of::<D::Pair>()).div_ceil(size_of::<CacheLine>());
+        let panels = self.w.results().div_ceil(PANEL);
+        let groups = self.m.div_ceil(self.w.rows());
+        let terms = self.w.terms();
+        let pairs = terms.div_ceil(2);
+        let rows = self.m.div_ceil(groups.max(1));
+        let rounded_len = (rows * pairs * size_of::<D::Pair>() / size_of::<f32>()).next_multiple_of(LANES);
+        let lens = [rounded_len, rows * PANEL, self.w.chunk_len()];
         team.sweep(groups * panels, &|claims| {
             let mut dot = dot();
-            let mut memory = team.memory(claims.worker(), lines);
-            let rounded = bytemuck::cast_slice_mut::<CacheLine, D::Pair>(&mut memory);
-            let mut sums = [0.0; ROWS * PANEL];
+            let mut memory = team.floats(claims.worker(), lens.iter().sum());
+            let mut free = memory.free();
+            let [rounded, sums, buffer] = lens.map(|len| free.floats(len));
+            let rounded = bytemuck::cast_slice_mut::<f32, D::Pair>(rounded);
             let mut current = None;
             for unit in claims {
                 let group = unit / panels;
                 let panel = unit % panels;
                 let rows = share(self.m, group, groups);
                 if current != Some(group) {
-                    let x = &self.x[rows.start * self.w.inn..rows.end * self.w.inn];
+                    let x = &self.x[rows.start * terms..rows.end * terms];
                     let places = rounded.chunks_exact_mut(pairs.max(1));
-                    x.chunks_exact(self.w.inn.max(1)).zip(places).for_each(|(row, to)| dot.round(row, to));
+                    x.chunks_exact(terms.max(1)).zip(places).for_each(|(row, to)| dot.round(row, to));
                     current = Some(group);
                 }
                 rows.clone().for_each(|row| self.target.prefetch(row, panel));
                 let sums = &mut sums[..rows.len() * PANEL];
                 sums.fill(0.0);
-                let chunks = pairs.div_ceil(CHUNK);
-                for chunk in (0..chunks).map(|chunk| share(pairs, chunk, chunks)) {
-                    let weights = &self.w.panel(panel)[chunk.start * PANEL..chunk.end * PANEL];
-                    dot.multiply(&rounded[chunk.start..], pairs, weights, sums);
+                for start in (0..pairs).step_by(CHUNK) {
+                    let chunk = start..(start + CHUNK).min(pairs);
+                    dot.multiply(&rounded[start..], pairs, self.w.chunk(self.way, panel, chunk, buffer), sums);
                 }
                 // SAFETY: the result has the rows and panels of the multiplication, and each unit its own.
                 unsafe { self.target.take(rows.start, panel, sums) };

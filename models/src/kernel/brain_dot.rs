@@ -13,7 +13,7 @@ pub(super) const CHUNK: usize = 192;
 
 /// Method for products of brain floats.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum DotMethod {
+pub(crate) enum DotMethod {
     /// Uses the CPU's instruction for pairs.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
     BrainPairs(Bf16Support),
@@ -21,27 +21,63 @@ pub(super) enum DotMethod {
     PlainFloats,
 }
 
-/// Proof that the CPU has AVX-512 F and AVX512-BF16; only [`DotMethod::best`] creates one.
+/// Proof that the CPU has AVX-512 F, AVX-512 BW and AVX512-BF16; only [`DotMethod::best`] creates one.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
-pub(super) struct Bf16Support(());
+pub(crate) struct Bf16Support(());
 
 impl DotMethod {
     /// The faster method that this CPU supports. Cheap: the standard library caches the feature detection.
-    pub(super) fn best() -> Self {
+    pub(crate) fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
-            if has!("avx512f") && has!("avx512bf16") {
+            if has!("avx512f") && has!("avx512bw") && has!("avx512bf16") {
                 return Self::BrainPairs(Bf16Support(()));
             }
         }
         Self::PlainFloats
     }
 
+    /// Rounds neighboring values to pairs. An odd last value is paired with zero.
+    ///
+    /// # Panics
+    /// If `to` does not have a place for each two values.
+    pub(crate) fn pair_neighbors(self, values: &[f32], to: &mut [u32]) {
+        assert!(values.len().div_ceil(2) == to.len(), "a pair for each two values");
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `Bf16Support` proves that the CPU has the instructions; there are as many places as pairs.
+            Self::BrainPairs(_) => unsafe { x86::round(values, to) },
+            _ => {
+                for (values, to) in values.chunks(2).zip(to) {
+                    *to = pair(values[0], values.get(1).copied().unwrap_or(0.0));
+                }
+            }
+        }
+    }
+
+    /// Rounds the values of two rows to pairs of those in the same place.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub(crate) fn pair_rows(self, even: &[f32], odd: &[f32], to: &mut [u32]) {
+        assert!(even.len() == to.len() && odd.len() == to.len(), "a pair for each two values");
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `Bf16Support` proves that the CPU has the instructions; the lengths are equal.
+            Self::BrainPairs(_) => unsafe { x86::interleave(even, odd, to) },
+            _ => {
+                for ((&even, &odd), to) in even.iter().zip(odd).zip(to) {
+                    *to = pair(even, odd);
+                }
+            }
+        }
+    }
+
     /// All methods that this CPU supports, for tests that force each.
     #[cfg(test)]
-    pub(super) fn available() -> Vec<Self> {
+    pub(crate) fn available() -> Vec<Self> {
         match Self::best() {
             Self::PlainFloats => vec![Self::PlainFloats],
             best => vec![best, Self::PlainFloats],
@@ -71,8 +107,15 @@ pub(super) trait Dot {
     fn multiply(&mut self, x: &[Self::Pair], stride: usize, panel: &[u32], sums: &mut [f32]);
 }
 
+/// Two values rounded to the nearest brain floats, the even one in the lower half.
+pub(super) fn pair(even: f32, odd: f32) -> u32 {
+    let [even, odd] = [even, odd].map(|value| u32::from(bf16::from_f32(value).to_bits()));
+    even | odd << 16
+}
+
 /// Even and odd value of a pair.
-fn parts(pair: u32) -> [f32; 2] {
+#[inline(always)]
+pub(super) fn parts(pair: u32) -> [f32; 2] {
     [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
 }
 
@@ -184,6 +227,36 @@ mod x86 {
             let mut to = [0; LANES];
             from[..rest.len()].copy_from_slice(rest);
             block(from.as_ptr(), to.as_mut_ptr());
+            last.copy_from_slice(&to[..last.len()]);
+        }
+    }
+
+    /// Rounds two rows to pairs of values in the same place.
+    ///
+    /// # Safety
+    /// The CPU must support the instructions, and the three slices must have the same length.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    pub(super) unsafe fn interleave(even: &[f32], odd: &[f32], to: &mut [u32]) {
+        let order: [u16; 2 * LANES] = std::array::from_fn(|at| (at / 2 + at % 2 * LANES) as u16);
+        // SAFETY: the pointers are those of arrays with 16 values and 16 places; the order has 32 indices.
+        let block = |even: *const f32, odd: *const f32, to: *mut u32| unsafe {
+            let halves = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(odd), _mm512_loadu_ps(even));
+            let order = _mm512_loadu_si512(order.as_ptr().cast());
+            let pairs = _mm512_permutexvar_epi16(order, transmute::<__m512bh, __m512i>(halves));
+            _mm512_storeu_si512(to.cast(), pairs);
+        };
+        let (evens, last_even) = even.as_chunks::<LANES>();
+        let (odds, last_odd) = odd.as_chunks::<LANES>();
+        let (places, last) = to.as_chunks_mut::<LANES>();
+        for ((even, odd), to) in evens.iter().zip(odds).zip(places) {
+            block(even.as_ptr(), odd.as_ptr(), to.as_mut_ptr());
+        }
+        if !last.is_empty() {
+            let mut from = [[0.0; LANES]; 2];
+            let mut to = [0; LANES];
+            from[0][..last.len()].copy_from_slice(last_even);
+            from[1][..last.len()].copy_from_slice(last_odd);
+            block(from[0].as_ptr(), from[1].as_ptr(), to.as_mut_ptr());
             last.copy_from_slice(&to[..last.len()]);
         }
     }

@@ -4,8 +4,9 @@ use half::bf16;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::brain::{Brain, product};
+use super::brain::{self, Brain, PairWeights};
 use super::brain_dot::DotMethod;
+use super::directed::{DirectedMatrix, Direction};
 use super::matmul_output::Finish;
 use super::{Packed, Team};
 
@@ -28,13 +29,16 @@ fn check(way: DotMethod, m: usize, out: usize, inn: usize, threads: usize) {
     let packed = Packed::from_f32(&w, out, inn);
     let turned = Packed::from_f32_transposed(&w, inn, out);
     let team = Team::new(threads);
-    for brain in [Brain::of(&packed), Brain::transposed(&turned)] {
-        assert_eq!((brain.out(), brain.inn()), (out, inn));
-        assert_eq!(brain.bytes(), out.next_multiple_of(32) * inn.next_multiple_of(2) * 2);
+    let brain = Brain::of(&packed);
+    assert_eq!((brain.out(), brain.inn()), (out, inn));
+    assert_eq!(brain.bytes(), out.next_multiple_of(32) * inn.next_multiple_of(2) * 2);
+    let forward = DirectedMatrix::new(&packed, Direction::Forward);
+    let backward = DirectedMatrix::new(&turned, Direction::Backward);
+    for weights in [PairWeights::Rounded(&brain), PairWeights::Packed(forward), PairWeights::Packed(backward)] {
         let mut y = vec![f32::NAN; m * out];
         let mut sums = before.clone();
-        product(way, &team, &x, m, &brain, &mut y, Finish::Set);
-        product(way, &team, &x, m, &brain, &mut sums, Finish::Add);
+        brain::product(way, &team, &x, m, weights, &mut y, Finish::Set);
+        brain::product(way, &team, &x, m, weights, &mut sums, Finish::Add);
         for (at, &found) in y.iter().enumerate() {
             let row = &x[at / out * inn..][..inn];
             let column = &w[at % out * inn..][..inn];
@@ -68,7 +72,7 @@ fn rounding_is_to_the_nearest_and_to_even_between() {
     let one = Brain::of(&Packed::from_f32(&[1.0], 1, 1));
     for way in DotMethod::available() {
         let mut y = [0.0; 7];
-        product(way, &team, &values, values.len(), &one, &mut y, Finish::Set);
+        brain::product(way, &team, &values, values.len(), PairWeights::Rounded(&one), &mut y, Finish::Set);
         let expected = values.map(|value| bf16::from_f32(value).to_f32());
         assert_eq!(y, expected, "{way:?}");
         assert_eq!(y[..4], [1.0, 1.0 + 4.0 * half, 1.0 + 2.0 * half, -1.0]);
@@ -86,7 +90,7 @@ fn a_row_depends_neither_on_its_batch_nor_on_threads() {
         let run = |team: &Team, x: &[f32]| {
             let m = x.len() / inn;
             let mut y = vec![0.0; m * out];
-            product(way, team, x, m, &brain, &mut y, Finish::Set);
+            brain::product(way, team, x, m, PairWeights::Rounded(&brain), &mut y, Finish::Set);
             y
         };
         let team = Team::new(1);

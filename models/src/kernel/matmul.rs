@@ -25,9 +25,9 @@ use super::{avx2::Avx2, avx512::Avx512};
 
 /// Number of activation rows per unit of work: enough to amortize unpacking, few enough to keep their chunk in
 /// cache.
-const ROWS: usize = 96;
+pub(super) const ROWS: usize = 96;
 /// Number of input indices per unpacked chunk: 24 KiB of scratch. A whole number of blocks.
-const CHUNK: usize = 192;
+pub(super) const CHUNK: usize = 192;
 
 /// Part of a panel, with instructions for the kernel.
 #[derive(Debug, Clone, Copy)]

@@ -9,6 +9,8 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::backward_matmul;
+use super::directed::{DirectedMatrix, Direction};
 use super::isa::Isa;
 use super::matmul::product;
 use super::matmul_output::Finish;
@@ -202,18 +204,22 @@ proptest! {
 }
 
 #[test]
-fn a_transposed_matrix_has_the_dequantized_values() {
+fn backward_products_are_those_with_the_transposed_values() {
     let out = 45;
-    let inn = 256;
+    let m = 13;
     for kind in KINDS {
+        // Rows that are not whole blocks, where the form allows them.
+        let inn = if kind.block_size() == 1 { 75 } else { 256 };
         let (packed, values) = weights(kind, 5, out, inn);
-        let transposed = packed.transposed();
-        assert_eq!((transposed.out(), transposed.inn()), (inn, out));
-        let mut column = vec![0.0; out];
-        for i in 0..inn {
-            transposed.row_f32(i, &mut column);
-            let expected: Vec<f32> = (0..out).map(|o| values[o * inn + i]).collect();
-            assert_eq!(column, expected, "{kind:?} row {i}");
+        let transposed = Packed::from_f32_transposed(&values, inn, out);
+        let dy = noise(6, m * out);
+        let team = Team::new(2);
+        for isa in Isa::available() {
+            let [mut expected, mut found] = [0, 1].map(|_| vec![f32::NAN; m * inn]);
+            product(isa, &team, &dy, m, &transposed, &mut expected, Finish::Set);
+            let matrix = DirectedMatrix::new(&packed, Direction::Backward);
+            backward_matmul::product(isa, &team, &dy, m, matrix, &mut found, Finish::Set);
+            assert!(found == expected, "{isa:?} {kind:?}");
         }
     }
 }

@@ -25,10 +25,12 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
+mod backward_matmul;
 pub(crate) mod block;
-mod brain_dot;
+pub(crate) mod brain_dot;
 mod byte_dot;
 mod bytes;
+pub(crate) mod directed;
 mod ggml_kind;
 pub(crate) mod hadamard;
 mod int_lanes;
@@ -46,6 +48,10 @@ mod prefetch;
 mod quant;
 #[cfg(any(test, target_arch = "aarch64", target_arch = "x86_64"))]
 mod same_lanes;
+pub(crate) mod term_tile;
+mod transpose;
+pub(crate) mod two_way;
+mod weight_block;
 pub(crate) mod worker_memory;
 
 #[cfg(test)]

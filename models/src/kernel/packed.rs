@@ -181,23 +181,6 @@ impl Packed {
         }
     }
 
-    /// Returns Wᵀ in `f32`, with exactly the values that the compact format represents, for gradients `dx = dy ·
-    /// W`.
-    pub fn transposed(&self) -> Self {
-        let mut packed = Self::empty(self.inn, self.out, Form::F32);
-        let panel_len = self.out * PANEL;
-        let data = bytemuck::cast_slice_mut::<CacheLine, f32>(&mut packed.lines);
-        let mut row = vec![0.0; self.inn];
-        for out in 0..self.out {
-            // Row by row: the whole matrix in f32 beside its transpose would double the peak memory of loading.
-            self.row_f32(out, &mut row);
-            for (panel, values) in data.chunks_exact_mut(panel_len).zip(row.chunks(PANEL)) {
-                panel[out * PANEL..][..values.len()].copy_from_slice(values);
-            }
-        }
-        packed
-    }
-
     /// Returns `true` if the weights are small integers with scales.
     pub(crate) fn is_quantized(&self) -> bool {
         matches!(self.form, Form::Block(_) | Form::Super(_))

@@ -9,6 +9,7 @@ use super::matmul::{PanelSource, TileKernel};
 #[cfg(target_arch = "aarch64")]
 use super::neon::Neon;
 use super::portable::Portable;
+use super::team::share;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 
@@ -18,7 +19,12 @@ use super::{avx2::Avx2, avx512::Avx512};
 /// # Panics
 /// If `x` is too short, or another length is not a multiple of [`PANEL`].
 pub(crate) fn panel_product(x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32]) {
-    match Isa::best() {
+    panel_product_with(Isa::best(), x, stride, panel, sums);
+}
+
+/// Computes [`panel_product`] on one instruction set.
+pub(super) fn panel_product_with(isa: Isa, x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32]) {
+    match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => run::<Avx512>(x, stride, panel, sums),
         #[cfg(target_arch = "x86_64")]
@@ -36,10 +42,12 @@ fn run<K: TileKernel>(x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32])
     assert!(rows == 0 || x.len() >= (rows - 1) * stride + k, "rows of activations");
     let from = panel.as_ptr().cast();
     let source = PanelSource { form: Form::F32, from, skipped: 0, k, scratch: ptr::null_mut(), keep: false };
-    for (tile, sums) in sums.chunks_mut(K::TILE * PANEL).enumerate() {
-        let x = &x[tile * K::TILE * stride..];
+    let tiles = rows.div_ceil(K::TILE);
+    for rows in (0..tiles).map(|tile| share(rows, tile, tiles)) {
+        let x = &x[rows.start * stride..];
+        let sums = &mut sums[rows.start * PANEL..rows.end * PANEL];
         // SAFETY: the CPU supports K; the panel is plain floats; x and the sums cover the rows, as asserted.
-        unsafe { K::tile(source, sums.len() / PANEL, x.as_ptr(), stride, sums.as_mut_ptr()) };
+        unsafe { K::tile(source, rows.len(), x.as_ptr(), stride, sums.as_mut_ptr()) };
     }
 }
 

@@ -248,7 +248,7 @@ fn write_head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::R
         _ if learner.on_gpu() => "bf16 on a GPU, trained parameters in f32",
         // A recipe with integers is refused when it is read.
         Arithmetic::F32 | Arithmetic::Int16 => "f32",
-        Arithmetic::Bf16 => "bf16 in matrix multiplications with frozen weights, f32 otherwise",
+        Arithmetic::Bf16 => "bf16 with frozen weights and in gradients of attention, f32 otherwise",
     };
     writeln!(out, "arithmetic {arithmetic}")
 }

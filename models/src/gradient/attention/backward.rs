@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::PoisonError;
 
 use super::forest::{Forest, tiles};
+use super::rounded_tile::{RoundedTile, TokenVectors};
 use super::{AttentionPass, AttentionPlan, SegmentPart, TILE, on_lanes};
 use crate::kernel::attention::HeadLayout;
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
@@ -93,7 +94,7 @@ pub(super) fn run(
     let to_dk = Base(dk.as_mut_ptr());
     let to_dv = Base(dv.as_mut_ptr());
     team.sweep(plan.runs.len() * kv, &|claims| {
-        let mut memory = team.floats(claims.worker(), TILE * (5 * dim + 2 * TILE));
+        let mut memory = team.floats(claims.worker(), KeyTile::memory_len(plan));
         let mut tile = KeyTile::new(plan, pass, (dout, &offsets), &mut memory.free());
         for item in claims {
             let run = &plan.runs[item / kv];
@@ -151,9 +152,17 @@ struct KeyTile<'a> {
     /// Gradients of keys and values, shape (keys, dim).
     dk: &'a mut [f32],
     dv: &'a mut [f32],
+    /// Buffers for the gradients of queries, keys and values, if their operands are rounded. `None` in `f32`.
+    rounded: Option<RoundedTile<'a>>,
 }
 
 impl<'a> KeyTile<'a> {
+    /// Number of values in the buffers of a tile.
+    fn memory_len(plan: &AttentionPlan) -> usize {
+        let dim = plan.heads.dim;
+        TILE * (5 * dim + 2 * TILE) + plan.rounding.map_or(0, |_| RoundedTile::memory_len(dim))
+    }
+
     fn new(
         plan: &'a AttentionPlan,
         pass: AttentionPass<'a>,
@@ -162,7 +171,8 @@ impl<'a> KeyTile<'a> {
     ) -> Self {
         let [keys, keys_across, values_across, dk, dv] = std::array::from_fn(|_| free.floats(TILE * plan.heads.dim));
         let [weights, slopes] = std::array::from_fn(|_| free.floats(TILE * TILE));
-        Self { plan, pass, dout, offsets, keys, keys_across, values_across, weights, slopes, dk, dv }
+        let rounded = plan.rounding.map(|rounding| RoundedTile::new(rounding, plan.heads.dim, free));
+        Self { plan, pass, dout, offsets, keys, keys_across, values_across, weights, slopes, dk, dv, rounded }
     }
 
     /// Number of values per token in the sums of one key and value head.
@@ -186,6 +196,9 @@ impl<'a> KeyTile<'a> {
                 self.values_across[d * TILE + row] = self.pass.v[at + d];
             }
         }
+        if let Some(rounded) = &mut self.rounded {
+            rounded.take_keys(TokenVectors { from: self.keys, stride: dim, count: part.tokens.len(), dim });
+        }
         self.dk.fill(0.0);
         self.dv.fill(0.0);
         for queries in tiles(&self.plan.forest.queries(part)) {
@@ -193,9 +206,13 @@ impl<'a> KeyTile<'a> {
                 self.visit_keys(part, &queries, head * self.plan.heads.group() + member);
                 let at = (queries.start - first) * self.width() + member * dim;
                 let extent = Extent { rows: queries.len(), inner: part.tokens.len(), columns: dim };
+                let to = (&mut sums[at..], self.width());
+                if let Some(rounded) = &mut self.rounded {
+                    rounded.add_dq(extent, self.slopes, to);
+                    continue;
+                }
                 let left = Left { from: self.slopes, row: TILE, step: 1 };
-                let right = Right { from: self.keys, stride: dim };
-                multiply(self.plan.isa, extent, left, right, (&mut sums[at..], self.width()), Sum::Add);
+                multiply(self.plan.isa, extent, left, Right { from: self.keys, stride: dim }, to, Sum::Add);
             }
         }
         scale(self.dk, factor);
@@ -219,6 +236,25 @@ impl<'a> KeyTile<'a> {
             let left = Left { from, row: width, step: 1 };
             multiply(isa, extent, left, Right { from: right, stride: TILE }, (to, TILE), Sum::Set);
         }
+        self.differentiate(part, queries, head, columns);
+        let extent = Extent { rows: keys, inner: rows, columns: dim };
+        for (from, right, to) in [(&*self.weights, outs, &mut *self.dv), (&*self.slopes, own, &mut *self.dk)] {
+            if let Some(rounded) = &mut self.rounded {
+                let vectors = TokenVectors { from: right, stride: width, count: rows, dim };
+                rounded.add(extent, (from, vectors), to);
+                continue;
+            }
+            let left = Left { from, row: 1, step: TILE };
+            multiply(isa, extent, left, Right { from: right, stride: width }, (to, dim), Sum::Add);
+        }
+    }
+
+    /// Converts the scores of some queries of one query head into softmax weights, and the gradients of these into
+    /// gradients of the scores.
+    fn differentiate(&mut self, part: &SegmentPart, queries: &Range<usize>, head: usize, columns: usize) {
+        let isa = self.plan.isa;
+        let query = self.plan.heads.query;
+        let keys = part.tokens.len();
         for (row, token) in queries.clone().enumerate() {
             let weights = &mut self.weights[row * TILE..][..columns];
             let slopes = &mut self.slopes[row * TILE..][..columns];
@@ -250,11 +286,6 @@ impl<'a> KeyTile<'a> {
                 values[row * TILE..][seen..columns].fill(0.0);
                 values[row * TILE..][..hidden].fill(0.0);
             }
-        }
-        let extent = Extent { rows: keys, inner: rows, columns: dim };
-        for (from, right, to) in [(&*self.weights, outs, &mut *self.dv), (&*self.slopes, own, &mut *self.dk)] {
-            let left = Left { from, row: 1, step: TILE };
-            multiply(isa, extent, left, Right { from: right, stride: width }, (to, dim), Sum::Add);
         }
     }
 }

@@ -4,10 +4,15 @@
 //! `D = dout · out`: `dv = pᵀ · dout`, `ds = p ∘ (dout · vᵀ - D)`, `dq = scale · ds · k`, `dk = scale · dsᵀ · q` (Dao
 //! et al. 2022, "FlashAttention", algorithms 2 and 4). A limit of the scores `c · tanh(s / c)` multiplies `ds` by
 //! `1 - tanh²(s / c)`. Scores exist only as tiles of `TILE` × `TILE`.
+//!
+//! On request, the operands of the last three products are brain floats: `dv`, `dq` and `dk`. Scores and their gradients
+//! never are. The forward pass has to repeat an engine's log-probabilities, and `ds` is a difference of values that may be
+//! almost equal.
 
 mod backward;
 mod forest;
 mod forward;
+mod rounded_tile;
 #[cfg(test)]
 mod test;
 
@@ -15,12 +20,15 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::Pack;
+use crate::Arithmetic;
 use crate::kernel::attention::{HeadLayout, ScoreRule};
+use crate::kernel::brain_dot::DotMethod;
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
 use crate::kernel::team::Team;
 use backward::TileRun;
 use forest::Forest;
+use rounded_tile::Rounding;
 
 /// Number of queries and of keys in a tile of scores, chosen to fit a core's caches together with the vectors
 /// behind it.
@@ -32,6 +40,8 @@ const TILE: usize = 64;
 pub struct AttentionPlan {
     heads: HeadLayout,
     isa: Isa,
+    /// Rounding of the last products of the backward pass. `None` computes in `f32`.
+    rounding: Option<Rounding>,
     tokens: usize,
     /// Position of each token in its sequence.
     positions: Vec<usize>,
@@ -68,7 +78,7 @@ struct AttentionPass<'a> {
 }
 
 impl AttentionPlan {
-    /// Plans the attention of `pack`. The plan serves all layers.
+    /// Plans the attention of `pack` in `f32`. The plan serves all layers.
     ///
     /// # Panics
     /// If the width of a head is not a multiple of 16, or the number of query heads is not a multiple of the number
@@ -84,7 +94,18 @@ impl AttentionPlan {
         let runs = backward::runs(&forest, parts, heads);
         let tokens = pack.tokens().len();
         let positions = pack.segments().iter().flat_map(|segment| segment.start..segment.end()).collect();
-        Self { heads, isa: Isa::best(), tokens, positions, forest, queries, runs, partial: Mutex::default() }
+        let partial = Mutex::default();
+        Self { heads, isa: Isa::best(), rounding: None, tokens, positions, forest, queries, runs, partial }
+    }
+
+    /// Plans attention like [`new`](Self::new), with a backward pass in the given arithmetic.
+    ///
+    /// # Panics
+    /// The same as for [`new`](Self::new).
+    pub(crate) fn with(pack: &Pack, heads: HeadLayout, arithmetic: Arithmetic) -> Self {
+        let rounding = Rounding { way: DotMethod::best(), isa: Isa::best() };
+        let rounding = (arithmetic == Arithmetic::Bf16).then_some(rounding);
+        Self { rounding, ..Self::new(pack, heads) }
     }
 
     /// Computes attention by `rule` for every token. q and `out` have shape (tokens, heads · dim), k and v (tokens, kv heads

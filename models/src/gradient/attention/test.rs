@@ -106,8 +106,11 @@ impl Case {
 
     /// Results of the kernels: out, lse, dq, dk, dv.
     fn run(&self, isa: Isa, threads: usize, rule: ScoreRule) -> [Vec<f32>; 5] {
+        self.run_plan(AttentionPlan { isa, ..AttentionPlan::new(&self.pack, self.heads) }, threads, rule)
+    }
+
+    fn run_plan(&self, plan: AttentionPlan, threads: usize, rule: ScoreRule) -> [Vec<f32>; 5] {
         let team = Team::new(threads);
-        let plan = AttentionPlan { isa, ..AttentionPlan::new(&self.pack, self.heads) };
         let [q, k, v, dout] = &self.inputs;
         let nan = |like: &[f32]| vec![f32::NAN; like.len()];
         let (mut out, mut lse) = (nan(q), vec![f32::NAN; q.len() / self.heads.dim]);
@@ -160,6 +163,52 @@ fn agrees_with_the_definition() {
                     assert!(case.run(isa, threads, rule) == first, "{threads} threads, {segments:?}, {:?}", case.heads);
                 }
             }
+        }
+    }
+}
+
+/// Bound on the relative error of rounded results.
+const ROUNDED: f64 = 1e-2;
+
+/// Size of the error relative to that of the expected values. For a single token, dq and dk are 0 up to rounding, whose
+/// size is that of values around 1.
+fn relative_error(found: &[f32], expected: &[f64]) -> f64 {
+    let size = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>().sqrt();
+    let errors: Vec<f64> = found.iter().zip(expected).map(|(&found, expected)| f64::from(found) - expected).collect();
+    size(&errors) / size(expected).max(1.0)
+}
+
+/// Checks the rounded results of a case on every instruction set.
+fn check_rounded(case: &Case, rule: ScoreRule) {
+    let [q, k, v, dout] = case.wide();
+    let expected = definition((&case.pack, rule), case.heads, &q, &k, &v, &dout);
+    let ways = DotMethod::available().into_iter();
+    for (way, isa) in ways.flat_map(|way| Isa::available().into_iter().map(move |isa| (way, isa))) {
+        let run = |threads: usize| {
+            let plan = AttentionPlan::new(&case.pack, case.heads);
+            case.run_plan(AttentionPlan { isa, rounding: Some(Rounding { way, isa }), ..plan }, threads, rule)
+        };
+        let first = run(1);
+        for ((name, found), expected) in ["out", "lse", "dq", "dk", "dv"].iter().zip(&first).zip(&expected) {
+            let error = relative_error(found, expected);
+            assert!(error < ROUNDED, "{way:?} {isa:?} {name}: {error}, {rule:?} {:?}", case.heads);
+        }
+        assert!(run(3) == first, "3 threads, {:?}", case.heads);
+        let exact = case.run(isa, 1, rule);
+        assert!(exact[..2] == first[..2], "the forward pass was rounded, {:?}", case.heads);
+        assert!(exact[2..] != first[2..], "nothing was rounded, {:?}", case.heads);
+    }
+}
+
+#[test]
+fn rounded_operands_stay_close_to_the_definition() {
+    for (query, kv, dim) in [(3, 1, 64), (9, 3, 64), (4, 2, 128), (5, 1, 48), (2, 1, 16)] {
+        for (seed, segments) in FORESTS.into_iter().enumerate() {
+            let case = Case::new(segments, HeadLayout { query, kv, dim }, seed as u64);
+            let plain = ScoreRule::plain(dim);
+            let narrow = ScoreRule { scale: 0.7 * plain.scale, window: Some(9 + 61 * (seed % 2)), cap: Some(2.0) };
+            check_rounded(&case, plain);
+            check_rounded(&case, narrow);
         }
     }
 }

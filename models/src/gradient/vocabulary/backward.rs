@@ -3,13 +3,14 @@
 
 use super::distribution::{Slopes, differentiate};
 use super::{ROWS, TargetRow, VocabularyHead};
-use crate::kernel::Packed;
 use crate::kernel::add;
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
+use crate::kernel::directed::{DirectedMatrix, Direction};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
 use crate::kernel::layout::PANEL;
 use crate::kernel::team::{Base, Team, share};
+use crate::kernel::term_tile::{TermTile, TileBuffers};
 
 /// Number of vocabulary entries in a tile, which fits the first-level cache together with a panel of the
 /// projection.
@@ -36,23 +37,26 @@ pub(super) fn run(
     dhidden: &mut [f32],
     grad: Option<&mut [f32]>,
 ) {
-    let transposed = head.transposed;
-    let vocabulary = transposed.inn();
-    let width = transposed.out();
+    let vocabulary = head.weights.out();
+    let width = head.weights.inn();
     assert!(grad.as_ref().is_none_or(|grad| grad.len() == vocabulary * width), "gradient of the head");
     assert!(logits.len() == rows.len() * vocabulary && hidden.len() == rows.len() * width, "logits and hidden states");
     let tiles = vocabulary.div_ceil(ENTRIES);
     let shares = SHARES.min(tiles);
     let padded = width.next_multiple_of(PANEL);
-    let mut partial = vec![0.0; shares * rows.len() * padded];
+    let matrix = DirectedMatrix::new(head.weights, Direction::Backward);
+    let states = TermTile { isa, matrix, rounded: head.rounded };
+    let len = states.sums_len(rows.len());
+    let mut partial = vec![0.0; shares * len];
     let sums = Base(partial.as_mut_ptr());
     let grad = grad.map(|grad| Base(grad.as_mut_ptr()));
-    let task = BackwardTask { isa, transposed, cap: head.cap, rows, logits, hidden: aligned(hidden, width) };
+    let task = BackwardTask { isa, vocabulary, width, cap: head.cap, rows, logits, hidden: aligned(hidden, width) };
     debug_assert_eq!(partial.len() + task.hidden.len(), workspace_len(vocabulary, width, rows.len()), "room");
-    let len = rows.len() * padded;
     team.sweep(shares, &|claims| {
-        let mut memory = team.floats(claims.worker(), ROWS * STRIDE + padded);
+        let tiles_len = TileBuffers::memory_len(rows.len(), ENTRIES);
+        let mut memory = team.floats(claims.worker(), ROWS * STRIDE + padded + tiles_len);
         let mut free = memory.free();
+        let mut buffers = TileBuffers::new(rows.len(), ENTRIES, &mut free);
         let slopes = free.floats(ROWS * STRIDE);
         let row = free.floats(padded);
         for index in claims {
@@ -61,7 +65,7 @@ pub(super) fn run(
             for tile in share(tiles, index, shares) {
                 let entries = tile * ENTRIES..((tile + 1) * ENTRIES).min(vocabulary);
                 task.slopes(entries.start, entries.len(), slopes);
-                task.states(entries.start, entries.len(), slopes, sums);
+                states.add((slopes, STRIDE), rows.len(), entries.clone(), &mut buffers, sums);
                 if let Some(grad) = &grad {
                     let at = entries.start * width;
                     // SAFETY: inside the gradient, whose shape was asserted; tiles have disjoint rows of it.
@@ -76,7 +80,10 @@ pub(super) fn run(
         part.fill(0.0);
         for (row, dhidden) in part.chunks_exact_mut(width).enumerate() {
             for sums in partial.chunks_exact(len) {
-                add(dhidden, &sums[(first + row) * padded..][..width]);
+                for (panel, dhidden) in dhidden.chunks_mut(PANEL).enumerate() {
+                    let width = dhidden.len();
+                    add(dhidden, &sums[(panel * rows.len() + first + row) * PANEL..][..width]);
+                }
             }
         }
     });
@@ -94,8 +101,8 @@ fn aligned(rows: &[f32], width: usize) -> Vec<f32> {
 
 struct BackwardTask<'a> {
     isa: Isa,
-    /// Transposed projection, shape (hidden, vocabulary).
-    transposed: &'a Packed,
+    vocabulary: usize,
+    width: usize,
     /// Soft limit of the logits.
     cap: Option<f32>,
     rows: &'a [TargetRow],
@@ -107,7 +114,7 @@ struct BackwardTask<'a> {
 impl BackwardTask<'_> {
     /// Writes the slopes of `count` logits of each row, shape (rows, `STRIDE`).
     fn slopes(&self, first: usize, count: usize, to: &mut [f32]) {
-        let vocabulary = self.transposed.inn();
+        let vocabulary = self.vocabulary;
         for (index, (row, to)) in self.rows.iter().zip(to.chunks_exact_mut(STRIDE)).enumerate() {
             let logits = &self.logits[index * vocabulary + first..][..count];
             let a = -row.slope.logprob - row.slope.entropy * row.score.entropy;
@@ -132,22 +139,10 @@ impl BackwardTask<'_> {
         }
     }
 
-    /// Computes `sums += slopes · W` for the entries' rows of W.
-    fn states(&self, first: usize, count: usize, slopes: &[f32], sums: &mut [f32]) {
-        let padded = self.transposed.panels() * PANEL;
-        for panel in 0..self.transposed.panels() {
-            let weights = &bytemuck::cast_slice::<u8, f32>(self.transposed.panel(panel))[first * PANEL..];
-            let extent = Extent { rows: self.rows.len(), inner: count, columns: PANEL };
-            let left = Left { from: slopes, row: STRIDE, step: 1 };
-            let right = Right { from: weights, stride: PANEL };
-            multiply(self.isa, extent, left, right, (&mut sums[panel * PANEL..], padded), Sum::Add);
-        }
-    }
-
     /// Computes `grad += slopesᵀ · hidden` for the rows of the projection's gradient that belong to the tile's
     /// entries.
     fn weights(&self, slopes: &[f32], row: &mut [f32], grad: &mut [f32]) {
-        let width = self.transposed.out();
+        let width = self.width;
         let padded = width.next_multiple_of(LANES);
         let right = Right { from: &self.hidden, stride: padded };
         if width == padded {

@@ -25,8 +25,8 @@ const ROWS: usize = 96;
 pub struct VocabularyHead<'a> {
     /// Weights, shape (vocabulary, hidden).
     pub weights: &'a Packed,
-    /// Transposed weights; see [`Packed::transposed`].
-    pub transposed: &'a Packed,
+    /// If `true`, the backward pass rounds slopes and weights to brain floats. Not with a trained projection.
+    pub rounded: bool,
     /// Soft limit `c` of the logits, which become `c · tanh(logit / c)`. `None` leaves them unlimited.
     pub cap: Option<f32>,
 }
@@ -110,8 +110,6 @@ fn learn_with(
     let vocabulary = head.weights.out();
     let width = head.weights.inn();
     check(head.weights, hidden, ids);
-    let shape = (head.transposed.inn(), head.transposed.out());
-    assert!(shape == (vocabulary, width), "a head of shape ({vocabulary}, {width}), transposed one of {shape:?}");
     assert!(dhidden.len() == hidden.len(), "{} gradients of {} hidden values", dhidden.len(), hidden.len());
     let mut logits = vec![0.0; ROWS.min(ids.len()) * vocabulary];
     let chunks = ids.chunks(ROWS).zip(hidden.chunks(ROWS * width)).zip(dhidden.chunks_mut(ROWS * width));

@@ -114,8 +114,7 @@ impl Case {
     fn learn(&self, isa: Isa, threads: usize, objective: &mut dyn Objective) -> (Vec<f32>, Vec<f32>) {
         let team = Team::new(threads);
         let packed = Packed::from_f32(&self.weights, self.vocabulary, self.width);
-        let transposed = packed.transposed();
-        let head = VocabularyHead { weights: &packed, transposed: &transposed, cap: None };
+        let head = VocabularyHead { weights: &packed, rounded: false, cap: None };
         let (mut dhidden, mut grad) = (vec![f32::NAN; self.hidden.len()], vec![0.0; self.weights.len()]);
         learn_with(isa, &team, head, &self.hidden, &self.ids, objective, &mut dhidden, Some(&mut grad));
         (dhidden, grad)

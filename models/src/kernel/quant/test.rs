@@ -7,6 +7,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::isa::IntegerIsa;
 use super::reference::dequantize;
+use crate::kernel::backward_matmul;
+use crate::kernel::brain::{self, Brain, PairWeights};
+use crate::kernel::brain_dot::DotMethod;
+use crate::kernel::directed::{DirectedMatrix, Direction};
 use crate::kernel::isa::Isa;
 use crate::kernel::matmul;
 use crate::kernel::matmul_output::Finish;
@@ -164,15 +168,34 @@ fn products_byte_by_byte_are_the_same() {
 }
 
 #[test]
-fn a_transposed_matrix_has_the_reference_values() {
-    let (out, inn) = (45, 256);
+fn products_in_both_directions_are_those_with_stored_copies() {
     for kind in quantized() {
-        let (packed, values) = weights(kind, 7, out, inn);
-        let transposed = packed.transposed();
-        let mut column = vec![0.0; out];
-        for i in 0..inn {
-            transposed.row_f32(i, &mut column);
-            assert!((0..out).all(|o| column[o] == values[o * inn + i]), "{kind:?} row {i}");
+        for (m, out, inn) in [(1, 33, 256), (13, 70, 512), (200, 45, 256)] {
+            let (packed, values) = weights(kind, 9, out, inn);
+            let transposed = Packed::from_f32_transposed(&values, inn, out);
+            let sides = [(Direction::Forward, &packed), (Direction::Backward, &transposed)];
+            for (direction, copy) in sides {
+                let x = noise(10, m * copy.inn());
+                let before = noise(11, m * copy.out());
+                let matrix = DirectedMatrix::new(&packed, direction);
+                for finish in [Finish::Set, Finish::Add] {
+                    for isa in Isa::available() {
+                        let [mut expected, mut found] = [before.clone(), before.clone()];
+                        matmul::product(isa, &Team::new(1), &x, m, copy, &mut expected, finish);
+                        backward_matmul::product(isa, &Team::new(2), &x, m, matrix, &mut found, finish);
+                        assert!(found == expected, "{isa:?} {kind:?} ({m}, {out}, {inn}) {direction:?}");
+                    }
+                    let brain = Brain::of(copy);
+                    for way in DotMethod::available() {
+                        let [mut expected, mut found] = [before.clone(), before.clone()];
+                        let weights = PairWeights::Rounded(&brain);
+                        brain::product(way, &Team::new(1), &x, m, weights, &mut expected, finish);
+                        let weights = PairWeights::Packed(matrix);
+                        brain::product(way, &Team::new(2), &x, m, weights, &mut found, finish);
+                        assert!(found == expected, "{way:?} {kind:?} ({m}, {out}, {inn}) {direction:?}");
+                    }
+                }
+            }
         }
     }
 }

@@ -1,0 +1,97 @@
+//! Last products of the backward pass of attention, with operands in pairs of brain floats.
+
+use super::TILE;
+use crate::kernel::block::{Extent, Left, Right, Sum, multiply_pairs};
+use crate::kernel::brain_dot::DotMethod;
+use crate::kernel::isa::Isa;
+use crate::kernel::worker_memory::FreeMemory;
+
+/// Methods for rounded operands.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rounding {
+    pub(super) way: DotMethod,
+    pub(super) isa: Isa,
+}
+
+/// Vectors of up to [`TILE`] tokens of one head, `stride` values apart.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TokenVectors<'a> {
+    pub(super) from: &'a [f32],
+    pub(super) stride: usize,
+    pub(super) count: usize,
+    pub(super) dim: usize,
+}
+
+/// Rounded operands of one tile of keys and one tile of queries. Sums over tokens take two at a time.
+pub(super) struct RoundedTile<'a> {
+    rounding: Rounding,
+    dim: usize,
+    /// Pairs of scaled keys, shape (pairs, dim).
+    keys: &'a mut [u32],
+    /// Gradients of scores, shape (queries, pairs of keys).
+    slopes: &'a mut [u32],
+    /// Pairs of queries or of gradients of outputs, shape (pairs, dim).
+    vectors: &'a mut [u32],
+    /// Factors of these, shape (pairs, `TILE`).
+    factors: &'a mut [u32],
+}
+
+impl<'a> RoundedTile<'a> {
+    /// Number of values in the buffers.
+    pub(super) fn memory_len(dim: usize) -> usize {
+        TILE * (dim + TILE)
+    }
+
+    pub(super) fn new(rounding: Rounding, dim: usize, free: &mut FreeMemory<'a>) -> Self {
+        let [keys, vectors] = std::array::from_fn(|_| free.words(TILE * dim / 2));
+        let [slopes, factors] = std::array::from_fn(|_| free.words(TILE * TILE / 2));
+        Self { rounding, dim, keys, slopes, vectors, factors }
+    }
+
+    /// Rounds a tile of scaled keys.
+    pub(super) fn take_keys(&mut self, keys: TokenVectors<'_>) {
+        self.rounding.pairs(keys, self.keys);
+    }
+
+    /// Adds the sums of the queries' vectors, each times its factors, to `to`, shape (keys, dim). The factors have shape
+    /// (queries, `TILE`); the extent has rows of keys and sums over the queries.
+    pub(super) fn add(&mut self, extent: Extent, (factors, vectors): (&[f32], TokenVectors<'_>), to: &mut [f32]) {
+        let factors = TokenVectors { from: factors, stride: TILE, count: extent.inner, dim: TILE };
+        self.rounding.pairs(factors, self.factors);
+        self.rounding.pairs(vectors, self.vectors);
+        let extent = Extent { inner: extent.inner.div_ceil(2), ..extent };
+        let left = Left { from: &*self.factors, row: 1, step: TILE };
+        let right = Right { from: &*self.vectors, stride: self.dim };
+        multiply_pairs((self.rounding.way, self.rounding.isa), extent, left, right, (to, self.dim), Sum::Add);
+    }
+
+    /// Adds the keys' contribution to the gradients of queries, given the gradients of scores. The extent has rows of
+    /// queries and sums over the keys.
+    pub(super) fn add_dq(&mut self, extent: Extent, slopes: &[f32], to: (&mut [f32], usize)) {
+        let pairs = extent.inner.div_ceil(2);
+        for (row, to) in slopes.chunks_exact(TILE).zip(self.slopes.chunks_exact_mut(TILE / 2)).take(extent.rows) {
+            self.rounding.way.pair_neighbors(&row[..extent.inner], &mut to[..pairs]);
+        }
+        let left = Left { from: &*self.slopes, row: TILE / 2, step: 1 };
+        let right = Right { from: &*self.keys, stride: self.dim };
+        let extent = Extent { inner: pairs, ..extent };
+        multiply_pairs((self.rounding.way, self.rounding.isa), extent, left, right, to, Sum::Add);
+    }
+}
+
+impl Rounding {
+    /// Writes pairs of two tokens each, shape (pairs of tokens, dim). An odd last token is paired with zeros.
+    fn pairs(self, vectors: TokenVectors<'_>, to: &mut [u32]) {
+        let TokenVectors { from, stride, count, dim } = vectors;
+        let row = |index: usize| &from[index * stride..][..dim];
+        for (index, to) in to.chunks_exact_mut(dim).take(count.div_ceil(2)).enumerate() {
+            let even = row(2 * index);
+            if 2 * index + 1 < count {
+                self.way.pair_rows(even, row(2 * index + 1), to);
+            } else {
+                self.way.pair_rows(even, even, to);
+                to.iter_mut().for_each(|pair| *pair &= 0xffff);
+            }
+        }
+    }
+}
