@@ -6,10 +6,14 @@
 use super::directed::{DirectedMatrix, UNPACK_LEN};
 use super::isa::Isa;
 use super::layout::PANEL;
-use super::matmul::{CHUNK, ROWS};
+use super::matmul::CHUNK;
 use super::matmul_output::{Finish, MatmulOutput};
 use super::panel::panel_product_with;
 use super::team::{Base, Team, share};
+
+/// Maximum number of rows per unit of work. More than in [`matmul`](super::matmul()), because each unit also transposes
+/// its weights.
+const ROWS: usize = 192;
 
 /// Multiplies `m` rows of x with the matrix in its direction.
 ///

@@ -25,7 +25,7 @@ use super::{avx2::Avx2, avx512::Avx512};
 
 /// Number of activation rows per unit of work: enough to amortize unpacking, few enough to keep their chunk in
 /// cache.
-pub(super) const ROWS: usize = 96;
+const ROWS: usize = 96;
 /// Number of input indices per unpacked chunk: 24 KiB of scratch. A whole number of blocks.
 pub(super) const CHUNK: usize = 192;
 
