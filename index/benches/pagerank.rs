@@ -114,7 +114,7 @@ fn walks<F: Real>(
     masses
 }
 
-/// How far the passages are from the exact walk, and whether the first ten are the same.
+/// Prints the distance of the passages from the exact walk, and whether the first ten are the same.
 fn compare(found: &[Vec<f64>], exact: &[Vec<f64>], phrases: usize) {
     let mut largest = 0_f64;
     let mut relative = 0_f64;

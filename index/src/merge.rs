@@ -159,7 +159,9 @@ impl Merge<'_> {
         let embed = self.live.embed.as_ref();
         let embedding = BatchEmbedder { embed, prompts, batch: self.options.batch, memory: &memory };
         let progress = &Pace::new(self.bytes_per_second);
-        let draft = SnapshotWriter { embedding, threads: self.options.threads, extract: None, progress };
+        let embedder_source = base.manifest.embedder.source.as_deref().or(embed.source());
+        let threads = self.options.threads;
+        let draft = SnapshotWriter { embedding, threads, extract: None, progress, embedder_source };
         let mut next = 0..;
         let live = |number| base.store.delta.alive().is_none_or(|alive| alive.contains(number));
         // Passages that are left move up into the numbers of deleted ones.

@@ -55,8 +55,8 @@ pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>
         let document = entry.document_prompt.clone();
         embedder = embedder.or_prompts(EncoderPrompts { query, document });
     }
-    // A directory is found again from any other one.
-    let source = match Path::new(name).is_dir() {
+    // A directory is found again from any other one; a name of the catalog goes before a directory of that name.
+    let source = match Catalog::bundled().get(name).is_none() && Path::new(name).is_dir() {
         true => std::path::absolute(name).map_or_else(|_| name.clone(), |dir| dir.to_string_lossy().into_owned()),
         false => name.clone(),
     };

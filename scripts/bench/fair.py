@@ -52,7 +52,7 @@ class Server:
                 self.port = int(found[1])
 
     def printed(self):
-        """What the server has printed so far."""
+        """Returns the output of the server so far."""
         with open(self.log.name) as log:
             return log.read()
 

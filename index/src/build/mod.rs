@@ -104,7 +104,8 @@ pub fn build(
     }
     let embedding = BatchEmbedder { embed, prompts, batch: options.batch, memory: &memory };
     let extract = options.extract.as_deref();
-    let draft = SnapshotWriter { embedding, threads: options.threads, extract, progress };
+    let embedder_source = embed.source();
+    let draft = SnapshotWriter { embedding, threads: options.threads, extract, progress, embedder_source };
     let part = writing.create_part(snapshot)?;
     let mut documents = CountedDocuments { corpus: &mut corpus, embed, progress, cut: 0 };
     let graph = draft.write(&part, &mut documents, None)?;

@@ -27,6 +27,9 @@ pub(crate) struct SnapshotWriter<'a> {
     pub(crate) threads: usize,
     pub(crate) extract: Option<&'a dyn Extract>,
     pub(crate) progress: &'a dyn BuildProgress,
+    /// Name by which the embedder can be opened again. A changed index keeps its own: the embedder with the same ID that
+    /// a commit runs may be an endpoint, or lie in a folder of another machine.
+    pub(crate) embedder_source: Option<&'a str>,
 }
 
 /// Snapshot that a commit starts from.
@@ -132,7 +135,7 @@ impl SnapshotWriter<'_> {
                 id: embed.id().to_owned(),
                 dims: embed.dims(),
                 prompts: prompts.clone(),
-                source: embed.source().map(str::to_owned),
+                source: self.embedder_source.map(str::to_owned),
             },
             graph,
             delta: None,

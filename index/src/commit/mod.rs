@@ -226,7 +226,8 @@ impl Committing<'_> {
         self.options.prepared.iter().for_each(|prepared| prepared.publish(&mut memory));
         let CommitOptions { batch, threads, .. } = *self.options;
         let embedding = BatchEmbedder { embed: self.embed, prompts, batch, memory: &memory };
-        let draft = SnapshotWriter { embedding, threads, extract, progress: self.progress };
+        let embedder_source = base.manifest.embedder.source.as_deref().or(self.embed.source());
+        let draft = SnapshotWriter { embedding, threads, extract, progress: self.progress, embedder_source };
         let part = writing.create_part(snapshot)?;
         let files = self.dir.join(snapshot_name(base.manifest.base()));
         let moved = plan.moved(base)?;

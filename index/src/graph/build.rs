@@ -16,6 +16,7 @@ use crate::error::IndexError;
 use crate::extract::Extract;
 use crate::layout::graph_file;
 use crate::manifest::GraphInfo;
+use crate::openie::Builtin;
 use crate::progress::{BuildPhase, BuildProgress};
 use crate::store::PassageStore;
 
@@ -71,7 +72,10 @@ impl GraphDraft<'_> {
             self.progress.update(BuildPhase::Extracting, done, total);
             Ok(())
         })?;
-        scripts.unread().for_each(|script| self.progress.unread(&script));
+        // Other extractors choose their languages themselves.
+        if extract.id() == Builtin::ID {
+            scripts.unread().for_each(|script| self.progress.unread(&script));
+        }
         Ok(!unknown.is_empty())
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use crate::ModelError;
@@ -113,6 +113,12 @@ fn first_match<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Option<T> {
     patterns.iter().find(|(pattern, _)| pattern.is_match(module)).map(|(_, value)| *value)
 }
 
+/// Maximum number of patterns of a setting: several for each module of the largest models.
+const MOST_PATTERNS: usize = 4096;
+
+/// Maximum size of a compiled pattern, in bytes: names take a few thousand.
+const PATTERN_BYTES: usize = 64 << 10;
+
 /// Values by regular expression over the names of modules, in the order of the file.
 fn patterns<T>(
     json: &Value,
@@ -121,11 +127,20 @@ fn patterns<T>(
     value: impl Fn(&Value) -> Option<T>,
 ) -> Result<Vec<(Regex, T)>, ModelError> {
     let fields = json[setting].as_object().into_iter().flatten();
+    if fields.clone().count() > MOST_PATTERNS {
+        let reason = format!("{setting} has more than {MOST_PATTERNS} patterns");
+        return Err(ModelError::Corrupt { path: path.to_owned(), reason });
+    }
     let pattern = |(key, found): (&String, &Value)| -> Result<(Regex, T), ModelError> {
-        let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{key})$")).map_err(|_| ModelError::Unsupported {
-            path: path.to_owned(),
-            what: format!("{setting} {key:?}, which is not a regular expression of the kind read here; {WAY_OUT}"),
-        })?;
+        let regex =
+            RegexBuilder::new(&format!(r"^(?:.*\.)?(?:{key})$")).size_limit(PATTERN_BYTES).build().map_err(|_| {
+                ModelError::Unsupported {
+                    path: path.to_owned(),
+                    what: format!(
+                        "{setting} {key:?}, which is not a regular expression of the kind read here; {WAY_OUT}"
+                    ),
+                }
+            })?;
         let value = value(found).ok_or_else(|| ModelError::Corrupt {
             path: path.to_owned(),
             reason: format!("{setting} {key:?}: {found} is not a usable number"),

@@ -70,8 +70,8 @@ impl FromStr for KvKind {
 
 /// Keys and values of all layers, in blocks of [`BLOCK`](crate::BLOCK) tokens referenced by block tables.
 ///
-/// Every layer has its own pool, or all write to one in turn. A block stores, head by head, transposed keys followed by values and their scales (see
-/// `HeadLayout::block_len`), in the order that the attention kernel reads them.
+/// Every layer has its own pool, or all write to one in turn. A block stores, head by head, transposed keys followed by
+/// values and their scales (see `HeadLayout::block_len`), in the order that the attention kernel reads them.
 pub struct KvCache {
     heads: HeadLayout,
     kind: KvKind,

@@ -189,9 +189,7 @@ fn site_update(
         }
         let place = layer.projection(site, part.projection);
         let (matrix, first) = place.ok_or_else(|| ModelError::Input(format!("layer {index} has no {site:?}")))?;
-        with_rows(base.team, matrix, &|read| {
-            gains(base.team, part, factors.inn, &|row, into: &mut [f32]| read(first + row, into))
-        })
+        gains(base.team, part, factors.inn, &|row, into: &mut [f32]| read_row(matrix, first + row, into))
     };
     let gains = factors.parts.iter().map(gain).collect::<Result<Vec<_>, _>>()?;
     let bias = |projection: usize| layer.projection_bias(base.config, site, projection).to_vec();
@@ -228,19 +226,10 @@ pub(super) fn gains(
     }
 }
 
-/// Calls `body` with access to the rows of a matrix.
-fn with_rows<T>(team: &Team, matrix: &Matrix, body: &dyn Fn(ReadRow<'_>) -> T) -> T {
+/// Writes a row of a matrix to `into` as `f32`.
+fn read_row(matrix: &Matrix, row: usize, into: &mut [f32]) {
     match matrix {
-        Matrix::Exact(packed) | Matrix::Integer(packed) => body(&|row, into| packed.row_f32(row, into)),
-        Matrix::Rounded(brain) => {
-            // A product with the identity is the transpose, without another way into the rounded weights.
-            let out = brain.out();
-            let inn = brain.inn();
-            let mut identity = vec![0.0; inn * inn];
-            identity.iter_mut().step_by(inn + 1).for_each(|value| *value = 1.0);
-            let mut columns = vec![0.0; inn * out];
-            brain.matmul(team, &identity, inn, &mut columns);
-            body(&|row, into| into.iter_mut().enumerate().for_each(|(at, value)| *value = columns[at * out + row]))
-        }
+        Matrix::Exact(packed) | Matrix::Integer(packed) => packed.row_f32(row, into),
+        Matrix::Rounded(brain) => brain.row_f32(row, into),
     }
 }

@@ -132,7 +132,7 @@ impl Learner {
     /// Memory needed to learn from `pack`, in bytes: weights, values, gradients, activations and working memory,
     /// within the limit if possible and otherwise the minimum. Without a limit, an earlier, larger pass may hold
     /// more. Excludes the pack, positions and rotations, norms, and the tile buffers that threads keep from pass to
-    /// pass, some hundred kilobytes each. On a GPU, counts GPU memory.
+    /// pass: some hundred kilobytes each, and up to a few megabytes in bf16. On a GPU, counts GPU memory.
     pub fn bytes_of(&self, pack: &Pack) -> usize {
         self.compute.bytes_of(pack)
     }

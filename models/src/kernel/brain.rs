@@ -74,6 +74,20 @@ impl Brain {
         size_of_val(&*self.lines)
     }
 
+    /// Writes row `row` of W to `into` as `f32`.
+    ///
+    /// # Panics
+    /// If there is no such row, or `into` does not have `inn` values.
+    pub fn row_f32(&self, row: usize, into: &mut [f32]) {
+        assert!(row < self.out && into.len() == self.inn, "row {row} of shape ({}, {})", self.out, self.inn);
+        let pairs = self.panel(row / PANEL).iter().skip(row % PANEL).step_by(PANEL);
+        for (to, pair) in into.chunks_mut(2).zip(pairs) {
+            // The upper half of an `f32` is a brain float.
+            let halves = [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)];
+            to.copy_from_slice(&halves[..to.len()]);
+        }
+    }
+
     /// Computes `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out), both row-major. Overwrites y.
     ///
     /// # Panics

@@ -33,7 +33,7 @@ pub struct EmbedderArgs {
     /// Embedding model, which must be the one that the index was built with; `/v1/embeddings` serves it too: a name in the
     /// catalog, a directory, the URL of an endpoint, or `mock`, which needs no weights and captures little meaning. A URL that
     /// ends in `/embed` is asked in the form of text-embeddings-inference, any other in that of OpenAI. The default is the
-    /// one that the index names, and `all-minilm-l6-v2` for a new index.
+    /// one that the index names, and `all-minilm-l6-v2` for a new index and one behind a URL.
     #[arg(long, env = "WAYMARK_EMBEDDER", value_name = "NAME|DIR|URL")]
     pub embedder: Option<String>,
 
@@ -120,7 +120,8 @@ impl EmbedderArgs {
     pub fn resolve_for(&self, index: &Path) -> Result<EmbedderConfig, ConfigError> {
         // An index that cannot be read is reported when it is opened.
         let named = || Manifest::read(index).ok()?.embedder.source;
-        let embedder = self.embedder.clone().or_else(named);
+        // No build writes a URL: a forged index must not choose the host that gets texts and a key.
+        let embedder = self.embedder.clone().or_else(|| named().filter(|name| !is_url(name)));
         EmbedderArgs { embedder, ..self.clone() }.resolve()
     }
 
@@ -139,7 +140,7 @@ impl EmbedderArgs {
             query_arithmetic,
         } = self.clone();
         let embedder = embedder.unwrap_or_else(|| DEFAULT.to_owned());
-        let is_url = embedder.starts_with("http://") || embedder.starts_with("https://");
+        let is_url = is_url(&embedder);
         // The query of the URL may hold a secret.
         let without_secret = |embedder: &str| embedder.split('?').next().unwrap_or_default().to_owned();
         if query_arithmetic.is_some() && (is_url || embedder == MOCK) {
@@ -162,6 +163,10 @@ impl EmbedderArgs {
             }),
         }
     }
+}
+
+fn is_url(embedder: &str) -> bool {
+    embedder.starts_with("http://") || embedder.starts_with("https://")
 }
 
 #[cfg(test)]

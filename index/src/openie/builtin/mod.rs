@@ -30,9 +30,14 @@ use crate::triple::Triple;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Builtin;
 
+impl Builtin {
+    /// Name of the source, for the manifest.
+    pub(crate) const ID: &str = "builtin";
+}
+
 impl Extract for Builtin {
     fn id(&self) -> String {
-        "builtin".to_owned()
+        Builtin::ID.to_owned()
     }
 
     fn reads_corpus(&self) -> bool {

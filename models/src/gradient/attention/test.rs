@@ -106,10 +106,10 @@ impl Case {
 
     /// Results of the kernels: out, lse, dq, dk, dv.
     fn run(&self, isa: Isa, threads: usize, rule: ScoreRule) -> [Vec<f32>; 5] {
-        self.run_plan(AttentionPlan { isa, ..AttentionPlan::new(&self.pack, self.heads) }, threads, rule)
+        self.run_plan(&AttentionPlan { isa, ..AttentionPlan::new(&self.pack, self.heads) }, threads, rule)
     }
 
-    fn run_plan(&self, plan: AttentionPlan, threads: usize, rule: ScoreRule) -> [Vec<f32>; 5] {
+    fn run_plan(&self, plan: &AttentionPlan, threads: usize, rule: ScoreRule) -> [Vec<f32>; 5] {
         let team = Team::new(threads);
         let [q, k, v, dout] = &self.inputs;
         let nan = |like: &[f32]| vec![f32::NAN; like.len()];
@@ -186,7 +186,7 @@ fn check_rounded(case: &Case, rule: ScoreRule) {
     for (way, isa) in ways.flat_map(|way| Isa::available().into_iter().map(move |isa| (way, isa))) {
         let run = |threads: usize| {
             let plan = AttentionPlan::new(&case.pack, case.heads);
-            case.run_plan(AttentionPlan { isa, rounding: Some(Rounding { way, isa }), ..plan }, threads, rule)
+            case.run_plan(&AttentionPlan { isa, rounding: Some(Rounding { way, isa }), ..plan }, threads, rule)
         };
         let first = run(1);
         for ((name, found), expected) in ["out", "lse", "dq", "dk", "dv"].iter().zip(&first).zip(&expected) {
