@@ -75,6 +75,13 @@ fn an_index_over_another_waymark_is_that_of_the_same_embedder_here() {
     let unknown = search(&there, &["--embedder", &url, "--embedder-model", "other"], &[]);
     let told = &unknown.stderr;
     assert!(!unknown.ok() && told.contains(&url) && told.contains("the model `other` does not embed"), "{told}");
+    // Documents added over an endpoint with the same ID leave the name as it is.
+    let more = root.path().join("more.jsonl");
+    std::fs::write(&more, "{\"id\": \"arno\", \"text\": \"The Arno is a river in Florence.\"}\n").unwrap();
+    let add = ["index", "add", "--index", &here, "--corpus", more.to_str().unwrap()];
+    let added = waymark(&[&add[..], &elsewhere].concat());
+    assert!(added.ok(), "{}", added.stderr);
+    assert_eq!(named_embedder(&here), "mock");
 }
 
 /// Returns the name of the embedder that an index keeps.
@@ -113,13 +120,6 @@ fn a_server_searches_by_an_embedder_elsewhere_until_that_is_away() {
     let embedder = Serving::start(&[&["--mock", "--index", &here][..], &mock].concat());
     let url = embedder.url.clone();
     let elsewhere = ["--embedder", &url, "--embedder-model", "mock", "--embedder-timeout-ms", "1000"];
-    // Documents added over an endpoint with the same ID leave the name as it is.
-    let more = root.path().join("more.jsonl");
-    std::fs::write(&more, "{\"id\": \"arno\", \"text\": \"The Arno is a river in Florence.\"}\n").unwrap();
-    let add = ["index", "add", "--index", &here, "--corpus", more.to_str().unwrap()];
-    let added = waymark(&[&add[..], &elsewhere].concat());
-    assert!(added.ok(), "{}", added.stderr);
-    assert_eq!(named_embedder(&here), "mock");
     let server = Serving::start(&[&["--mock", "--index", &here][..], &elsewhere].concat());
     let dense = json!({"query": "river in Paris", "ranking": "dense"});
     let [own, theirs] = [&embedder.url, &server.url].map(|url| post(url, "/v1/search", &dense));
