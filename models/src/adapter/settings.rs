@@ -114,10 +114,10 @@ fn first_match<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Option<T> {
 }
 
 /// Maximum number of patterns of a setting: several for each module of the largest models.
-const MOST_PATTERNS: usize = 4096;
+const MOST_PATTERNS: usize = 1024;
 
-/// Maximum size of a compiled pattern, in bytes: names take a few thousand.
-const PATTERN_BYTES: usize = 64 << 10;
+/// Maximum size of a compiled pattern, in bytes: names take a few thousand, and every `\w` some hundred thousand.
+const PATTERN_BYTES: usize = 1 << 20;
 
 /// Values by regular expression over the names of modules, in the order of the file.
 fn patterns<T>(
