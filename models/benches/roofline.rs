@@ -117,7 +117,7 @@ fn plot(limits: &Limits, curves: &[(String, Vec<Point>)]) -> String {
     let ridge = |peak: f64| peak / limits.bytes;
     let top = limits.integers.unwrap_or(limits.floats).max(limits.floats);
     svg += &line(INTENSITY.0, INTENSITY.0 * limits.bytes, ridge(top), top, "#444");
-    svg += &text(1.2, 1.2 * limits.bytes * 1.5, &format!("memory, {:.0} GB/s", limits.bytes / 1e9), "#444");
+    svg += &text(1.1, limits.bytes * 3.0, &format!("memory, {:.0} GB/s", limits.bytes / 1e9), "#444");
     let floats = Some(("f32 multiply-adds", limits.floats));
     for (name, peak) in floats.into_iter().chain(limits.integers.map(|peak| ("16-bit integers", peak))) {
         svg += &line(ridge(peak), peak, INTENSITY.1, peak, "#444");
@@ -126,7 +126,8 @@ fn plot(limits: &Limits, curves: &[(String, Vec<Point>)]) -> String {
     for exponent in 0..=3 {
         let intensity = 10f64.powi(exponent);
         svg += &line(intensity, RATE.0 * 1e9, intensity, RATE.1 * 1e9, "#ddd");
-        svg += &text(intensity, RATE.0 * 0.82e9, &intensity.to_string(), "#000");
+        // A bit to the left, so that the last number ends with the axis.
+        svg += &text(intensity * 0.88, RATE.0 * 0.82e9, &intensity.to_string(), "#000");
     }
     for rate in [10.0, 100.0, 1000.0] {
         svg += &line(INTENSITY.0, rate * 1e9, INTENSITY.1, rate * 1e9, "#ddd");
