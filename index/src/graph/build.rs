@@ -58,7 +58,8 @@ impl GraphDraft<'_> {
         let unknown = triples.unknown(self.store.count());
         let origin = TripleOrigin::of(&extract.id());
         let mut done = 0;
-        let mut scripts = ScriptCounts::default();
+        // Other extractors choose their languages themselves, so that passages are not read again for them.
+        let mut scripts = (extract.id() == Builtin::ID).then(ScriptCounts::default);
         let total = Some(unknown.len() as u64);
         self.progress.update(BuildPhase::Extracting, 0, total);
         extract.extract(self.store, &unknown, &mut |number, found| {
@@ -67,15 +68,14 @@ impl GraphDraft<'_> {
                 return Ok(());
             }
             triples.add(number, &found, origin)?;
-            scripts.add(&self.store.passage(number)?.text, found.is_empty());
+            if let Some(scripts) = &mut scripts {
+                scripts.add(&self.store.passage(number)?.text, found.is_empty());
+            }
             done += 1;
             self.progress.update(BuildPhase::Extracting, done, total);
             Ok(())
         })?;
-        // Other extractors choose their languages themselves.
-        if extract.id() == Builtin::ID {
-            scripts.unread().for_each(|script| self.progress.unread(&script));
-        }
+        scripts.iter().flat_map(ScriptCounts::unread).for_each(|script| self.progress.unread(&script));
         Ok(!unknown.is_empty())
     }
 

@@ -86,7 +86,7 @@ mod x86 {
     /// Transposes a square of sixteen rows as four squares of eight.
     ///
     /// # Safety
-    /// As for [`avx512`], with AVX2.
+    /// Same as [`avx512`], with AVX2.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn avx2((from, columns): (*const u32, usize), (to, rows): (*mut u32, usize)) {
         for (row, column) in [(0, 0), (0, 8), (8, 0), (8, 8)] {
