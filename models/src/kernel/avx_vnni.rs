@@ -31,7 +31,7 @@ fn dot(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
 }
 
 impl IntLanes for AvxVnni {
-    delegate_lanes!(Avx2);
+    delegate_lanes!(always, Avx2);
 
     #[inline(always)]
     unsafe fn dot(self, x: Self, sum: Self) -> Self {

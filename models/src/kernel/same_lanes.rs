@@ -1,13 +1,14 @@
 //! Integer lanes that differ from others only in their products.
 
 /// Defines the methods of [`IntLanes`](super::int_lanes::IntLanes) but for `dot`, of a structure around other lanes, as
-/// theirs.
+/// theirs. They are inlined `always`, or `never` where tests alone use them: inlined into every kernel, they would take a
+/// quarter of the time in which the tests are compiled.
 macro_rules! delegate_lanes {
-    ($lanes:ty) => {
+    ($inline:ident, $lanes:ty) => {
         type Floats = <$lanes as $crate::kernel::int_lanes::IntLanes>::Floats;
 
         $crate::kernel::same_lanes::delegate_constructors! {
-            $lanes:
+            $inline, $lanes:
             splat(word: u32);
             load(from: *const u32);
             pair_bytes(first: *const i8, second: *const i8);
@@ -17,6 +18,7 @@ macro_rules! delegate_lanes {
         }
 
         $crate::kernel::same_lanes::delegate_operations! {
+            $inline:
             and(b: Self => b.0);
             or(b: Self => b.0);
             sub_pairs(b: Self => b.0);
@@ -28,12 +30,12 @@ macro_rules! delegate_lanes {
             look_up(table: &[i8; 16] => table);
         }
 
-        #[inline(always)]
+        #[inline($inline)]
         unsafe fn store(self, to: *mut u32) {
             // SAFETY: guaranteed by the caller.
             unsafe { self.0.store(to) }
         }
-        #[inline(always)]
+        #[inline($inline)]
         unsafe fn floats(self) -> Self::Floats {
             // SAFETY: guaranteed by the caller.
             unsafe { self.0.floats() }
@@ -44,8 +46,8 @@ pub(super) use delegate_lanes;
 
 /// Defines functions that create lanes.
 macro_rules! delegate_constructors {
-    ($lanes:ty: $($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
-        #[inline(always)]
+    ($inline:ident, $lanes:ty: $($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        #[inline($inline)]
         unsafe fn $name($($argument: $kind),*) -> Self {
             // SAFETY: guaranteed by the caller.
             unsafe { Self(<$lanes as $crate::kernel::int_lanes::IntLanes>::$name($($argument),*)) }
@@ -56,8 +58,8 @@ pub(super) use delegate_constructors;
 
 /// Defines operations on lanes, with the argument of the inner lanes.
 macro_rules! delegate_operations {
-    ($($name:ident($argument:ident: $kind:ty => $inner:expr);)*) => {$(
-        #[inline(always)]
+    ($inline:ident: $($name:ident($argument:ident: $kind:ty => $inner:expr);)*) => {$(
+        #[inline($inline)]
         unsafe fn $name(self, $argument: $kind) -> Self {
             // SAFETY: guaranteed by the caller.
             unsafe { Self(self.0.$name($inner)) }

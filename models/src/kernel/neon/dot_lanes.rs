@@ -54,7 +54,7 @@ macro_rules! bytes {
 }
 
 impl<const MIXED: bool> IntLanes for DotLanes<MIXED> {
-    delegate_lanes!(Ints);
+    delegate_lanes!(always, Ints);
 
     const BYTE_DOT: bool = true;
     const UNSIGNED_BYTE_DOT: bool = MIXED;

@@ -201,12 +201,12 @@ pub(super) struct PortableQuads<const MIXED: bool>([i32; LANES]);
 
 #[cfg(test)]
 impl<const MIXED: bool> IntLanes for PortableQuads<MIXED> {
-    delegate_lanes!([i32; LANES]);
+    delegate_lanes!(never, [i32; LANES]);
 
     const BYTE_DOT: bool = true;
     const UNSIGNED_BYTE_DOT: bool = MIXED;
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn dot(self, x: Self, sum: Self) -> Self {
         // SAFETY: guaranteed by the caller.
         unsafe { Self(self.0.dot(x.0, sum.0)) }
